@@ -1,0 +1,74 @@
+# Two commands are enough: `make sweep` and `make test`. Each makes .venv and installs what it needs on its first run,
+# and again only when pyproject.toml or requirements.lock has changed.
+#   make sweep ARGS="algo=ppo env=acrobot budget.trials=8"
+
+VENV ?= .venv
+ARGS ?=
+PIP_ARGS ?=
+# The first of these that runs and is new enough; `make sweep PYTHON=/path/to/python3.12` names another one.
+FIND_PYTHON := for p in python3.11 python3.12 python3.13 python3; do \
+	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo "$$p" && break; done
+PYTHON ?= $(or $(shell $(FIND_PYTHON)),python3)
+
+BIN := $(VENV)/bin
+# pip compiles 18,000 files on one core, a third of the installation: compile what a sweep may import, on all cores.
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c requirements.lock $(if $(CI),-q) $(PIP_ARGS)
+COMPILE := $(BIN)/python -m compileall -q -j 0 \
+	-x '/(tests?|testing|sympy|databricks|networkx|scipy|sklearn|_inductor|onnx|fontTools|pip|setuptools)/' \
+	$(VENV)/lib/python3*/site-packages >/dev/null || true # what cannot be compiled is a template, not a module
+
+.PHONY: help sweep test ui lint format bench clean
+.NOTPARALLEL:
+
+help:
+	@echo 'make sweep [ARGS="algo=ppo env=acrobot budget.trials=8"]   search, register the winner'
+	@echo 'make test  [ARGS="-k console"]                             every test'
+	@echo 'make ui                                                    MLflow in the browser, every trial in it'
+	@echo 'make lint | make format                                    ruff and mypy | let ruff rewrite'
+	@echo 'make bench                                                 side by side with plain Ray Tune and RLlib'
+	@echo 'make clean                                                 remove .venv and caches; sweeps stay'
+
+sweep: $(VENV)/.for-use
+	@$(BIN)/python -m sweeps.run $(ARGS)
+
+test: $(VENV)/.for-tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+ui: $(VENV)/.for-use
+	@$(BIN)/mlflow ui $(ARGS)
+
+lint: $(VENV)/.for-tests
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/.for-tests
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.for-tests
+	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+clean:
+	rm -rf $(VENV) build *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+
+$(VENV)/.for-use: pyproject.toml requirements.lock | $(BIN)/python
+	@echo "== installing rltune into $(VENV): a few minutes, this once =="
+	@$(PIP_INSTALL) -e .
+	@$(COMPILE)
+	@touch $@
+
+$(VENV)/.for-tests: pyproject.toml requirements.lock | $(BIN)/python
+	@echo "== installing rltune and its test tools into $(VENV): a few minutes, this once =="
+	@$(PIP_INSTALL) -e '.[dev]'
+	@$(COMPILE)
+	@touch $@ $(VENV)/.for-use
+
+$(BIN)/python:
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \
+		echo "error: PYTHON=$(PYTHON) is $$("$(PYTHON)" -V 2>/dev/null || echo 'not to be found')"; \
+		echo "  allowed: Python 3.11, 3.12 or 3.13 (python3.11, python3.12, python3.13 and python3 were tried)"; \
+		echo "  try:     install one of them, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; } >&2
+	@"$(PYTHON)" -m venv --clear $(VENV) || { rm -rf $(VENV); \
+		echo "error: $(PYTHON) cannot make a virtual environment"; \
+		echo "  try:     install its venv package (Debian, Ubuntu: apt install python3-venv)"; exit 2; } >&2

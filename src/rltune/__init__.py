@@ -1,0 +1,57 @@
+"""rltune: hyperparameter sweeps for reinforcement learning.
+
+The public face. Everything is imported when it is first used, so that ``import rltune`` costs nothing and a script
+that only acts with a policy never imports Ray.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rltune.config import RunConfig
+    from rltune.errors import RltuneError
+    from rltune.policy import Evaluation, evaluate, load_algorithm, load_policy
+    from rltune.study import Study, open_study
+    from rltune.sweep import find_sweep, resume_sweep, run_sweep
+
+_HOMES = {
+    "Evaluation": "policy",
+    "RltuneError": "errors",
+    "RunConfig": "config",
+    "Study": "study",
+    "evaluate": "policy",
+    "find_sweep": "sweep",
+    "load_algorithm": "policy",
+    "load_policy": "policy",
+    "open_study": "study",
+    "resume_sweep": "sweep",
+    "run_sweep": "sweep",
+}
+
+__all__ = [
+    "Evaluation",
+    "RltuneError",
+    "RunConfig",
+    "Study",
+    "evaluate",
+    "find_sweep",
+    "load_algorithm",
+    "load_policy",
+    "open_study",
+    "resume_sweep",
+    "run_sweep",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'rltune' has no attribute '{name}'; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(f"rltune.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, for completion."""
+    return __all__

@@ -1,0 +1,261 @@
+"""An algo file and one sample of the space become a validated RLlib AlgorithmConfig.
+
+One loop over the file's sections, each the name of a fluent method of AlgorithmConfig. RLlib is imported inside the
+functions, since it takes seconds. Runs in the driver (checks before the first trial) and in workers.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rltune.environment import EnvSpec, rllib_name
+from rltune.errors import ConfigError, choices
+from rltune.space import Space
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+Path = tuple[str, ...]
+META = ("name", "class")
+DEFAULT_MODULE = "default_policy"
+
+
+@dataclass(frozen=True)
+class Build:
+    """Everything one RLlib algorithm is built from, apart from its sampled values.
+
+    Attributes:
+        algo: The algo file: name, class and sections.
+        env: The environment.
+        vectorize: How copies of it step together: auto, sync, async or vector_entry_point.
+        gpus: GPUs of the trial, or the fraction of one.
+    """
+
+    algo: Mapping[str, Any]
+    env: EnvSpec
+    vectorize: str = "auto"
+    gpus: float = 0.0
+
+
+def leaves(algo: Mapping[str, Any]) -> dict[str, list[Path]]:
+    """Every argument of an algo file by its name, with the places where it stands."""
+    found: dict[str, list[Path]] = {}
+    for path in _walk({key: value for key, value in algo.items() if key not in META}, ()):
+        if len(path) > 1:
+            found.setdefault(path[-1], []).append(path)
+    return found
+
+
+def _walk(node: Mapping[str, Any], above: Path) -> Iterator[Path]:
+    for key, value in node.items():
+        yield (*above, str(key))
+        if isinstance(value, Mapping):
+            yield from _walk(value, (*above, str(key)))
+
+
+def locate(algo: Mapping[str, Any], name: str, key: str | None = None) -> Path:
+    """Where the argument ``name`` stands in an algo file.
+
+    Args:
+        algo: The algo file.
+        name: An argument, or its last parts joined by dots where the name alone stands in two places.
+        key: How the user wrote it, for the error; ``space.<name>`` when None.
+
+    Raises:
+        ConfigError: No section has it, or more than one.
+    """
+    parts = tuple(name.split("."))
+    places = [path for path in leaves(algo).get(parts[-1], []) if path[-len(parts) :] == parts]
+    if len(places) == 1:
+        return places[0]
+    key = key or f"space.{name}"
+    if not places:
+        raise ConfigError(
+            f"{key}: algo '{algo['name']}' has no argument '{name}'",
+            choices(name, leaves(algo)),
+            f"add it to the algo first, such as +algo.training.{name}=..., or drop it with ~{key}",
+        )
+    where = ", ".join(".".join(path) for path in places)
+    raise ConfigError(f"{key}: '{name}' stands in several places", where, f"write it as space.{'.'.join(places[0][-2:])}")
+
+
+def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """The algo file's own values of the named arguments."""
+    found = {}
+    for name in names:
+        node: Any = algo
+        for part in locate(algo, name):
+            node = node[part]
+        found[name] = node
+    return found
+
+
+def with_params(algo: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the algo file with a sample's values in their places."""
+    merged = copy.deepcopy(dict(algo))
+    for name, value in params.items():
+        *sections, last = locate(algo, name)
+        node = merged
+        for part in sections:
+            node = node[part]
+        node[last] = value
+    return merged
+
+
+def config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:
+    """Import the AlgorithmConfig that ``algo.class`` names.
+
+    Raises:
+        ConfigError: It cannot be imported, or is no AlgorithmConfig.
+    """
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+    logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it announces its new API stack with every first config
+
+    target = str(algo["class"])
+    module, _, name = target.partition(":")
+    usage = "'module:Class' of an AlgorithmConfig in an installed package"
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"algo.class={target} cannot be imported: {error}", usage, "see conf/algo/ppo.yaml") from None
+    if not (isinstance(found, type) and issubclass(found, AlgorithmConfig)):
+        raise ConfigError(f"algo.class={target} is no AlgorithmConfig", usage, "see conf/algo/ppo.yaml")
+    return found
+
+
+def configure(build: Build, params: Mapping[str, Any], seed: int) -> AlgorithmConfig:
+    """Build RLlib's config for one seed of one configuration.
+
+    Args:
+        build: What stays the same over the sweep.
+        params: The sample's values by name.
+        seed: Seeds the environments, the network and the sampling of actions.
+
+    Raises:
+        ConfigError: A section has an argument that RLlib does not know, or a value that it refuses.
+    """
+    algo = with_params(build.algo, params)
+    config = config_class(algo)()
+    config.environment(env=rllib_name(build.env), env_config=dict(build.env.kwargs) if not build.env.wrappers else {})
+    for section, arguments in algo.items():
+        if section not in META:
+            _apply(config, section, dict(arguments), str(algo["name"]))
+    if build.vectorize not in ("auto", "sync"):
+        config.env_runners(gym_env_vectorize_mode=build.vectorize)
+    if build.gpus:
+        # resources(num_gpus=...) is ignored by the new API stack; the local learner's share is what counts (Ray 2.60).
+        config.learners(num_gpus_per_learner=build.gpus)
+    config.debugging(seed=seed, log_level="ERROR")
+    return config
+
+
+def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], name: str) -> None:
+    if section == "rl_module" and isinstance(arguments.get("model_config"), Mapping):
+        arguments["model_config"] = _model_config(arguments["model_config"])
+    try:
+        getattr(config, section)(**arguments)
+    except TypeError as error:
+        method = getattr(type(config), section)
+        known = [p for p in _keywords(type(config), section)]
+        unknown = [key for key in arguments if key not in known]
+        if not unknown:
+            raise ConfigError(f"algo.{section} of '{name}': {error}", str(inspect.signature(method)), "see RLlib's documentation") from None
+        raise ConfigError(
+            f"algo.{section}.{unknown[0]}={arguments[unknown[0]]}: RLlib's {type(config).__name__} has no such argument",
+            choices(unknown[0], known),
+            f"correct or remove it: ~algo.{section}.{unknown[0]}",
+        ) from None
+    except (ValueError, KeyError) as error:
+        raise ConfigError(f"algo.{section} of '{name}': {error}", "what RLlib accepts", "see RLlib's documentation") from None
+
+
+def _keywords(cls: type, section: str) -> list[str]:
+    """The keyword arguments of a fluent method, its parents' included (RLlib passes them on by ``**kwargs``)."""
+    methods = [vars(base)[section] for base in cls.__mro__ if section in vars(base)]
+    names = {p.name for m in methods for p in inspect.signature(m).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    return sorted(names)
+
+
+def _model_config(raw: Mapping[str, Any]) -> Any:
+    """RLlib's typed model settings, which refuse unknown names (a plain mapping would keep them without a word)."""
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+    try:
+        return DefaultModelConfig(**raw)
+    except TypeError:
+        known = list(DefaultModelConfig.__dataclass_fields__)
+        unknown = next(key for key in raw if key not in known)
+        raise ConfigError(
+            f"algo.rl_module.model_config.{unknown}={raw[unknown]}: RLlib has no such model setting",
+            choices(unknown, known),
+            f"correct or remove it: ~algo.rl_module.model_config.{unknown}",
+        ) from None
+
+
+def preflight(build: Build, space: Space) -> None:
+    """Build and validate the config at the ends of the space, and its network once, before the first trial.
+
+    Raises:
+        ConfigError: With the corner's values and RLlib's own message.
+    """
+    corners = space.corners()
+    for corner in corners:
+        config = configure(build, corner, seed=0)
+        try:
+            config.validate()
+        except (ValueError, AssertionError, NotImplementedError) as error:
+            raise ConfigError(
+                f"algo '{build.algo['name']}' cannot be configured with {_short(corner)}: {_first_line(error)}",
+                "values that RLlib accepts at every corner of the space",
+                "narrow the space, such as space.minibatch_size=[pow2,64,128]",
+            ) from None
+    _build_module(configure(build, corners[0], seed=0), build)
+
+
+def _build_module(config: AlgorithmConfig, build: Build) -> None:
+    """Build the network alone: an action space that the algorithm cannot handle shows here."""
+    from rltune.environment import make
+
+    env = make(build.env)
+    spaces = (env.observation_space, env.action_space)
+    env.close()
+    _check_actions(build, env.action_space)
+    try:
+        config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE: spaces}, inference_only=False).build()
+    except Exception as error:  # RLlib raises whatever its catalogs happen to meet
+        raise ConfigError(
+            f"algo '{build.algo['name']}' cannot act in env.id={build.env.id}: {_first_line(error)}",
+            "an environment whose observations and actions the algorithm handles",
+            "choose another env= or algo=",
+        ) from None
+
+
+def _check_actions(build: Build, action_space: Any) -> None:
+    """Refuse the two mismatches whose errors inside RLlib say nothing to a reader."""
+    import gymnasium
+
+    name = type(config_class(build.algo)()).__name__
+    discrete = isinstance(action_space, gymnasium.spaces.Discrete)
+    wrong = "Discrete" if name == "DQNConfig" and not discrete else "Box" if name == "SACConfig" and discrete else None
+    if wrong:
+        raise ConfigError(
+            f"algo={build.algo['name']} cannot act in env.id={build.env.id}, whose actions are {action_space}",
+            f"{wrong} actions",
+            "algo=ppo, or an environment with such actions",
+        )
+
+
+def _short(params: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in params.items())
+
+
+def _first_line(error: BaseException) -> str:
+    text = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}"[:300]

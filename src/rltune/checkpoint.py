@@ -1,0 +1,90 @@
+"""A trial's checkpoints on disk: written whole or not at all, named by their environment steps, known by a digest.
+
+Layout: ``trials/<number>/best-<env_steps>`` and ``latest-<env_steps>``, each with ``state.json``, ``algorithm/`` and
+``policy/`` (``seed-1/...`` and so on beside them when a trial runs several seeds). Runs in a worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rltune.bundle import digest
+
+KEEP = 2  # the newest, and the one before it, which the ledger may still name
+KINDS = ("best", "latest")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What the ledger keeps of a checkpoint; one whose digest differs does not count.
+
+    Attributes:
+        path: Relative to the sweep's folder.
+        env_steps: When it was taken.
+        objective: The report's objective then; None before the first episode ended.
+        digest: sha256 over its files.
+    """
+
+    path: str
+    env_steps: int
+    objective: float | None
+    digest: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the ledger stores it."""
+        return dict(vars(self))
+
+
+def write(
+    sweep: Path, number: int, kind: str, state: Mapping[str, Any], fill: Callable[[Path], None]
+) -> Record:
+    """Write one checkpoint and drop the kind's older ones.
+
+    Args:
+        sweep: The sweep's folder.
+        number: The trial's number.
+        kind: ``best`` or ``latest``.
+        state: JSON-able; must hold ``env_steps`` and ``objective``.
+        fill: Writes the rest into the folder that it is given.
+    """
+    home = sweep / "trials" / str(number)
+    home.mkdir(parents=True, exist_ok=True)
+    draft = home / f".{kind}-{os.getpid()}"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    fill(draft)
+    (draft / "state.json").write_text(json.dumps(state))
+    target = home / f"{kind}-{state['env_steps']:012d}"
+    fingerprint = digest(draft)
+    if target.exists():  # a trial that went back to an earlier checkpoint comes by here again
+        shutil.rmtree(target)
+    draft.rename(target)
+    for old in _sorted(home, kind)[:-KEEP]:
+        shutil.rmtree(old, ignore_errors=True)
+    return Record(str(target.relative_to(sweep)), int(state["env_steps"]), state["objective"], fingerprint)
+
+
+def _sorted(home: Path, kind: str) -> list[Path]:
+    return sorted(home.glob(f"{kind}-[0-9]*"))
+
+
+def valid(sweep: Path, record: Mapping[str, Any] | None) -> Path | None:
+    """The folder of a recorded checkpoint when it is there and whole, else None."""
+    if not record:
+        return None
+    folder = sweep / str(record["path"])
+    if not (folder / "state.json").is_file() or digest(folder) != record["digest"]:
+        return None
+    return folder
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """What `write` was given as ``state``."""
+    loaded: dict[str, Any] = json.loads((folder / "state.json").read_text())
+    return loaded

@@ -1,0 +1,102 @@
+"""The Ray that runs the trials: one of our own for as long as the sweep lasts, or a running one.
+
+The only module that starts Ray, on behalf of `rltune.sweep`. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rltune.config import ClusterConfig
+from rltune.errors import ResourceError
+from rltune.resources import Machine, local_machine
+
+# Read by Tune when it is imported or run. Its own output, loggers and snapshots are switched off: the console, MLflow
+# and the ledger have their places.
+TUNE_SETTINGS = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "100000000",
+    "TUNE_RESULT_BUFFER_LENGTH": "1",
+    "TUNE_WARN_THRESHOLD_S": "60",
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_DEDUP_LOGS": "0",
+}
+OBJECT_STORE_BYTES = 256 * 2**20  # reports and placement messages only: samples never leave a trial
+
+
+def machine_of(cluster: ClusterConfig) -> Machine | None:
+    """What trials can count on; None for a running Ray, which has to be asked once connected."""
+    if cluster.address is not None:
+        return None
+    here = local_machine()
+    return Machine(cpus=cluster.num_cpus or here.cpus, gpus=here.gpus if cluster.num_gpus is None else cluster.num_gpus)
+
+
+def prepare() -> None:
+    """Set what Ray and Tune read from the environment when they are imported; to be called before they are."""
+    for key, value in TUNE_SETTINGS.items():
+        os.environ.setdefault(key, value)
+    if "ray" not in sys.modules:
+        # Ray would write a token into the user's home, readable by all; in the environment it ends with this process.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+@contextmanager
+def connected(cluster: ClusterConfig) -> Iterator[Machine]:
+    """Start or join Ray, and leave it again.
+
+    A Ray that runs in this process already (a test's, a notebook's) is used and left running.
+
+    Yields:
+        What it has for trials.
+
+    Raises:
+        ResourceError: No Ray answers at the address.
+    """
+    import ray
+
+    ours = not ray.is_initialized()
+    if ours:
+        _start(cluster)
+    try:
+        total = ray.cluster_resources()
+        yield Machine(cpus=total.get("CPU", 0.0), gpus=total.get("GPU", 0.0))
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _start(cluster: ClusterConfig) -> None:
+    import ray
+
+    if cluster.address is not None:
+        try:
+            ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ResourceError(
+                f"cluster.address={cluster.address}: no Ray answers ({str(error).splitlines()[0]})",
+                "the address of a running Ray, or auto on one of its nodes",
+                "ray start --head, or cluster=local",
+            ) from None
+        return
+    machine = machine_of(cluster)
+    assert machine is not None  # noqa: S101 - a local cluster always has one
+    ray.init(
+        num_cpus=int(machine.cpus),
+        num_gpus=int(machine.gpus),
+        object_store_memory=OBJECT_STORE_BYTES,
+        include_dashboard=cluster.dashboard,
+        dashboard_host="127.0.0.1",
+        _node_ip_address="127.0.0.1",
+        log_to_driver=False,
+        logging_level="ERROR",
+    )

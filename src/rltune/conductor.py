@@ -1,0 +1,311 @@
+"""One driver's work on a sweep, between its opened folder and its outcome: ledger, tracking, Tune, winner, model.
+
+Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import math
+import shutil
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ray import tune
+from ray.tune import CheckpointConfig, FailureConfig, PlacementGroupFactory, RunConfig, TuneConfig
+
+from rltune import certify, checkpoint, outcome, schedule, search
+from rltune.certify import Finalist
+from rltune.config import to_yaml
+from rltune.console import Console
+from rltune.outcome import Outcome
+from rltune.plan import tracking_uri
+from rltune.policy import model_arguments
+from rltune.recorder import Control, Recorder
+from rltune.resources import Share
+from rltune.session import Session
+from rltune.study import Entry, Study, storage_url
+from rltune.tracking import NoTracker, Tracker, TrackingSettings
+from rltune.trial import Assignment, Trial
+
+PACKAGES = ("rltune", "ray", "torch", "gymnasium", "optuna", "mlflow", "hydra-core", "numpy")
+logger = logging.getLogger(__name__)
+
+
+class Conductor:
+    """Runs a session; a context manager that leaves nothing open.
+
+    Args:
+        session: What to do.
+        share: A trial's share of the machine.
+    """
+
+    def __init__(self, session: Session, share: Share) -> None:
+        self.session, self.share = session, share
+        self.config, self.plan = session.plan.config, session.plan
+        arguments = self.config.scheduler
+        self.rungs = schedule.rungs(arguments.kind, arguments.args, self.config.budget.env_steps)
+        sampler = search.sampler(self.config.searcher.kind, self.config.searcher.args, self.config.seed)
+        url = storage_url(self.config.study.storage, session.folder)
+        self.study = Study(url, session.name, sampler, create=not session.resumed)
+        entries = self.study.entries()
+        spent = self.config.replicates * sum(entry.env_steps for entry in entries)
+        self.control = Control(session.folder, self.config, spent)
+        self.unfinished = [entry for entry in entries if entry.state == "RUNNING"]
+        if self.rungs:
+            self.rungs.replay(entries)
+        self._earlier_s = float(self.study.attribute("wall_s", 0.0))
+        self.tracker = self._open_tracker()
+        self.console = Console(
+            name=session.name,
+            num_trials=self.config.budget.trials,
+            env_steps=self.config.budget.env_steps,
+            slots=share.slots,
+            stream=session.stream,
+        )
+
+    def __enter__(self) -> Self:
+        """Nothing more to open."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Leave no run RUNNING and no connection open, whatever happened."""
+        self.console.stop()
+        self.tracker.close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+        self.control.clear()
+        self.study.close()
+
+    # -- the four acts --------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Search, choose the winner, register it, say how it ended."""
+        self._begin()
+        if self.unfinished or self.study.num_trials < self.config.budget.trials:
+            self._search()
+        return self._end()
+
+    def _begin(self) -> None:
+        session = self.session
+        self.study.set_attribute("status", "running")
+        if not session.resumed:
+            self.study.set_attribute("config", to_yaml(self.config))
+            self.study.set_attribute("versions", _versions())
+            self.study.set_attribute("git_commit", _git_commit())
+            self.study.set_attribute("folder", str(session.folder))
+            self.study.set_attribute("began", datetime.now(UTC).isoformat(timespec="seconds"))
+        self.tracker.start(
+            run_id=self.study.attribute("mlflow_run_id"),
+            params=self._described(),
+            tags={"rltune.folder": str(session.folder), "rltune.git_commit": _git_commit()},
+            config_text=to_yaml(self.config),
+            packages="\n".join(f"{name}=={version}" for name, version in _versions().items()) + "\n",
+        )
+        self.console.start([outcome.view(entry) for entry in self.study.entries()])
+        for note in self.plan.notes:
+            self.console.note(note)
+
+    def _described(self) -> dict[str, Any]:
+        """What tells one sweep from another in MLflow's table."""
+        config = self.config
+        return {
+            "algo": config.algo["name"],
+            "env": config.env.id,
+            "searcher": config.searcher.kind,
+            "scheduler": config.scheduler.kind,
+            "budget.trials": config.budget.trials,
+            "budget.env_steps": config.budget.env_steps,
+            "replicates": config.replicates,
+            "seed": config.seed,
+        }
+
+    def _search(self) -> None:
+        scheduler = schedule.AshaScheduler(self.rungs)
+        recorder = Recorder(self.study, self.tracker, self.console, scheduler, self.control, self.config)
+        wanted = search.SearchPlan(
+            self.config.budget.trials, self.share.slots, self.plan.warm_starts, self.unfinished, self.plan.seeds
+        )
+        searcher = search.LedgerSearcher(self.study, self.plan.space, wanted, self._assign, self.control.asked)
+        recorder.searcher = searcher
+        trainable = tune.with_resources(self.session.trainable or Trial, PlacementGroupFactory(self.share.bundles))
+        scratch = self.session.folder / ".tune"
+        tuner = tune.Tuner(
+            trainable,
+            tune_config=TuneConfig(
+                search_alg=searcher,
+                scheduler=scheduler,
+                num_samples=-1,
+                reuse_actors=True,
+                trial_name_creator=_trial_name,
+                trial_dirname_creator=_trial_name,
+            ),
+            run_config=RunConfig(
+                name="tune",
+                storage_path=str(scratch),
+                callbacks=[recorder],
+                stop=self.control,
+                verbose=0,
+                failure_config=FailureConfig(max_failures=self.config.failures.max_retries),
+                checkpoint_config=CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+            ),
+        )
+        try:
+            tuner.fit()
+        except KeyboardInterrupt:
+            self.control.request("interrupted at once", 2)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _assign(self, entry: Entry) -> dict[str, Any]:
+        """A trial's orders for its worker; one that ran before goes on from its newest whole checkpoint."""
+        records = [entry.attributes.get(key) for key in ("latest", "checkpoint")]
+        whole = [record for record in records if checkpoint.valid(self.session.folder, record)]
+        best = entry.attributes.get("checkpoint")
+        return Assignment(
+            number=entry.number,
+            params=entry.params,
+            seeds=tuple(entry.attributes["seeds"]),
+            sweep=str(self.session.folder),
+            env_steps=self.config.budget.env_steps,
+            reports=self.config.budget.reports,
+            checkpoint_every_s=self.config.checkpoint.every_s,
+            threads=self.share.threads,
+            engine=self.config.engine,
+            build=self.plan.assignment_build(),
+            latest=max(whole, key=lambda record: record["env_steps"], default=None),
+            best=best["objective"] if best in whole else None,
+            tags={"sweep": self.session.name, "env_name": self.config.env.name},
+        ).to_config()
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def _end(self) -> Outcome:
+        entries = self.study.entries()
+        candidates = certify.finalists(self.session.folder, entries)
+        interrupted = self.control.signal is not None
+        if interrupted:
+            winner = candidates[0] if candidates else None
+        else:
+            confirm = self.config.confirm
+            winner = certify.confirm(candidates, confirm.top, confirm.episodes, self.console.note)
+        model = self._register(winner) if winner and not interrupted and self.config.tracking.register else None
+        ended = self._outcome(entries, winner, model)
+        ended.save()
+        self._publish(ended)
+        self.console.stop()
+        resume = f"python -m sweeps.resume sweep={ended.name}{self._dir_override()}" if ended.trials["interrupted"] else None
+        self.console.summary(outcome.page(ended, entries, self._shown_uri(), resume))
+        return ended
+
+    def _outcome(self, entries: list[Entry], winner: Finalist | None, model: dict[str, Any] | None) -> Outcome:
+        wall_s = self._earlier_s + time.monotonic() - self.session.began
+        self.study.set_attribute("wall_s", wall_s)
+        interrupted = self.control.signal is not None
+        status = "complete" if self.control.reason is None else "stopped"
+        status = "interrupted" if interrupted else status if winner else "failed"
+        code = outcome.EXIT_WINNER if winner else outcome.EXIT_NONE
+        return Outcome(
+            name=self.session.name,
+            status=status,
+            trials=outcome.counts(entries),
+            winner=outcome.winner_of(winner, self.session.folder),
+            model=model,
+            cost=outcome.cost(entries, self.config, self.share.slots, wall_s),
+            reason=self.control.reason,
+            exit_code=128 + self.control.signal if self.control.signal is not None else code,
+            folder=self.session.folder,
+        )
+
+    def _publish(self, ended: Outcome) -> None:
+        self.study.set_attribute("status", ended.status)
+        self.study.set_attribute("winner", ended.winner)
+        self.study.set_attribute("champion", ended.model)
+        self.tracker.artifact(self.session.folder / "summary.json")
+        status = {"interrupted": "KILLED", "failed": "FAILED"}.get(ended.status, "FINISHED")
+        if not self.tracker.close(status, timeout_s=5.0 if ended.status == "interrupted" else 60.0):
+            self.console.note("MLflow has not received everything; the rest is sent by the next sweeps.resume")
+        for warning in self.tracker.warnings():
+            self.console.note(warning)
+
+    def _register(self, winner: Finalist) -> dict[str, Any] | None:
+        """Register the winner; it becomes the champion when nothing better is registered."""
+        bundle = winner.folder / "policy"
+        if not bundle.is_dir():
+            self.console.note("the winner's network cannot be expressed without RLlib, so it is not registered")
+            return None
+        name = f"{self.config.env.name}-{self.config.algo['name']}"
+        before = self.tracker.champion(name)
+        theirs = float(before.tags.get("rltune.score", "-inf")) if before else -math.inf
+        better = winner.score > theirs
+        why = f"score {winner.score:.4g}" + (f"; the champion, version {before.version}, has {theirs:.4g}" if before else "")
+        registered = self.tracker.register(
+            name=name,
+            number=winner.entry.number,
+            model=model_arguments(bundle),
+            tags={"rltune.score": repr(winner.score), "rltune.sweep": self.session.name, "rltune.env": self.config.env.id},
+            description=f"Trial {winner.entry.number} of sweep {self.session.name}: {why}.",
+            alias="champion" if better else None,
+        )
+        if registered is None:
+            return None
+        if not better and before:
+            self.console.note(f"{name}: version {before.version} stays champion ({theirs:.4g} against {winner.score:.4g})")
+        uri = f"models:/{name}@champion" if better else registered.uri
+        return {"name": name, "version": registered.version, "uri": uri, "champion": better}
+
+    # -- where things are -----------------------------------------------------------------------------------------
+
+    def _open_tracker(self) -> Tracker:
+        if self.config.tracking.kind == "off":
+            return NoTracker()
+        settings = TrackingSettings(
+            uri=tracking_uri(self.config),
+            experiment=self.config.tracking.experiment or self.config.env.name,
+            sweep=self.session.name,
+            spool_dir=self.session.folder / ".spool",
+        )
+        return Tracker(settings, self._keep_run)
+
+    def _keep_run(self, number: int | None, run_id: str) -> None:
+        """Called from the tracker's thread."""
+        if number is None:
+            self.study.set_attribute("mlflow_run_id", run_id)
+        else:
+            self.study.note(number, mlflow_run_id=run_id)
+
+    def _shown_uri(self) -> str | None:
+        from rltune.tracking import resolve_uri
+
+        return None if self.config.tracking.kind == "off" else resolve_uri(tracking_uri(self.config))
+
+    def _dir_override(self) -> str:
+        root = self.session.folder.parent
+        return "" if root == Path("outputs").absolute() else f" output_dir={root}"
+
+
+def _trial_name(trial: Any) -> str:
+    return f"trial-{trial.config['assignment']['number']:03d}-{trial.trial_id}"
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": sys.version.split()[0]}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+def _git_commit() -> str:
+    """The commit of the folder where the command was typed; empty outside a repository."""
+    try:
+        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return found.stdout.strip()

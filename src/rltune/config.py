@@ -1,0 +1,267 @@
+"""What a sweep is asked to do, as typed values; the schema under the YAML files in ``conf/``.
+
+Holds no defaults (they live in the YAML, once) and imports nothing heavy, so that a typing error on the command
+line is answered at once. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from rltune.errors import ConfigError, choices
+
+# The fluent methods of RLlib's AlgorithmConfig that an algo file may fill, one section each.
+SECTIONS = (
+    "api_stack",
+    "checkpointing",
+    "debugging",
+    "env_runners",
+    "environment",
+    "evaluation",
+    "experimental",
+    "fault_tolerance",
+    "framework",
+    "learners",
+    "multi_agent",
+    "offline_data",
+    "reporting",
+    "rl_module",
+    "training",
+)
+ENGINES = ("fast", "rllib")
+VECTORIZE = ("auto", "sync", "async", "vector_entry_point")
+
+
+@dataclass
+class BudgetConfig:
+    """How much work a sweep may do; steps are environment steps."""
+
+    trials: int = MISSING
+    env_steps: int = MISSING
+    total_env_steps: int | None = None
+    wall_time_s: float | None = None
+    reports: int = MISSING
+
+
+@dataclass
+class EnvConfig:
+    """One environment, by its Gymnasium id."""
+
+    name: str = MISSING
+    id: str = MISSING
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    wrappers: list[Any] = field(default_factory=list)
+    vectorize: str = "auto"
+
+
+@dataclass
+class SearcherConfig:
+    """Which sampler proposes trials, and its arguments."""
+
+    kind: str = MISSING
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class SchedulerConfig:
+    """Which rule stops weak trials, and its arguments."""
+
+    kind: str = MISSING
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ResourcesConfig:
+    """One trial's share of the machine; None lets the sweep decide."""
+
+    cpus_per_trial: float | None = None
+    gpus_per_trial: float = 0.0
+    max_concurrent: int | None = None
+
+
+@dataclass
+class TrackingConfig:
+    """Where MLflow is; ``uri`` None means its own default store in the working directory."""
+
+    kind: str = MISSING
+    uri: str | None = None
+    experiment: str | None = None
+    register: bool = True
+
+
+@dataclass
+class ClusterConfig:
+    """Which Ray runs the trials; ``address`` None starts one on this machine."""
+
+    address: str | None = None
+    num_cpus: int | None = None
+    num_gpus: int | None = None
+    dashboard: bool = False
+
+
+@dataclass
+class CheckpointConfig:
+    """How often a trial's latest state is written."""
+
+    every_s: float = MISSING
+
+
+@dataclass
+class FailuresConfig:
+    """What is done about trials that go wrong."""
+
+    max_retries: int = MISSING
+    stop_after: int = MISSING
+
+
+@dataclass
+class ConfirmConfig:
+    """The winner is chosen among the ``top`` finished trials on fresh episodes."""
+
+    top: int = MISSING
+    episodes: int = MISSING
+
+
+@dataclass
+class StudyConfig:
+    """Where the ledger is kept."""
+
+    storage: str | None = None
+
+
+@dataclass
+class RunConfig:
+    """One sweep."""
+
+    name: str | None = None
+    output_dir: str = MISSING
+    seed: int = MISSING
+    replicates: int = MISSING
+    engine: str = MISSING
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    algo: dict[str, Any] = field(default_factory=dict)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    space: dict[str, Any] = field(default_factory=dict)
+    warm_start: list[Any] = field(default_factory=list)
+    searcher: SearcherConfig = field(default_factory=SearcherConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    failures: FailuresConfig = field(default_factory=FailuresConfig)
+    confirm: ConfirmConfig = field(default_factory=ConfirmConfig)
+    study: StudyConfig = field(default_factory=StudyConfig)
+
+
+def from_mapping(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
+    """Turn composed settings into a checked `RunConfig`.
+
+    Args:
+        raw: What Hydra composed, or the content of a sweep's ``config.yaml``.
+
+    Raises:
+        ConfigError: A key is unknown, missing, or its value is out of range.
+    """
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(RunConfig), raw)
+        config = cast(RunConfig, OmegaConf.to_object(merged))
+    except MissingMandatoryValue as error:
+        raise ConfigError(f"{error.full_key} has no value", "a value for every key", "set it on the command line") from None
+    except OmegaConfBaseException as error:
+        raise ConfigError(str(error).splitlines()[0], "the keys of conf/run.yaml", "add --cfg job to see them") from None
+    check(config)
+    return config
+
+
+def to_yaml(config: RunConfig) -> str:
+    """The settings as YAML, the form in which a sweep's folder and MLflow keep them."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def check(config: RunConfig) -> None:
+    """Refuse values that no sweep can run with. Cheap: nothing heavy is imported.
+
+    Raises:
+        ConfigError: Names the first key that is wrong, what is allowed and what to type.
+    """
+    for key, value, low in _lower_bounds(config):
+        if value is not None and not (math.isfinite(value) and value >= low):
+            raise ConfigError(f"{key}={value} is out of range", f"{key} of at least {low}", f"{key}={max(low, 1)}")
+    if config.budget.reports > config.budget.env_steps:
+        raise ConfigError(
+            f"budget.reports={config.budget.reports} exceeds budget.env_steps={config.budget.env_steps}",
+            "at most one report per environment step",
+            f"budget.reports={min(20, config.budget.env_steps)}",
+        )
+    _one_of("engine", config.engine, ENGINES)
+    _one_of("env.vectorize", config.env.vectorize, VECTORIZE)
+    _one_of("tracking.kind", config.tracking.kind, ("local", "server", "off"))
+    _check_algo(config.algo)
+    _check_name(config.name)
+
+
+def _lower_bounds(config: RunConfig) -> Iterator[tuple[str, float | None, float]]:
+    """Every bounded number: its key, its value, the least it may be."""
+    budget, resources = config.budget, config.resources
+    yield "budget.trials", budget.trials, 1
+    yield "budget.env_steps", budget.env_steps, 1
+    yield "budget.total_env_steps", budget.total_env_steps, 1
+    yield "budget.wall_time_s", budget.wall_time_s, 1
+    yield "budget.reports", budget.reports, 1
+    yield "replicates", config.replicates, 1
+    yield "seed", config.seed, 0
+    yield "resources.cpus_per_trial", resources.cpus_per_trial, 0.01
+    yield "resources.gpus_per_trial", resources.gpus_per_trial, 0
+    yield "resources.max_concurrent", resources.max_concurrent, 1
+    yield "checkpoint.every_s", config.checkpoint.every_s, 0
+    yield "failures.max_retries", config.failures.max_retries, 0
+    yield "failures.stop_after", config.failures.stop_after, 1
+    yield "confirm.top", config.confirm.top, 0
+    yield "confirm.episodes", config.confirm.episodes, 1
+
+
+def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{key}={value} is unknown", choices(value, allowed), f"{key}={allowed[0]}")
+
+
+def _check_algo(algo: Mapping[str, Any]) -> None:
+    """An algo file has a name, a class, and sections that RLlib's AlgorithmConfig has."""
+    for key in ("name", "class"):
+        if not isinstance(algo.get(key), str):
+            raise ConfigError(f"algo.{key} is missing", "the name, and 'module:Class' of an AlgorithmConfig", "see conf/algo/ppo.yaml")
+    for key, value in algo.items():
+        if key in ("name", "class"):
+            continue
+        if key not in SECTIONS:
+            raise ConfigError(f"algo.{key} is no section", choices(key, SECTIONS), "see conf/algo/ppo.yaml")
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"algo.{key}={value} is no section", "a mapping of arguments", "see conf/algo/ppo.yaml")
+
+
+def _check_name(name: str | None) -> None:
+    if name is not None and (not name or name in (".", "..", "latest") or set(name) & set("/\\: \t\n")):
+        raise ConfigError(f"name={name!r} cannot name a folder", "letters, digits, - _ .", "name=my-sweep")
+
+
+def new_name(config: RunConfig, now: datetime | None = None) -> str:
+    """A sweep's name: as given, or ``<env>-<algo>-<UTC time>-<4 hex>``."""
+    if config.name:
+        return config.name
+    time = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
+    return f"{config.env.name}-{config.algo['name']}-{time}-{secrets.token_hex(2)}"
+
+
+def sweep_folder(config: RunConfig, name: str) -> Path:
+    """The absolute folder of a sweep. Absolute, because Tune changes a trial's working directory."""
+    return Path(config.output_dir).expanduser().absolute() / name

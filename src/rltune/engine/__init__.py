@@ -1,0 +1,85 @@
+"""Fast hot loops for RLlib's algorithms.
+
+``build`` returns an RLlib ``Algorithm`` for an RLlib config: ours where its features allow, stock RLlib
+otherwise, with one logged line that names the feature. Runs in a worker. What is replaced is sampling and
+updating; configs, modules, losses, checkpoints and the public API are RLlib's.
+
+Normalised observations are asked for with :func:`normalise_observations`, before ``build``.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.ppo import PPO
+
+from rltune.engine.envs import make_envs
+from rltune.engine.errors import NonFiniteError, UnsupportedError
+from rltune.engine.normalise import normalise_observations
+from rltune.engine.support import static_reason
+from rltune.errors import ConfigError, choices
+
+__all__ = ["NonFiniteError", "build", "normalise_observations", "unsupported"]
+
+KINDS = ("fast", "rllib")
+logger = logging.getLogger(__name__)
+
+
+def _fast_class(config: AlgorithmConfig) -> Any:
+    """Our subclass of the config's algorithm, or None. Imported only when asked for."""
+    if config.algo_class is PPO:
+        from rltune.engine.ppo import FastPPO
+
+        return FastPPO
+    return None
+
+
+def unsupported(config: AlgorithmConfig) -> str | None:
+    """Name the feature of ``config`` that forces stock RLlib; None when the fast engine serves it.
+
+    Builds one environment for a moment to see its spaces, unless something else already decides.
+    """
+    reason = static_reason(config) if _fast_class(config) else f"the algorithm {config.algo_class.__name__}"
+    if reason is not None:
+        return reason
+    from rltune.engine.runner import check_spaces
+
+    envs = make_envs(config, num_envs=1)
+    try:
+        check_spaces(envs, config)
+    except UnsupportedError as error:
+        return error.feature
+    finally:
+        envs.close()
+    return None
+
+
+def build(config: AlgorithmConfig, kind: str = "fast") -> Algorithm:
+    """Build the algorithm that ``config`` describes.
+
+    Args:
+        config: Of PPO, A2C, DQN or SAC, built with RLlib's fluent methods; not changed.
+        kind: ``fast``, or ``rllib`` for stock RLlib whatever the config.
+
+    Returns:
+        An RLlib algorithm; call its ``stop()`` when done.
+
+    Raises:
+        ConfigError: For another kind.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"engine: {kind!r} is unknown", choices(kind, KINDS), "engine=fast")
+    if kind == "rllib":
+        return config.build_algo()
+    cls = _fast_class(config)
+    reason = static_reason(config) if cls else f"the algorithm {config.algo_class.__name__}"
+    if reason is None:
+        try:
+            return cls(config=config)  # type: ignore[no-any-return]
+        except UnsupportedError as error:
+            reason = error.feature
+    logger.warning("engine: stock RLlib trains this one, because the fast engine does not serve %s", reason)
+    return config.build_algo()

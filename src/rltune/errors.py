@@ -1,0 +1,71 @@
+"""The errors that a person sees: what was wrong, what is allowed, what to type next.
+
+Raised anywhere, in the driver or in a worker; the commands print them without a traceback and exit with 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RltuneError(Exception):
+    """A request that cannot be carried out, in three parts.
+
+    Args:
+        what: The key and the value that are wrong, or what failed.
+        allowed: What would be right, with the nearest name where there is one.
+        fix: What to type next.
+    """
+
+    def __init__(self, what: str, allowed: str = "", fix: str = "") -> None:
+        super().__init__("\n".join(part for part in (what, allowed, fix) if part))
+        self.what, self.allowed, self.fix = what, allowed, fix
+
+    def __reduce__(self) -> tuple[type[RltuneError], tuple[str, str, str]]:
+        """Keep the three parts when the error crosses a process boundary."""
+        return type(self), (self.what, self.allowed, self.fix)
+
+    def pretty(self) -> str:
+        """The three parts, one a line, as the commands print them."""
+        lines = [f"error: {self.what}"]
+        if self.allowed:
+            lines.append(f"  allowed: {self.allowed}")
+        if self.fix:
+            lines.append(f"  try:     {self.fix}")
+        return "\n".join(lines)
+
+
+class ConfigError(RltuneError):
+    """A setting that is unknown, out of range or at odds with another one."""
+
+
+class ResourceError(RltuneError):
+    """A request for CPUs, GPUs or memory that this machine or cluster cannot meet."""
+
+
+class StudyError(RltuneError):
+    """A sweep's folder or ledger that is missing, damaged or in use."""
+
+
+class PolicyError(RltuneError):
+    """A policy that cannot be found, loaded or applied."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name closest to ``name``, or None when nothing is close.
+
+    Args:
+        name: What was typed.
+        known: What would have been right.
+    """
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return found[0] if found else None
+
+
+def choices(name: str, known: Iterable[str]) -> str:
+    """Describe what is allowed instead of ``name``: the nearest name first, then all of them."""
+    names = sorted(known)
+    close = nearest(name, names)
+    listed = ", ".join(names) if names else "nothing"
+    return f"did you mean '{close}'? known: {listed}" if close else f"one of: {listed}"

@@ -1,0 +1,140 @@
+"""How a sweep ended: its costs, its counts, and ``summary.json``. Runs in the driver."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rltune.certify import Finalist
+from rltune.config import RunConfig
+from rltune.study import Entry
+from rltune.summary import Summary, TrialView
+
+EXIT_WINNER, EXIT_NONE, EXIT_REQUEST = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A sweep's end, as ``summary.json`` has it.
+
+    Attributes:
+        name: The sweep.
+        status: complete, stopped (a budget of the whole sweep), interrupted or failed.
+        trials: total, complete, pruned, failed, interrupted.
+        winner: trial, params, objective, checkpoint (relative to the folder), evaluation; None without.
+        model: name, version, uri, alias; None when nothing was registered.
+        cost: env_steps, env_steps_saved, train_s, wall_s, slots, efficiency.
+        reason: Why it ended early; None at its natural end.
+        exit_code: What the command ends with.
+    """
+
+    name: str
+    status: str
+    trials: Mapping[str, int]
+    winner: Mapping[str, Any] | None
+    model: Mapping[str, Any] | None
+    cost: Mapping[str, float]
+    reason: str | None = None
+    exit_code: int = EXIT_WINNER
+    folder: Path = field(default_factory=Path)
+
+    def save(self) -> None:
+        """Write ``summary.json`` whole or not at all."""
+        content = {key: value for key, value in asdict(self).items() if key not in ("folder", "exit_code")}
+        draft = self.folder / ".summary.json"
+        draft.write_text(json.dumps(content, indent=2) + "\n")
+        draft.rename(self.folder / "summary.json")
+
+
+def counts(entries: Sequence[Entry]) -> dict[str, int]:
+    """Trials by how they ended."""
+    states = Counter(entry.state for entry in entries)
+    return {
+        "total": len(entries),
+        "complete": states["COMPLETE"],
+        "pruned": states["PRUNED"],
+        "failed": states["FAIL"],
+        "interrupted": states["RUNNING"],
+    }
+
+
+def cost(entries: Sequence[Entry], config: RunConfig, slots: int, wall_s: float) -> dict[str, float]:
+    """What the sweep took, and what early stopping saved.
+
+    Args:
+        entries: All trials.
+        config: Its budget per trial.
+        slots: Trials at once.
+        wall_s: Seconds from the command's start, all sessions.
+
+    Returns:
+        ``efficiency`` is the trials' training seconds over slots x wall seconds.
+    """
+    replicates = config.replicates
+    stopped = [entry for entry in entries if entry.state == "PRUNED"]
+    train_s = sum(float(entry.attributes.get("train_s", 0.0)) for entry in entries)
+    return {
+        "env_steps": replicates * sum(entry.env_steps for entry in entries),
+        "env_steps_saved": replicates * sum(max(0, config.budget.env_steps - entry.env_steps) for entry in stopped),
+        "train_s": round(train_s, 3),
+        "wall_s": round(wall_s, 3),
+        "slots": slots,
+        "efficiency": round(train_s / (slots * wall_s), 4) if wall_s else 0.0,
+    }
+
+
+def winner_of(finalist: Finalist | None, sweep: Path) -> dict[str, Any] | None:
+    """The winner as the summary has it."""
+    if finalist is None:
+        return None
+    found: dict[str, Any] = {
+        "trial": finalist.entry.number,
+        "params": dict(finalist.entry.params),
+        "objective": finalist.entry.best,
+        "checkpoint": str(finalist.folder.relative_to(sweep)),
+    }
+    if finalist.evaluation:
+        evaluation = finalist.evaluation
+        found["evaluation"] = {
+            "episodes": len(evaluation.returns),
+            "mean": evaluation.mean,
+            "iqm": evaluation.iqm,
+            "low": evaluation.low,
+            "high": evaluation.high,
+        }
+    return found
+
+
+def view(entry: Entry) -> TrialView:
+    """One trial as the console shows it."""
+    last = list(entry.reports.values())[-1] if entry.reports else None
+    return TrialView(
+        number=entry.number,
+        state=entry.state,
+        params=entry.params,
+        objective=last,
+        best=entry.best,
+        env_steps=entry.env_steps,
+        reason=entry.attributes.get("stop_reason"),
+    )
+
+
+def page(outcome: Outcome, entries: Sequence[Entry], tracking_uri: str | None, resume: str | None) -> Summary:
+    """The closing page's content: the best trials, those that can still win first."""
+    ranked = sorted((e for e in entries if e.best is not None and e.state != "FAIL"), key=lambda e: -(e.best or 0.0))
+    model = outcome.model or {}
+    return Summary(
+        name=outcome.name,
+        status=outcome.status,
+        counts=outcome.trials,
+        top=[view(entry) for entry in ranked[:5]],
+        cost=outcome.cost,
+        folder=outcome.folder,
+        tracking_uri=tracking_uri,
+        model_uri=model.get("uri"),
+        resume_command=resume,
+    )

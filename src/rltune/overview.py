@@ -1,0 +1,74 @@
+"""What `sweeps.list` and `sweeps.show` print: sweeps and their trials, read from the ledgers. Runs where it is typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+from rltune.errors import RltuneError
+from rltune.outcome import counts, view
+from rltune.study import Entry, open_study
+from rltune.summary import first_line, format_count, format_objective, format_params
+from rltune.sweep import find_sweep
+
+
+def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
+    """Print one line a sweep, the newest last; a ledger that cannot be read is named, not hidden."""
+    root = Path(output_dir).expanduser().absolute()
+    folders = sorted((path.parent for path in root.glob("*/config.yaml")), key=lambda path: path.stat().st_mtime)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("sweep", "status", "trials", "done/stopped/failed", "env steps", "best"):
+        table.add_column(heading, overflow="fold")
+    for folder in folders:
+        try:
+            study = open_study(folder)
+        except RltuneError as error:
+            table.add_row(folder.name, f"unreadable: {first_line(error.what)}")
+            continue
+        entries, number = study.entries(), counts(study.entries())
+        best = max((entry.best for entry in entries if entry.best is not None), default=None)
+        ended = f"{number['complete']}/{number['pruned']}/{number['failed']}"
+        steps = format_count(sum(entry.env_steps for entry in entries))
+        table.add_row(folder.name, str(study.attribute("status", "?")), str(len(entries)), ended, steps, format_objective(best))
+        study.close()
+    out = Console(file=stream, highlight=False)
+    if folders:
+        out.print(table)
+    else:
+        out.print(f"no sweeps in {root}; start one: python -m sweeps.run algo=ppo env=cartpole")
+
+
+def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None) -> None:
+    """Print a sweep's trials, the best first.
+
+    Raises:
+        StudyError: There is no such sweep.
+    """
+    folder = find_sweep(sweep, output_dir)
+    study = open_study(folder)
+    entries = sorted(study.entries(), key=lambda entry: -(entry.best if entry.best is not None else float("-inf")))
+    out = Console(file=stream, highlight=False)
+    out.print(f"{folder.name}: {study.attribute('status', '?')}, {folder}", soft_wrap=True)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("trial", "state", "best", "env steps", "values", "why it ended"):
+        table.add_column(heading, overflow="fold")
+    for entry in entries:
+        table.add_row(*_row(entry))
+    out.print(table)
+    study.close()
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    shown = view(entry)
+    reason = first_line(shown.reason or "")
+    return (
+        str(entry.number),
+        entry.state.lower(),
+        format_objective(entry.best),
+        format_count(entry.env_steps),
+        format_params(entry.params),
+        reason,
+    )

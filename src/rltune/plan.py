@@ -1,0 +1,129 @@
+"""Everything that is checked before the first trial, cheapest first, and what follows from it.
+
+A wrong name is answered before anything heavy is imported; nothing is written. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rltune import algorithm, environment, space, tracking
+from rltune.algorithm import Build
+from rltune.cluster import machine_of
+from rltune.config import RunConfig
+from rltune.errors import ConfigError
+from rltune.resources import Machine, Request, Share, share
+from rltune.space import Space
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep that can run.
+
+    Attributes:
+        config: The request.
+        space: What is searched.
+        build: What every trial is built from.
+        warm_starts: Values by name for the first trials: tuned settings, then the algo file's own.
+        request: A trial's wishes, to be fitted into the machine.
+        notes: What a person should know before it starts.
+    """
+
+    config: RunConfig
+    space: Space
+    build: Build
+    warm_starts: tuple[Mapping[str, Any], ...]
+    request: Request
+    notes: tuple[str, ...]
+
+    def share_of(self, machine: Machine) -> Share:
+        """A trial's share of this machine."""
+        return share(self.request, machine)
+
+    def seeds(self, number: int) -> list[int]:
+        """A trial's seeds, one per replicate, from the sweep's seed and the trial's number."""
+        import numpy as np
+
+        sequence = np.random.SeedSequence([self.config.seed, number])
+        return [int(seed) & 0x7FFFFFFF for seed in sequence.generate_state(self.config.replicates)]
+
+    def assignment_build(self) -> dict[str, Any]:
+        """`build` as plain values, for the workers."""
+        build = self.build
+        env = build.env.to_dict()
+        return {"algo": dict(build.algo), "env": env, "vectorize": build.vectorize, "gpus": build.gpus}
+
+
+def make(config: RunConfig) -> Plan:
+    """Run the cheap checks: names, ranges, resources, the environment, storage and tracking.
+
+    Raises:
+        RltuneError: Names the first thing that is wrong.
+    """
+    searched = space.parse(config.space)
+    defaults = algorithm.values_of(config.algo, searched.names)
+    env_runners = int((config.algo.get("env_runners") or {}).get("num_env_runners", 0) or 0)
+    request = Request(
+        cpus=config.resources.cpus_per_trial,
+        gpus=config.resources.gpus_per_trial,
+        max_concurrent=config.resources.max_concurrent,
+        env_runners=env_runners,
+        trials=config.budget.trials,
+    )
+    machine = machine_of(config.cluster)
+    if machine is not None:
+        share(request, machine)
+    _check_writable(Path(config.output_dir).expanduser().absolute())
+    spec = environment.spec_of(config.env)
+    environment.check(spec)
+    if config.tracking.kind != "off":
+        tracking.check(tracking_uri(config))
+    warm, notes = _warm_starts(config, searched, defaults)
+    build = Build(config.algo, spec, config.env.vectorize, config.resources.gpus_per_trial)
+    return Plan(config, searched, build, warm, request, notes)
+
+
+def tracking_uri(config: RunConfig) -> str | None:
+    """MLflow's address: None is its own default store in this folder."""
+    return config.tracking.uri if config.tracking.kind == "server" else None
+
+
+def _warm_starts(
+    config: RunConfig, searched: Space, defaults: Mapping[str, Any]
+) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
+    names = {dimension.name for dimension in searched.dimensions}
+    starts, notes = [], []
+    for number, values in enumerate(config.warm_start):
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"warm_start[{number}]={values} is no mapping", "values by name", "warm_start=[{lr: 1e-3}]")
+        for name in values:
+            algorithm.locate(config.algo, str(name), f"warm_start[{number}].{name}")
+        dropped = sorted(set(values) - names)
+        if dropped:
+            notes.append(f"warm start {number}: {', '.join(dropped)} not searched here, so left as set")
+        starts.append({name: value for name, value in values.items() if name in names})
+    if names:
+        starts.append({name: value for name, value in defaults.items() if name in names})
+    return tuple(starts), tuple(notes)
+
+
+def _check_writable(folder: Path) -> None:
+    """The nearest folder that exists must let us create the rest."""
+    there = folder
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"output_dir={folder} cannot be written", "a folder of yours", "output_dir=/path/to/sweeps")
+
+
+def preflight(plan: Plan) -> None:
+    """Run the check that needs RLlib: the configuration builds at the ends of the space.
+
+    Raises:
+        ConfigError: With the corner and RLlib's own words.
+    """
+    algorithm.preflight(plan.build, plan.space)

@@ -1,0 +1,338 @@
+"""A trained policy outside training: load it from any URI, act, build its environment, evaluate it, train on.
+
+``load_policy`` neither starts nor imports Ray and unpickles nothing; ``load_algorithm`` does both, for those
+who want to train on. Where the files are is ``policy_uri``'s part, how they act ``bundle_reader``'s. Runs
+anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rltune import bundle_reader, policy_uri
+from rltune.bundle import describe_space
+from rltune.errors import PolicyError
+
+NUM_ENVS = 32  # at once in an evaluation: enough to share one forward pass, few enough to start quickly
+RESAMPLES = 2000
+
+
+class Policy(bundle_reader.Policy):
+    """A trained policy that knows the environment it was trained in."""
+
+    def act(self, obs: Any, deterministic: bool = True, rng: np.random.Generator | int | None = None) -> Any:
+        """The action for one observation, or the actions for a batch of them.
+
+        Args:
+            obs: One observation, of the observation space's shape, or a batch with one more axis in front.
+            deterministic: As RLlib with ``explore=False``; otherwise sampled from the policy's distribution.
+            rng: Draws sampled actions: a generator, or a seed for this call alone. None: the policy's own.
+
+        Returns:
+            What ``env.step`` takes, as NumPy; with a batch axis in front where ``obs`` has one.
+
+        Raises:
+            PolicyError: ``obs`` fits neither one observation nor a batch.
+        """
+        try:
+            return super().act(obs, deterministic, rng)
+        except ValueError as error:
+            raise PolicyError(
+                str(error), "observations of policy.observation_space", "policy.env().reset() gives one"
+            ) from None
+
+    def env(self, **kwargs: Any) -> Any:
+        """The Gymnasium environment that it was trained in, with its wrappers.
+
+        Args:
+            kwargs: Further arguments of the environment, such as ``render_mode="rgb_array"``.
+
+        Raises:
+            PolicyError: The policy's files name no environment.
+        """
+        from rltune import environment
+
+        if not self.info.get("env"):
+            raise PolicyError(
+                "this policy does not name its environment", "info['env']", "give evaluate an env="
+            )
+        return environment.make(self.info["env"], **kwargs)
+
+
+def load_policy(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Policy:
+    """Load a trained policy. Starts no Ray and unpickles nothing.
+
+    Args:
+        uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/<id>``, ``sweep:<name>`` (its
+            winner; ``sweep:latest`` the newest sweep's), ``sweep:<name>/<trial>``, or a checkpoint's folder.
+        trust: Take a sweep's checkpoint although its files are not those that the ledger recorded.
+        output_dir: The folder of all sweeps.
+
+    Raises:
+        PolicyError: There is no such policy, or its files are damaged.
+    """
+    with policy_uri.located(policy_uri.Source(str(uri), Path(output_dir), trust)) as folder:
+        try:
+            return Policy.load(folder)
+        except (ValueError, OSError) as error:
+            raise PolicyError(
+                f"policy={uri}: {error}",
+                "a bundle as rltune.bundle.write leaves it",
+                "load another checkpoint of the trial",
+            ) from error
+
+
+def load_algorithm(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Any:
+    """Load RLlib's algorithm to train on from; starts Ray where none runs.
+
+    RLlib's checkpoints hold pickles, so that loading one runs whatever its author put there: files that
+    another user owns, and those from a tracking server, are taken only with ``trust``.
+
+    Args:
+        uri: As for ``load_policy``; a registered model leads to the run that it came from.
+        trust: The files' author is trusted.
+        output_dir: The folder of all sweeps.
+
+    Returns:
+        An RLlib ``Algorithm``; call ``train()`` on it and ``stop()`` at the end.
+
+    Raises:
+        PolicyError: There is no such checkpoint, or it is not trusted.
+    """
+    source = policy_uri.Source(str(uri), Path(output_dir), trust)
+    if not trust and source.uri.lower().startswith(("models:", "runs:")):
+        raise _untrusted(source.uri, "comes from a tracking store")
+    with policy_uri.located(source, "algorithm") as folder:
+        strangers = [path for path in (folder, *folder.rglob("*")) if path.stat().st_uid != os.getuid()]
+        if strangers and not trust:
+            raise _untrusted(source.uri, f"{strangers[0]} belongs to another user")
+        from ray.rllib.algorithms.algorithm import Algorithm
+
+        _register_environment(folder)
+        return Algorithm.from_checkpoint(str(folder))
+
+
+def _untrusted(uri: str, why: str) -> PolicyError:
+    return PolicyError(
+        f"policy={uri}: {why}, and RLlib's checkpoints run code when they are loaded",
+        "checkpoints that you made",
+        f"rltune.load_algorithm({uri!r}, trust=True) if you trust its author",
+    )
+
+
+def _register_environment(folder: Path) -> None:
+    """Make an environment with wrappers known to Ray again, under the name that the checkpoint has for it."""
+    from rltune import environment
+
+    try:
+        info = Policy.load(folder.parent / "policy").info
+    except (OSError, ValueError):
+        return
+    if info.get("env"):
+        environment.rllib_name(environment.spec_of(info["env"]))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A policy on episodes of their own seeds.
+
+    Attributes:
+        returns: Undiscounted, one an episode, in the order of the seeds.
+        lengths: Environment steps, one an episode.
+        mean: Of the returns.
+        std: Of the returns (n - 1 in the denominator; 0 for one episode).
+        iqm: Interquartile mean: of the middle half (Agarwal et al. 2021).
+        low: Lower end of the mean's 95% bootstrap interval (percentiles).
+        high: Its upper end.
+        min: The worst return.
+        max: The best return.
+    """
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    mean: float
+    std: float
+    iqm: float
+    low: float
+    high: float
+    min: float
+    max: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
+
+def evaluate(
+    policy: bundle_reader.Policy | str | Path,
+    episodes: int = 100,
+    seed: int = 0,
+    env: str | None = None,
+    deterministic: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Run a policy on exactly ``episodes`` episodes, of the environment's seeds ``seed``, ``seed + 1``, ...
+
+    Every seed's episode counts, however long it is: taking the first to finish would favour short ones.
+
+    Args:
+        policy: A policy, or its URI.
+        episodes: How many.
+        seed: Of the first episode, and of sampled actions.
+        env: Another environment's id, with the same spaces. None: the one that it was trained in.
+        deterministic: As for ``Policy.act``.
+        progress: Called with the number of finished episodes and of all, after each.
+
+    Raises:
+        PolicyError: No policy, no environment, one with other spaces, or no episodes asked for.
+    """
+    if episodes < 1:
+        raise PolicyError(f"episodes={episodes}", "at least 1", "episodes=100")
+    if not isinstance(policy, bundle_reader.Policy):
+        policy = load_policy(policy)
+    run = _Episodes(policy, seed, deterministic, progress)
+    returns, lengths = run.all(_maker(policy, env), episodes)
+    return _summarise(returns, lengths, seed)
+
+
+def _maker(policy: bundle_reader.Policy, env: str | None) -> Callable[[], Any]:
+    """What builds one environment, checked once against the policy's spaces."""
+    from rltune import environment
+
+    spec: Mapping[str, Any] | None = {"id": env} if env else policy.info.get("env")
+    if not spec:
+        raise PolicyError(
+            "this policy does not say which environment it is for", "a Gymnasium id", "env=CartPole-v1"
+        )
+    make = partial(environment.make, spec)
+    trial = make()
+    try:
+        seen = (_form(trial.observation_space), _form(trial.action_space))
+    finally:
+        trial.close()
+    wanted = (_form(policy.observation_space), _form(policy.action_space))
+    if seen != wanted:
+        raise PolicyError(
+            f"env={spec['id']}: its spaces are {seen[0]} and {seen[1]}",
+            f"the policy's: {wanted[0]} and {wanted[1]}",
+            "leave env= out to use the one that it was trained in",
+        )
+    return make
+
+
+def _form(space: Any) -> str:
+    """A space up to its bounds, which an observation filter changes."""
+    about = describe_space(space)
+    return f"Discrete({about['n']})" if about["type"] == "Discrete" else f"Box{tuple(about['shape'])}"
+
+
+class _Episodes:
+    """Episodes side by side: each environment takes the next seed as soon as its episode has ended."""
+
+    def __init__(
+        self,
+        policy: bundle_reader.Policy,
+        seed: int,
+        deterministic: bool,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._policy, self._seed, self._deterministic = policy, seed, deterministic
+        self._progress = progress or (lambda done, total: None)
+        self._rng = np.random.default_rng(seed)
+
+    def all(self, make: Callable[[], Any], episodes: int) -> tuple[np.ndarray, np.ndarray]:
+        """Run them; returns and lengths in the order of the seeds."""
+        envs = [make() for _ in range(min(episodes, NUM_ENVS))]
+        try:
+            return self._run(envs, episodes)
+        finally:
+            for env in envs:
+                env.close()
+
+    def _run(self, envs: list[Any], episodes: int) -> tuple[np.ndarray, np.ndarray]:
+        returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+        current = list(range(len(envs)))  # the episode of each environment
+        obs = [env.reset(seed=self._seed + episode)[0] for env, episode in zip(envs, current, strict=True)]
+        waiting, done = len(envs), 0
+        busy = list(range(len(envs)))
+        while busy:
+            actions = self._policy.act(np.stack([obs[i] for i in busy]), self._deterministic, self._rng)
+            still = []
+            for i, action in zip(busy, actions, strict=True):
+                obs[i], reward, terminated, truncated, _ = envs[i].step(action)
+                returns[current[i]] += float(reward)
+                lengths[current[i]] += 1
+                if terminated or truncated:
+                    done += 1
+                    self._progress(done, episodes)
+                    if waiting == episodes:
+                        continue
+                    current[i], waiting = waiting, waiting + 1
+                    obs[i] = envs[i].reset(seed=self._seed + current[i])[0]
+                still.append(i)
+            busy = still
+        return returns, lengths
+
+
+def iqm(values: np.ndarray) -> float:
+    """The interquartile mean: without the lowest and highest quarter, rounded down (scipy's trim_mean)."""
+    cut = len(values) // 4
+    return float(np.sort(values)[cut : len(values) - cut].mean())
+
+
+def _summarise(returns: np.ndarray, lengths: np.ndarray, seed: int) -> Evaluation:
+    rng = np.random.default_rng(seed)
+    means = [rng.choice(returns, len(returns)).mean() for _ in range(RESAMPLES)]
+    low, high = np.percentile(means, (2.5, 97.5))
+    return Evaluation(
+        returns=tuple(returns.tolist()),
+        lengths=tuple(lengths.tolist()),
+        mean=float(returns.mean()),
+        std=float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
+        iqm=iqm(returns),
+        low=float(low),
+        high=float(high),
+        min=float(returns.min()),
+        max=float(returns.max()),
+    )
+
+
+def model_arguments(folder: str | Path) -> dict[str, Any]:
+    """What ``mlflow.pyfunc.log_model`` and ``save_model`` take to make a bundle a model without rltune.
+
+    The signature says what comes out; what goes in is left open, because MLflow's check of a tensor (3.17)
+    would refuse float64 arrays, dicts and data frames, and the model takes them all. The input example and
+    ``metadata`` show what is meant.
+
+    Args:
+        folder: The bundle.
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    policy = bundle_reader.load(folder)
+    space = policy.observation_space
+    space.seed(0)
+    example = np.stack([space.sample() for _ in range(2)])
+    actions = policy.act(example)
+    here = Path(__file__).parent
+    return {
+        "python_model": str(here / "served.py"),
+        "artifacts": {"policy": str(folder)},
+        "code_paths": [str(here / "bundle_reader.py")],
+        "signature": ModelSignature(outputs=Schema([TensorSpec(actions.dtype, (-1, *actions.shape[1:]))])),
+        "input_example": example,
+        # Without the local tag of a CPU build ("+cpu"), which no package index has.
+        "pip_requirements": [
+            f"{name}=={version(name).split('+')[0]}" for name in ("mlflow", "numpy", "torch")
+        ],
+        "metadata": {"rltune": {"info": policy.info, "spaces": policy.spaces}},
+    }

@@ -1,0 +1,257 @@
+"""Keeps the books while Tune runs: each event goes into the ledger first, then to MLflow and the console.
+
+A Tune callback; an exception in one would end the whole sweep, so none leaves it. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ray.tune import Callback, Stopper
+
+from rltune.config import RunConfig
+from rltune.console import Console
+from rltune.schedule import AshaScheduler
+from rltune.search import LedgerSearcher
+from rltune.study import Study
+from rltune.tracking import Tracker
+from rltune.trial import STOP_FILE
+
+logger = logging.getLogger(__name__)
+GRACE_S = 8.0  # for trials to save their state after a stop was asked for
+METRICS = ("objective", "return_mean", "return_min", "return_max", "episode_length_mean", "episodes")
+METRICS += ("env_steps_per_s", "train_s", "return_std_over_seeds")
+PROGRESS_EVERY_S = 2.0  # the parent's curve needs no point per report
+
+
+class Control(Stopper):
+    """Why the sweep is to end early, and by when.
+
+    Args:
+        folder: The sweep's folder, where trials look for the stop file.
+        config: Its budgets.
+        spent_steps: Environment steps of earlier sessions.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, spent_steps: int = 0) -> None:
+        self._file = folder / STOP_FILE
+        self._file.unlink(missing_ok=True)
+        self._config = config
+        self._began = time.monotonic()
+        self._deadline = math.inf
+        self.env_steps = spent_steps
+        self.reason: str | None = None
+        self.signal: int | None = None
+
+    def request(self, reason: str, signal: int | None = None) -> None:
+        """Ask the trials to save their state and hand back."""
+        if self.reason is None:
+            self.reason, self.signal = reason, signal
+            self._deadline = time.monotonic() + GRACE_S
+            self._file.touch()
+
+    def asked(self) -> bool:
+        """Whether an end was asked for."""
+        return self.reason is not None
+
+    def check_budgets(self) -> None:
+        """Ask for the end when a budget of the whole sweep is spent."""
+        budget = self._config.budget
+        if budget.wall_time_s is not None and time.monotonic() - self._began >= budget.wall_time_s:
+            self.request("budget.wall_time_s is spent")
+        if budget.total_env_steps is not None and self.env_steps >= budget.total_env_steps:
+            self.request("budget.total_env_steps is spent")
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """No single trial is stopped here."""
+        return False
+
+    def stop_all(self) -> bool:
+        """Tune's question after each event: give up on trials that did not hand back in time."""
+        return time.monotonic() > self._deadline
+
+    def clear(self) -> None:
+        """Remove the stop file."""
+        self._file.unlink(missing_ok=True)
+
+
+def _guarded(method: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(method)
+    def safe(self: Recorder, *args: Any, **kwargs: Any) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:
+            logger.exception("recording failed in %s", method.__name__)
+            self.console.note(f"could not record an event ({type(error).__name__}: {error}); see the sweep's log")
+
+    return safe
+
+
+class Recorder(Callback):
+    """Writes what happens to trials into the ledger, MLflow and the console.
+
+    Args:
+        study: The ledger.
+        tracker: MLflow, or nothing.
+        console: What a person watches.
+        scheduler: Says which trials it stopped.
+        control: Ends the sweep.
+        config: The request.
+    """
+
+    searcher: LedgerSearcher  # set by the conductor: searcher and recorder know each other
+
+    def __init__(
+        self,
+        study: Study,
+        tracker: Tracker,
+        console: Console,
+        scheduler: AshaScheduler,
+        control: Control,
+        config: RunConfig,
+    ) -> None:
+        self.study, self.tracker, self.console = study, tracker, console
+        self.scheduler, self.control, self.config = scheduler, control, config
+        self._steps: dict[int, int] = {}
+        self._retries: Counter[int] = Counter()
+        self._first_failures: list[str] | None = []
+        entries = study.entries()
+        self._best = max((entry.best for entry in entries if entry.best is not None), default=-math.inf)
+        self._steps = {entry.number: entry.env_steps for entry in entries}
+        self._told_progress = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune pickles its callbacks for a restore that is never used: the study holds it all."""
+        return {}
+
+    # Tune calls this once per turn of its loop.
+    @_guarded
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Let the console draw and the budgets be looked at."""
+        self.control.check_budgets()
+        for warning in self.tracker.warnings():
+            self.console.note(warning)
+        self.console.tick()
+
+    @_guarded
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """A trial begins or goes on."""
+        task = trial.config["assignment"]
+        entry = self.study.entry(task["number"])
+        self.console.trial_started(entry.number, entry.params)
+        tags = {"rltune.seeds": ",".join(str(seed) for seed in task["seeds"])}
+        self.tracker.trial_started(entry.number, entry.params, tags, entry.attributes.get("mlflow_run_id"))
+
+    @_guarded
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
+        """A report came."""
+        number, env_steps = int(result["number"]), int(result["env_steps"])
+        objective = float(result["objective"])
+        self.study.report(number, env_steps, objective)
+        self._note_checkpoints(number, result.get("records") or {}, trial.config["assignment"])
+        self.control.env_steps += max(0, env_steps - self._steps.get(number, 0)) * self.config.replicates
+        self._steps[number] = env_steps
+        self.console.report(number, objective, env_steps)
+        learner = {name: value for name, value in result.items() if name.startswith("learner/")}
+        learner |= {f"learner/{name}": value for name, value in (result.get("learner") or {}).items()}
+        self.tracker.report(number, {name: result[name] for name in METRICS if name in result} | learner, env_steps)
+        self._tell_progress(objective)
+
+    def _note_checkpoints(self, number: int, records: dict[str, Any], task: dict[str, Any]) -> None:
+        if "best" in records:
+            self.study.note(number, checkpoint=records["best"])
+        if "latest" in records:
+            self.study.note(number, latest=records["latest"])
+        # A worker that dies is started again with this config: let it go on from here, not from the beginning.
+        for record in records.values():
+            if task["latest"] is None or record["env_steps"] >= task["latest"]["env_steps"]:
+                task["latest"] = record
+        if "best" in records:
+            task["best"] = records["best"]["objective"]
+
+    def _tell_progress(self, objective: float) -> None:
+        improved = math.isfinite(objective) and objective > self._best
+        if improved:
+            self._best = objective
+        due = time.monotonic() - self._told_progress >= PROGRESS_EVERY_S
+        if math.isfinite(self._best) and (improved or due):
+            self._told_progress = time.monotonic()
+            self.tracker.progress(self._best, self.control.env_steps)
+
+    @_guarded
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """A trial ended without losing its process: whole, stopped, failed inside, or interrupted."""
+        result = trial.last_result or {}
+        number = int(trial.config["assignment"]["number"])
+        if result.get("failed"):
+            self._failed(number, str(result["failed"]), str(result.get("traceback", "")), result)
+        elif number in self.scheduler.stopped:
+            level = self.scheduler.stopped[number]
+            self._ended(number, "PRUNED", f"stopped by the scheduler at {level} environment steps", result)
+        elif result.get("interrupted") or int(result.get("env_steps", 0)) < self.config.budget.env_steps:
+            self._interrupted(number, result)
+        else:
+            self._ended(number, "COMPLETE", "whole budget", result)
+
+    @_guarded
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """A trial lost its process, and its retries are used up."""
+        error = trial.get_error() if hasattr(trial, "get_error") else None
+        number = int(trial.config["assignment"]["number"])
+        text = str(error or "unknown").strip().splitlines()
+        self._end_failed(number, f"worker died: {text[0][:300] if text else 'unknown'}", str(error), trial.last_result or {})
+
+    def _failed(self, number: int, reason: str, trace: str, result: dict[str, Any]) -> None:
+        if reason.startswith("non-finite") or self._retries[number] >= self.config.failures.max_retries:
+            self._end_failed(number, reason, trace, result)
+            return
+        self._retries[number] += 1
+        self.console.note(f"trial {number}: {reason}; trying once more from its last checkpoint")
+        self.searcher.retry(self.study.entry(number))
+
+    def _end_failed(self, number: int, reason: str, trace: str, result: dict[str, Any]) -> None:
+        self.study.note(number, traceback=trace[-4000:])
+        self._ended(number, "FAIL", reason, result)
+        if self._first_failures is not None:
+            self._first_failures.append(reason)
+            limit = self.config.failures.stop_after
+            if len(self._first_failures) >= limit and len(set(self._first_failures)) == 1:
+                self.control.request(f"the first {limit} trials all failed: {reason}")
+
+    def _ended(self, number: int, state: str, reason: str, result: dict[str, Any]) -> None:
+        best = self.study.entry(number).best
+        if state == "COMPLETE" and best is None:
+            state, reason = "FAIL", f"no episode ended within {self._steps.get(number, 0)} environment steps"
+        if state != "FAIL":
+            self._first_failures = None
+        self._note_cost(number, result)
+        self.study.finish(number, state, best, reason)
+        self.console.trial_ended(number, state, best, reason if state == "FAIL" else None)
+        self._tell_tracker(number, state, best, reason)
+
+    def _interrupted(self, number: int, result: dict[str, Any]) -> None:
+        """The trial stays RUNNING in the ledger: `sweeps.resume` goes on with it."""
+        self._note_cost(number, result)
+        self.study.note(number, stop_reason="interrupted")
+        best = self.study.entry(number).best
+        self.console.trial_ended(number, "INTERRUPTED", best, None)
+        self._tell_tracker(number, "INTERRUPTED", best, "interrupted")
+
+    def _note_cost(self, number: int, result: dict[str, Any]) -> None:
+        if "train_s" in result:
+            self.study.note(number, env_steps=int(result["env_steps"]), train_s=float(result["train_s"]))
+        if "node" in result:
+            self.study.note(number, node=result["node"])
+
+    def _tell_tracker(self, number: int, state: str, best: float | None, reason: str) -> None:
+        metrics = {"best_objective": best} if best is not None else {}
+        record = self.study.entry(number).attributes.get("checkpoint")
+        folder = Path(self.study.attribute("folder")) / record["path"] if record and state == "COMPLETE" else None
+        self.tracker.trial_ended(number, state, metrics=metrics, tags={"rltune.stop_reason": reason}, artifacts=folder)

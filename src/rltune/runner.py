@@ -1,0 +1,151 @@
+"""One seed of one configuration: an RLlib algorithm, its numbers as plain values, its checkpoint on disk.
+
+The only place that reads RLlib's result dictionary. Runs in a worker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from rltune import bundle, engine
+from rltune.algorithm import Build, configure
+
+# RLlib's results hold some 400 keys, most of them constants of the config; these say how learning goes.
+LEARNER_STATISTICS = (
+    "alpha_value",
+    "curr_entropy_coeff",
+    "curr_kl_coeff",
+    "default_optimizer_learning_rate",
+    "entropy",
+    "gradients_default_optimizer_global_norm",
+    "mean_kl_loss",
+    "policy_loss",
+    "qf_loss",
+    "qf_mean",
+    "td_error_mean",
+    "total_loss",
+    "vf_explained_var",
+    "vf_loss",
+)
+
+
+class NonFiniteError(RuntimeError):
+    """A loss or a return became NaN or infinite: the trial cannot recover."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far one seed has come.
+
+    Attributes:
+        env_steps: Environment steps since the trial began.
+        episodes: Finished episodes since then.
+        return_mean: Over the last 100 finished episodes; NaN before the first.
+        return_min: Least of them.
+        return_max: Greatest of them.
+        episode_length_mean: In environment steps.
+        learner: Statistics of the last update, by name.
+    """
+
+    env_steps: int
+    episodes: int
+    return_mean: float = math.nan
+    return_min: float = math.nan
+    return_max: float = math.nan
+    episode_length_mean: float = math.nan
+    learner: Mapping[str, float] = field(default_factory=dict)
+
+
+class Runner(Protocol):
+    """What a trial needs of the thing that it trains."""
+
+    def train(self) -> Progress:
+        """Train one iteration, the smallest step after which numbers are known."""
+
+    def save(self, folder: Path, info: Mapping[str, Any]) -> None:
+        """Write everything that is needed to go on, and the policy, into an empty folder."""
+
+    def restore(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+
+    def stop(self) -> None:
+        """Free what it holds."""
+
+
+class RLlibRunner:
+    """An RLlib algorithm behind the `Runner` interface.
+
+    Args:
+        build: What stays the same over the sweep.
+        params: The sample's values.
+        seed: This runner's own seed.
+        kind: ``fast`` or ``rllib``, see `rltune.engine.build`.
+    """
+
+    def __init__(self, build: Build, params: Mapping[str, Any], seed: int, kind: str) -> None:
+        self._algorithm = engine.build(configure(build, params, seed), kind)
+
+    def train(self) -> Progress:
+        """Train one iteration.
+
+        Raises:
+            NonFiniteError: The loss or the mean return is NaN or infinite.
+        """
+        result = self._algorithm.train()
+        progress = read_result(result)
+        loss = progress.learner.get("total_loss", 0.0)
+        if not math.isfinite(loss) or (progress.episodes and not math.isfinite(progress.return_mean)):
+            raise NonFiniteError(f"non-finite numbers: total_loss={loss}, return_mean={progress.return_mean}")
+        return progress
+
+    def save(self, folder: Path, info: Mapping[str, Any]) -> None:
+        """Write ``algorithm/`` (RLlib's checkpoint, to train on) and ``policy/`` (pickle-free, to act).
+
+        A network that a bundle cannot express leaves ``policy-missing.txt`` with the reason instead.
+        """
+        self._algorithm.save_to_path(folder / "algorithm")
+        module = self._algorithm.get_module()
+        try:
+            bundle.write(module, folder / "policy", info=dict(info), observation_stats=self._stats())
+        except ValueError as error:
+            (folder / "policy-missing.txt").write_text(f"{error}\n")
+
+    def _stats(self) -> dict[str, Any] | None:
+        """The running observation normalisation, where the algorithm keeps one."""
+        stats = getattr(self._algorithm, "observation_stats", None)
+        return stats() if stats else None
+
+    def restore(self, folder: Path) -> None:
+        """Load RLlib's checkpoint."""
+        self._algorithm.restore_from_path(folder / "algorithm")
+
+    def stop(self) -> None:
+        """Close environments and free the networks."""
+        self._algorithm.stop()
+
+
+def read_result(result: Mapping[str, Any]) -> Progress:
+    """Pick the numbers that matter out of RLlib's result.
+
+    RLlib leaves ``episode_return_mean`` out until an episode has ended.
+    """
+    sampled = result.get("env_runners", {})
+    learners = result.get("learners", {}).get("default_policy", {})
+    learner = {
+        name: float(learners[name])
+        for name in LEARNER_STATISTICS
+        if name in learners and learners[name] is not None
+    }
+    return Progress(
+        env_steps=int(sampled.get("num_env_steps_sampled_lifetime", 0)),
+        episodes=int(sampled.get("num_episodes_lifetime", 0)),
+        return_mean=float(sampled.get("episode_return_mean", math.nan)),
+        return_min=float(sampled.get("episode_return_min", math.nan)),
+        return_max=float(sampled.get("episode_return_max", math.nan)),
+        episode_length_mean=float(sampled.get("episode_len_mean", math.nan)),
+        learner=learner,
+    )

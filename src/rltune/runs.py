@@ -1,0 +1,400 @@
+"""A sweep's runs on an MLflow server: what one operation of the spool does there.
+
+Operations name trials, never run ids, and may be repeated without effect, so that a lost answer, a kill or
+a resume doubles neither a run nor a point. `tracking` is its face, `spool` its caller. Always MlflowClient,
+never the fluent API: the user's active run is left alone. Runs in the driver, in the spool's sender thread.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import logging
+import os
+import re
+import tempfile
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rltune.spool import Op
+
+STATUS = {"COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED", "INTERRUPTED": "KILLED"}
+KEY_TAG, TRIAL_TAG, DIGEST_TAG, SWEEP_TAG = "rltune.key", "rltune.trial", "rltune.digest", "rltune.sweep"
+PARENT_TAG = "mlflow.parentRunId"
+MAX_METRICS, MAX_PARAMS = 1000, 100  # per log_batch, MLflow 3.17
+
+# An outage must be noticed in seconds, not in MLflow's four minutes; the spool does the retrying.
+ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+
+
+@dataclass(frozen=True)
+class Registered:
+    """One version of a registered model; ``uri`` names exactly this version."""
+
+    name: str
+    version: str
+    uri: str
+    tags: Mapping[str, str]
+
+
+class _NotOurs(logging.Filter):
+    """Drops what MLflow and alembic log in the sender thread: the spool says it shorter."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.threadName != "rltune-tracking"
+
+
+class Runs:
+    """The parent run and its children.
+
+    Args:
+        uri: MLflow's tracking address, complete with its login.
+        experiment: The environment's name.
+        sweep: The parent run's name.
+        key: What marks this sweep's runs, so that they are found when their ids were lost.
+        on_run: Told the trial's number (None: the parent) and the run's id once it exists.
+    """
+
+    def __init__(
+        self, uri: str, experiment: str, sweep: str, key: str, on_run: Callable[[int | None, str], None]
+    ) -> None:
+        self._uri, self._experiment_name, self._sweep, self._key = uri, experiment, sweep, key
+        self._on_run = on_run
+        self._client: Any = None
+        self._experiment = ""
+        self._ids: dict[int | None, str] = {}
+        self._unsure = False
+        # per open run: metric -> its steps on the server, because the server takes a step twice
+        self._logged: dict[int | None, dict[str, set[int]]] = {}
+
+    def connect(self) -> None:
+        """Import MLflow (2 s), open the store (a new SQLite one is migrated, seconds) and the experiment."""
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        # it would print a server's address, login included, whenever a run ends
+        os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+        warnings.filterwarnings("ignore", module=r"mlflow\.")  # advice to authors of models, over the console
+        from mlflow import MlflowClient
+
+        for name in ("mlflow", "alembic"):
+            for handler in logging.getLogger(name).handlers:
+                if not any(isinstance(known, _NotOurs) for known in handler.filters):
+                    handler.addFilter(_NotOurs())
+        self._client = MlflowClient(self._uri)
+        self._experiment = self._open_experiment()
+
+    def apply(self, ops: Sequence[Op]) -> None:
+        """Carry out operations of one kind and trial."""
+        try:
+            getattr(self, "_" + ops[0]["op"])(*([ops] if ops[0]["op"] in ("report", "progress") else ops))
+        except Exception:
+            self._unsure = True  # the server may have created a run and the answer been lost
+            raise
+
+    def alive(self) -> bool:
+        """Whether the server answers a question about the experiment."""
+        return bool(self._client.get_experiment(self._experiment))
+
+    def hopeless(self, error: Exception) -> bool:
+        """Whether the server refused, or a file to send is gone."""
+        code = getattr(error, "error_code", "")
+        return code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST") or isinstance(
+            error, FileNotFoundError
+        )
+
+    def _start(self, op: Op) -> None:
+        self._open(None, op, self._sweep)
+
+    def _text(self, op: Op) -> None:
+        self._client.log_text(self._id(None, op["t"], reopen=False), op["text"], op["file"])
+
+    def _trial(self, op: Op) -> None:
+        self._open(op["trial"], op, child_name(op["trial"]))
+
+    def _report(self, ops: Sequence[Op]) -> None:
+        number = ops[0]["trial"]
+        run_id = self._id(number, ops[0]["t"])
+        points = [(key, value, op["step"], op["t"]) for op in ops for key, value in op["metrics"].items()]
+        self._log_points(number, run_id, points)
+
+    _progress = _report
+
+    def _end(self, op: Op) -> None:
+        number = op["trial"]
+        run_id = self._id(number, op["t"])
+        last = max((step for steps in self._logged[number].values() for step in steps), default=0)
+        self._log_points(
+            number, run_id, [(key, value, last, op["t"]) for key, value in op["metrics"].items()]
+        )
+        self._log_texts(run_id, {}, op["tags"])
+        self._client.set_terminated(run_id, STATUS[op["state"]], op["t"])
+        del self._logged[number]
+
+    def _artifact(self, op: Op) -> None:
+        path = Path(op["path"])
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is gone")
+        log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
+        log(self._id(op["trial"], op["t"], reopen=False), str(path), op["folder"])
+
+    def _close(self, op: Op) -> None:
+        parent = self._id(None, op["t"])
+        children = self._children(parent, "" if self._unsure else " and attributes.status = 'RUNNING'")
+        if self._unsure:
+            self._without_doubles(self._search_all(None, op["t"]))
+        for run in self._without_doubles(children):
+            if run.info.status == "RUNNING":
+                self._client.set_terminated(run.info.run_id, "KILLED", op["t"])
+        self._client.set_terminated(parent, op["status"], op["t"])
+        self._ids.clear()
+        self._logged.clear()
+
+    def _open_experiment(self) -> str:
+        found = self._client.get_experiment_by_name(self._experiment_name)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(self._experiment_name))
+            except Exception:  # another sweep may have created it meanwhile
+                found = self._client.get_experiment_by_name(self._experiment_name)
+                if found is None:
+                    raise
+        if found.lifecycle_stage == "deleted":  # its name stays taken: there is no other way to log under it
+            self._client.restore_experiment(found.experiment_id)
+        return str(found.experiment_id)
+
+    def _id(self, number: int | None, time_ms: int, *, reopen: bool = True) -> str:
+        """The run of a trial (None: the parent), found or created, and with ``reopen`` ready for points."""
+        if number in self._logged or (not reopen and number in self._ids):
+            return self._ids[number]
+        if not reopen and (found := self._search(number, time_ms)):
+            self._ids[number] = str(found.info.run_id)
+            return self._ids[number]
+        name = self._sweep if number is None else child_name(number)
+        return self._open(number, {"t": time_ms, "run_id": self._ids.get(number)}, name)
+
+    def _open(self, number: int | None, op: Op, name: str) -> str:
+        """Create a run or continue it. Changed params become tags, because MLflow's params stand for good."""
+        run = self._known(op.get("run_id")) or self._search(number, op["t"])
+        params = {key: str(value) for key, value in op.get("params", {}).items()}
+        tags = {**op.get("tags", {}), **self._own_tags(number, op["t"])}
+        if run is None:
+            run = self._client.create_run(self._experiment, op["t"], tags, name)
+            tags, history = {}, _no_steps()
+        else:
+            self._unsure |= number is None  # a killed driver's doubts are unknown
+            if run.info.status != "RUNNING":
+                self._client.update_run(run.info.run_id, status="RUNNING")
+            history, before = self._history(run), run.data.params
+            tags |= {
+                f"resumed.{key}": value for key, value in params.items() if before.get(key, value) != value
+            }
+            params = {key: value for key, value in params.items() if key not in before}
+            tags = {key: value for key, value in tags.items() if run.data.tags.get(key) != value}
+        self._ids[number], self._logged[number] = run.info.run_id, history
+        self._on_run(number, run.info.run_id)
+        self._log_texts(run.info.run_id, params, tags)
+        return str(run.info.run_id)
+
+    def _own_tags(self, number: int | None, time_ms: int) -> dict[str, str]:
+        tags = {SWEEP_TAG: self._sweep, "mlflow.source.name": "rltune"}
+        try:
+            tags["mlflow.user"] = getpass.getuser()
+        except (KeyError, OSError):  # a container's user may have no name
+            tags["mlflow.user"] = str(os.getuid())
+        if number is None:
+            return tags | {KEY_TAG: self._key}
+        return tags | {PARENT_TAG: self._id(None, time_ms), TRIAL_TAG: str(number)}
+
+    def _known(self, run_id: str | None) -> Any:
+        """The run with this id, undeleted if need be; None when the server has no such run."""
+        if not run_id:
+            return None
+        try:
+            run = self._client.get_run(run_id)
+        except Exception as error:
+            if getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":
+                return None
+            raise
+        if run.info.lifecycle_stage == "deleted":
+            self._client.restore_run(run_id)
+        return run
+
+    def _search(self, number: int | None, time_ms: int) -> Any:
+        """The run that carries this sweep's mark, the oldest if an outage left several; None without one."""
+        runs = self._search_all(number, time_ms)
+        return runs[0] if runs else None
+
+    def _search_all(self, number: int | None, time_ms: int) -> list[Any]:
+        if number is None:
+            return self._find(f"tags.`{KEY_TAG}` = '{self._key}'")
+        return self._children(self._id(None, time_ms), f" and tags.`{TRIAL_TAG}` = '{number}'")
+
+    def _children(self, parent: str, more: str = "") -> list[Any]:
+        return self._find(f"tags.`{PARENT_TAG}` = '{parent}'{more}")
+
+    def _find(self, where: str) -> list[Any]:
+        runs: list[Any] = []
+        token = None
+        while True:
+            page = self._client.search_runs(
+                [self._experiment],
+                where,
+                max_results=500,
+                order_by=["attributes.start_time ASC"],
+                page_token=token,
+            )
+            runs.extend(page)
+            token = page.token
+            if not token:
+                return runs
+
+    def _without_doubles(self, runs: Iterable[Any]) -> list[Any]:
+        """One run a trial: a creation whose answer was lost may have happened after all, and was repeated."""
+        kept: dict[str, Any] = {}
+        known = set(self._ids.values())
+        for run in sorted(runs, key=lambda run: (run.info.run_id not in known, -len(run.data.metrics))):
+            trial = run.data.tags.get(TRIAL_TAG, "")
+            if trial in kept:
+                self._client.delete_run(run.info.run_id)
+            else:
+                kept[trial] = run
+        return list(kept.values())
+
+    def _history(self, run: Any) -> dict[str, set[int]]:
+        history = _no_steps()
+        for key in run.data.metrics:
+            history[key] = {metric.step for metric in self._client.get_metric_history(run.info.run_id, key)}
+        return history
+
+    def _log_points(
+        self, number: int | None, run_id: str, points: Iterable[tuple[str, Any, int, int]]
+    ) -> None:
+        from mlflow.entities import Metric
+
+        logged = self._logged[number]
+        fresh: dict[tuple[str, int], Metric] = {}
+        for name, value, step, time_ms in points:
+            key = re.sub(r"[^/\w.\- :]", "_", name)[:250]
+            # a non-finite value was turned into text by the spool
+            if isinstance(value, int | float) and step not in logged[key]:
+                fresh.setdefault((key, step), Metric(key, float(value), time_ms, step))
+        metrics = list(fresh.values())
+        for start in range(0, len(metrics), MAX_METRICS):
+            self._client.log_batch(run_id, metrics=metrics[start : start + MAX_METRICS])
+        for key, step in fresh:
+            logged[key].add(step)
+
+    def _log_texts(self, run_id: str, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        from mlflow.entities import Param, RunTag
+
+        rows = [Param(re.sub(r"[^/\w.\- :]", "_", key), value) for key, value in params.items()]
+        labels = [RunTag(key, str(value)) for key, value in tags.items()]
+        for start in range(0, max(len(rows), len(labels)), MAX_PARAMS):
+            part = slice(start, start + MAX_PARAMS)
+            self._client.log_batch(run_id, params=rows[part], tags=labels[part])
+
+    def register(
+        self, name: str, number: int, model: Mapping[str, Any], tags: Mapping[str, str], description: str
+    ) -> Registered:
+        """Log a pyfunc model into a trial's run and register it, once per content; see `Tracker.register`."""
+        run_id = self._id(number, int(time.time() * 1000), reopen=False)
+        digest = _content_digest(model)
+        try:
+            self._client.create_registered_model(name)
+        except Exception as error:
+            if getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS":
+                raise
+        version = self._registered_before(name, run_id, digest)
+        if version is None:
+            version = self._new_version(name, run_id, model, {**tags, DIGEST_TAG: digest}, description)
+        return _registered(version)
+
+    def _registered_before(self, name: str, run_id: str, digest: str) -> Any:
+        found = self._client.search_model_versions(f"run_id = '{run_id}'")
+        same = [
+            version for version in found if version.name == name and version.tags.get(DIGEST_TAG) == digest
+        ]
+        return same[0] if same else None
+
+    def _new_version(
+        self, name: str, run_id: str, model: Mapping[str, Any], tags: Mapping[str, str], description: str
+    ) -> Any:
+        # what mlflow.pyfunc.log_model does, without global state and without reading every metric's history
+        import mlflow.pyfunc
+        from mlflow.entities import LoggedModelOutput
+        from mlflow.models import Model
+
+        logged = self._client.create_logged_model(
+            self._experiment, "policy", run_id, dict(tags), None, "policy"
+        )
+        self._client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, 0)])
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model"
+            card = Model(
+                artifact_path=logged.artifact_location,
+                model_uuid=logged.model_id,
+                run_id=run_id,
+                model_id=logged.model_id,
+            )
+            mlflow.pyfunc.save_model(str(path), mlflow_model=card, **model)
+            self._client.log_model_artifacts(logged.model_id, str(path))
+        self._client.finalize_logged_model(logged.model_id, "READY")
+        # a server takes only its own models:/ address; a database store resolves that through global state
+        source = f"models:/{logged.model_id}" if self._uri.startswith("http") else logged.artifact_location
+        return self._client.create_model_version(
+            name, source, run_id, dict(tags), description=description, model_id=logged.model_id
+        )
+
+    def set_alias(self, registered: Registered, alias: str) -> None:
+        """Let an alias name this version."""
+        self._client.set_registered_model_alias(registered.name, alias, registered.version)
+
+    def champion(self, name: str, alias: str) -> Registered | None:
+        """The version that an alias names, None when there is no such model or alias."""
+        try:
+            return _registered(self._client.get_model_version_by_alias(name, alias))
+        except Exception as error:
+            code = getattr(error, "error_code", "")
+            if code == "RESOURCE_DOES_NOT_EXIST" or (
+                code == "INVALID_PARAMETER_VALUE" and "alias" in str(error)
+            ):
+                return None
+            raise
+
+
+def _no_steps() -> dict[str, set[int]]:
+    return defaultdict(set)
+
+
+def child_name(number: int) -> str:
+    """The run name of a trial."""
+    return f"trial-{number:03d}"
+
+
+def _content_digest(model: Mapping[str, Any]) -> str:
+    """A digest over a model's local artifacts, or over its arguments when there are none."""
+    digest = hashlib.sha256()
+    for name, place in sorted(dict(model.get("artifacts") or {}).items()):
+        root = Path(str(place))
+        files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
+        for path in files:
+            digest.update(f"{name}/{path.relative_to(root)}".encode())
+            digest.update(path.read_bytes() if path.is_file() else str(place).encode())
+    if not model.get("artifacts"):
+        digest.update(repr(sorted((key, str(value)) for key, value in model.items())).encode())
+    return digest.hexdigest()[:32]
+
+
+def _registered(version: Any) -> Registered:
+    name, number = str(version.name), str(version.version)
+    return Registered(name, number, f"models:/{name}/{number}", dict(version.tags))

@@ -1,0 +1,136 @@
+"""What is tried next: a Tune Searcher over the study's ask and tell.
+
+Order: trials that an interrupted sweep left unfinished, then the warm starts, then the sampler's proposals until the
+budget of trials is spent. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import optuna
+from ray.tune.search import Searcher
+
+from rltune.errors import ConfigError, choices
+from rltune.space import Space
+from rltune.study import Entry, Study
+
+SAMPLERS: Mapping[str, type[optuna.samplers.BaseSampler]] = {
+    "tpe": optuna.samplers.TPESampler,
+    "random": optuna.samplers.RandomSampler,
+}
+
+
+def sampler(kind: str, args: Mapping[str, Any], seed: int) -> optuna.samplers.BaseSampler:
+    """The sampler that a searcher file names.
+
+    Raises:
+        ConfigError: The kind or an argument is unknown, or its value is refused.
+    """
+    if kind not in SAMPLERS:
+        raise ConfigError(f"searcher.kind={kind} is unknown", choices(kind, SAMPLERS), "searcher=tpe")
+    known = [name for name in inspect.signature(SAMPLERS[kind]).parameters if name != "seed"]
+    for name in args:
+        if name not in known:
+            raise ConfigError(
+                f"searcher.args.{name}={args[name]}: the {kind} searcher has no such argument",
+                choices(name, known),
+                f"correct or remove it: ~searcher.args.{name}",
+            )
+    try:
+        return SAMPLERS[kind](seed=seed, **args)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"searcher.args={dict(args)}: {error}", "values that Optuna accepts", "~searcher.args") from None
+
+
+class SearchPlan:
+    """What a searcher is to go through.
+
+    Args:
+        num_trials: The budget.
+        slots: Trials at once; a proposal waits until one is free, so that it knows all that is known by then.
+        warm_starts: Values by name for the first trials.
+        unfinished: Trials to continue.
+        seeds: A trial's seeds from its number.
+    """
+
+    def __init__(
+        self,
+        num_trials: int,
+        slots: int,
+        warm_starts: Sequence[Mapping[str, Any]],
+        unfinished: Sequence[Entry],
+        seeds: Callable[[int], list[int]],
+    ) -> None:
+        self.num_trials, self.slots, self.warm_starts = num_trials, slots, list(warm_starts)
+        self.unfinished, self.seeds = list(unfinished), seeds
+
+
+class LedgerSearcher(Searcher):
+    """Proposes trials and keeps nothing that the study does not hold.
+
+    Args:
+        study: The ledger.
+        space: What is searched.
+        plan: What to go through.
+        assign: Turns an entry into Tune's config for the worker.
+        stopping: Whether no more trials are wanted.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        space: Space,
+        plan: SearchPlan,
+        assign: Callable[[Entry], dict[str, Any]],
+        stopping: Callable[[], bool],
+    ) -> None:
+        super().__init__(metric="objective", mode="max")
+        self._study, self._space, self._plan = study, space, plan
+        self._assign, self._stopping = assign, stopping
+        self._unfinished = list(plan.unfinished)
+        self._live: dict[str, int] = {}
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
+        """The next trial's config; None while all slots are taken, FINISHED when nothing is left to try."""
+        if self._stopping():
+            return str(Searcher.FINISHED)
+        if len(self._live) >= self._plan.slots:
+            return None
+        if self._unfinished:
+            entry = self._unfinished.pop(0)
+        elif self._study.num_trials < self._plan.num_trials:
+            entry = self._new()
+        elif self._live:
+            return None  # one of them may have to be tried again
+        else:
+            return str(Searcher.FINISHED)
+        self._live[trial_id] = entry.number
+        return self._assign(entry)
+
+    def _new(self) -> Entry:
+        asked = self._study.num_trials
+        warm = self._plan.warm_starts[asked] if asked < len(self._plan.warm_starts) else {}
+        number, raw = self._study.ask(self._space.distributions(), self._space.encode(warm))
+        self._study.note(number, params=self._space.decode(raw), seeds=self._plan.seeds(number))
+        return self._study.entry(number)
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Free the slot; the conductor has told the ledger already."""
+        self._live.pop(trial_id, None)
+
+    def retry(self, entry: Entry) -> None:
+        """Put a trial that went wrong back in front."""
+        self._unfinished.insert(0, entry)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune pickles its searcher for a restore that is never used: the study holds it all."""
+        return {}
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing to keep: the study holds it all."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing to restore."""

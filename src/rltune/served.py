@@ -1,0 +1,64 @@
+"""A registered policy inside MLflow: the file that MLflow runs as the model ("models from code", no pickle).
+
+MLflow copies it and ``bundle_reader.py`` into the model; there it imports neither rltune nor ray.
+``policy.model_arguments`` puts the model together. Runs in whatever process loads the model.
+"""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import mlflow.models
+import numpy as np
+from mlflow.pyfunc import PythonModel
+
+
+def _reader() -> ModuleType:
+    """The model's own bundle_reader.py, by path and outside ``sys.modules``.
+
+    Two models of different versions in one process must not share the first one's reader, as an import would.
+    """
+    here = Path(__file__).resolve().parent
+    path = next(p for p in (here / "code" / "bundle_reader.py", here / "bundle_reader.py") if p.is_file())
+    spec = importlib.util.spec_from_file_location("rltune_bundle_reader", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {path}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class PolicyModel(PythonModel):
+    """Batches of observations in, actions out; deterministic."""
+
+    def load_context(self, context: Any) -> None:
+        """Read the bundle among the model's artifacts."""
+        self._policy = _reader().load(context.artifacts["policy"])
+
+    def predict(self, context: Any, model_input: Any, params: dict[str, Any] | None = None) -> np.ndarray:
+        """Act on a batch.
+
+        Args:
+            context: Not needed.
+            model_input: Observations (n, ...) as an array or nested lists, the same under the key ``obs``,
+                or a data frame with one row an observation and one column a feature. One observation is a
+                batch of one.
+            params: Not needed.
+
+        Returns:
+            Actions (n, ...).
+        """
+        if isinstance(model_input, dict):
+            model_input = model_input["obs"]
+        obs = np.asarray(model_input)  # a data frame becomes its values
+        space = self._policy.spaces["observation"]
+        shape = tuple(space.get("shape", ()))
+        if obs.shape == shape:
+            obs = obs[None]
+        if obs.ndim == 2 and obs.shape[1] == np.prod(shape, dtype=int):
+            obs = obs.reshape(-1, *shape)  # a data frame is flat, the space need not be
+        return np.asarray(self._policy.act(obs))
+
+
+mlflow.models.set_model(PolicyModel())

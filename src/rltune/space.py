@@ -1,0 +1,212 @@
+"""The search space: ``name: [kind, args...]`` from YAML to Optuna's distributions and back.
+
+A kind may search on another scale than the value's own; the study then shows the searched quantity under its own
+label (``log2(minibatch_size)``, ``1-gamma``), and `Space.decode` gives the value. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rltune.errors import ConfigError, choices
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+SCALARS = (str, int, float, bool, type(None))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way to search a value.
+
+    Attributes:
+        usage: How it is written, for error messages.
+        num_args: How many arguments it takes; None for any number of at least one.
+        integer: Whether its arguments must be integers.
+        positive: Whether its arguments must be above zero.
+    """
+
+    usage: str
+    num_args: int | None = 2
+    integer: bool = False
+    positive: bool = False
+
+
+KINDS: Mapping[str, Kind] = {
+    "uniform": Kind("[uniform, low, high]"),
+    "loguniform": Kind("[loguniform, low, high], both above 0", positive=True),
+    "quniform": Kind("[quniform, low, high, step]", num_args=3),
+    "randint": Kind("[randint, low, high], integers, both ends included", integer=True),
+    "lograndint": Kind("[lograndint, low, high], integers above 0, both ends included", integer=True, positive=True),
+    "choice": Kind("[choice, first, second, ...]", num_args=None),
+    "one_minus_loguniform": Kind("[one_minus_loguniform, low, high]: 1 - x with x log-uniform", positive=True),
+    "pow2": Kind("[pow2, low, high]: powers of two, both ends included", integer=True, positive=True),
+}
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One searched parameter."""
+
+    name: str
+    kind: str
+    args: tuple[Any, ...]
+
+    @property
+    def label(self) -> str:
+        """The name of the searched quantity in the study."""
+        return {"one_minus_loguniform": f"1-{self.name}", "pow2": f"log2({self.name})"}.get(self.kind, self.name)
+
+    def distribution(self) -> BaseDistribution:
+        """Optuna's distribution of the searched quantity."""
+        from optuna import distributions as d
+
+        build: Mapping[str, Callable[..., BaseDistribution]] = {
+            "uniform": lambda low, high: d.FloatDistribution(low, high),
+            "loguniform": lambda low, high: d.FloatDistribution(low, high, log=True),
+            "quniform": lambda low, high, step: d.FloatDistribution(low, high, step=step),
+            "randint": lambda low, high: d.IntDistribution(low, high),
+            "lograndint": lambda low, high: d.IntDistribution(low, high, log=True),
+            "choice": lambda *values: d.CategoricalDistribution([_pack(value) for value in values]),
+            "one_minus_loguniform": lambda low, high: d.FloatDistribution(low, high, log=True),
+            "pow2": lambda low, high: d.IntDistribution(int(math.log2(low)), int(math.log2(high))),
+        }
+        return build[self.kind](*self.args)
+
+    def decode(self, raw: Any) -> Any:
+        """The value that a trial gets for the searched quantity ``raw``."""
+        if self.kind == "choice":
+            return next(value for value in self.args if _pack(value) == raw)
+        if self.kind == "one_minus_loguniform":
+            return 1.0 - raw
+        return 2 ** int(raw) if self.kind == "pow2" else raw
+
+    def encode(self, value: Any) -> Any:
+        """The searched quantity that gives ``value``.
+
+        Raises:
+            ValueError: The value lies outside this dimension.
+        """
+        if self.kind == "choice":
+            raw: Any = _pack(value)
+        elif self.kind == "one_minus_loguniform":
+            raw = 1.0 - value
+        elif self.kind == "pow2":
+            raw = math.log2(value)
+        else:
+            raw = value
+        distribution = self.distribution()
+        if isinstance(raw, float) and self.kind in ("randint", "lograndint", "pow2"):
+            raw = int(raw) if raw.is_integer() else math.nan
+        internal = distribution.to_internal_repr(raw)  # raises ValueError for an unknown choice
+        if not distribution._contains(internal):
+            raise ValueError(f"{self.name}={value} is outside {self}")
+        return raw
+
+    def ends(self) -> tuple[Any, Any]:
+        """The values at its two ends, for the checks before the first trial."""
+        if self.kind == "choice":
+            return self.args[0], self.args[-1]
+        low, high = self.args[:2]
+        return (1.0 - high, 1.0 - low) if self.kind == "one_minus_loguniform" else (low, high)
+
+    def __str__(self) -> str:
+        return f"[{', '.join(str(part) for part in (self.kind, *self.args))}]"
+
+
+@dataclass(frozen=True)
+class Space:
+    """The searched parameters of a sweep and those that are fixed."""
+
+    dimensions: tuple[Dimension, ...]
+    fixed: Mapping[str, Any]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, searched and fixed."""
+        return (*(dimension.name for dimension in self.dimensions), *self.fixed)
+
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """Optuna's distributions by the label of the searched quantity."""
+        return {dimension.label: dimension.distribution() for dimension in self.dimensions}
+
+    def decode(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """A trial's values by name, from what the study holds for it (labels)."""
+        return {d.name: d.decode(raw[d.label]) for d in self.dimensions} | dict(self.fixed)
+
+    def encode(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The searched quantities for ``values``; those outside the space are left to the sampler."""
+        raw = {}
+        for dimension in self.dimensions:
+            if dimension.name in values:
+                try:
+                    raw[dimension.label] = dimension.encode(values[dimension.name])
+                except (ValueError, TypeError):
+                    continue
+        return raw
+
+    def corners(self) -> list[dict[str, Any]]:
+        """Points at the ends of the space at which a configuration must build.
+
+        All low and all high, and each of the two with one parameter at its other end: this meets every pair of one
+        parameter's end with another's opposite end (a minibatch larger than its batch, say) in 2n + 2 points.
+        """
+        ends = {dimension.name: dimension.ends() for dimension in self.dimensions}
+        points: list[dict[str, Any]] = []
+        for side in (0, 1):
+            base = {name: pair[side] for name, pair in ends.items()}
+            points += [base, *({**base, name: pair[1 - side]} for name, pair in ends.items())]
+        return [{**point, **self.fixed} for point in points]
+
+
+def parse(raw: Mapping[str, Any]) -> Space:
+    """Read the ``space`` group.
+
+    Args:
+        raw: Name to ``[kind, args...]`` (searched) or to a plain value (fixed).
+
+    Raises:
+        ConfigError: A kind is unknown or its arguments make no range.
+    """
+    dimensions, fixed = [], {}
+    for name, entry in raw.items():
+        if isinstance(entry, Sequence) and not isinstance(entry, str) and entry and isinstance(entry[0], str):
+            dimensions.append(_dimension(str(name), str(entry[0]), tuple(entry[1:])))
+        else:
+            fixed[str(name)] = entry
+    return Space(tuple(dimensions), fixed)
+
+
+def _dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
+    shown = f"space.{name}=[{', '.join(str(part) for part in (kind, *args))}]"
+    if kind not in KINDS:
+        raise ConfigError(f"{shown}: unknown kind '{kind}'", choices(kind, KINDS), f"space.{name}=[uniform,0.1,0.9]")
+    rule = KINDS[kind]
+    fix = f"write space.{name} as {rule.usage}"
+    if (rule.num_args is None and not args) or (rule.num_args is not None and len(args) != rule.num_args):
+        raise ConfigError(f"{shown}: wrong number of arguments", rule.usage, fix)
+    if kind == "choice":
+        return Dimension(name, kind, args)
+    if not all(isinstance(arg, int | float) and not isinstance(arg, bool) and math.isfinite(arg) for arg in args):
+        raise ConfigError(f"{shown}: arguments must be numbers", rule.usage, fix)
+    if rule.integer:
+        if any(float(arg) != int(arg) for arg in args):
+            raise ConfigError(f"{shown}: arguments must be integers", rule.usage, fix)
+        args = tuple(int(arg) for arg in args)
+    if rule.positive and min(args) <= 0:
+        raise ConfigError(f"{shown}: arguments must be above 0", rule.usage, fix)
+    if args[0] > args[1] or (kind == "quniform" and args[2] <= 0):
+        raise ConfigError(f"{shown}: the range is empty", "low <= high, step > 0", fix)
+    if kind == "pow2" and any(arg & (arg - 1) for arg in args):
+        raise ConfigError(f"{shown}: not powers of two", rule.usage, f"space.{name}=[pow2,64,256]")
+    return Dimension(name, kind, args)
+
+
+def _pack(value: Any) -> Any:
+    """A choice as Optuna may store it: lists and mappings as JSON text, so that the dashboard shows them whole."""
+    return value if isinstance(value, SCALARS) else json.dumps(value)

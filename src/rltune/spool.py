@@ -1,0 +1,382 @@
+"""The outbox of a sweep's reports: queued at once, kept on disk, sent in order, once each.
+
+Nobody waits for a server and nothing is lost: `put` is one queue put; the keeper thread writes each
+operation into a journal, the sender thread hands them on in order and tries again until that succeeds.
+What an operation means is the business of the `Target` (runs.py). Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import queue
+import threading
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from rltune.address import redact
+
+Op = dict[str, Any]
+
+JOURNAL = "reports.jsonl"
+DAMAGED = "reports.damaged"
+MAX_BATCH = 64
+FIRST_WAIT_S = 0.25
+LONGEST_WAIT_S = 5.0
+
+
+def plain(value: Any, secrets: Sequence[str] = ()) -> Any:
+    """A value as JSON gives it back, without logins: what is sent now equals what a crash would leave."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, secrets) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, secrets) for item in value]
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        return plain(value.item(), secrets)
+    return redact(str(value), secrets)
+
+
+class Target(Protocol):
+    """Where operations go. Every method runs in the sender thread and may raise."""
+
+    def connect(self) -> None:
+        """Prepare, slowly if need be. Called until it succeeds, before anything else."""
+
+    def apply(self, ops: Sequence[Op]) -> None:
+        """Carry operations of one kind and trial out. A repetition must have no effect."""
+
+    def alive(self) -> bool:
+        """Whether the target answers at all, to tell an outage from an operation that cannot work."""
+
+    def hopeless(self, error: Exception) -> bool:
+        """Whether a repetition would fail in the same way."""
+
+
+@dataclass
+class Call:
+    """A question that the driver waits for, answered by the sender thread in its turn."""
+
+    function: Callable[[], Any]
+    done: threading.Event = field(default_factory=threading.Event)
+    cancelled: bool = False
+    result: Any = None
+    error: Exception | None = None
+
+    def run(self) -> None:
+        """Answer, unless nobody waits any more."""
+        if not self.cancelled:
+            try:
+                self.result = self.function()
+            except Exception as error:
+                self.error = error
+        self.done.set()
+
+
+@dataclass(eq=False)
+class Entry:
+    """One operation on its way; ``offset`` is its place in the journal, None when it is only in memory."""
+
+    op: Op
+    offset: int | None = None
+    call: Call | None = None
+
+    def joins(self, first: Entry) -> bool:
+        """Whether this may be sent in one request with ``first``: reports of one trial may."""
+        return (
+            self.op.get("op") == first.op.get("op") in ("report", "progress")
+            and self.op.get("trial") == first.op.get("trial")
+            and not self.call
+        )
+
+
+class Journal:
+    """Operations on disk as JSON lines. A line that was sent starts with ``-`` instead of ``{``.
+
+    Handed to the operating system, not flushed to the disk: it survives the process, not a power cut.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / JOURNAL
+        self._file: int | None = None
+        self._size = 0
+
+    def open(self) -> tuple[list[Entry], int]:
+        """What an earlier driver left unsent, and how many damaged lines were put aside."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        entries: list[Entry] = []
+        damaged: list[tuple[int, bytes]] = []
+        for line in self.path.read_bytes().splitlines(keepends=True):
+            if not line.startswith(b"-") and line.strip():
+                op = self._read(line)
+                if op is None:
+                    damaged.append((self._size, line))
+                else:
+                    entries.append(Entry(op, self._size))
+            self._size += len(line)
+            if not line.endswith(b"\n"):  # cut short by a kill: the next line must not be glued to it
+                os.pwrite(self._file, b"\n", self._size)
+                self._size += 1
+        self._put_aside(damaged)
+        return entries, len(damaged)
+
+    def _put_aside(self, damaged: Sequence[tuple[int, bytes]]) -> None:
+        if damaged and self._file is not None:
+            with (self.path.parent / DAMAGED).open("ab") as aside:
+                aside.writelines(line.rstrip(b"\n") + b"\n" for _, line in damaged)
+            for offset, _ in damaged:
+                os.pwrite(self._file, b"-", offset)
+
+    @staticmethod
+    def _line(op: Op) -> bytes:
+        text = json.dumps(op)
+        return f'{{"crc": {zlib.crc32(text.encode())}, "op": {text}}}\n'.encode()
+
+    @staticmethod
+    def _read(line: bytes) -> Op | None:
+        try:
+            record = json.loads(line)
+            op: Op = record["op"]
+            return op if zlib.crc32(json.dumps(op).encode()) == record["crc"] else None
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def append(self, op: Op) -> int | None:
+        """Keep an operation and say where; None when the disk does not take it."""
+        if self._file is None:
+            return None
+        line, offset = self._line(op), self._size
+        try:
+            if os.pwrite(self._file, line, offset) != len(line):
+                raise OSError("disk full")
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, offset)
+            return None
+        self._size += len(line)
+        return offset
+
+    def sent(self, entries: Sequence[Entry], *, empty: bool) -> None:
+        """Strike entries out; ``empty`` says that nothing is left and the file may start anew."""
+        if self._file is None:
+            return
+        if empty:
+            os.ftruncate(self._file, 0)
+            self._size = 0
+            return
+        for entry in entries:
+            if entry.offset is not None:
+                os.pwrite(self._file, b"-", entry.offset)
+
+    def close(self, *, empty: bool) -> None:
+        """Let go of the file, and remove it when nothing is in it."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+            if empty:
+                self.path.unlink(missing_ok=True)
+
+
+class Spool:
+    """Takes operations from the driver, keeps them and sends them in order.
+
+    Args:
+        folder: Where the journal lives; what an earlier spool left there is sent first.
+        target: Where operations go.
+        say: Told what a person should know, a line each.
+        secrets: Words that must be written nowhere.
+    """
+
+    def __init__(
+        self, folder: Path, target: Target, say: Callable[[str], None], secrets: Sequence[str] = ()
+    ) -> None:
+        self._target, self._say, self._secrets = target, say, secrets
+        self._journal = Journal(folder)
+        self._queue: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
+        self._pending: list[Entry] = []
+        self._changed = threading.Condition()
+        self._stopping, self._hurry = threading.Event(), threading.Event()
+        self._failures = self._strikes = 0
+        self._connected = self._down = False
+        self._num_taken = self._num_gone = 0
+        self._threads = [
+            threading.Thread(target=self._keep, name="rltune-tracking-keep", daemon=True),
+            threading.Thread(target=self._send, name="rltune-tracking", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def num_pending(self) -> int:
+        """Operations that have not reached the server."""
+        return self._num_taken - self._num_gone
+
+    def put(self, op: Op) -> None:
+        """Hand an operation over; returns at once."""
+        self._num_taken += 1
+        self._queue.put(Entry(op))
+
+    def call(self, function: Callable[[], Any], timeout_s: float) -> Any:
+        """The function's result, computed in the sender thread after everything before it was sent.
+
+        Raises:
+            TimeoutError: The turn did not come in time; the function will not be called.
+            Exception: Whatever the function raised.
+        """
+        call = Call(function)
+        self._queue.put(Entry({"op": "call"}, call=call))
+        self._hurry.set()
+        answered = call.done.wait(timeout_s)
+        self._hurry.clear()
+        if not answered:
+            call.cancelled = True
+            raise TimeoutError(f"no answer within {timeout_s:.0f} s")
+        if call.error is not None:
+            raise call.error
+        return call.result
+
+    def stop(self, timeout_s: float = 2.0) -> int:
+        """End both threads, keeping what is unsent in the journal; the number of operations that it holds."""
+        self._stopping.set()
+        self._hurry.set()
+        self._queue.put(None)
+        self._threads[0].join(timeout_s)
+        with self._changed:
+            self._changed.notify_all()
+        self._threads[1].join(0.5)
+        with self._changed:
+            left = sum(1 for entry in self._pending if not entry.call)
+            for entry in self._pending:
+                if entry.offset is None and not entry.call:  # the disk may have room again
+                    entry.offset = self._journal.append(entry.op)
+            self._journal.close(empty=left == 0)
+        return left
+
+    def _keep(self) -> None:
+        self._open()
+        full = False
+        while (entry := self._queue.get()) is not None:
+            try:
+                entry.op = plain(entry.op, self._secrets)
+            except Exception as error:  # a value whose str() fails must not end the reports
+                self._say(
+                    f"'{entry.op['op']}' cannot be written down ({type(error).__name__}) and is left out"
+                )
+                with self._changed:
+                    self._num_gone += 1
+                continue
+            with self._changed:
+                if not entry.call:
+                    entry.offset = self._journal.append(entry.op)
+                    if entry.offset is None and not full:
+                        self._say(f"reports cannot be kept in {self._journal.path}: they wait in memory")
+                    full = entry.offset is None
+                self._pending.append(entry)
+                self._changed.notify_all()
+
+    def _open(self) -> None:
+        try:
+            left, damaged = self._journal.open()
+        except OSError as error:
+            self._say(f"{self._journal.path} cannot be used ({error.strerror})")
+            return
+        if damaged:
+            self._say(f"{damaged} damaged lines in {self._journal.path} were put aside as {DAMAGED}")
+        with self._changed:
+            self._pending[:0] = left
+            self._num_gone -= len(left)
+            self._changed.notify_all()
+
+    def _send(self) -> None:
+        while (batch := self._next()) is not None:
+            # a question first while it is down: what it is sent then may be carried out long after it was given up
+            if self._down and self._connected and not self._alive():
+                self._wait()
+                continue
+            try:
+                if not self._connected:
+                    self._target.connect()
+                    self._connected = True
+                if batch[0].call:
+                    batch[0].call.run()
+                else:
+                    self._target.apply([entry.op for entry in batch])
+            except Exception as error:
+                self._failed(batch, error)
+            else:
+                self._succeeded(batch)
+
+    def _next(self) -> list[Entry] | None:
+        """The next operations that may go together, one alone after a failure of its own; None at the end."""
+        with self._changed:
+            while not self._pending and not self._stopping.is_set():
+                self._changed.wait()
+            if self._stopping.is_set():
+                return None
+            first = self._pending[0]
+            if self._strikes or not first.joins(first):
+                return [first]
+            batch: list[Entry] = []
+            for entry in self._pending:
+                # other trials' reports may be overtaken, anything else may not
+                if entry.op["op"] not in ("report", "progress") or len(batch) == MAX_BATCH:
+                    break
+                if entry.joins(first):
+                    batch.append(entry)
+            return batch
+
+    def _succeeded(self, batch: list[Entry]) -> None:
+        if self._down:
+            self._say(f"MLflow answers again: {len(self._pending)} kept operations are being sent")
+        self._down = False
+        self._failures = self._strikes = 0
+        self._forget(batch)
+
+    def _forget(self, batch: list[Entry]) -> None:
+        gone = set(map(id, batch))
+        with self._changed:
+            self._pending = [entry for entry in self._pending if id(entry) not in gone]
+            self._num_gone += sum(1 for entry in batch if not entry.call)
+            # a line that could not be struck out is sent twice, without effect
+            with contextlib.suppress(OSError):
+                self._journal.sent(batch, empty=not self._pending)
+
+    def _failed(self, batch: list[Entry], error: Exception) -> None:
+        """Wait, or give up one operation that fails again and again on a target that answers otherwise."""
+        reason = redact(f"{type(error).__name__}: {error}".splitlines()[0], self._secrets)[:200]
+        alive = self._connected and self._alive()
+        if not alive and not self._down:
+            self._say(
+                f"MLflow does not answer ({reason}): reports are kept in {self._journal.path}, sent later"
+            )
+        self._down = not alive
+        # one success of `alive` may be the end of an outage, so that a single one proves nothing
+        self._strikes = self._strikes + 1 if alive else 0
+        if self._strikes >= (2 if self._target.hopeless(error) else 5) and len(batch) == 1:
+            self._say(f"MLflow refused '{batch[0].op['op']}' of trial {batch[0].op.get('trial')} ({reason})")
+            self._failures = self._strikes = 0
+            self._forget(batch)
+        else:
+            self._wait()
+
+    def _wait(self) -> None:
+        longest = FIRST_WAIT_S if self._hurry.is_set() else LONGEST_WAIT_S
+        self._hurry.wait(min(longest, FIRST_WAIT_S * 2 ** min(self._failures, 8)))
+        self._failures += 1
+        if self._hurry.is_set():  # somebody waits: steadily, not slower and slower
+            self._stopping.wait(FIRST_WAIT_S)
+
+    def _alive(self) -> bool:
+        try:
+            return self._target.alive()
+        except Exception:
+            return False

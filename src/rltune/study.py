@@ -1,0 +1,226 @@
+"""The ledger: one Optuna study holds every trial's values, reports, checkpoints, state, seeds and MLflow run.
+
+The one truth of a sweep; Tune and MLflow can be rebuilt from it. States: RUNNING (also: interrupted, to be continued),
+COMPLETE (whole budget), PRUNED (stopped by the scheduler), FAIL (with its reason). Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy import event
+
+from rltune.errors import StudyError
+
+FINISHED = ("COMPLETE", "PRUNED", "FAIL")
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+logging.getLogger("alembic").setLevel(logging.WARNING)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One trial as the ledger has it.
+
+    Attributes:
+        number: Its number, also its name.
+        state: RUNNING, COMPLETE, PRUNED or FAIL.
+        params: Sampled values by name, decoded.
+        reports: Objective by environment step, in order.
+        attributes: Seeds, checkpoint, latest, stop_reason, mlflow_run_id, node, costs.
+        value: The best reported objective of a finished trial; None without.
+    """
+
+    number: int
+    state: str
+    params: Mapping[str, Any]
+    reports: Mapping[int, float]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    value: float | None = None
+
+    @property
+    def best(self) -> float | None:
+        """The best finite report; None before the first."""
+        finite = [value for value in self.reports.values() if math.isfinite(value)]
+        return max(finite) if finite else None
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps at its last report."""
+        return int(self.attributes.get("env_steps", 0)) or max(self.reports, default=0)
+
+
+class Study:
+    """An Optuna study with the few operations that a sweep needs.
+
+    Args:
+        storage: An Optuna storage URL.
+        name: The study's name, the sweep's.
+        sampler: Proposes trials; None for reading only.
+        create: True for a new study, False for one that must be there.
+
+    Raises:
+        StudyError: It exists already, is missing, or cannot be read.
+    """
+
+    def __init__(
+        self, storage: str, name: str, sampler: optuna.samplers.BaseSampler | None = None, *, create: bool = False
+    ) -> None:
+        try:
+            self._storage = _open_storage(storage)
+            make = optuna.create_study if create else optuna.load_study
+            options: dict[str, Any] = {"direction": "maximize"} if create else {}
+            self._study = make(study_name=name, storage=self._storage, sampler=sampler, **options)
+        except optuna.exceptions.DuplicatedStudyError:
+            raise StudyError(f"name={name}: a study of this name exists", "a new name", "choose another name=") from None
+        except KeyError:
+            raise StudyError(f"the study '{name}' is not in its storage", "a study of this sweep", "python -m sweeps.list") from None
+        except Exception as error:
+            raise StudyError(
+                f"study.storage={hide_password(storage)} cannot be opened: {str(error).splitlines()[0]}",
+                "a readable Optuna storage",
+                "see study.storage in conf/run.yaml",
+            ) from None
+        self._ids: dict[int, int] = {}
+
+    # -- asking and telling -------------------------------------------------------------------------------------
+
+    @property
+    def num_trials(self) -> int:
+        """How many trials were asked for so far."""
+        return int(self._storage.get_n_trials(self._study._study_id))
+
+    def ask(self, distributions: dict[str, BaseDistribution], fixed: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        """A new trial.
+
+        Args:
+            distributions: What is searched.
+            fixed: Searched quantities to take as they are (a warm start); the sampler draws the others.
+
+        Returns:
+            The trial's number, and its searched quantities by label.
+        """
+        if fixed:
+            self._study.enqueue_trial(dict(fixed))
+        trial = self._study.ask(distributions)
+        self._ids[trial.number] = trial._trial_id
+        return trial.number, dict(trial.params)
+
+    def report(self, number: int, env_steps: int, objective: float) -> None:
+        """Keep one report; one that is not finite has no place in a curve and is left out."""
+        if math.isfinite(objective):
+            self._storage.set_trial_intermediate_value(self._id(number), env_steps, objective)
+
+    def note(self, number: int, **attributes: Any) -> None:
+        """Set attributes of a trial."""
+        for key, value in attributes.items():
+            self._storage.set_trial_user_attr(self._id(number), key, value)
+
+    def finish(self, number: int, state: str, value: float | None, reason: str) -> None:
+        """End a trial.
+
+        Args:
+            number: Which.
+            state: COMPLETE, PRUNED or FAIL.
+            value: Its best objective; COMPLETE needs one.
+            reason: Why it ended.
+        """
+        self.note(number, stop_reason=reason)
+        if state == "COMPLETE":
+            self._study.tell(number, value, state=TrialState.COMPLETE)
+        else:
+            # PRUNED keeps its last report as value: Optuna ranks pruned trials by step, then by that value.
+            self._study.tell(number, state=TrialState[state])
+
+    def _id(self, number: int) -> int:
+        if number not in self._ids:
+            self._ids[number] = self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+        return self._ids[number]
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def entries(self) -> list[Entry]:
+        """All trials in order."""
+        return [_entry(trial) for trial in self._study.get_trials(deepcopy=False)]
+
+    def entry(self, number: int) -> Entry:
+        """One trial."""
+        return _entry(self._storage.get_trial(self._id(number)))
+
+    def attribute(self, key: str, default: Any = None) -> Any:
+        """A study attribute."""
+        return self._study.user_attrs.get(key, default)
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        """Set a study attribute: config, versions, status, winner, champion, mlflow_run_id."""
+        self._study.set_user_attr(key, value)
+
+    def close(self) -> None:
+        """Give connections back, so that the file can be moved or read elsewhere."""
+        self._storage.remove_session()
+        self._storage.engine.dispose()
+
+
+def _entry(trial: FrozenTrial) -> Entry:
+    return Entry(
+        number=trial.number,
+        state="RUNNING" if trial.state == TrialState.WAITING else trial.state.name,
+        params=trial.user_attrs.get("params", {}),
+        reports=dict(sorted(trial.intermediate_values.items())),
+        attributes=trial.user_attrs,
+        value=trial.value if trial.state == TrialState.COMPLETE else None,
+    )
+
+
+def _open_storage(url: str) -> RDBStorage:
+    sqlite = url.startswith("sqlite:")
+    # Another reader (a dashboard) may hold the file for a moment: wait rather than fail.
+    storage = RDBStorage(url, engine_kwargs={"connect_args": {"timeout": 60}} if sqlite else {"pool_pre_ping": True})
+    if sqlite:
+        event.listen(storage.engine, "connect", _set_pragmas)
+        storage.engine.dispose()  # connections from before the listener
+    return storage
+
+
+def _set_pragmas(connection: Any, _: Any) -> None:
+    """Write-ahead log: readers do not block the sweep, a kill loses nothing, and a commit costs no full sync."""
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.close()
+
+
+def storage_url(configured: str | None, folder: Path) -> str:
+    """The ledger's storage: as configured, else SQLite in the sweep's folder."""
+    return configured or f"sqlite:///{folder / 'study.db'}"
+
+
+def open_study(folder: Path) -> Study:
+    """The ledger of a sweep's folder, for reading.
+
+    Raises:
+        StudyError: The folder holds none, or it cannot be read.
+    """
+    from omegaconf import OmegaConf
+
+    settings = folder / "config.yaml"
+    if not settings.is_file():
+        raise StudyError(f"{folder} is no sweep's folder", "a folder with config.yaml in it", "python -m sweeps.list")
+    configured = OmegaConf.select(OmegaConf.load(settings), "study.storage")
+    if configured is None and not (folder / "study.db").is_file():
+        raise StudyError(f"{folder / 'study.db'} is missing", "the sweep's ledger", "python -m sweeps.list")
+    return Study(storage_url(configured, folder), folder.name)
+
+
+def hide_password(url: str) -> str:
+    """A URL fit for a message."""
+    head, at, tail = url.rpartition("@")
+    return f"{head.split('://')[0]}://***@{tail}" if at else url

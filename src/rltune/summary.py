@@ -1,0 +1,241 @@
+"""How a sweep's numbers look to a person, and the page that a sweep ends with.
+
+Pure: it formats what it is given and prints nothing. ``console`` shows it in the driver; ``sweeps.list`` and
+``sweeps.show`` use the same spellings.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+
+@dataclass
+class TrialView:
+    """One trial as it is shown; ``objective`` is the latest report and ``best`` the highest so far."""
+
+    number: int
+    state: str = "RUNNING"
+    params: Mapping[str, Any] = field(default_factory=dict)
+    objective: float | None = None
+    best: float | None = None
+    env_steps: int = 0
+    reason: str | None = None
+
+    def see(self, objective: float | None) -> None:
+        """Take a report in; a value that is missing or not finite leaves ``best`` as it was."""
+        self.objective = objective
+        if objective is not None and math.isfinite(objective):
+            self.best = objective if self.best is None else max(self.best, objective)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a sweep ended, for ``Console.summary``; the mappings have the keys of ``summary.json``.
+
+    Attributes:
+        name: The sweep's name.
+        status: One word, such as ``complete``, ``interrupted`` or ``failed``.
+        counts: ``total``, ``complete``, ``pruned``, ``failed``, ``interrupted``; a missing one counts as 0.
+        top: The best trials, best first; five are shown.
+        cost: ``env_steps``, ``env_steps_saved``, ``train_s``, ``wall_s``, ``slots``, ``efficiency``.
+        folder: The sweep's folder.
+        tracking_uri: Where MLflow's store is; None when tracking is off.
+        model_uri: The registered winner; None when nothing was registered.
+        resume_command: What continues an interrupted sweep; None when there is nothing to continue.
+    """
+
+    name: str
+    status: str
+    counts: Mapping[str, int]
+    top: Sequence[TrialView]
+    cost: Mapping[str, float]
+    folder: Path
+    tracking_uri: str | None = None
+    model_uri: str | None = None
+    resume_command: str | None = None
+
+
+def format_value(value: Any) -> str:
+    """A sampled value in three significant digits: ``0.0123``, ``1e-4``, ``0.9987``, ``[64,64]``."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(format_value(item) for item in value)}]"
+    if not isinstance(value, float) or not math.isfinite(value):
+        return str(value)
+    if 0.9 < value < 1:  # discounts differ in their distance from 1, so that is what gets the digits
+        return f"{value:.{min(12, math.ceil(-math.log10(1 - value)) + 1)}f}".rstrip("0")
+    if value and not 1e-3 <= abs(value) < 1e6:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def format_params(params: Mapping[str, Any]) -> str:
+    """Sampled values as one would type them: ``lr=0.0012 gamma=0.99``."""
+    return " ".join(f"{name}={format_value(value)}" for name, value in params.items())
+
+
+def format_objective(value: float | None) -> str:
+    """A return in four significant digits; ``-`` before the first episode ends."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return format_value(value) if 0 < abs(value) < 1e-3 else f"{value:.4g}"
+
+
+def format_count(value: float) -> str:
+    """A number of steps: ``8,214``, ``45.2k``, ``1.2M``."""
+    if value < 9_999.5:
+        return f"{value:,.0f}"
+    for unit, size in (("k", 1e3), ("M", 1e6), ("G", 1e9)):
+        if value < 999.5 * size or unit == "G":
+            return f"{value / size:.3g}{unit}"
+    raise AssertionError("unreachable: the last unit takes everything")
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds as a person says them: ``45 s``, ``3 min 05 s``, ``1 h 12 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def first_line(reason: str | None) -> str:
+    """The line of a reason that says most: a traceback follows it, if anything does."""
+    lines = (reason or "").strip().splitlines()
+    return lines[0].strip() if lines else "no reason was recorded"
+
+
+def clock_face(seconds: float) -> str:
+    """Elapsed seconds as ``02:15`` or ``1:02:15``."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes:02d}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def closing_page(summary: Summary, failed: Iterable[TrialView]) -> Iterator[RenderableType]:
+    """What a sweep ends with, part by part: strings are single lines that must not be wrapped.
+
+    Args:
+        summary: How the sweep ended.
+        failed: The trials whose reasons are listed.
+    """
+    yield from _outcome(summary)
+    yield from _failures(failed)
+    yield from _cost(summary)
+    yield from _next(summary)
+
+
+def _outcome(summary: Summary) -> Iterator[RenderableType]:
+    count = summary.counts.get
+    yield ""
+    yield Text(
+        f"sweep {summary.name}: {summary.status}, {count('total', 0)} trials: {count('complete', 0)} done, "
+        f"{count('pruned', 0)} stopped early, {count('failed', 0)} failed"
+        + (f", {count('interrupted')} to continue" if count("interrupted") else "")
+    )
+    if not summary.top:
+        yield "no trial reported a return, so there is no winner"
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("", "trial", "objective", "env steps"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("params", overflow="fold")
+    for rank, view in enumerate(summary.top[:5], start=1):
+        shown = format_objective(view.best if view.best is not None else view.objective)
+        cells = str(rank), str(view.number), shown, format_count(view.env_steps), format_params(view.params)
+        table.add_row(*cells, style="bold green" if rank == 1 else "")
+    yield ""
+    yield table
+
+
+def _failures(failed: Iterable[TrialView]) -> Iterator[RenderableType]:
+    grouped: dict[str, list[int]] = {}
+    for view in failed:
+        grouped.setdefault(first_line(view.reason), []).append(view.number)
+    if grouped:
+        yield ""
+        yield "failed"
+    for reason, numbers in grouped.items():
+        named = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+        yield f"  {len(numbers)} x {reason} (trial {named})"
+
+
+def _cost(summary: Summary) -> Iterator[RenderableType]:
+    cost = summary.cost.get
+    steps, saved, train_s = cost("env_steps", 0), cost("env_steps_saved", 0), cost("train_s", 0.0)
+    yield ""
+    yield Text(
+        f"cost      {format_count(steps)} env steps, {format_duration(train_s)} of training in "
+        f"{format_duration(cost('wall_s', 0.0))} on {cost('slots', 1):.0f} slots "
+        f"(efficiency {cost('efficiency', 0.0):.2f})"
+    )
+    if saved > 0:
+        estimate = f", about {format_duration(saved * train_s / steps)} of training" if steps else ""
+        share = f" ({saved / (steps + saved):.0%} of the whole)" if steps else ""
+        yield Text(
+            f"saved     {format_count(saved)} env steps{estimate}{share} by stopping weak trials early"
+        )
+
+
+def _next(summary: Summary) -> Iterator[RenderableType]:
+    """Where things are and what to type next; only what exists is named."""
+    study = _near(summary.folder) / "study.db"
+    yield f"folder    {_near(summary.folder)}"
+    if summary.folder.joinpath("study.db").exists():
+        yield f"study     {study}"
+    if summary.tracking_uri:
+        yield f"mlflow    {summary.tracking_uri}"
+    yield ""
+    yield "next"
+    if summary.resume_command:
+        yield f"  continue this sweep   {_typed(summary.resume_command)}"
+    if summary.tracking_uri and "://" in summary.tracking_uri:
+        yield f"  compare the trials    {_look(summary.tracking_uri)}"
+    if summary.folder.joinpath("study.db").exists():
+        hint = "" if shutil.which("optuna-dashboard") else "   # pip install optuna-dashboard"
+        yield f"  look at the study     optuna-dashboard sqlite:///{study}{hint}"
+    if summary.top:
+        policy = summary.model_uri or f"sweep:{summary.name}"
+        yield f"  test the winner       {_typed(f'python -m sweeps.evaluate policy={policy}')}"
+        yield f'  use it in Python      import rltune; policy = rltune.load_policy("{policy}")'
+
+
+def _near(path: Path) -> Path:
+    """``path`` as it is shortest to type from here."""
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except (ValueError, OSError):
+        return path
+
+
+def _typed(command: str) -> str:
+    """``command`` with its program spelled so that it runs in a shell where no environment is active."""
+    program, _, rest = command.partition(" ")
+    here = Path(sys.executable).parent
+    if shutil.which(program) != str(here / program) and (here / program).exists():
+        program = min(str(here / program), os.path.relpath(here / program), key=len)
+    return f"{program} {rest}".rstrip()
+
+
+def _look(tracking_uri: str) -> str:
+    if tracking_uri.startswith(("http://", "https://")):
+        return f"open {tracking_uri} in a browser"
+    if tracking_uri == f"sqlite:///{Path.cwd() / 'mlflow.db'}":  # MLflow's own default
+        return _typed("mlflow ui")
+    return _typed(f"mlflow ui --backend-store-uri {tracking_uri}")

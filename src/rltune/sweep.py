@@ -1,0 +1,176 @@
+"""The conductor: checks, starts, watches and ends a sweep. The only module that knows all the others.
+
+A new sweep, a resumed one and an extended one are one code path: open the ledger, go through what is unfinished, ask
+for more until the budget is spent. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from omegaconf import OmegaConf
+
+from rltune import plan
+from rltune.cluster import connected, prepare
+from rltune.config import RunConfig, from_mapping, new_name, sweep_folder, to_yaml
+from rltune.errors import StudyError, choices
+from rltune.resources import Share
+from rltune.session import Session
+
+if TYPE_CHECKING:
+    from rltune.outcome import Outcome
+
+logger = logging.getLogger("rltune")
+
+
+def run_sweep(config: RunConfig, *, stream: TextIO | None = None, trainable: type | None = None) -> Outcome:
+    """Search, choose the winner, register it.
+
+    Args:
+        config: What to do; see `rltune.config.from_mapping`.
+        stream: Where the console writes; None is standard output.
+        trainable: A replacement for `rltune.trial.Trial`, for tests.
+
+    Returns:
+        How it ended; its ``exit_code`` is the command's.
+
+    Raises:
+        RltuneError: The request cannot be carried out; nothing was written.
+    """
+    began = time.monotonic()
+    made = plan.make(config)
+    name = new_name(config)
+    folder = sweep_folder(config, name)
+    if folder.exists():
+        raise _exists(name, folder)
+    return _conduct(Session(made, name, folder, False, began, stream, trainable))
+
+
+def resume_sweep(
+    sweep: str,
+    *,
+    output_dir: str = "outputs",
+    budget: dict[str, Any] | None = None,
+    stream: TextIO | None = None,
+    trainable: type | None = None,
+) -> Outcome:
+    """Go on with an interrupted sweep, or extend a finished one.
+
+    Args:
+        sweep: Its name, or ``latest``.
+        output_dir: The folder of all sweeps.
+        budget: New ``trials``, ``total_env_steps`` or ``wall_time_s``.
+        stream: Where the console writes.
+        trainable: A replacement for `rltune.trial.Trial`, for tests.
+
+    Raises:
+        RltuneError: There is no such sweep, another driver works on it, or the new budget is no budget.
+    """
+    began = time.monotonic()
+    folder = find_sweep(sweep, output_dir)
+    raw = OmegaConf.load(folder / "config.yaml")
+    overrides = {"budget": {key: value for key, value in (budget or {}).items() if value is not None}}
+    config = from_mapping(OmegaConf.merge(raw, overrides))  # type: ignore[arg-type]
+    return _conduct(Session(plan.make(config), folder.name, folder, True, began, stream, trainable))
+
+
+def find_sweep(sweep: str, output_dir: str = "outputs") -> Path:
+    """A sweep's folder by name, or the newest one's for ``latest``.
+
+    Raises:
+        StudyError: There is none; the nearest name is given.
+    """
+    root = Path(output_dir).expanduser().absolute()
+    found = {path.parent.name: path.stat().st_mtime for path in root.glob("*/config.yaml")}
+    if sweep == "latest" and found:
+        return root / max(found, key=lambda name: found[name])
+    if sweep not in found:
+        raise StudyError(f"sweep={sweep}: no such sweep in {root}", choices(sweep, found), "python -m sweeps.list")
+    return root / sweep
+
+
+def _conduct(session: Session) -> Outcome:
+    """Check what is expensive to check while Ray starts, and only then write anything."""
+    prepare()
+    with ThreadPoolExecutor(1) as beside:
+        checked = beside.submit(plan.preflight, session.plan)
+        with connected(session.plan.config.cluster) as machine:
+            checked.result()
+            return _work(session, session.plan.share_of(machine))
+
+
+def _work(session: Session, share: Share) -> Outcome:
+    from rltune.conductor import Conductor  # brings Tune with it: seconds that a refused request does not pay
+
+    with _opened(session), Conductor(session, share) as conductor, _signals(conductor.control.request):
+        return conductor.run()
+
+
+@contextlib.contextmanager
+def _opened(session: Session) -> Iterator[None]:
+    """The sweep's folder, made exclusively or found, locked for this driver; its log is written meanwhile.
+
+    Raises:
+        StudyError: The folder exists already, or another driver has it.
+    """
+    folder = session.folder
+    if not session.resumed:
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            raise _exists(session.name, folder) from None
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StudyError(
+                f"sweep={session.name}: another driver is working on it",
+                "one driver at a time",
+                "wait for it, or end it with Ctrl-C where it runs",
+            ) from None
+        (folder / "config.yaml").write_text(to_yaml(session.plan.config))
+        handler = logging.FileHandler(folder / "sweep.log")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            handler.close()
+
+
+def _exists(name: str, folder: Path) -> StudyError:
+    return StudyError(
+        f"name={name}: {folder} exists", "a name of its own for each sweep", f"python -m sweeps.resume sweep={name}"
+    )
+
+
+@contextlib.contextmanager
+def _signals(request: Callable[[str, int], None]) -> Iterator[None]:
+    """First SIGINT or SIGTERM: end cleanly. Second: at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers; a caller's own thread ends its sweep by its budget
+        return
+
+    def handle(number: int, _: Any) -> None:
+        if handle.__dict__.setdefault("seen", 0):
+            raise KeyboardInterrupt
+        handle.__dict__["seen"] = 1
+        request("interrupted", number)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

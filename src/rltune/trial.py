@@ -1,0 +1,274 @@
+"""What runs in a worker: build, train, report, checkpoint, and start over with the next configuration.
+
+One Tune class Trainable that *holds* what it trains, so that its process is started and its imports are paid once a
+sweep. Decides nothing: whether a trial goes on is said in the driver.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+
+from rltune import checkpoint
+from rltune.algorithm import Build
+from rltune.environment import EnvSpec
+from rltune.runner import NonFiniteError, Progress, RLlibRunner, Runner
+
+STOP_FILE = ".stop"  # in the sweep's folder: trials save their latest state and hand back
+MAX_STALLED = 50  # iterations without one environment step before a trial counts as hung
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One trial's orders, as plain values that Tune carries to the worker.
+
+    Attributes:
+        number: The trial's number in the study.
+        params: The sample's values by name.
+        seeds: One per replicate.
+        sweep: The sweep's folder, absolute and on storage that the worker sees too.
+        env_steps: The budget of each seed.
+        reports: Reports over the whole budget.
+        checkpoint_every_s: How often the latest state is saved.
+        threads: Torch threads.
+        engine: ``fast`` or ``rllib``.
+        build: The arguments of `rltune.algorithm.Build`, plain.
+        latest: The last recorded checkpoint to go on from; None starts anew.
+        best: The best objective recorded so far; None without.
+        tags: What the policy's info names besides: sweep, env.
+    """
+
+    number: int
+    params: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    sweep: str
+    env_steps: int
+    reports: int
+    checkpoint_every_s: float
+    threads: int
+    engine: str
+    build: Mapping[str, Any]
+    latest: Mapping[str, Any] | None = None
+    best: float | None = None
+    tags: Mapping[str, Any] | None = None
+
+    def to_config(self) -> dict[str, Any]:
+        """As Tune's config."""
+        return {"assignment": dict(vars(self))}
+
+    def algorithm(self) -> Build:
+        """What the runners are built from."""
+        env = self.build["env"]
+        spec = EnvSpec(env["id"], env["kwargs"], tuple(env["wrappers"]))
+        return Build(self.build["algo"], spec, self.build["vectorize"], self.build["gpus"])
+
+
+class Trial(tune.Trainable):
+    """Runs one configuration after another, each with one or more seeds side by side."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Begin the first trial of this process."""
+        self._runners: list[Runner] = []
+        self._begin(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Begin the next trial in the same process."""
+        self._end()
+        self._begin(new_config)
+        return True
+
+    def cleanup(self) -> None:
+        """Free what the last trial holds."""
+        self._end()
+
+    def build_runner(self, seed: int) -> Runner:
+        """What trains one seed; tests replace it."""
+        task = self._task
+        return RLlibRunner(task.algorithm(), task.params, seed, task.engine)
+
+    def _begin(self, config: Mapping[str, Any]) -> None:
+        self._task = Assignment(**config["assignment"])
+        self._failure: dict[str, Any] | None = None
+        self._progress: list[Progress] = []
+        self._train_s, self._reports, self._offset_s = 0.0, 0, 0.0
+        self._best = -math.inf if self._task.best is None else self._task.best
+        self._saved_at = time.monotonic()
+        self._guarded(self._build)
+
+    def _build(self) -> None:
+        _set_threads(self._task.threads)
+        self._runners = [self.build_runner(seed) for seed in self._task.seeds]
+        self._progress = [Progress(0, 0) for _ in self._runners]
+        folder = checkpoint.valid(Path(self._task.sweep), self._task.latest)
+        if folder is not None:
+            self._restore(folder)
+
+    def _restore(self, folder: Path) -> None:
+        state = checkpoint.read_state(folder)
+        for place, runner in enumerate(self._runners):
+            runner.restore(_seed_folder(folder, place))
+        self._progress = [Progress(**saved) for saved in state["progress"]]
+        self._train_s, self._reports = state["train_s"], state["reports"]
+
+    def _end(self) -> None:
+        for runner in self._runners:
+            self._guarded(runner.stop)
+        self._runners = []
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Keep an exception as the trial's failure: raised, it would cost the process and its warm imports."""
+        try:
+            work()
+        except Exception as error:
+            self._failure = _describe(error)
+
+    def step(self) -> dict[str, Any]:
+        """Train until the next report is due.
+
+        Returns:
+            The report: ``objective`` (NaN until the first episode has ended), ``env_steps``, ``return_mean/min/max``,
+            ``episode_length_mean``, ``episodes``, ``env_steps_per_s``, ``train_s``, ``learner/<name>``; ``record``
+            when a checkpoint was written; ``failed`` and ``traceback`` when the trial went wrong.
+        """
+        report: dict[str, Any] = {}
+        if self._failure is None:
+            self._guarded(lambda: report.update(self._advance()))
+        if self._failure is not None:
+            report = self._numbers() | self._failure | {"done": True}
+        return report | {"number": self._task.number, "worker_pid": os.getpid(), "node": socket.gethostname()}
+
+    def _advance(self) -> dict[str, Any]:
+        began, steps_before, trained_before = time.time(), self._env_steps(), self._train_s
+        target = self._next_target()
+        interrupted = False
+        for place, runner in enumerate(self._runners):
+            interrupted = interrupted or self._train(place, runner, target)
+        self._reports += 1
+        report = self._numbers()
+        seconds = max(self._train_s - trained_before, 1e-9)
+        report["env_steps_per_s"] = len(self._runners) * (report["env_steps"] - steps_before) / seconds
+        done = report["env_steps"] >= self._task.env_steps
+        records = self._save_if_due(report["objective"], force=interrupted and not done)
+        report |= {"records": records, "began": began, "ended": time.time()}
+        return report | {"done": done or interrupted, "interrupted": interrupted and not done}
+
+    def _next_target(self) -> int:
+        """The environment steps at which the next report is due."""
+        task = self._task
+        return min(task.env_steps, math.ceil(task.env_steps * (self._passed(self._env_steps()) + 1) / task.reports))
+
+    def _passed(self, env_steps: int) -> int:
+        """How many report points lie at or before ``env_steps``."""
+        return env_steps * self._task.reports // self._task.env_steps
+
+    def _train(self, place: int, runner: Runner, target: int) -> bool:
+        """Train one seed up to ``target``; True when the sweep asks to stop before."""
+        stalled = 0
+        stop = Path(self._task.sweep) / STOP_FILE
+        while self._progress[place].env_steps < target:
+            if stop.exists():
+                return True
+            began, before = time.perf_counter(), self._progress[place].env_steps
+            self._progress[place] = runner.train()
+            self._train_s += time.perf_counter() - began
+            stalled = stalled + 1 if self._progress[place].env_steps <= before else 0
+            if stalled >= MAX_STALLED:
+                raise RuntimeError(f"no environment step in {stalled} iterations; do the env runners still live?")
+        return False
+
+    def _env_steps(self) -> int:
+        return min((progress.env_steps for progress in self._progress), default=0)
+
+    def _numbers(self) -> dict[str, Any]:
+        """The report's numbers, the mean over the seeds."""
+        seeds = self._progress or [Progress(0, 0)]
+        means = [progress.return_mean for progress in seeds]
+        report = {
+            "objective": statistics.fmean(means),
+            "env_steps": self._env_steps(),
+            "return_mean": statistics.fmean(means),
+            "return_min": min(progress.return_min for progress in seeds),
+            "return_max": max(progress.return_max for progress in seeds),
+            "episode_length_mean": statistics.fmean(progress.episode_length_mean for progress in seeds),
+            "episodes": sum(progress.episodes for progress in seeds),
+            "train_s": self._train_s,
+        }
+        if len(means) > 1:
+            report["return_std_over_seeds"] = statistics.pstdev(means) if all(map(math.isfinite, means)) else math.nan
+        for name in seeds[0].learner:
+            report[f"learner/{name}"] = statistics.fmean(progress.learner.get(name, math.nan) for progress in seeds)
+        return report
+
+    def _save_if_due(self, objective: float, force: bool) -> dict[str, Any]:
+        """Save the best state when it improved, the latest when it is time; what the ledger is to record."""
+        records = {}
+        if math.isfinite(objective) and objective > self._best:
+            self._best = objective
+            records["best"] = self._save("best", objective)
+        if force or time.monotonic() - self._saved_at >= self._task.checkpoint_every_s:
+            records["latest"] = records.get("best") or self._save("latest", objective)
+            self._saved_at = time.monotonic()
+        return records
+
+    def _save(self, kind: str, objective: float) -> dict[str, Any]:
+        value = objective if math.isfinite(objective) else None
+        state = {
+            "env_steps": self._env_steps(),
+            "objective": value,
+            "number": self._task.number,
+            "params": dict(self._task.params),
+            "seeds": list(self._task.seeds),
+            "train_s": self._train_s,
+            "reports": self._reports,
+            "progress": [dict(vars(progress)) for progress in self._progress],
+        }
+        return checkpoint.write(Path(self._task.sweep), self._task.number, kind, state, self._fill).to_dict()
+
+    def _fill(self, folder: Path) -> None:
+        for place, runner in enumerate(self._runners):
+            target = _seed_folder(folder, place)
+            target.mkdir(exist_ok=True)
+            runner.save(target, self._info(place))
+
+    def _info(self, place: int) -> dict[str, Any]:
+        """Where a policy came from, kept inside it."""
+        task = self._task
+        return {
+            "trial": task.number,
+            "seed": task.seeds[place],
+            "params": dict(task.params),
+            "env_steps": self._progress[place].env_steps,
+            "objective": self._progress[place].return_mean,
+            "algo": task.build["algo"]["name"],
+            "env": dict(task.build["env"]),
+            **(task.tags or {}),
+        }
+
+
+def _seed_folder(folder: Path, place: int) -> Path:
+    """The first seed's files stand in the checkpoint itself, the others' in folders of their own."""
+    return folder if place == 0 else folder / f"seed-{place}"
+
+
+def _set_threads(threads: int) -> None:
+    """Torch takes every core by default, which slows each of several trials on one machine."""
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    """A failure as the ledger keeps it: the reason in one line, and the end of the traceback."""
+    text = str(error).strip().splitlines()
+    reason = str(error) if isinstance(error, NonFiniteError) else f"{type(error).__name__}: {text[0] if text else ''}"
+    return {"failed": reason[:500], "traceback": "".join(traceback.format_exception(error))[-4000:]}

@@ -1,0 +1,111 @@
+"""Turns a function into a command: Hydra composes its settings, errors come out in three parts with exit code 2.
+
+The only place that touches Hydra's runtime.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from rltune.errors import RltuneError, choices
+
+EXIT_REQUEST = 2
+
+
+def conf_dir() -> Path:
+    """The folder of the configs: inside the installed package, else beside it in a checkout."""
+    inside = Path(__file__).parent / "conf"
+    return inside if inside.is_dir() else Path(__file__).parents[1] / "conf"
+
+
+def command(root: str, schema: type, work: Callable[[DictConfig], int]) -> None:
+    """Run a command and exit.
+
+    Args:
+        root: Its file in conf/, without .yaml.
+        schema: The dataclass under that file, stored as ``base_<root>``.
+        work: Does it; returns the exit code.
+    """
+    if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
+        print(help_text(root))
+        sys.exit(0)
+    import hydra
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # otherwise Hydra prints and exits with 1 before we see the error
+    ConfigStore.instance().store(f"base_{root}", schema)
+    composed: list[DictConfig] = []
+    try:
+        # Hydra only composes: the work runs outside, where no handler of Hydra's reports or swallows what it raises.
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)(composed.append)()
+        code = work(composed[0]) if composed else 0
+    except RltuneError as error:
+        _leave(error)
+    except (HydraException, OmegaConfBaseException) as error:
+        _leave(explain(error, root))
+    except BrokenPipeError:
+        sys.exit(0)
+    sys.exit(code)
+
+
+def help_text(root: str) -> str:
+    """The groups with their options, and the command's settings with the comments of its file.
+
+    Read from the files: Hydra's own help composes everything first and takes seconds for it.
+    """
+    lines = (conf_dir() / f"{root}.yaml").read_text().splitlines()
+    above = [line.lstrip("# ") for line in lines if line.startswith("#")]
+    begin = next(number for number, line in enumerate(lines) if number and not lines[number - 1].strip())
+    parts = [f"Usage: {above[0] if above else f'python -m sweeps.{root}'}", "", *lines[begin:]]
+    groups = [line.split("- ")[1] for line in lines if line.startswith("  - ") and ":" in line.split("#")[0]]
+    names = [group.removeprefix("optional ").split(":")[0] for group in groups if not group.startswith("override")]
+    if names:
+        parts += ["", "Groups, one file a choice in conf/ (group=option; group.key=value changes a value inside):"]
+    for name in names:
+        options = sorted(path.stem for path in (conf_dir() / name).glob("*.yaml"))
+        parts.append(f"  {name:<11}{', '.join(options)}")
+    parts += ["", "Flags: --cfg job shows the composed settings · --config-dir DIR adds your own groups · --hydra-help"]
+    return "\n".join(parts)
+
+
+def _leave(error: RltuneError) -> None:
+    print(error.pretty(), file=sys.stderr)
+    sys.exit(EXIT_REQUEST)
+
+
+def explain(error: Exception, root: str) -> RltuneError:
+    """Hydra's error in three parts: which key, what is allowed, what to type."""
+    from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
+
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    cause: Any = error.__cause__
+    help_line = f"python -m sweeps.{root} --help"
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        group, _, option = str(error.missing_cfg_file).rpartition("/")
+        return RltuneError(f"{group}={option}: no such file conf/{group}/{option}.yaml", choices(option, error.options), help_line)
+    if isinstance(error, OverrideParseException):
+        return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", help_line)
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+        return _explain_key(lines[0], cause, help_line)
+    if isinstance(error, ConfigCompositionException) and len(lines) > 1:
+        return RltuneError(f"{lines[0]} {lines[1]}", "the keys that its schema has", help_line)
+    return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
+
+
+def _explain_key(what: str, cause: OmegaConfBaseException, help_line: str) -> RltuneError:
+    parent: Any = cause.parent_node
+    known = [str(key) for key in parent] if isinstance(parent, DictConfig) else []
+    override = next((arg for arg in sys.argv[1:] if arg.lstrip("+~").startswith(str(cause.full_key))), str(cause.full_key))
+    if str(cause.key) in known:
+        return RltuneError(f"{override}: {str(cause).splitlines()[0]}", "a value of the key's type", help_line)
+    above = str(cause.full_key).rpartition(".")[0]
+    fix = f"+{override} adds a key" if above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env") else help_line
+    return RltuneError(f"{override}: no such key", choices(str(cause.key), known), fix)

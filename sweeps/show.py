@@ -1,0 +1,27 @@
+"""``python -m sweeps.show sweep=latest``: one sweep's trials."""
+
+from dataclasses import dataclass
+
+from omegaconf import MISSING, DictConfig
+
+from sweeps._command import command
+
+
+@dataclass
+class ShowConfig:
+    """The settings of conf/show.yaml."""
+
+    sweep: str = MISSING
+    output_dir: str = MISSING
+
+
+def work(settings: DictConfig) -> int:
+    """Print one line a trial, the best first."""
+    from rltune.overview import show_sweep
+
+    show_sweep(settings.sweep, settings.output_dir)
+    return 0
+
+
+if __name__ == "__main__":
+    command("show", ShowConfig, work)

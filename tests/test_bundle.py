@@ -1,0 +1,318 @@
+import json
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.connectors.env_to_module import FlattenObservations, MeanStdFilter
+from ray.rllib.core.columns import Columns
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+from rltune import bundle
+
+NUM_OBSERVATIONS = 1000
+SMALL = {"fcnet_hiddens": [32, 32]}
+
+
+def runner_of(config: Any, env: str, **model: Any) -> SingleAgentEnvRunner:
+    """RLlib's own runner: module and both connector pipelines, without an algorithm and without Ray."""
+    config = config.environment(env).env_runners(num_env_runners=0).rl_module(model_config={**SMALL, **model})
+    return SingleAgentEnvRunner(config=config)
+
+
+def runner_actions(runner: SingleAgentEnvRunner, observations: Any) -> np.ndarray:
+    """What RLlib would send to the environment with explore=False."""
+    episodes = []
+    for obs in observations:
+        episode = SingleAgentEpisode(
+            observation_space=runner.env.single_observation_space,
+            action_space=runner.env.single_action_space,
+        )
+        episode.add_env_reset(obs)
+        episodes.append(episode)
+    arguments = {"rl_module": runner.module, "episodes": episodes, "explore": False, "shared_data": {}}
+    batch = runner._env_to_module(batch={}, **arguments)
+    out = runner._module_to_env(batch=runner.module.forward_inference(batch), **arguments)
+    return np.asarray(out.get(Columns.ACTIONS_FOR_ENV, out[Columns.ACTIONS]))
+
+
+def some_observations(space: Any, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return rng.integers(space.n, size=NUM_OBSERVATIONS)
+    return rng.normal(scale=2.0, size=(NUM_OBSERVATIONS, *space.shape)).astype(space.dtype)
+
+
+STACK = {
+    "ppo, categorical": (PPOConfig, "CartPole-v1", {}),
+    "ppo, shared layers and SiLU": (
+        PPOConfig,
+        "Acrobot-v1",
+        {"vf_share_layers": True, "fcnet_activation": "silu"},
+    ),
+    "ppo, gaussian": (PPOConfig, "Pendulum-v1", {}),
+    "ppo, free log std, no hidden layer": (
+        PPOConfig,
+        "Pendulum-v1",
+        {"free_log_std": True, "head_fcnet_hiddens": [16]},
+    ),
+    "dqn, dueling": (DQNConfig, "CartPole-v1", {}),
+    "sac": (SACConfig, "Pendulum-v1", {}),
+    "sac, discrete": (SACConfig, "CartPole-v1", {}),
+}
+
+
+@pytest.mark.parametrize("name", STACK)
+def test_a_bundle_acts_as_rllib_does_without_exploration(name, tmp_path):
+    kind, env, model = STACK[name]
+    runner = runner_of(kind(), env, **model)
+    bundle.write(runner.module, tmp_path, info={})
+    observations = some_observations(runner.env.single_observation_space)
+    theirs, policy = runner_actions(runner, observations), bundle.load(tmp_path)
+    np.testing.assert_allclose(policy.act(observations), theirs, atol=1e-6)
+    one_by_one = np.stack([policy.act(obs) for obs in observations])
+    np.testing.assert_allclose(one_by_one, theirs, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {"dueling": False},
+        {"dueling": False, "num_atoms": 11, "v_min": 0.0, "v_max": 100.0},
+        {"dueling": True, "num_atoms": 11, "v_min": 0.0, "v_max": 100.0},
+    ],
+    ids=["plain", "distributional", "distributional dueling"],
+)
+def test_every_kind_of_q_network_gives_rllibs_values_and_actions(training, tmp_path):
+    runner = runner_of(DQNConfig().training(**training), "CartPole-v1")
+    bundle.write(runner.module, tmp_path, info={})
+    policy, observations = bundle.load(tmp_path), some_observations(runner.env.single_observation_space)
+    with torch.no_grad():
+        theirs = runner.module.compute_q_values({"obs": torch.from_numpy(observations)})["qf_preds"]
+        ours = policy.network(torch.from_numpy(observations))
+    torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-6)
+    assert (policy.act(observations) == runner_actions(runner, observations)).all()
+
+
+def test_a_discrete_observation_is_encoded_as_rllibs_connector_encodes_it(tmp_path):
+    config = PPOConfig().env_runners(
+        env_to_module_connector=lambda env, spaces, device: FlattenObservations()
+    )
+    runner = runner_of(config, "FrozenLake-v1")
+    space = runner.env.single_observation_space
+    bundle.write(runner.module, tmp_path, info={}, observation_space=space)
+    policy, observations = bundle.load(tmp_path), np.arange(16)
+    assert (policy.act(observations) == runner_actions(runner, observations)).all()
+    assert policy.act(3) == policy.act(observations)[3]
+    assert policy.observation_space == space
+
+
+def test_an_observation_filter_travels_with_the_policy(tmp_path):
+    config = PPOConfig().env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
+    runner = runner_of(config, "Pendulum-v1")
+    observations = some_observations(runner.env.single_observation_space)
+    runner_actions(runner, observations * 3 + 1)  # the filter learns
+    bundle.write(
+        runner.module, tmp_path / "a", info={}, observation_stats=bundle.filter_stats(runner._env_to_module)
+    )
+    for piece in runner._env_to_module.connectors:
+        piece._update_stats = False
+    theirs = runner_actions(runner, observations)
+    np.testing.assert_allclose(bundle.load(tmp_path / "a").act(observations), theirs, atol=1e-6)
+    bundle.write(runner.module, tmp_path / "b", info={})
+    assert np.abs(bundle.load(tmp_path / "b").act(observations) - theirs).max() > 1e-3
+
+
+def test_actions_are_clipped_instead_of_scaled_where_training_did_so(tmp_path):
+    config = PPOConfig()
+    config.normalize_actions, config.clip_actions = False, True
+    runner = runner_of(config, "Pendulum-v1")
+    with torch.no_grad():
+        runner.module.pi.net.mlp[-1].weight *= 100  # mean actions beyond the bounds
+    bundle.write(runner.module, tmp_path, info={}, actions="clip")
+    observations = some_observations(runner.env.single_observation_space)
+    actions = bundle.load(tmp_path).act(observations)
+    np.testing.assert_allclose(actions, runner_actions(runner, observations), atol=1e-5)
+    assert actions.min() == -2.0
+    assert actions.max() == 2.0
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory):
+    runner = runner_of(PPOConfig(), "CartPole-v1")
+    folder = tmp_path_factory.mktemp("cartpole")
+    bundle.write(
+        runner.module,
+        folder,
+        info={"algo": "ppo", "params": {"lr": np.float64(1e-3)}, "objective": float("nan")},
+    )
+    return SimpleNamespace(folder=folder, module=runner.module, policy=bundle.load(folder))
+
+
+@pytest.fixture(scope="module")
+def pendulum(tmp_path_factory):
+    runner = runner_of(SACConfig(), "Pendulum-v1")
+    folder = tmp_path_factory.mktemp("pendulum")
+    bundle.write(runner.module, folder, info={"algo": "sac"})
+    return SimpleNamespace(folder=folder, module=runner.module, policy=bundle.load(folder))
+
+
+def test_sampled_actions_follow_the_policys_distribution(cartpole, pendulum):
+    obs = np.zeros(4, np.float32)
+    logits = cartpole.policy.network(torch.zeros(1, 4))
+    share = cartpole.policy.act(np.tile(obs, (20_000, 1)), deterministic=False, rng=0).mean()
+    assert share == pytest.approx(float(torch.softmax(logits, -1)[0, 1]), abs=0.02)
+    rows = np.tile(np.zeros(3, np.float32), (20_000, 1))
+    mean, log_std = pendulum.policy.network(torch.zeros(1, 3))[0].numpy()
+    sampled = np.arctanh(
+        np.clip(pendulum.policy.act(rows, deterministic=False, rng=0) / 2, -0.999999, 0.999999)
+    )
+    assert np.median(sampled) == pytest.approx(mean, abs=0.05 * float(np.exp(log_std)))
+
+
+def test_a_q_policy_explores_with_the_last_epsilon_of_its_schedule(tmp_path):
+    runner = runner_of(DQNConfig().training(epsilon=[(0, 1.0), (1000, 0.5)]), "CartPole-v1")
+    bundle.write(runner.module, tmp_path, info={})
+    policy, rows = bundle.load(tmp_path), np.zeros((20_000, 4), np.float32)
+    other = policy.act(rows, deterministic=False, rng=1) != policy.act(rows[0])
+    assert other.mean() == pytest.approx(0.25, abs=0.02)  # half of the explored ones
+
+
+def test_sampling_repeats_with_its_seed(cartpole):
+    rows = np.zeros((64, 4), np.float32)
+    act = cartpole.policy.act
+    assert (act(rows, False, rng=5) == act(rows, False, rng=5)).all()
+    assert (act(rows, False, rng=5) != act(rows, False, rng=6)).any()
+    cartpole.policy.seed(1)
+    first = act(rows, False)
+    assert (act(rows, False) != first).any()
+    cartpole.policy.seed(1)
+    assert (act(rows, False) == first).all()
+
+
+def test_one_observation_gives_one_action_and_a_batch_gives_a_batch(cartpole, pendulum):
+    assert cartpole.policy.act(np.zeros(4)) in (0, 1)
+    assert cartpole.policy.act([0.0, 0.0, 0.0, 0.0]).shape == ()
+    assert cartpole.policy.act(np.zeros((7, 4))).shape == (7,)
+    assert cartpole.policy.act(np.zeros((1, 4))).shape == (1,)
+    assert pendulum.policy.act(np.zeros(3)).shape == (1,)
+    assert pendulum.policy.act(np.zeros((7, 3))).shape == (7, 1)
+    assert pendulum.policy.action_space.contains(pendulum.policy.act(np.ones(3)))
+
+
+@pytest.mark.parametrize("shape", [(3,), (7, 3), (2, 2, 4), ()])
+def test_an_observation_of_another_shape_is_refused_with_the_right_one(cartpole, shape):
+    with pytest.raises(ValueError, match=r"shape \(4,\)"):
+        cartpole.policy.act(np.zeros(shape))
+
+
+def test_predict_has_stable_baselines3s_signature(cartpole):
+    action, state = cartpole.policy.predict(
+        np.zeros(4), state=None, episode_start=np.array([True]), deterministic=True
+    )
+    assert isinstance(action, np.ndarray)
+    assert action.shape == ()
+    assert state is None
+    actions, _ = cartpole.policy.predict(np.zeros((3, 4)))
+    assert actions.shape == (3,)
+
+
+def test_a_bundle_says_where_it_came_from_in_plain_json(cartpole):
+    assert cartpole.policy.info == {"algo": "ppo", "params": {"lr": 1e-3}, "objective": None}
+    text = json.loads((cartpole.folder / "policy.json").read_text())
+    assert text["observation_space"]["low"][1] == "-inf"
+    space = gymnasium.make("CartPole-v1").observation_space
+    assert cartpole.policy.observation_space == space
+
+
+def test_a_bundle_is_small_and_quick_to_write_and_to_use(cartpole, tmp_path):
+    assert sum(path.stat().st_size for path in cartpole.folder.iterdir()) < 20_000
+    obs, spans = np.zeros(4, np.float32), {"write": [], "act": []}
+    for i in range(30):
+        began = time.perf_counter()
+        bundle.write(cartpole.module, tmp_path / str(i), info={})
+        spans["write"].append(time.perf_counter() - began)
+        began = time.perf_counter()
+        cartpole.policy.act(obs)
+        spans["act"].append(time.perf_counter() - began)
+    # the best of many: a shared machine's hiccups are not the subject
+    assert min(spans["write"]) < 0.005
+    assert min(spans["act"]) < 0.001
+
+
+def test_a_network_that_cannot_be_expressed_names_its_layer(tmp_path):
+    runner = runner_of(PPOConfig(), "CartPole-v1", use_lstm=True)
+    with pytest.raises(ValueError, match="LSTM"):
+        bundle.write(runner.module, tmp_path / "a", info={})
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_module_with_its_own_forward_pass_is_refused(cartpole, tmp_path):
+    own = type("Doubled", (type(cartpole.module),), {"_forward": lambda self, batch, **kwargs: {}})
+    module = own.__new__(own)
+    module.__dict__ = cartpole.module.__dict__
+    with pytest.raises(ValueError, match="Doubled overrides _forward"):
+        bundle.write(module, tmp_path, info={})
+
+
+def test_a_damaged_bundle_is_refused(cartpole, tmp_path):
+    text = (cartpole.folder / "policy.json").read_text()
+    np.savez(tmp_path / "weights.npz", nothing=np.zeros(1))
+    (tmp_path / "policy.json").write_text(text)
+    with pytest.raises(ValueError, match="damaged"):
+        bundle.load(tmp_path)
+    (tmp_path / "policy.json").write_text(text.replace('"format": 1', '"format": 99'))
+    with pytest.raises(ValueError, match="format 99"):
+        bundle.load(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        bundle.load(tmp_path / "nowhere")
+
+
+def test_a_pickle_among_the_weights_is_not_loaded(cartpole, tmp_path):
+    (tmp_path / "policy.json").write_text((cartpole.folder / "policy.json").read_text())
+    np.savez(tmp_path / "weights.npz", evil=np.array([SimpleNamespace()], dtype=object))
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        bundle.load(tmp_path)
+
+
+def test_a_digest_changes_with_content_name_and_place(tmp_path):
+    folder = tmp_path / "a"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "x").write_text("1")
+    (folder / "sub" / "y").write_text("2")
+    first = bundle.digest(folder)
+    assert len(first) == 64
+    assert bundle.digest(str(folder)) == first
+    (folder / "x").write_text("3")
+    assert bundle.digest(folder) != first
+    (folder / "x").write_text("1")
+    (folder / "sub" / "y").rename(folder / "y")
+    assert bundle.digest(folder) != first
+
+
+def test_the_same_network_gives_the_same_files(cartpole, tmp_path):
+    for name in "ab":
+        bundle.write(cartpole.module, tmp_path / name, info={"seed": 1})
+    assert bundle.digest(tmp_path / "a") == bundle.digest(tmp_path / "b")
+
+
+def test_a_policy_acts_where_neither_ray_nor_gymnasium_nor_rltune_is_installed(pendulum):
+    code = f"""
+import sys
+for name in ("ray", "gymnasium", "rltune", "mlflow"):
+    sys.modules[name] = None
+sys.path.insert(0, "src/rltune")
+import bundle_reader
+print(bundle_reader.load({str(pendulum.folder)!r}).act([0.1, 0.2, 0.3])[0])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(float(pendulum.policy.act([0.1, 0.2, 0.3])[0]), abs=1e-6)
