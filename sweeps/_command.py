@@ -68,11 +68,17 @@ def help_text(root: str) -> str:
     groups = [line.split("- ")[1] for line in lines if line.startswith("  - ") and ":" in line.split("#")[0]]
     names = [group.removeprefix("optional ").split(":")[0] for group in groups if not group.startswith("override")]
     if names:
-        parts += ["", "Groups, one file a choice in conf/ (group=option; group.key=value changes a value inside):"]
+        parts += [
+            "",
+            "Groups, one file a choice in conf/ (group=option; group.key=value changes a value inside):",
+        ]
     for name in names:
         options = sorted(path.stem for path in (conf_dir() / name).glob("*.yaml"))
         parts.append(f"  {name:<11}{', '.join(options)}")
-    parts += ["", "Flags: --cfg job shows the composed settings · --config-dir DIR adds your own groups · --hydra-help"]
+    parts += [
+        "",
+        "Flags: --cfg job shows the composed settings · --config-dir DIR adds your own groups · --hydra-help",
+    ]
     return "\n".join(parts)
 
 
@@ -90,7 +96,11 @@ def explain(error: Exception, root: str) -> RltuneError:
     help_line = f"python -m sweeps.{root} --help"
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
-        return RltuneError(f"{group}={option}: no such file conf/{group}/{option}.yaml", choices(option, error.options), help_line)
+        return RltuneError(
+            f"{group}={option}: no such file conf/{group}/{option}.yaml",
+            choices(option, error.options),
+            help_line,
+        )
     if isinstance(error, OverrideParseException):
         return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", help_line)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
@@ -103,9 +113,15 @@ def explain(error: Exception, root: str) -> RltuneError:
 def _explain_key(what: str, cause: OmegaConfBaseException, help_line: str) -> RltuneError:
     parent: Any = cause.parent_node
     known = [str(key) for key in parent] if isinstance(parent, DictConfig) else []
-    override = next((arg for arg in sys.argv[1:] if arg.lstrip("+~").startswith(str(cause.full_key))), str(cause.full_key))
+    override = next(
+        (arg for arg in sys.argv[1:] if arg.lstrip("+~").startswith(str(cause.full_key))), str(cause.full_key)
+    )
     if str(cause.key) in known:
         return RltuneError(f"{override}: {str(cause).splitlines()[0]}", "a value of the key's type", help_line)
     above = str(cause.full_key).rpartition(".")[0]
-    fix = f"+{override} adds a key" if above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env") else help_line
+    fix = (
+        f"+{override} adds a key"
+        if above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env")
+        else help_line
+    )
     return RltuneError(f"{override}: no such key", choices(str(cause.key), known), fix)

@@ -30,13 +30,12 @@ def work(settings: DictConfig) -> int:
         )
     if settings.episodes < 1:
         raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
+    from rltune.overview import show_evaluation
     from rltune.policy import evaluate, load_policy
 
     policy = load_policy(settings.policy, output_dir=settings.output_dir)
-    result = evaluate(
-        policy, settings.episodes, settings.seed, env=settings.env, deterministic=settings.deterministic
-    )
-    print(result.table())
+    result = evaluate(policy, settings.episodes, settings.seed, env=settings.env, deterministic=settings.deterministic)
+    show_evaluation(settings.policy, policy.info, result)
     return 0
 
 

@@ -104,9 +104,7 @@ def test_every_kind_of_q_network_gives_rllibs_values_and_actions(training, tmp_p
 
 
 def test_a_discrete_observation_is_encoded_as_rllibs_connector_encodes_it(tmp_path):
-    config = PPOConfig().env_runners(
-        env_to_module_connector=lambda env, spaces, device: FlattenObservations()
-    )
+    config = PPOConfig().env_runners(env_to_module_connector=lambda env, spaces, device: FlattenObservations())
     runner = runner_of(config, "FrozenLake-v1")
     space = runner.env.single_observation_space
     bundle.write(runner.module, tmp_path, info={}, observation_space=space)
@@ -121,9 +119,7 @@ def test_an_observation_filter_travels_with_the_policy(tmp_path):
     runner = runner_of(config, "Pendulum-v1")
     observations = some_observations(runner.env.single_observation_space)
     runner_actions(runner, observations * 3 + 1)  # the filter learns
-    bundle.write(
-        runner.module, tmp_path / "a", info={}, observation_stats=bundle.filter_stats(runner._env_to_module)
-    )
+    bundle.write(runner.module, tmp_path / "a", info={}, observation_stats=bundle.filter_stats(runner._env_to_module))
     for piece in runner._env_to_module.connectors:
         piece._update_stats = False
     theirs = runner_actions(runner, observations)
@@ -173,9 +169,7 @@ def test_sampled_actions_follow_the_policys_distribution(cartpole, pendulum):
     assert share == pytest.approx(float(torch.softmax(logits, -1)[0, 1]), abs=0.02)
     rows = np.tile(np.zeros(3, np.float32), (20_000, 1))
     mean, log_std = pendulum.policy.network(torch.zeros(1, 3))[0].numpy()
-    sampled = np.arctanh(
-        np.clip(pendulum.policy.act(rows, deterministic=False, rng=0) / 2, -0.999999, 0.999999)
-    )
+    sampled = np.arctanh(np.clip(pendulum.policy.act(rows, deterministic=False, rng=0) / 2, -0.999999, 0.999999))
     assert np.median(sampled) == pytest.approx(mean, abs=0.05 * float(np.exp(log_std)))
 
 
@@ -216,9 +210,7 @@ def test_an_observation_of_another_shape_is_refused_with_the_right_one(cartpole,
 
 
 def test_predict_has_stable_baselines3s_signature(cartpole):
-    action, state = cartpole.policy.predict(
-        np.zeros(4), state=None, episode_start=np.array([True]), deterministic=True
-    )
+    action, state = cartpole.policy.predict(np.zeros(4), state=None, episode_start=np.array([True]), deterministic=True)
     assert isinstance(action, np.ndarray)
     assert action.shape == ()
     assert state is None

@@ -82,7 +82,9 @@ def locate(algo: Mapping[str, Any], name: str, key: str | None = None) -> Path:
             f"add it to the algo first, such as +algo.training.{name}=..., or drop it with ~{key}",
         )
     where = ", ".join(".".join(path) for path in places)
-    raise ConfigError(f"{key}: '{name}' stands in several places", where, f"write it as space.{'.'.join(places[0][-2:])}")
+    raise ConfigError(
+        f"{key}: '{name}' stands in several places", where, f"write it as space.{'.'.join(places[0][-2:])}"
+    )
 
 
 def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -163,17 +165,23 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
         getattr(config, section)(**arguments)
     except TypeError as error:
         method = getattr(type(config), section)
-        known = [p for p in _keywords(type(config), section)]
+        known = _keywords(type(config), section)
         unknown = [key for key in arguments if key not in known]
         if not unknown:
-            raise ConfigError(f"algo.{section} of '{name}': {error}", str(inspect.signature(method)), "see RLlib's documentation") from None
+            raise ConfigError(
+                f"algo.{section} of '{name}': {error}",
+                str(inspect.signature(method)),
+                "see RLlib's documentation",
+            ) from None
         raise ConfigError(
-            f"algo.{section}.{unknown[0]}={arguments[unknown[0]]}: RLlib's {type(config).__name__} has no such argument",
+            f"algo.{section}.{unknown[0]}={arguments[unknown[0]]}: {type(config).__name__} has no such argument",
             choices(unknown[0], known),
             f"correct or remove it: ~algo.{section}.{unknown[0]}",
         ) from None
     except (ValueError, KeyError) as error:
-        raise ConfigError(f"algo.{section} of '{name}': {error}", "what RLlib accepts", "see RLlib's documentation") from None
+        raise ConfigError(
+            f"algo.{section} of '{name}': {error}", "what RLlib accepts", "see RLlib's documentation"
+        ) from None
 
 
 def _keywords(cls: type, section: str) -> list[str]:

@@ -114,9 +114,7 @@ def _unwrap(module: Any) -> Any:
             break
         changed = [name for name in _FORWARDS if name in vars(cls)]
         if changed:
-            raise ValueError(
-                f"{cls.__name__} overrides {', '.join(changed)}: a bundle cannot express its forward pass"
-            )
+            raise ValueError(f"{cls.__name__} overrides {', '.join(changed)}: a bundle cannot express its forward pass")
     return module
 
 
@@ -137,9 +135,7 @@ def _network(module: Any) -> _ENTRY:
         if head["dueling"]:
             parts["value"] = module.vf
     else:
-        raise ValueError(
-            f"a bundle cannot express the module {type(module).__name__}: known are PPO, DQN and SAC"
-        )
+        raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are PPO, DQN and SAC")
     layers: dict[str, Any] = {}
     weights: dict[str, np.ndarray] = {}
     for part, container in parts.items():

@@ -8,6 +8,8 @@ bundle is pickled, so reading one runs no code of its author's.
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, Self
 
@@ -94,9 +96,7 @@ def _build(layers: list[dict[str, Any]]) -> nn.Sequential:
         kind, kwargs = entry["type"], {k: v for k, v in entry.items() if k != "type"}
         if kind not in LAYERS:
             raise ValueError(f"unknown layer {kind}: this bundle needs a newer rltune")
-        built.append(
-            getattr(nn, kind)(**kwargs, **({"device": "meta"} if kind in ("Linear", "LayerNorm") else {}))
-        )
+        built.append(getattr(nn, kind)(**kwargs, **({"device": "meta"} if kind in ("Linear", "LayerNorm") else {})))
     return nn.Sequential(*built)
 
 
@@ -126,8 +126,8 @@ class Policy:
         if action["type"] == "Box":
             self._action_shape = tuple(action["shape"])
             self._low, self._high = (_array(action, key) for key in ("low", "high"))
-            self._bounded = bool(np.isfinite([self._low, self._high]).all())
-            self._half = (self._high - self._low) / 2.0 if self._bounded else None
+            bounded = np.isfinite([self._low, self._high]).all()
+            self._half = (self._high - self._low) / 2.0 if bounded else None
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -141,11 +141,10 @@ class Policy:
         spec = json.loads((root / "policy.json").read_text(encoding="utf-8"))
         if spec.get("format") != FORMAT:
             raise ValueError(f"{root} has format {spec.get('format')}, this rltune reads {FORMAT}")
-        with np.load(root / "weights.npz", allow_pickle=False) as arrays:
-            weights = dict(arrays)
         try:
-            return cls(spec, weights)
-        except (KeyError, TypeError, RuntimeError) as error:
+            with np.load(root / "weights.npz", allow_pickle=False) as arrays:
+                return cls(spec, dict(arrays))
+        except (KeyError, TypeError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(f"{root} is damaged: {error!r}") from error
 
     @property
@@ -202,9 +201,7 @@ class Policy:
         array = np.asarray(obs)
         single = array.shape == self._shape
         if (not single and array.shape[1:] != self._shape) or array.ndim > len(self._shape) + 1:
-            raise ValueError(
-                f"an observation has shape {self._shape}, a batch (n, *{self._shape}); got {array.shape}"
-            )
+            raise ValueError(f"an observation has shape {self._shape}, a batch (n, *{self._shape}); got {array.shape}")
         if self.spaces["observation"]["type"] == "Discrete":
             # RLlib's FlattenObservations takes the value itself as the index, whatever the space's start.
             return np.eye(self.spaces["observation"]["n"], dtype=np.float32)[array.reshape(-1)], single
@@ -217,8 +214,8 @@ class Policy:
     def _best(self, out: np.ndarray) -> np.ndarray:
         """The deterministic choice, before post-processing.
 
-        RLlib's squashed Gaussian is deterministic at its mean *before* tanh (``to_deterministic``, ray 2.60),
-        clipped to the bounds afterwards. This follows it, because RLlib evaluates that way.
+        RLlib's squashed Gaussian is deterministic at its mean *before* tanh (ray 2.60, ray issue 51544), clipped
+        to the bounds afterwards. This follows it, because RLlib evaluates that way.
         """
         if self._kind in ("categorical", "q"):
             return np.asarray(out.argmax(-1))
@@ -266,7 +263,5 @@ def build_space(description: dict[str, Any]) -> Any:
 def _array(description: dict[str, Any], key: str) -> np.ndarray:
     """A Box's bound as an array of the space's shape and type."""
     shape = tuple(description["shape"])
-    values = np.array(description[key], dtype=np.float64).astype(
-        description["dtype"]
-    )  # float64 reads "inf" too
+    values = np.array(description[key], dtype=np.float64).astype(description["dtype"])  # float64 reads "inf" too
     return np.broadcast_to(values, shape) if values.ndim == 0 else values.reshape(shape)

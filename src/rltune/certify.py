@@ -47,9 +47,7 @@ def finalists(sweep: Path, entries: Sequence[Entry]) -> list[Finalist]:
     return sorted(found, key=lambda one: (one.entry.state != "COMPLETE", -(one.entry.best or 0.0), one.entry.number))
 
 
-def confirm(
-    candidates: Sequence[Finalist], top: int, episodes: int, tell: Callable[[str], None]
-) -> Finalist | None:
+def confirm(candidates: Sequence[Finalist], top: int, episodes: int, tell: Callable[[str], None]) -> Finalist | None:
     """The winner.
 
     Args:
@@ -64,7 +62,7 @@ def confirm(
     judged = []
     for finalist in candidates[:top]:
         if not (finalist.folder / "policy").is_dir():
-            tell(f"trial {finalist.entry.number} has no policy to evaluate: its network cannot be expressed without RLlib")
+            tell(f"trial {finalist.entry.number} cannot be evaluated: its network needs RLlib")
             continue
         evaluation = evaluate(load_policy(finalist.folder / "policy"), episodes=episodes, seed=EVALUATION_SEED)
         tell(f"trial {finalist.entry.number} on {episodes} fresh episodes: {evaluation.mean:.1f}")

@@ -41,9 +41,7 @@ class Record:
         return dict(vars(self))
 
 
-def write(
-    sweep: Path, number: int, kind: str, state: Mapping[str, Any], fill: Callable[[Path], None]
-) -> Record:
+def write(sweep: Path, number: int, kind: str, state: Mapping[str, Any], fill: Callable[[Path], None]) -> Record:
     """Write one checkpoint and drop the kind's older ones.
 
     Args:

@@ -89,7 +89,7 @@ def _start(cluster: ClusterConfig) -> None:
             ) from None
         return
     machine = machine_of(cluster)
-    assert machine is not None  # noqa: S101 - a local cluster always has one
+    assert machine is not None
     ray.init(
         num_cpus=int(machine.cpus),
         num_gpus=int(machine.gpus),

@@ -74,7 +74,9 @@ class Conductor:
         """Nothing more to open."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Leave no run RUNNING and no connection open, whatever happened."""
         self.console.stop()
         self.tracker.close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
@@ -128,7 +130,11 @@ class Conductor:
         scheduler = schedule.AshaScheduler(self.rungs)
         recorder = Recorder(self.study, self.tracker, self.console, scheduler, self.control, self.config)
         wanted = search.SearchPlan(
-            self.config.budget.trials, self.share.slots, self.plan.warm_starts, self.unfinished, self.plan.seeds
+            self.config.budget.trials,
+            self.share.slots,
+            self.plan.warm_starts,
+            self.unfinished,
+            self.plan.seeds,
         )
         searcher = search.LedgerSearcher(self.study, self.plan.space, wanted, self._assign, self.control.asked)
         recorder.searcher = searcher
@@ -163,9 +169,9 @@ class Conductor:
 
     def _assign(self, entry: Entry) -> dict[str, Any]:
         """A trial's orders for its worker; one that ran before goes on from its newest whole checkpoint."""
-        records = [entry.attributes.get(key) for key in ("latest", "checkpoint")]
-        whole = [record for record in records if checkpoint.valid(self.session.folder, record)]
         best = entry.attributes.get("checkpoint")
+        records: list[dict[str, Any]] = [record for record in (entry.attributes.get("latest"), best) if record]
+        whole = [record for record in records if checkpoint.valid(self.session.folder, record)]
         return Assignment(
             number=entry.number,
             params=entry.params,
@@ -178,7 +184,7 @@ class Conductor:
             engine=self.config.engine,
             build=self.plan.assignment_build(),
             latest=max(whole, key=lambda record: record["env_steps"], default=None),
-            best=best["objective"] if best in whole else None,
+            best=best["objective"] if best and best in whole else None,
             tags={"sweep": self.session.name, "env_name": self.config.env.name},
         ).to_config()
 
@@ -198,7 +204,9 @@ class Conductor:
         ended.save()
         self._publish(ended)
         self.console.stop()
-        resume = f"python -m sweeps.resume sweep={ended.name}{self._dir_override()}" if ended.trials["interrupted"] else None
+        resume = (
+            f"python -m sweeps.resume sweep={ended.name}{self._dir_override()}" if ended.trials["interrupted"] else None
+        )
         self.console.summary(outcome.page(ended, entries, self._shown_uri(), resume))
         return ended
 
@@ -242,19 +250,27 @@ class Conductor:
         before = self.tracker.champion(name)
         theirs = float(before.tags.get("rltune.score", "-inf")) if before else -math.inf
         better = winner.score > theirs
-        why = f"score {winner.score:.4g}" + (f"; the champion, version {before.version}, has {theirs:.4g}" if before else "")
+        why = f"score {winner.score:.4g}" + (
+            f"; the champion, version {before.version}, has {theirs:.4g}" if before else ""
+        )
         registered = self.tracker.register(
             name=name,
             number=winner.entry.number,
             model=model_arguments(bundle),
-            tags={"rltune.score": repr(winner.score), "rltune.sweep": self.session.name, "rltune.env": self.config.env.id},
+            tags={
+                "rltune.score": repr(winner.score),
+                "rltune.sweep": self.session.name,
+                "rltune.env": self.config.env.id,
+            },
             description=f"Trial {winner.entry.number} of sweep {self.session.name}: {why}.",
             alias="champion" if better else None,
         )
         if registered is None:
             return None
         if not better and before:
-            self.console.note(f"{name}: version {before.version} stays champion ({theirs:.4g} against {winner.score:.4g})")
+            self.console.note(
+                f"{name}: version {before.version} stays champion ({theirs:.4g} against {winner.score:.4g})"
+            )
         uri = f"models:/{name}@champion" if better else registered.uri
         return {"name": name, "version": registered.version, "uri": uri, "champion": better}
 

@@ -176,9 +176,13 @@ def from_mapping(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
         merged = OmegaConf.merge(OmegaConf.structured(RunConfig), raw)
         config = cast(RunConfig, OmegaConf.to_object(merged))
     except MissingMandatoryValue as error:
-        raise ConfigError(f"{error.full_key} has no value", "a value for every key", "set it on the command line") from None
+        raise ConfigError(
+            f"{error.full_key} has no value", "a value for every key", "set it on the command line"
+        ) from None
     except OmegaConfBaseException as error:
-        raise ConfigError(str(error).splitlines()[0], "the keys of conf/run.yaml", "add --cfg job to see them") from None
+        raise ConfigError(
+            str(error).splitlines()[0], "the keys of conf/run.yaml", "add --cfg job to see them"
+        ) from None
     check(config)
     return config
 
@@ -239,7 +243,11 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
     """An algo file has a name, a class, and sections that RLlib's AlgorithmConfig has."""
     for key in ("name", "class"):
         if not isinstance(algo.get(key), str):
-            raise ConfigError(f"algo.{key} is missing", "the name, and 'module:Class' of an AlgorithmConfig", "see conf/algo/ppo.yaml")
+            raise ConfigError(
+                f"algo.{key} is missing",
+                "the name, and 'module:Class' of an AlgorithmConfig",
+                "see conf/algo/ppo.yaml",
+            )
     for key, value in algo.items():
         if key in ("name", "class"):
             continue

@@ -101,9 +101,7 @@ class Console:
         # FORCE_COLOR makes rich call a file a terminal: ask the stream itself whether somebody watches.
         tty = bool(getattr(out, "isatty", lambda: False)())
         width = None if tty else _PLAIN_WIDTH
-        self._rich = _Screen(
-            file=out, force_terminal=tty, width=width, highlight=False, emoji=False, markup=False
-        )
+        self._rich = _Screen(file=out, force_terminal=tty, width=width, highlight=False, emoji=False, markup=False)
         self._live: Live | None = None
         self._stopped = False
         self._complain = logging.WARNING
@@ -157,9 +155,7 @@ class Console:
         self.tick()
 
     @_never_raises
-    def trial_ended(
-        self, number: int, state: str, objective: float | None = None, reason: str | None = None
-    ) -> None:
+    def trial_ended(self, number: int, state: str, objective: float | None = None, reason: str | None = None) -> None:
         """A trial is over: COMPLETE, PRUNED, FAIL or INTERRUPTED, with its final objective if it has one."""
         view = self._trials.setdefault(number, TrialView(number))
         view.state, view.reason = state, reason
@@ -232,9 +228,7 @@ class Console:
         A trial still to come is taken to last as long as those that ended, among them one imagined whole one.
         """
         ended = [view.env_steps for view in self._trials.values() if view.state in ("COMPLETE", "PRUNED")]
-        running = [
-            view.env_steps for view in self._trials.values() if view.state in ("RUNNING", "INTERRUPTED")
-        ]
+        running = [view.env_steps for view in self._trials.values() if view.state in ("RUNNING", "INTERRUPTED")]
         expected = (sum(ended) + self.env_steps) / (len(ended) + 1)
         to_come = max(0, self.num_trials - len(self._trials)) * expected
         left = to_come + sum(max(0, self.env_steps - steps) for steps in running)

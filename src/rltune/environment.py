@@ -62,7 +62,9 @@ def make(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any,
     return env
 
 
-def make_vec(spec: EnvSpec | Mapping[str, Any], num_envs: int, **kwargs: Any) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+def make_vec(
+    spec: EnvSpec | Mapping[str, Any], num_envs: int, **kwargs: Any
+) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
     """Build ``num_envs`` copies that step together in this process, wrappers included."""
     import gymnasium
 
@@ -99,7 +101,11 @@ def _wrapper(entry: Any, number: int) -> Callable[[Any], Any]:
         ) from None
     if not (isinstance(cls, type) and issubclass(cls, gymnasium.Wrapper)):
         # YAML must not be able to name any callable of any module.
-        raise ConfigError(f"{key}: {entry['entry_point']} is no gymnasium.Wrapper", usage, "see gymnasium.wrappers for names")
+        raise ConfigError(
+            f"{key}: {entry['entry_point']} is no gymnasium.Wrapper",
+            usage,
+            "see gymnasium.wrappers for names",
+        )
     return functools.partial(cls, **dict(entry.get("kwargs") or {}))
 
 
@@ -117,12 +123,16 @@ def check(spec: EnvSpec) -> None:
             importlib.import_module(module)
         except ImportError as error:
             raise ConfigError(
-                f"env.id={spec.id}: module '{module}' cannot be imported ({error})", "an installed package", f"pip install {module}"
+                f"env.id={spec.id}: module '{module}' cannot be imported ({error})",
+                "an installed package",
+                f"pip install {module}",
             ) from None
     try:
         env = make(spec)
     except gymnasium.error.DependencyNotInstalled as error:
-        raise ConfigError(f"env.id={spec.id} needs a package: {error}", "its extra installed", _extra(spec.id)) from None
+        raise ConfigError(
+            f"env.id={spec.id} needs a package: {error}", "its extra installed", _extra(spec.id)
+        ) from None
     except gymnasium.error.Error as error:
         known = list(gymnasium.envs.registration.registry)
         close = nearest(name, known)
@@ -132,7 +142,11 @@ def check(spec: EnvSpec) -> None:
             f"env.id={close or 'CartPole-v1'}",
         ) from None
     except TypeError as error:
-        raise ConfigError(f"env.kwargs={dict(spec.kwargs)}: {error}", "arguments that the environment takes", "env.kwargs={}") from None
+        raise ConfigError(
+            f"env.kwargs={dict(spec.kwargs)}: {error}",
+            "arguments that the environment takes",
+            "env.kwargs={}",
+        ) from None
     env.close()
 
 
@@ -162,5 +176,3 @@ def rllib_name(spec: EnvSpec) -> str:
     name = "rltune:" + json.dumps(spec.to_dict(), sort_keys=True)
     register_env(name, lambda context: make(spec, **dict(context)))
     return name
-
-

@@ -1,15 +1,17 @@
-"""What `sweeps.list` and `sweeps.show` print: sweeps and their trials, read from the ledgers. Runs where it is typed."""
+"""What `sweeps.list`, `sweeps.show` and `sweeps.evaluate` print. Runs where it is typed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
 
 from rltune.errors import RltuneError
 from rltune.outcome import counts, view
+from rltune.policy import Evaluation
 from rltune.study import Entry, open_study
 from rltune.summary import first_line, format_count, format_objective, format_params
 from rltune.sweep import find_sweep
@@ -32,7 +34,14 @@ def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
         best = max((entry.best for entry in entries if entry.best is not None), default=None)
         ended = f"{number['complete']}/{number['pruned']}/{number['failed']}"
         steps = format_count(sum(entry.env_steps for entry in entries))
-        table.add_row(folder.name, str(study.attribute("status", "?")), str(len(entries)), ended, steps, format_objective(best))
+        table.add_row(
+            folder.name,
+            str(study.attribute("status", "?")),
+            str(len(entries)),
+            ended,
+            steps,
+            format_objective(best),
+        )
         study.close()
     out = Console(file=stream, highlight=False)
     if folders:
@@ -59,6 +68,27 @@ def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None) -> Non
         table.add_row(*_row(entry))
     out.print(table)
     study.close()
+
+
+def show_evaluation(uri: str, info: Mapping[str, Any], result: Evaluation, stream: TextIO | None = None) -> None:
+    """Print what an evaluation found.
+
+    Args:
+        uri: The policy as it was named.
+        info: The policy's own account of where it came from.
+        result: The evaluation.
+        stream: Where to; None is standard output.
+    """
+    env = info.get("env") or {}
+    table = Table.grid(padding=(0, 2))
+    table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, trial {info.get('trial', '?')})")
+    table.add_row("environment", str(env.get("id", "?")))
+    table.add_row("episodes", str(len(result.returns)))
+    table.add_row("mean return", f"{result.mean:.2f}  (95% interval {result.low:.2f} to {result.high:.2f})")
+    table.add_row("IQM", f"{result.iqm:.2f}")
+    table.add_row("least, greatest", f"{result.min:.2f}, {result.max:.2f}")
+    table.add_row("episode length", f"{sum(result.lengths) / len(result.lengths):.1f} steps")
+    Console(file=stream, highlight=False, soft_wrap=True).print(table)
 
 
 def _row(entry: Entry) -> tuple[str, ...]:

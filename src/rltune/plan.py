@@ -99,7 +99,9 @@ def _warm_starts(
     starts, notes = [], []
     for number, values in enumerate(config.warm_start):
         if not isinstance(values, Mapping):
-            raise ConfigError(f"warm_start[{number}]={values} is no mapping", "values by name", "warm_start=[{lr: 1e-3}]")
+            raise ConfigError(
+                f"warm_start[{number}]={values} is no mapping", "values by name", "warm_start=[{lr: 1e-3}]"
+            )
         for name in values:
             algorithm.locate(config.algo, str(name), f"warm_start[{number}].{name}")
         dropped = sorted(set(values) - names)

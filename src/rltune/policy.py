@@ -61,9 +61,7 @@ class Policy(bundle_reader.Policy):
         from rltune import environment
 
         if not self.info.get("env"):
-            raise PolicyError(
-                "this policy does not name its environment", "info['env']", "give evaluate an env="
-            )
+            raise PolicyError("this policy does not name its environment", "info['env']", "give evaluate an env=")
         return environment.make(self.info["env"], **kwargs)
 
 
@@ -209,9 +207,7 @@ def _maker(policy: bundle_reader.Policy, env: str | None) -> Callable[[], Any]:
 
     spec: Mapping[str, Any] | None = {"id": env} if env else policy.info.get("env")
     if not spec:
-        raise PolicyError(
-            "this policy does not say which environment it is for", "a Gymnasium id", "env=CartPole-v1"
-        )
+        raise PolicyError("this policy does not say which environment it is for", "a Gymnasium id", "env=CartPole-v1")
     make = partial(environment.make, spec)
     trial = make()
     try:
@@ -290,7 +286,13 @@ def iqm(values: np.ndarray) -> float:
 
 def _summarise(returns: np.ndarray, lengths: np.ndarray, seed: int) -> Evaluation:
     rng = np.random.default_rng(seed)
-    means = [rng.choice(returns, len(returns)).mean() for _ in range(RESAMPLES)]
+    block = max(1, 1_000_000 // len(returns))  # resamples at once: few enough for memory
+    means = np.concatenate(
+        [
+            returns[rng.integers(len(returns), size=(min(block, RESAMPLES - done), len(returns)))].mean(axis=1)
+            for done in range(0, RESAMPLES, block)
+        ]
+    )
     low, high = np.percentile(means, (2.5, 97.5))
     return Evaluation(
         returns=tuple(returns.tolist()),
@@ -318,6 +320,7 @@ def model_arguments(folder: str | Path) -> dict[str, Any]:
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # the console shows the progress
     policy = bundle_reader.load(folder)
     space = policy.observation_space
     space.seed(0)
@@ -331,8 +334,6 @@ def model_arguments(folder: str | Path) -> dict[str, Any]:
         "signature": ModelSignature(outputs=Schema([TensorSpec(actions.dtype, (-1, *actions.shape[1:]))])),
         "input_example": example,
         # Without the local tag of a CPU build ("+cpu"), which no package index has.
-        "pip_requirements": [
-            f"{name}=={version(name).split('+')[0]}" for name in ("mlflow", "numpy", "torch")
-        ],
+        "pip_requirements": [f"{name}=={version(name).split('+')[0]}" for name in ("mlflow", "numpy", "torch")],
         "metadata": {"rltune": {"info": policy.info, "spaces": policy.spaces}},
     }

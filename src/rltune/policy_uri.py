@@ -66,9 +66,7 @@ def located(source: Source, part: str = "policy") -> Iterator[Path]:
     elif kind == "sweep":
         yield _part(_of_sweep(source), part, source.uri)
     elif kind and not Path(source.uri).exists():
-        raise PolicyError(
-            f"policy={source.uri}: unknown kind of address '{kind}:'", FORMS, "policy=sweep:latest"
-        )
+        raise PolicyError(f"policy={source.uri}: unknown kind of address '{kind}:'", FORMS, "policy=sweep:latest")
     else:
         yield _part(Path(source.uri).expanduser().absolute(), part, source.uri)
 
@@ -91,9 +89,7 @@ def _part(folder: Path, part: str, uri: str) -> Path:
         )
     if not folder.exists():
         raise PolicyError(f"policy={uri}: there is no folder {folder}", FORMS, "policy=sweep:latest")
-    raise PolicyError(
-        f"policy={uri}: no {part} in {folder}", f"a folder that holds {mark} or {part}/{mark}", FORMS
-    )
+    raise PolicyError(f"policy={uri}: no {part} in {folder}", f"a folder that holds {mark} or {part}/{mark}", FORMS)
 
 
 # -- sweeps -----------------------------------------------------------------------------
@@ -105,9 +101,7 @@ def _of_sweep(source: Source) -> Path:
     folder = _sweep_folder(name, source.output_dir)
     if trial:
         if not trial.isdigit():
-            raise PolicyError(
-                f"policy={source.uri}: '{trial}' is no trial", "a number", f"policy=sweep:{name}/0"
-            )
+            raise PolicyError(f"policy={source.uri}: '{trial}' is no trial", "a number", f"policy=sweep:{name}/0")
         return _of_trial(folder, int(trial), source)
     summary = folder / "summary.json"
     winner = json.loads(summary.read_text()).get("winner") if summary.is_file() else None
@@ -180,9 +174,7 @@ def _best(folder: Path, source: Source) -> Path:
         record = trial.user_attrs.get("checkpoint") or {}
         if trial.state.name != "FAIL" and record.get("objective") is not None:
             value = float(record["objective"])
-            ranked.append(
-                (trial.state.name != "COMPLETE", value if minimise else -value, trial.number, record)
-            )
+            ranked.append((trial.state.name != "COMPLETE", value if minimise else -value, trial.number, record))
     if not ranked:
         raise PolicyError(
             f"policy={source.uri}: no trial of {folder.name} has a checkpoint yet",
@@ -246,9 +238,7 @@ def _artifact(uri: str, part: str) -> str:
         # A model is only the policy; the checkpoint to train on is with the run that it came from.
         name, at, alias = rest.partition("@")
         version = (
-            client.get_model_version_by_alias(name, alias)
-            if at
-            else client.get_model_version(*rest.rsplit("/", 1))
+            client.get_model_version_by_alias(name, alias) if at else client.get_model_version(*rest.rsplit("/", 1))
         )
         return f"runs:/{version.run_id}/checkpoint/{part}"
     run_id, _, path = rest.partition("/")
@@ -269,9 +259,7 @@ def _not_found(uri: str, error: Exception) -> PolicyError:
 
     what = f"policy={uri}: {str(error).splitlines()[0]}"
     if uri.startswith("runs:"):
-        return PolicyError(
-            what, "the run of a trial that ran to its end", "its id is in the run's page of `mlflow ui`"
-        )
+        return PolicyError(what, "the run of a trial that ran to its end", "its id is in the run's page of `mlflow ui`")
     try:
         names = [model.name for model in MlflowClient().search_registered_models(max_results=1000)]
     except MlflowException:

@@ -26,8 +26,17 @@ from rltune.trial import STOP_FILE
 
 logger = logging.getLogger(__name__)
 GRACE_S = 8.0  # for trials to save their state after a stop was asked for
-METRICS = ("objective", "return_mean", "return_min", "return_max", "episode_length_mean", "episodes")
-METRICS += ("env_steps_per_s", "train_s", "return_std_over_seeds")
+METRICS = (
+    "objective",
+    "return_mean",
+    "return_min",
+    "return_max",
+    "return_std_over_seeds",
+    "episode_length_mean",
+    "episodes",
+    "env_steps_per_s",
+    "train_s",
+)
 PROGRESS_EVERY_S = 2.0  # the parent's curve needs no point per report
 
 
@@ -150,7 +159,9 @@ class Recorder(Callback):
         self.tracker.trial_started(entry.number, entry.params, tags, entry.attributes.get("mlflow_run_id"))
 
     @_guarded
-    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
         """A report came."""
         number, env_steps = int(result["number"]), int(result["env_steps"])
         objective = float(result["objective"])
@@ -206,7 +217,12 @@ class Recorder(Callback):
         error = trial.get_error() if hasattr(trial, "get_error") else None
         number = int(trial.config["assignment"]["number"])
         text = str(error or "unknown").strip().splitlines()
-        self._end_failed(number, f"worker died: {text[0][:300] if text else 'unknown'}", str(error), trial.last_result or {})
+        self._end_failed(
+            number,
+            f"worker died: {text[0][:300] if text else 'unknown'}",
+            str(error),
+            trial.last_result or {},
+        )
 
     def _failed(self, number: int, reason: str, trace: str, result: dict[str, Any]) -> None:
         if reason.startswith("non-finite") or self._retries[number] >= self.config.failures.max_retries:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -60,6 +60,27 @@ class Progress:
     learner: Mapping[str, float] = field(default_factory=dict)
 
 
+    def after(self, before: Progress) -> Progress:
+        """This progress, with the returns known before while no further episode has ended.
+
+        A restored algorithm has lost the window over its last episodes.
+
+        Raises:
+            NonFiniteError: Episodes have ended, and their mean return is no number.
+        """
+        if math.isfinite(self.return_mean):
+            return self
+        if self.episodes > before.episodes:
+            raise NonFiniteError(f"non-finite numbers: return_mean={self.return_mean}")
+        return replace(
+            self,
+            return_mean=before.return_mean,
+            return_min=before.return_min,
+            return_max=before.return_max,
+            episode_length_mean=before.episode_length_mean,
+        )
+
+
 class Runner(Protocol):
     """What a trial needs of the thing that it trains."""
 
@@ -93,13 +114,13 @@ class RLlibRunner:
         """Train one iteration.
 
         Raises:
-            NonFiniteError: The loss or the mean return is NaN or infinite.
+            NonFiniteError: The loss is NaN or infinite.
         """
         result = self._algorithm.train()
         progress = read_result(result)
         loss = progress.learner.get("total_loss", 0.0)
-        if not math.isfinite(loss) or (progress.episodes and not math.isfinite(progress.return_mean)):
-            raise NonFiniteError(f"non-finite numbers: total_loss={loss}, return_mean={progress.return_mean}")
+        if not math.isfinite(loss):
+            raise NonFiniteError(f"non-finite numbers: total_loss={loss}")
         return progress
 
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:
@@ -136,9 +157,7 @@ def read_result(result: Mapping[str, Any]) -> Progress:
     sampled = result.get("env_runners", {})
     learners = result.get("learners", {}).get("default_policy", {})
     learner = {
-        name: float(learners[name])
-        for name in LEARNER_STATISTICS
-        if name in learners and learners[name] is not None
+        name: float(learners[name]) for name in LEARNER_STATISTICS if name in learners and learners[name] is not None
     }
     return Progress(
         env_steps=int(sampled.get("num_env_steps_sampled_lifetime", 0)),

@@ -17,7 +17,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ STATUS = {"COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED", "INTERRU
 KEY_TAG, TRIAL_TAG, DIGEST_TAG, SWEEP_TAG = "rltune.key", "rltune.trial", "rltune.digest", "rltune.sweep"
 PARENT_TAG = "mlflow.parentRunId"
 MAX_METRICS, MAX_PARAMS = 1000, 100  # per log_batch, MLflow 3.17
+MAX_NAME, MAX_VALUE = 250, 6000  # characters
 
 # An outage must be noticed in seconds, not in MLflow's four minutes; the spool does the retrying.
 ENVIRONMENT = {
@@ -39,12 +40,13 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Registered:
-    """One version of a registered model; ``uri`` names exactly this version."""
+    """One version of a registered model; ``uri`` names exactly it, ``alias`` is what it was called just now."""
 
     name: str
     version: str
     uri: str
     tags: Mapping[str, str]
+    alias: str | None = None
 
 
 class _NotOurs(logging.Filter):
@@ -98,7 +100,7 @@ class Runs:
         try:
             getattr(self, "_" + ops[0]["op"])(*([ops] if ops[0]["op"] in ("report", "progress") else ops))
         except Exception:
-            self._unsure = True  # the server may have created a run and the answer been lost
+            self._unsure = True  # a run may have been created and the answer lost
             raise
 
     def alive(self) -> bool:
@@ -108,9 +110,7 @@ class Runs:
     def hopeless(self, error: Exception) -> bool:
         """Whether the server refused, or a file to send is gone."""
         code = getattr(error, "error_code", "")
-        return code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST") or isinstance(
-            error, FileNotFoundError
-        )
+        return code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST") or isinstance(error, FileNotFoundError)
 
     def _start(self, op: Op) -> None:
         self._open(None, op, self._sweep)
@@ -133,9 +133,7 @@ class Runs:
         number = op["trial"]
         run_id = self._id(number, op["t"])
         last = max((step for steps in self._logged[number].values() for step in steps), default=0)
-        self._log_points(
-            number, run_id, [(key, value, last, op["t"]) for key, value in op["metrics"].items()]
-        )
+        self._log_points(number, run_id, [(key, value, last, op["t"]) for key, value in op["metrics"].items()])
         self._log_texts(run_id, {}, op["tags"])
         self._client.set_terminated(run_id, STATUS[op["state"]], op["t"])
         del self._logged[number]
@@ -185,8 +183,9 @@ class Runs:
     def _open(self, number: int | None, op: Op, name: str) -> str:
         """Create a run or continue it. Changed params become tags, because MLflow's params stand for good."""
         run = self._known(op.get("run_id")) or self._search(number, op["t"])
-        params = {key: str(value) for key, value in op.get("params", {}).items()}
-        tags = {**op.get("tags", {}), **self._own_tags(number, op["t"])}
+        params = {_name(key): str(value)[:MAX_VALUE] for key, value in op.get("params", {}).items()}
+        tags = {_name(key): str(value)[:MAX_VALUE] for key, value in op.get("tags", {}).items()}
+        tags |= self._own_tags(number, op["t"])
         if run is None:
             run = self._client.create_run(self._experiment, op["t"], tags, name)
             tags, history = {}, _no_steps()
@@ -195,9 +194,7 @@ class Runs:
             if run.info.status != "RUNNING":
                 self._client.update_run(run.info.run_id, status="RUNNING")
             history, before = self._history(run), run.data.params
-            tags |= {
-                f"resumed.{key}": value for key, value in params.items() if before.get(key, value) != value
-            }
+            tags |= {f"resumed.{key}": value for key, value in params.items() if before.get(key, value) != value}
             params = {key: value for key, value in params.items() if key not in before}
             tags = {key: value for key, value in tags.items() if run.data.tags.get(key) != value}
         self._ids[number], self._logged[number] = run.info.run_id, history
@@ -276,15 +273,13 @@ class Runs:
             history[key] = {metric.step for metric in self._client.get_metric_history(run.info.run_id, key)}
         return history
 
-    def _log_points(
-        self, number: int | None, run_id: str, points: Iterable[tuple[str, Any, int, int]]
-    ) -> None:
+    def _log_points(self, number: int | None, run_id: str, points: Iterable[tuple[str, Any, int, int]]) -> None:
         from mlflow.entities import Metric
 
         logged = self._logged[number]
         fresh: dict[tuple[str, int], Metric] = {}
         for name, value, step, time_ms in points:
-            key = re.sub(r"[^/\w.\- :]", "_", name)[:250]
+            key = _name(name)
             # a non-finite value was turned into text by the spool
             if isinstance(value, int | float) and step not in logged[key]:
                 fresh.setdefault((key, step), Metric(key, float(value), time_ms, step))
@@ -297,8 +292,8 @@ class Runs:
     def _log_texts(self, run_id: str, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
         from mlflow.entities import Param, RunTag
 
-        rows = [Param(re.sub(r"[^/\w.\- :]", "_", key), value) for key, value in params.items()]
-        labels = [RunTag(key, str(value)) for key, value in tags.items()]
+        rows = [Param(_name(key), value) for key, value in params.items()]
+        labels = [RunTag(_name(key), str(value)[:MAX_VALUE]) for key, value in tags.items()]
         for start in range(0, max(len(rows), len(labels)), MAX_PARAMS):
             part = slice(start, start + MAX_PARAMS)
             self._client.log_batch(run_id, params=rows[part], tags=labels[part])
@@ -321,9 +316,7 @@ class Runs:
 
     def _registered_before(self, name: str, run_id: str, digest: str) -> Any:
         found = self._client.search_model_versions(f"run_id = '{run_id}'")
-        same = [
-            version for version in found if version.name == name and version.tags.get(DIGEST_TAG) == digest
-        ]
+        same = [version for version in found if version.name == name and version.tags.get(DIGEST_TAG) == digest]
         return same[0] if same else None
 
     def _new_version(
@@ -334,9 +327,7 @@ class Runs:
         from mlflow.entities import LoggedModelOutput
         from mlflow.models import Model
 
-        logged = self._client.create_logged_model(
-            self._experiment, "policy", run_id, dict(tags), None, "policy"
-        )
+        logged = self._client.create_logged_model(self._experiment, "policy", run_id, dict(tags), None, "policy")
         self._client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, 0)])
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model"
@@ -346,7 +337,9 @@ class Runs:
                 run_id=run_id,
                 model_id=logged.model_id,
             )
-            mlflow.pyfunc.save_model(str(path), mlflow_model=card, **model)
+            # recorded, not filtered: save_model puts its own filters first, and the console is not the place
+            with warnings.catch_warnings(record=True):
+                mlflow.pyfunc.save_model(str(path), mlflow_model=card, **model)
             self._client.log_model_artifacts(logged.model_id, str(path))
         self._client.finalize_logged_model(logged.model_id, "READY")
         # a server takes only its own models:/ address; a database store resolves that through global state
@@ -355,25 +348,29 @@ class Runs:
             name, source, run_id, dict(tags), description=description, model_id=logged.model_id
         )
 
-    def set_alias(self, registered: Registered, alias: str) -> None:
+    def set_alias(self, registered: Registered, alias: str) -> Registered:
         """Let an alias name this version."""
         self._client.set_registered_model_alias(registered.name, alias, registered.version)
+        return replace(registered, alias=alias)
 
     def champion(self, name: str, alias: str) -> Registered | None:
         """The version that an alias names, None when there is no such model or alias."""
         try:
             return _registered(self._client.get_model_version_by_alias(name, alias))
         except Exception as error:
-            code = getattr(error, "error_code", "")
-            if code == "RESOURCE_DOES_NOT_EXIST" or (
-                code == "INVALID_PARAMETER_VALUE" and "alias" in str(error)
-            ):
+            # an unknown alias of a known model is a wrong parameter to MLflow
+            if getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 return None
             raise
 
 
 def _no_steps() -> dict[str, set[int]]:
     return defaultdict(set)
+
+
+def _name(text: str) -> str:
+    """A name that MLflow accepts."""
+    return re.sub(r"[^/\w.\- :]", "_", text)[:MAX_NAME]
 
 
 def child_name(number: int) -> str:

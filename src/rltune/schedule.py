@@ -111,7 +111,15 @@ def rungs(kind: str, args: Mapping[str, Any], env_steps: int) -> Rungs | None:
         return None
     grace, factor = float(args.get("grace_fraction", math.nan)), float(args.get("reduction_factor", math.nan))
     if not 0 < grace <= 1:
-        raise ConfigError(f"scheduler.args.grace_fraction={grace} is out of range", "above 0, at most 1", "scheduler.args.grace_fraction=0.1")
+        raise ConfigError(
+            f"scheduler.args.grace_fraction={grace} is out of range",
+            "above 0, at most 1",
+            "scheduler.args.grace_fraction=0.1",
+        )
     if not factor >= 2:
-        raise ConfigError(f"scheduler.args.reduction_factor={factor} is out of range", "at least 2", "scheduler.args.reduction_factor=3")
+        raise ConfigError(
+            f"scheduler.args.reduction_factor={factor} is out of range",
+            "at least 2",
+            "scheduler.args.reduction_factor=3",
+        )
     return Rungs(env_steps, grace, factor)

@@ -42,7 +42,9 @@ def sampler(kind: str, args: Mapping[str, Any], seed: int) -> optuna.samplers.Ba
     try:
         return SAMPLERS[kind](seed=seed, **args)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"searcher.args={dict(args)}: {error}", "values that Optuna accepts", "~searcher.args") from None
+        raise ConfigError(
+            f"searcher.args={dict(args)}: {error}", "values that Optuna accepts", "~searcher.args"
+        ) from None
 
 
 class SearchPlan:
@@ -93,7 +95,7 @@ class LedgerSearcher(Searcher):
         self._unfinished = list(plan.unfinished)
         self._live: dict[str, int] = {}
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """The next trial's config; None while all slots are taken, FINISHED when nothing is left to try."""
         if self._stopping():
             return str(Searcher.FINISHED)

@@ -196,9 +196,7 @@ class Spool:
         secrets: Words that must be written nowhere.
     """
 
-    def __init__(
-        self, folder: Path, target: Target, say: Callable[[str], None], secrets: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, folder: Path, target: Target, say: Callable[[str], None], secrets: Sequence[str] = ()) -> None:
         self._target, self._say, self._secrets = target, say, secrets
         self._journal = Journal(folder)
         self._queue: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
@@ -268,9 +266,7 @@ class Spool:
             try:
                 entry.op = plain(entry.op, self._secrets)
             except Exception as error:  # a value whose str() fails must not end the reports
-                self._say(
-                    f"'{entry.op['op']}' cannot be written down ({type(error).__name__}) and is left out"
-                )
+                self._say(f"'{entry.op['op']}' cannot be written down ({type(error).__name__}) and is left out")
                 with self._changed:
                     self._num_gone += 1
                 continue
@@ -298,7 +294,7 @@ class Spool:
 
     def _send(self) -> None:
         while (batch := self._next()) is not None:
-            # a question first while it is down: what it is sent then may be carried out long after it was given up
+            # while it is down a question first: what a stalled server is sent may be carried out after we gave it up
             if self._down and self._connected and not self._alive():
                 self._wait()
                 continue
@@ -355,9 +351,7 @@ class Spool:
         reason = redact(f"{type(error).__name__}: {error}".splitlines()[0], self._secrets)[:200]
         alive = self._connected and self._alive()
         if not alive and not self._down:
-            self._say(
-                f"MLflow does not answer ({reason}): reports are kept in {self._journal.path}, sent later"
-            )
+            self._say(f"MLflow does not answer ({reason}): reports are kept in {self._journal.path}, sent later")
         self._down = not alive
         # one success of `alive` may be the end of an outage, so that a single one proves nothing
         self._strikes = self._strikes + 1 if alive else 0

@@ -72,7 +72,12 @@ class Study:
     """
 
     def __init__(
-        self, storage: str, name: str, sampler: optuna.samplers.BaseSampler | None = None, *, create: bool = False
+        self,
+        storage: str,
+        name: str,
+        sampler: optuna.samplers.BaseSampler | None = None,
+        *,
+        create: bool = False,
     ) -> None:
         try:
             self._storage = _open_storage(storage)
@@ -80,9 +85,13 @@ class Study:
             options: dict[str, Any] = {"direction": "maximize"} if create else {}
             self._study = make(study_name=name, storage=self._storage, sampler=sampler, **options)
         except optuna.exceptions.DuplicatedStudyError:
-            raise StudyError(f"name={name}: a study of this name exists", "a new name", "choose another name=") from None
+            raise StudyError(
+                f"name={name}: a study of this name exists", "a new name", "choose another name="
+            ) from None
         except KeyError:
-            raise StudyError(f"the study '{name}' is not in its storage", "a study of this sweep", "python -m sweeps.list") from None
+            raise StudyError(
+                f"the study '{name}' is not in its storage", "a study of this sweep", "python -m sweeps.list"
+            ) from None
         except Exception as error:
             raise StudyError(
                 f"study.storage={hide_password(storage)} cannot be opened: {str(error).splitlines()[0]}",

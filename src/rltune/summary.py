@@ -188,9 +188,7 @@ def _cost(summary: Summary) -> Iterator[RenderableType]:
     if saved > 0:
         estimate = f", about {format_duration(saved * train_s / steps)} of training" if steps else ""
         share = f" ({saved / (steps + saved):.0%} of the whole)" if steps else ""
-        yield Text(
-            f"saved     {format_count(saved)} env steps{estimate}{share} by stopping weak trials early"
-        )
+        yield Text(f"saved     {format_count(saved)} env steps{estimate}{share} by stopping weak trials early")
 
 
 def _next(summary: Summary) -> Iterator[RenderableType]:

@@ -151,7 +151,9 @@ def _opened(session: Session) -> Iterator[None]:
 
 def _exists(name: str, folder: Path) -> StudyError:
     return StudyError(
-        f"name={name}: {folder} exists", "a name of its own for each sweep", f"python -m sweeps.resume sweep={name}"
+        f"name={name}: {folder} exists",
+        "a name of its own for each sweep",
+        f"python -m sweeps.resume sweep={name}",
     )
 
 

@@ -183,20 +183,17 @@ class Tracker:
             alias: What the version is to be called from now on; None leaves all aliases.
 
         Returns:
-            The version, or None when MLflow did not take it: `warnings` says why.
+            The version, its ``alias`` None if that was not moved; None when MLflow did not take it, and
+            `warnings` says why.
         """
         labels = {key: redact(str(value)) for key, value in tags.items()}
 
         def register() -> Registered:
             version = self._runs.register(name, number, model, labels, redact(description))
-            if alias and self._champion_known:
-                self._runs.set_alias(version, alias)
-            return version
+            return self._runs.set_alias(version, alias) if alias and self._champion_known else version
 
         if alias and not self._champion_known:
-            self._messages.put(
-                f"'{alias}' of {name} stays where it is: MLflow did not say which version has it"
-            )
+            self._messages.put(f"'{alias}' of {name} stays where it is: MLflow did not say which version has it")
         return self._ask(f"{name} was not registered", register, REGISTER_TIMEOUT_S)
 
     def champion(self, name: str, alias: str = "champion") -> Registered | None:
@@ -240,9 +237,7 @@ class Tracker:
         if not self._closed:
             self._spool.put({"op": kind, "trial": number, "t": time.time_ns() // 1_000_000, **content})
 
-    def _ask(
-        self, failure: str, function: Callable[[], Registered | None], timeout_s: float
-    ) -> Registered | None:
+    def _ask(self, failure: str, function: Callable[[], Registered | None], timeout_s: float) -> Registered | None:
         """The function's answer from the sender thread, tried three times; None and a message without one."""
         deadline = time.monotonic() + timeout_s
         reason = "the tracker is closed"
@@ -263,9 +258,7 @@ class Tracker:
         try:
             self._on_run(number, run_id)
         except Exception as error:  # the ledger's trouble must not stop the reports
-            self._messages.put(
-                f"the run of trial {number} could not be noted ({type(error).__name__}: {error})"
-            )
+            self._messages.put(f"the run of trial {number} could not be noted ({type(error).__name__}: {error})")
 
 
 class NoTracker(Tracker):
@@ -285,7 +278,5 @@ class NoTracker(Tracker):
         """Nothing to tell."""
         return []
 
-    def _ask(
-        self, failure: str, function: Callable[[], Registered | None], timeout_s: float
-    ) -> Registered | None:
+    def _ask(self, failure: str, function: Callable[[], Registered | None], timeout_s: float) -> Registered | None:
         return None

@@ -179,7 +179,7 @@ class Trial(tune.Trainable):
             if stop.exists():
                 return True
             began, before = time.perf_counter(), self._progress[place].env_steps
-            self._progress[place] = runner.train()
+            self._progress[place] = runner.train().after(self._progress[place])
             self._train_s += time.perf_counter() - began
             stalled = stalled + 1 if self._progress[place].env_steps <= before else 0
             if stalled >= MAX_STALLED:

@@ -21,12 +21,19 @@ SPACES = {"discrete": gym.spaces.Discrete(3), "continuous": gym.spaces.Box(-1, 1
 
 
 def make_config(space: str, model: dict[str, Any], **training: Any) -> PPOConfig:
-    settings = {"lr": 3e-3, "num_epochs": 3, "minibatch_size": 32, "shuffle_batch_per_epoch": False} | training
+    settings = {
+        "lr": 3e-3,
+        "num_epochs": 3,
+        "minibatch_size": 32,
+        "shuffle_batch_per_epoch": False,
+    } | training
     return (
         PPOConfig()
         .environment(observation_space=OBS, action_space=SPACES[space])
         .training(train_batch_size_per_learner=ROWS, **settings)
-        .rl_module(model_config=DefaultModelConfig(**({"fcnet_hiddens": [16, 16], "vf_share_layers": False} | model)))
+        .rl_module(
+            model_config=DefaultModelConfig(**({"fcnet_hiddens": [16, 16], "vf_share_layers": False} | model))
+        )
         .debugging(seed=3)
     )
 
@@ -98,7 +105,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "norm of each tensor": ({}, {"grad_clip": 0.1, "grad_clip_by": "norm"}),
     "clip by value": ({}, {"grad_clip": 0.02, "grad_clip_by": "value"}),
     "no KL": ({}, {"use_kl_loss": False}),
-    "tight clips, strong KL": ({}, {"clip_param": 0.05, "vf_clip_param": 4.0, "kl_coeff": 3.0, "kl_target": 1e-3}),
+    "tight clips, strong KL": (
+        {},
+        {"clip_param": 0.05, "vf_clip_param": 4.0, "kl_coeff": 3.0, "kl_target": 1e-3},
+    ),
     "schedules": ({}, {"entropy_coeff": [[0, 0.05], [1000, 0.0]], "lr": [[0, 1e-3], [1000, 0.0]]}),
     "minibatches that epochs cut": ({}, {"minibatch_size": 40, "num_epochs": 2}),
     "shared encoder, relu, heads": (
@@ -114,9 +124,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def test_weights_and_statistics_equal_rllibs_learner(case: str, space: str) -> None:
     model, training = CASES[case]
     theirs, ours, rllib_stats, our_stats = train_both(make_config(space, model, **training), space)
-    for (name, expected), (_, found) in zip(
-        parameters(theirs), parameters(ours), strict=True
-    ):
+    for (name, expected), (_, found) in zip(parameters(theirs), parameters(ours), strict=True):
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
     for name, value in our_stats.items():
         assert value == pytest.approx(float(rllib_stats[name].peek()), abs=1e-5, rel=1e-5), name
@@ -134,7 +142,9 @@ def test_a_free_log_std_is_trained_as_rllib_trains_it() -> None:
 
 def test_the_optimizer_state_is_rllibs_after_the_update() -> None:
     theirs, ours, _, _ = train_both(make_config("discrete", {}), "discrete")
-    expected, found = (x._get_optimizer_state()["default_policy_default_optimizer"]["state"]["state"] for x in (theirs, ours))
+    expected, found = (
+        x._get_optimizer_state()["default_policy_default_optimizer"]["state"]["state"] for x in (theirs, ours)
+    )
     assert expected.keys() == found.keys()
     for key, moments in expected.items():
         assert found[key]["step"] == moments["step"]

@@ -14,6 +14,7 @@ from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.algorithms.dqn import DQN
 from ray.rllib.algorithms.ppo import PPO
 
 from rltune.engine.envs import make_envs
@@ -34,6 +35,10 @@ def _fast_class(config: AlgorithmConfig) -> Any:
         from rltune.engine.ppo import FastPPO
 
         return FastPPO
+    if config.algo_class is DQN:
+        from rltune.engine.dqn import FastDQN
+
+        return FastDQN
     return None
 
 

@@ -60,13 +60,15 @@ class FastAlgorithm(StockCheckpoint):
         spaces = {INPUT_ENV_SPACES: (self.config.observation_space, self.config.action_space), **self.spaces}
         spec = self.config.get_multi_rl_module_spec(spaces=spaces, inference_only=False)
         self.learner_group = self.config.build_learner_group(rl_module_spec=spec)
-        self.episodes: deque[tuple[float, int]] = deque(
-            maxlen=self.config.metrics_num_episodes_for_smoothing
-        )
+        self.episodes: deque[tuple[float, int]] = deque(maxlen=self.config.metrics_num_episodes_for_smoothing)
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.learner_stats: dict[str, Any] = {}
         self._set_up_metrics()
-        self.build_loop()
+        try:
+            self.build_loop()
+        except BaseException:
+            self.env_runner_group.stop()
+            raise
         self.publish_weights()
         _call(self, "on_algorithm_init")
 
@@ -120,7 +122,7 @@ class FastAlgorithm(StockCheckpoint):
                     param.data = source[name].data
                 else:
                     param.copy_(source[name])
-        if self.device.type == "cpu" and hasattr(runner, "bind_module"):
+        if self.device.type == "cpu":
             runner.bind_module()
 
     def count(self, steps: int, episodes: list[tuple[float, int]]) -> None:
@@ -238,8 +240,7 @@ class FastAlgorithm(StockCheckpoint):
         self.build_loop()
         self.publish_weights()
         runner = self.env_runner_group.local_env_runner
-        if hasattr(runner, "read_filter"):
-            runner.read_filter()
+        runner.read_filter()
 
 
 def _as_list(value: Any) -> list[Any]:

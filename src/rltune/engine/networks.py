@@ -306,11 +306,11 @@ def actor_critic(module: Any, flat: FlatParameters | None) -> ActorCritic:
     critic = getattr(encoder, "critic_encoder", None)
     value_head = getattr(module, "vf", None)
     if shared is not None:
-        parts = (parse(_net(shared)), parse(module.pi.net), parse(value_head.net) if value_head else [])
+        parts = (parse(network_of(shared)), parse(module.pi.net), parse(value_head.net) if value_head else [])
     else:
         actor = getattr(encoder, "actor_encoder", None)
-        head = parse(_net(critic), value_head.net) if critic is not None and value_head else []
-        parts = ([], parse(_net(actor), module.pi.net), head)
+        head = parse(network_of(critic), value_head.net) if critic is not None and value_head else []
+        parts = ([], parse(network_of(actor), module.pi.net), head)
     if any(part is None for part in parts):
         return AutogradActorCritic(module, flat)
     stacks = [Stack(part or [], flat) for part in parts]
@@ -322,7 +322,7 @@ def actor_critic(module: Any, flat: FlatParameters | None) -> ActorCritic:
     return MLPActorCritic(stacks[0] if shared is not None else None, stacks[1], stacks[2], free, limit)
 
 
-def _net(encoder: Any) -> nn.Module:
+def network_of(encoder: Any) -> nn.Module:
     """An encoder's perceptron; RLlib's other encoders have a different ``net`` and do not parse."""
     net = getattr(encoder, "net", None)
     return net if isinstance(net, nn.Module) else nn.Module()

@@ -179,16 +179,14 @@ class PPOUpdate:
         if schedule is not None:
             learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=timestep))
         entropy = learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].update(timestep=timestep)
+        stats = {"curr_entropy_coeff": float(entropy), "default_optimizer_learning_rate": self.lr}
         if config.use_kl_loss:
             if kl > 2.0 * config.kl_target:
                 self.kl_coeff *= 1.5
             elif kl < 0.5 * config.kl_target:
                 self.kl_coeff *= 0.5
-        return {
-            "curr_entropy_coeff": float(entropy),
-            "curr_kl_coeff": self.kl_coeff,
-            "default_optimizer_learning_rate": self.lr,
-        }
+            stats["curr_kl_coeff"] = self.kl_coeff
+        return stats
 
 
 class FastPPO(FastAlgorithm, PPO):  # type: ignore[misc]

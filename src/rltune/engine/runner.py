@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
+from ray.rllib.env import INPUT_ENV_SINGLE_SPACES
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.utils.actor_manager import FaultTolerantActorManager
@@ -68,6 +69,9 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):  # type: ignore[mis
         self._collector: Collector | None = None
         if self.env is not None:
             self._make_collector()
+        elif wants_normalisation(self.config):
+            # The local runner beside remote ones samples nothing but holds the merged statistics.
+            self.normaliser = RunningMoments(self.spaces[INPUT_ENV_SINGLE_SPACES][0].shape, 1)
 
     def make_env(self) -> None:
         """Build array environments; RLlib's connectors and module specs only ask them for spaces."""

@@ -16,7 +16,10 @@ HARMLESS_EVENTS = {"on_algorithm_init", "on_train_result", "on_checkpoint_loaded
 Check = Callable[[Any], Any]
 
 CHECKS: tuple[tuple[str, Check], ...] = (
-    ("the old API stack", lambda c: not (c.enable_rl_module_and_learner and c.enable_env_runner_and_connector_v2)),
+    (
+        "the old API stack",
+        lambda c: not (c.enable_rl_module_and_learner and c.enable_env_runner_and_connector_v2),
+    ),
     ("multi-agent environments", lambda c: c.is_multi_agent),
     ("remote learners (num_learners > 0)", lambda c: c.num_learners > 0),
     ("offline data", lambda c: c.is_offline or c.input_ != "sampler"),
@@ -41,7 +44,10 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("callbacks that see episodes or samples", lambda c: _episode_callbacks(c)),
     ("counting steps by agent", lambda c: c.count_steps_by != "env_steps"),
     ("policies_to_train", lambda c: c.policies_to_train is not None),
-    ("training without a critic or GAE", lambda c: isinstance(c, PPOConfig) and not (c.use_critic and c.use_gae)),
+    (
+        "training without a critic or GAE",
+        lambda c: isinstance(c, PPOConfig) and not (c.use_critic and c.use_gae),
+    ),
 )
 
 

@@ -1,0 +1,165 @@
+"""One contender of ``benchmarks/engine.py``: waits for a line on stdin, trains for a moment, prints steps/s.
+
+Runs in this project's environment (``ours``, ``rllib``) or in the peers' own one (``sb3``); the contenders
+stay alive between rounds and only one works at a time, so that imports are not measured and noise is shared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+warnings.filterwarnings("ignore")
+TANH64 = {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False}
+PPO_CASES: dict[str, tuple[str, int]] = {
+    "ppo_cartpole_32": ("CartPole-v1", 32),
+    "ppo_cartpole_1": ("CartPole-v1", 1),
+    "ppo_halfcheetah_norm": ("HalfCheetah-v5", 4),
+}
+
+
+def rllib_config(case: str) -> Any:
+    """The case as an RLlib config, for ours and for stock RLlib."""
+    from ray.rllib.algorithms.dqn import DQNConfig
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.algorithms.sac import SACConfig
+
+    from rltune.engine import normalise_observations
+
+    if case in PPO_CASES:
+        env, envs = PPO_CASES[case]
+        config = PPOConfig().training(
+            train_batch_size_per_learner=2048, minibatch_size=256, num_epochs=10, lr=3e-4, gamma=0.99,
+            lambda_=0.95, clip_param=0.2, grad_clip=0.5, use_kl_loss=False, vf_loss_coeff=0.5,
+        ).rl_module(model_config=dict(TANH64))  # fmt: skip
+        if case.endswith("norm"):
+            normalise_observations(config)
+    elif case == "dqn_cartpole":
+        env, envs = "CartPole-v1", 1
+        config = DQNConfig().training(
+            train_batch_size_per_learner=64, training_intensity=16, lr=1e-3, gamma=0.99, double_q=False,
+            dueling=False, num_steps_sampled_before_learning_starts=1000, target_network_update_freq=500,
+            replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 50_000}, grad_clip=10.0,
+        ).rl_module(model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "relu", "head_fcnet_hiddens": []})  # fmt: skip
+        config.env_runners(rollout_fragment_length=4)
+    else:
+        env, envs = "Pendulum-v1", 1
+        config = SACConfig().training(
+            train_batch_size_per_learner=256, actor_lr=3e-4, critic_lr=3e-4, alpha_lr=3e-4, tau=0.005,
+            num_steps_sampled_before_learning_starts=300, training_intensity=256,
+            replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 50_000},
+        ).rl_module(model_config={"fcnet_hiddens": [256, 256], "fcnet_activation": "relu", "head_fcnet_hiddens": []})  # fmt: skip
+        config.env_runners(rollout_fragment_length=1)
+    config.environment(env).env_runners(num_env_runners=0, num_envs_per_env_runner=envs)
+    return config.learners(num_learners=0).debugging(seed=0)
+
+
+def rllib_round(kind: str, case: str) -> Callable[[float], tuple[int, float]]:
+    """A function that trains for some seconds and returns steps and seconds."""
+    logging.disable(logging.WARNING)
+    from rltune.engine import build
+
+    config = rllib_config(case)
+    if kind == "rllib" and not case.startswith("ppo"):
+        # Stock RLlib spends about 0.1 s a step here: keep its iterations short enough to be timed.
+        config.reporting(min_sample_timesteps_per_iteration=50)
+    algorithm = build(config, "fast" if kind == "ours" else "rllib")
+    done = 0
+
+    def train() -> int:
+        nonlocal done
+        before, done = done, int(algorithm.train()["num_env_steps_sampled_lifetime"])
+        return done - before
+
+    while not case.startswith("ppo") and done < 1100:
+        train()
+    train()
+
+    def run(seconds: float) -> tuple[int, float]:
+        start, steps = time.perf_counter(), 0
+        while time.perf_counter() - start < seconds:
+            steps += train()
+        return steps, time.perf_counter() - start
+
+    return run
+
+
+def sb3_round(case: str) -> Callable[[float], tuple[int, float]]:
+    """The same with Stable-Baselines3, at equal settings."""
+    import gymnasium as gym
+    from stable_baselines3 import DQN, PPO, SAC
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+    from torch import nn
+
+    if case in PPO_CASES:
+        env, envs = PPO_CASES[case]
+        vec: Any = DummyVecEnv([lambda: gym.make(env)] * envs)
+        if case.endswith("norm"):
+            vec = VecNormalize(vec, norm_reward=False)
+        nets = {"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": nn.Tanh}
+        model: Any = PPO(
+            "MlpPolicy", vec, n_steps=2048 // envs, batch_size=256, n_epochs=10, policy_kwargs=nets
+        )
+        chunk = 2048
+    elif case == "dqn_cartpole":
+        model = DQN(
+            "MlpPolicy", gym.make("CartPole-v1"), batch_size=64, train_freq=4, gradient_steps=1, buffer_size=50_000,
+            learning_starts=1000, target_update_interval=500, policy_kwargs={"net_arch": [64, 64]}, learning_rate=1e-3,
+        )  # fmt: skip
+        chunk = 1000
+    else:
+        model = SAC(
+            "MlpPolicy", gym.make("Pendulum-v1"), batch_size=256, train_freq=1, gradient_steps=1, buffer_size=50_000,
+            learning_starts=300, policy_kwargs={"net_arch": [256, 256]},
+        )  # fmt: skip
+        chunk = 20
+
+    class Stop(BaseCallback):  # type: ignore[misc]
+        """Ends learn() at a deadline, so that one call covers a round."""
+
+        deadline = 0.0
+
+        def _on_step(self) -> bool:
+            return chunk == 2048 or time.perf_counter() < self.deadline
+
+    def run(seconds: float) -> tuple[int, float]:
+        start, before = time.perf_counter(), model.num_timesteps
+        while time.perf_counter() - start < seconds:
+            stop = Stop()
+            stop.deadline = start + seconds
+            model.learn(chunk if chunk == 2048 else 10**9, reset_num_timesteps=False, callback=stop)
+        return model.num_timesteps - before, time.perf_counter() - start
+
+    model.learn(2048 if chunk == 2048 else 1100 if chunk == 1000 else 400)
+    return run
+
+
+def main() -> None:
+    """Build the contender, then one round per line on stdin (the seconds)."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=["ours", "rllib", "sb3"])
+    parser.add_argument("case")
+    parser.add_argument("--site", help="another environment's packages, for MuJoCo")
+    arguments = parser.parse_args()
+    if arguments.site:
+        sys.path.append(arguments.site)
+    import torch
+
+    torch.set_num_threads(1)
+    kind, case = arguments.kind, arguments.case
+    run = sb3_round(case) if kind == "sb3" else rllib_round(kind, case)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        steps, seconds = run(float(line))
+        print(json.dumps({"steps": steps, "seconds": seconds}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Fixtures by class of test: fast tests ask for none of them, ray tests for ``ray_cluster``, slow ones train for real."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+
+def compose(root: str, *overrides: str) -> Any:
+    """What Hydra composes for a command and its overrides."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+
+    from rltune.config import RunConfig
+    from sweeps._command import conf_dir
+
+    ConfigStore.instance().store("base_run", RunConfig)
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return hydra_compose(root, list(overrides))
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """One local Ray of four logical CPUs and one logical GPU for all ray tests."""
+    from rltune.cluster import connected, prepare
+    from rltune.config import ClusterConfig
+
+    prepare()
+    with connected(ClusterConfig(num_cpus=4, num_gpus=1)):
+        yield
+
+
+@pytest.fixture()
+def request_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Settings for a sweep in a folder of its own, from overrides."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+    def make(*overrides: str) -> Any:
+        from rltune.config import from_mapping
+
+        return from_mapping(compose("run", f"output_dir={tmp_path / 'outputs'}", *overrides))
+
+    return make
+
+
+@pytest.fixture()
+def stream() -> io.StringIO:
+    """Where a test's console writes."""
+    return io.StringIO()
