@@ -31,6 +31,7 @@ def rllib_config(case: str) -> Any:
     from ray.rllib.algorithms.sac import SACConfig
 
     from rltune.engine import normalise_observations
+    from rltune.engine.critics import plain_critics
 
     if case in PPO_CASES:
         env, envs = PPO_CASES[case]
@@ -55,7 +56,9 @@ def rllib_config(case: str) -> Any:
             num_steps_sampled_before_learning_starts=300, training_intensity=256,
             replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 50_000},
         ).rl_module(model_config={"fcnet_hiddens": [256, 256], "fcnet_activation": "relu", "head_fcnet_hiddens": []})  # fmt: skip
-        config.env_runners(rollout_fragment_length=1)
+        plain_critics(config)
+        config.env_runners(rollout_fragment_length=1).reporting(min_time_s_per_iteration=0)
+        config.reporting(min_sample_timesteps_per_iteration=20)
     config.environment(env).env_runners(num_env_runners=0, num_envs_per_env_runner=envs)
     return config.learners(num_learners=0).debugging(seed=0)
 
@@ -77,7 +80,7 @@ def rllib_round(kind: str, case: str) -> Callable[[float], tuple[int, float]]:
         before, done = done, int(algorithm.train()["num_env_steps_sampled_lifetime"])
         return done - before
 
-    while not case.startswith("ppo") and done < 1100:
+    while not case.startswith("ppo") and done < (1100 if "dqn" in case else 400):
         train()
     train()
 

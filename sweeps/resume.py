@@ -17,20 +17,36 @@ class Budget:
 
 
 @dataclass
+class Study:
+    """The ledger's address, where its login is needed again."""
+
+    storage: str | None = None
+
+
+@dataclass
+class Tracking:
+    """MLflow's address, where its login is needed again."""
+
+    uri: str | None = None
+
+
+@dataclass
 class ResumeConfig:
     """The settings of conf/resume.yaml."""
 
     sweep: str = MISSING
     output_dir: str = MISSING
     budget: Budget = field(default_factory=Budget)
+    study: Study = field(default_factory=Study)
+    tracking: Tracking = field(default_factory=Tracking)
 
 
 def work(settings: DictConfig) -> int:
     """Resume the sweep."""
     from rltune.sweep import resume_sweep
 
-    budget = {str(key): value for key, value in settings.budget.items()}
-    return resume_sweep(settings.sweep, output_dir=settings.output_dir, budget=budget).exit_code
+    changes = {key: dict(settings[key]) for key in ("budget", "study", "tracking")}
+    return resume_sweep(settings.sweep, output_dir=settings.output_dir, changes=changes).exit_code
 
 
 if __name__ == "__main__":

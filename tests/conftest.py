@@ -1,4 +1,4 @@
-"""Fixtures by class of test: fast tests ask for none of them, ray tests for ``ray_cluster``, slow ones train for real."""
+"""Fixtures by class of test: fast ones ask for none, ray tests for ``ray_cluster``, slow ones train for real."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+# Ray's workers inherit the environment, not sys.path: they must find the toy too.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
 
 
 def compose(root: str, *overrides: str) -> Any:
@@ -38,7 +40,7 @@ def ray_cluster() -> Iterator[None]:
         yield
 
 
-@pytest.fixture()
+@pytest.fixture
 def request_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Settings for a sweep in a folder of its own, from overrides."""
     monkeypatch.chdir(tmp_path)
@@ -52,7 +54,7 @@ def request_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     return make
 
 
-@pytest.fixture()
+@pytest.fixture
 def stream() -> io.StringIO:
     """Where a test's console writes."""
     return io.StringIO()

@@ -17,7 +17,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from rltune import bundle
+from rltune import bundle, checkpoint
 
 NUM_OBSERVATIONS = 1000
 SMALL = {"fcnet_hiddens": [32, 32]}
@@ -281,20 +281,20 @@ def test_a_digest_changes_with_content_name_and_place(tmp_path):
     (folder / "sub").mkdir(parents=True)
     (folder / "x").write_text("1")
     (folder / "sub" / "y").write_text("2")
-    first = bundle.digest(folder)
+    first = checkpoint.digest(folder)
     assert len(first) == 64
-    assert bundle.digest(str(folder)) == first
+    assert checkpoint.digest(str(folder)) == first
     (folder / "x").write_text("3")
-    assert bundle.digest(folder) != first
+    assert checkpoint.digest(folder) != first
     (folder / "x").write_text("1")
     (folder / "sub" / "y").rename(folder / "y")
-    assert bundle.digest(folder) != first
+    assert checkpoint.digest(folder) != first
 
 
 def test_the_same_network_gives_the_same_files(cartpole, tmp_path):
     for name in "ab":
         bundle.write(cartpole.module, tmp_path / name, info={"seed": 1})
-    assert bundle.digest(tmp_path / "a") == bundle.digest(tmp_path / "b")
+    assert checkpoint.digest(tmp_path / "a") == checkpoint.digest(tmp_path / "b")
 
 
 def test_a_policy_acts_where_neither_ray_nor_gymnasium_nor_rltune_is_installed(pendulum):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rltune.runner import NonFiniteError, Progress
+from rltune.progress import NonFiniteError, Progress
 from rltune.trial import Trial
 
 STEP = 100  # environment steps an iteration
@@ -38,7 +38,9 @@ class ToyRunner:
         if self.params.get("fault") == "nan_return" and self.env_steps >= 500:
             value = math.nan
         episodes = self.env_steps // 10
-        return Progress(self.env_steps, episodes, value, value - 1, value + 1, 10.0, {"total_loss": 1.0 / self.env_steps})
+        return Progress(
+            self.env_steps, episodes, value, value - 1, value + 1, 10.0, {"total_loss": 1.0 / self.env_steps}
+        )
 
     def _misbehave(self, fault: Any) -> None:
         if fault == "raise" and self.env_steps == 500:

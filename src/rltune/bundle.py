@@ -8,7 +8,6 @@ attributes and class names (ray 2.60): ray is not imported here.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import nn
 
 from rltune.bundle_reader import FORMAT, LAYERS, Network, Policy, load
 
-__all__ = ["LAYERS", "Network", "Policy", "describe_space", "digest", "filter_stats", "load", "write"]
+__all__ = ["LAYERS", "Network", "Policy", "describe_space", "filter_stats", "load", "write"]
 
 # RLlib's containers whose forward pass is just their inner stack, and where that stack is (ray 2.60).
 _CONTAINERS = {
@@ -34,16 +33,7 @@ _SQUASHED_LOG_STD = (-20.0, 2.0)
 _ENTRY = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
-def digest(folder: str | Path) -> str:
-    """The sha256 (hex) over a folder's relative paths, in order, and their contents."""
-    total, root = hashlib.sha256(), Path(folder)
-    for path in sorted(p for p in root.rglob("*") if p.is_file()):
-        content = path.read_bytes()
-        # Lengths keep "ab" + "c" apart from "a" + "bc".
-        name = path.relative_to(root).as_posix().encode()
-        total.update(b"%d:%b%d:" % (len(name), name, len(content)))
-        total.update(content)
-    return total.hexdigest()
+
 
 
 def write(

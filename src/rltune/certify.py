@@ -6,6 +6,7 @@ tells the finalists apart. Runs in the driver.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,9 @@ class Finalist:
     @property
     def score(self) -> float:
         """What finalists are ranked by: the evaluation's mean, else the search's own objective."""
-        return self.evaluation.mean if self.evaluation else (self.entry.best or float("-inf"))
+        if self.evaluation is not None:
+            return self.evaluation.mean
+        return self.entry.best if self.entry.best is not None else -math.inf
 
 
 def finalists(sweep: Path, entries: Sequence[Entry]) -> list[Finalist]:

@@ -6,6 +6,7 @@ Layout: ``trials/<number>/best-<env_steps>`` and ``latest-<env_steps>``, each wi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -13,8 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from rltune.bundle import digest
 
 KEEP = 2  # the newest, and the one before it, which the ledger may still name
 KINDS = ("best", "latest")
@@ -63,13 +62,11 @@ def write(sweep: Path, number: int, kind: str, state: Mapping[str, Any], fill: C
     if target.exists():  # a trial that went back to an earlier checkpoint comes by here again
         shutil.rmtree(target)
     draft.rename(target)
-    for old in _sorted(home, kind)[:-KEEP]:
+    # By time, not by name: a trial that went back to an earlier state writes a lower number than those before it.
+    written = sorted(home.glob(f"{kind}-[0-9]*"), key=lambda path: path.stat().st_mtime_ns)
+    for old in written[:-KEEP]:
         shutil.rmtree(old, ignore_errors=True)
     return Record(str(target.relative_to(sweep)), int(state["env_steps"]), state["objective"], fingerprint)
-
-
-def _sorted(home: Path, kind: str) -> list[Path]:
-    return sorted(home.glob(f"{kind}-[0-9]*"))
 
 
 def valid(sweep: Path, record: Mapping[str, Any] | None) -> Path | None:
@@ -86,3 +83,15 @@ def read_state(folder: Path) -> dict[str, Any]:
     """What `write` was given as ``state``."""
     loaded: dict[str, Any] = json.loads((folder / "state.json").read_text())
     return loaded
+
+
+def digest(folder: str | Path) -> str:
+    """The sha256 (hex) over a folder's relative paths, in order, and their contents."""
+    total, root = hashlib.sha256(), Path(folder)
+    for path in sorted(p for p in root.rglob("*") if p.is_file()):
+        content = path.read_bytes()
+        # Lengths keep "ab" + "c" apart from "a" + "bc".
+        name = path.relative_to(root).as_posix().encode()
+        total.update(b"%d:%b%d:" % (len(name), name, len(content)))
+        total.update(content)
+    return total.hexdigest()

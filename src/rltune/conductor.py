@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,8 @@ from typing import Any, Self
 from ray import tune
 from ray.tune import CheckpointConfig, FailureConfig, PlacementGroupFactory, RunConfig, TuneConfig
 
-from rltune import certify, checkpoint, outcome, schedule, search
+from rltune import certify, checkpoint, outcome, rungs, samplers, schedule, search
+from rltune.address import redact, resolve_uri
 from rltune.certify import Finalist
 from rltune.config import to_yaml
 from rltune.console import Console
@@ -50,8 +52,8 @@ class Conductor:
         self.session, self.share = session, share
         self.config, self.plan = session.plan.config, session.plan
         arguments = self.config.scheduler
-        self.rungs = schedule.rungs(arguments.kind, arguments.args, self.config.budget.env_steps)
-        sampler = search.sampler(self.config.searcher.kind, self.config.searcher.args, self.config.seed)
+        self.rungs = rungs.rungs(arguments.kind, arguments.args, self.config.budget.env_steps)
+        sampler = samplers.sampler(self.config.searcher.kind, self.config.searcher.args, self.config.seed)
         url = storage_url(self.config.study.storage, session.folder)
         self.study = Study(url, session.name, sampler, create=not session.resumed)
         entries = self.study.entries()
@@ -79,7 +81,7 @@ class Conductor:
     ) -> None:
         """Leave no run RUNNING and no connection open, whatever happened."""
         self.console.stop()
-        self.tracker.close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED")
+        self.tracker.close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED", timeout_s=5.0)
         self.control.clear()
         self.study.close()
 
@@ -140,6 +142,8 @@ class Conductor:
         recorder.searcher = searcher
         trainable = tune.with_resources(self.session.trainable or Trial, PlacementGroupFactory(self.share.bundles))
         scratch = self.session.folder / ".tune"
+        # Tune would start a searcher's trials one after the other, each after the last one's process is up (Ray 2.60).
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(self.share.slots)
         tuner = tune.Tuner(
             trainable,
             tune_config=TuneConfig(
@@ -214,13 +218,14 @@ class Conductor:
         wall_s = self._earlier_s + time.monotonic() - self.session.began
         self.study.set_attribute("wall_s", wall_s)
         interrupted = self.control.signal is not None
-        status = "complete" if self.control.reason is None else "stopped"
-        status = "interrupted" if interrupted else status if winner else "failed"
-        code = outcome.EXIT_WINNER if winner else outcome.EXIT_NONE
+        trials = outcome.counts(entries)
+        failed = winner is None and not trials["interrupted"]
+        status = "interrupted" if interrupted else "failed" if failed else "stopped" if self.control.reason else "complete"
+        code = outcome.EXIT_NONE if failed else outcome.EXIT_WINNER
         return Outcome(
             name=self.session.name,
             status=status,
-            trials=outcome.counts(entries),
+            trials=trials,
             winner=outcome.winner_of(winner, self.session.folder),
             model=model,
             cost=outcome.cost(entries, self.config, self.share.slots, wall_s),
@@ -271,8 +276,9 @@ class Conductor:
             self.console.note(
                 f"{name}: version {before.version} stays champion ({theirs:.4g} against {winner.score:.4g})"
             )
-        uri = f"models:/{name}@champion" if better else registered.uri
-        return {"name": name, "version": registered.version, "uri": uri, "champion": better}
+        champion = registered.alias == "champion"
+        uri = f"models:/{name}@champion" if champion else registered.uri
+        return {"name": name, "version": registered.version, "uri": uri, "champion": champion}
 
     # -- where things are -----------------------------------------------------------------------------------------
 
@@ -295,9 +301,7 @@ class Conductor:
             self.study.note(number, mlflow_run_id=run_id)
 
     def _shown_uri(self) -> str | None:
-        from rltune.tracking import resolve_uri
-
-        return None if self.config.tracking.kind == "off" else resolve_uri(tracking_uri(self.config))
+        return None if self.config.tracking.kind == "off" else redact(resolve_uri(tracking_uri(self.config)))
 
     def _dir_override(self) -> str:
         root = self.session.folder.parent

@@ -7,6 +7,7 @@ line is answered at once. Runs in the driver.
 from __future__ import annotations
 
 import math
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any, cast
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from rltune.address import redact
 from rltune.errors import ConfigError, choices
 
 # The fluent methods of RLlib's AlgorithmConfig that an algo file may fill, one section each.
@@ -180,16 +182,18 @@ def from_mapping(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
             f"{error.full_key} has no value", "a value for every key", "set it on the command line"
         ) from None
     except OmegaConfBaseException as error:
+        known = [str(key) for key in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
+        allowed = choices(str(error.key), known) if str(error.key) not in known else "a value of the key's type"
         raise ConfigError(
-            str(error).splitlines()[0], "the keys of conf/run.yaml", "add --cfg job to see them"
+            f"{error.full_key}: {str(error).splitlines()[0]}", allowed, "add --cfg job to see all keys"
         ) from None
     check(config)
     return config
 
 
 def to_yaml(config: RunConfig) -> str:
-    """The settings as YAML, the form in which a sweep's folder and MLflow keep them."""
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+    """The settings as YAML, the form in which a sweep's folder and MLflow keep them; logins in URLs are left out."""
+    return redact(OmegaConf.to_yaml(OmegaConf.structured(config)))
 
 
 def check(config: RunConfig) -> None:
@@ -198,9 +202,11 @@ def check(config: RunConfig) -> None:
     Raises:
         ConfigError: Names the first key that is wrong, what is allowed and what to type.
     """
-    for key, value, low in _lower_bounds(config):
+    for key, value, low, usual in _lower_bounds(config):
         if value is not None and not (math.isfinite(value) and value >= low):
-            raise ConfigError(f"{key}={value} is out of range", f"{key} of at least {low}", f"{key}={max(low, 1)}")
+            raise ConfigError(f"{key}={value} is out of range", f"{key} of at least {low}", f"{key}={usual}")
+    if config.seed >= 2**32:
+        raise ConfigError(f"seed={config.seed} is out of range", "0 to 4294967295", "seed=0")
     if config.budget.reports > config.budget.env_steps:
         raise ConfigError(
             f"budget.reports={config.budget.reports} exceeds budget.env_steps={config.budget.env_steps}",
@@ -211,27 +217,30 @@ def check(config: RunConfig) -> None:
     _one_of("env.vectorize", config.env.vectorize, VECTORIZE)
     _one_of("tracking.kind", config.tracking.kind, ("local", "server", "off"))
     _check_algo(config.algo)
-    _check_name(config.name)
+    for key, name in (("name", config.name), ("env.name", config.env.name), ("algo.name", config.algo["name"])):
+        _check_name(key, name)
 
 
-def _lower_bounds(config: RunConfig) -> Iterator[tuple[str, float | None, float]]:
-    """Every bounded number: its key, its value, the least it may be."""
-    budget, resources = config.budget, config.resources
-    yield "budget.trials", budget.trials, 1
-    yield "budget.env_steps", budget.env_steps, 1
-    yield "budget.total_env_steps", budget.total_env_steps, 1
-    yield "budget.wall_time_s", budget.wall_time_s, 1
-    yield "budget.reports", budget.reports, 1
-    yield "replicates", config.replicates, 1
-    yield "seed", config.seed, 0
-    yield "resources.cpus_per_trial", resources.cpus_per_trial, 0.01
-    yield "resources.gpus_per_trial", resources.gpus_per_trial, 0
-    yield "resources.max_concurrent", resources.max_concurrent, 1
-    yield "checkpoint.every_s", config.checkpoint.every_s, 0
-    yield "failures.max_retries", config.failures.max_retries, 0
-    yield "failures.stop_after", config.failures.stop_after, 1
-    yield "confirm.top", config.confirm.top, 0
-    yield "confirm.episodes", config.confirm.episodes, 1
+def _lower_bounds(config: RunConfig) -> Iterator[tuple[str, float | None, float, float]]:
+    """Every bounded number: its key, its value, the least it may be, a usual value."""
+    budget, resources, cluster = config.budget, config.resources, config.cluster
+    yield "budget.trials", budget.trials, 1, 24
+    yield "budget.env_steps", budget.env_steps, 1, 100_000
+    yield "budget.total_env_steps", budget.total_env_steps, 1, 1_000_000
+    yield "budget.wall_time_s", budget.wall_time_s, 1, 3600
+    yield "budget.reports", budget.reports, 1, 20
+    yield "replicates", config.replicates, 1, 1
+    yield "seed", config.seed, 0, 0
+    yield "resources.cpus_per_trial", resources.cpus_per_trial, 0.01, 1
+    yield "resources.gpus_per_trial", resources.gpus_per_trial, 0, 0
+    yield "resources.max_concurrent", resources.max_concurrent, 1, 1
+    yield "cluster.num_cpus", cluster.num_cpus, 1, 2
+    yield "cluster.num_gpus", cluster.num_gpus, 0, 0
+    yield "checkpoint.every_s", config.checkpoint.every_s, 0, 30
+    yield "failures.max_retries", config.failures.max_retries, 0, 1
+    yield "failures.stop_after", config.failures.stop_after, 1, 5
+    yield "confirm.top", config.confirm.top, 0, 3
+    yield "confirm.episodes", config.confirm.episodes, 1, 100
 
 
 def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -257,9 +266,12 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
             raise ConfigError(f"algo.{key}={value} is no section", "a mapping of arguments", "see conf/algo/ppo.yaml")
 
 
-def _check_name(name: str | None) -> None:
-    if name is not None and (not name or name in (".", "..", "latest") or set(name) & set("/\\: \t\n")):
-        raise ConfigError(f"name={name!r} cannot name a folder", "letters, digits, - _ .", "name=my-sweep")
+def _check_name(key: str, name: str | None) -> None:
+    """Names become parts of folders, of database URLs and of registered models."""
+    if name is not None and (not re.fullmatch(r"[\w.-]+", name, re.ASCII) or name in (".", "..", "latest")):
+        raise ConfigError(
+            f"{key}={name!r} cannot name a folder", "letters, digits, - _ .", f"{key}=my-{key.split('.')[0]}"
+        )
 
 
 def new_name(config: RunConfig, now: datetime | None = None) -> str:

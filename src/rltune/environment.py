@@ -53,10 +53,17 @@ def make(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any,
         spec: What to build.
         kwargs: Further arguments of the environment, such as ``render_mode``.
     """
+    spec = spec_of(spec)
+    return _wrapped(_bare(spec, **kwargs), spec)
+
+
+def _bare(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     import gymnasium
 
-    spec = spec_of(spec)
-    env = gymnasium.make(spec.id, **{**spec.kwargs, **kwargs})
+    return gymnasium.make(spec.id, **{**spec.kwargs, **kwargs})
+
+
+def _wrapped(env: Any, spec: EnvSpec) -> Any:
     for wrap in wrappers_of(spec):
         env = wrap(env)
     return env
@@ -115,39 +122,65 @@ def check(spec: EnvSpec) -> None:
     Raises:
         ConfigError: With the nearest id, or the extra to install.
     """
+    module, _, _ = spec.id.rpartition(":")
+    if module:
+        _import_module(module, spec.id)
+    env = _checked_bare(spec)
+    try:
+        env = _wrapped(env, spec)
+    except ConfigError:
+        raise
+    except Exception as error:  # a wrapper raises whatever it likes
+        raise ConfigError(
+            f"env.wrappers of {spec.id}: {_named(error)}", "arguments that the wrappers take", "env.wrappers=[]"
+        ) from None
+    env.close()
+
+
+def _import_module(module: str, env_id: str) -> None:
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        package = module.split(".")[0].replace("_", "-")
+        raise ConfigError(
+            f"env.id={env_id}: module '{module}' cannot be imported ({error})",
+            "an installed package",
+            f"pip install {package}",
+        ) from None
+
+
+def _checked_bare(spec: EnvSpec) -> Any:
     import gymnasium
 
-    module, _, name = spec.id.rpartition(":")
-    if module:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            raise ConfigError(
-                f"env.id={spec.id}: module '{module}' cannot be imported ({error})",
-                "an installed package",
-                f"pip install {module}",
-            ) from None
     try:
-        env = make(spec)
+        return _bare(spec)
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(
             f"env.id={spec.id} needs a package: {error}", "its extra installed", _extra(spec.id)
         ) from None
-    except gymnasium.error.Error as error:
-        known = list(gymnasium.envs.registration.registry)
-        close = nearest(name, known)
+    except gymnasium.error.NamespaceNotFound as error:
+        fix = "pip install 'rltune[atari]'" if spec.id.startswith("ALE/") else "install the package that registers it"
         raise ConfigError(
-            f"env.id={spec.id}: {str(error).splitlines()[0]}",
+            f"env.id={spec.id}: {_named(error)}", "an installed package, or module:Name-v0", fix
+        ) from None
+    except gymnasium.error.UnregisteredEnv as error:
+        close = nearest(spec.id.rpartition(":")[2], gymnasium.envs.registration.registry)
+        raise ConfigError(
+            f"env.id={spec.id}: {_named(error)}",
             f"did you mean '{close}'?" if close else "a registered Gymnasium id, or module:Name-v0",
             f"env.id={close or 'CartPole-v1'}",
         ) from None
-    except TypeError as error:
+    except Exception as error:  # an environment raises whatever it likes
         raise ConfigError(
-            f"env.kwargs={dict(spec.kwargs)}: {error}",
+            f"env.id={spec.id} with env.kwargs={dict(spec.kwargs)}: {_named(error)}",
             "arguments that the environment takes",
             "env.kwargs={}",
         ) from None
-    env.close()
+
+
+def _named(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def _extra(env_id: str) -> str:

@@ -67,5 +67,7 @@ def choices(name: str, known: Iterable[str]) -> str:
     """Describe what is allowed instead of ``name``: the nearest name first, then all of them."""
     names = sorted(known)
     close = nearest(name, names)
-    listed = ", ".join(names) if names else "nothing"
+    if not names:
+        return "there is none yet"
+    listed = ", ".join(names)
     return f"did you mean '{close}'? known: {listed}" if close else f"one of: {listed}"

@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rltune.certify import Finalist
 from rltune.config import RunConfig
 from rltune.study import Entry
 from rltune.summary import Summary, TrialView
+
+if TYPE_CHECKING:
+    from rltune.certify import Finalist  # brings torch with it, which a list of sweeps need not wait for
 
 EXIT_WINNER, EXIT_NONE, EXIT_REQUEST = 0, 1, 2
 

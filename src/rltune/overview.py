@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
 
 from rltune.errors import RltuneError
 from rltune.outcome import counts, view
-from rltune.policy import Evaluation
 from rltune.study import Entry, open_study
 from rltune.summary import first_line, format_count, format_objective, format_params
 from rltune.sweep import find_sweep
+
+if TYPE_CHECKING:
+    from rltune.policy import Evaluation
 
 
 def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
@@ -47,7 +49,7 @@ def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
     if folders:
         out.print(table)
     else:
-        out.print(f"no sweeps in {root}; start one: python -m sweeps.run algo=ppo env=cartpole")
+        out.print(f"no sweeps in {root}; start one: python -m sweeps.run algo=ppo env=cartpole", soft_wrap=True)
 
 
 def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None) -> None:

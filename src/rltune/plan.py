@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rltune import algorithm, environment, space, tracking
+from rltune import address, algorithm, environment, rungs, samplers, space
 from rltune.algorithm import Build
 from rltune.cluster import machine_of
 from rltune.config import RunConfig
@@ -77,11 +77,13 @@ def make(config: RunConfig) -> Plan:
     machine = machine_of(config.cluster)
     if machine is not None:
         share(request, machine)
+    rungs.rungs(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
+    samplers.sampler(config.searcher.kind, config.searcher.args, config.seed)
     _check_writable(Path(config.output_dir).expanduser().absolute())
     spec = environment.spec_of(config.env)
     environment.check(spec)
     if config.tracking.kind != "off":
-        tracking.check(tracking_uri(config))
+        address.check(tracking_uri(config))
     warm, notes = _warm_starts(config, searched, defaults)
     build = Build(config.algo, spec, config.env.vectorize, config.resources.gpus_per_trial)
     return Plan(config, searched, build, warm, request, notes)
@@ -107,7 +109,13 @@ def _warm_starts(
         dropped = sorted(set(values) - names)
         if dropped:
             notes.append(f"warm start {number}: {', '.join(dropped)} not searched here, so left as set")
-        starts.append({name: value for name, value in values.items() if name in names})
+        kept = {name: value for name, value in values.items() if name in names}
+        inside = searched.encode(kept)
+        for dimension in searched.dimensions:
+            if dimension.name in kept and dimension.label not in inside:
+                shown = f"{dimension.name}={kept[dimension.name]}"
+                notes.append(f"warm start {number}: {shown} lies outside {dimension}, so it is drawn instead")
+        starts.append(kept)
     if names:
         starts.append({name: value for name, value in defaults.items() if name in names})
     return tuple(starts), tuple(notes)

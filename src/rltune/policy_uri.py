@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rltune.bundle import digest
+from rltune.checkpoint import digest
 from rltune.errors import PolicyError, choices
 
 FORMS = (

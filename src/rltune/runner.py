@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal
+
+import torch
 
 from rltune import bundle, engine
 from rltune.algorithm import Build, configure
+from rltune.environment import make
+from rltune.progress import NonFiniteError, Progress
 
 # RLlib's results hold some 400 keys, most of them constants of the config; these say how learning goes.
 LEARNER_STATISTICS = (
@@ -33,70 +36,6 @@ LEARNER_STATISTICS = (
 )
 
 
-class NonFiniteError(RuntimeError):
-    """A loss or a return became NaN or infinite: the trial cannot recover."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far one seed has come.
-
-    Attributes:
-        env_steps: Environment steps since the trial began.
-        episodes: Finished episodes since then.
-        return_mean: Over the last 100 finished episodes; NaN before the first.
-        return_min: Least of them.
-        return_max: Greatest of them.
-        episode_length_mean: In environment steps.
-        learner: Statistics of the last update, by name.
-    """
-
-    env_steps: int
-    episodes: int
-    return_mean: float = math.nan
-    return_min: float = math.nan
-    return_max: float = math.nan
-    episode_length_mean: float = math.nan
-    learner: Mapping[str, float] = field(default_factory=dict)
-
-
-    def after(self, before: Progress) -> Progress:
-        """This progress, with the returns known before while no further episode has ended.
-
-        A restored algorithm has lost the window over its last episodes.
-
-        Raises:
-            NonFiniteError: Episodes have ended, and their mean return is no number.
-        """
-        if math.isfinite(self.return_mean):
-            return self
-        if self.episodes > before.episodes:
-            raise NonFiniteError(f"non-finite numbers: return_mean={self.return_mean}")
-        return replace(
-            self,
-            return_mean=before.return_mean,
-            return_min=before.return_min,
-            return_max=before.return_max,
-            episode_length_mean=before.episode_length_mean,
-        )
-
-
-class Runner(Protocol):
-    """What a trial needs of the thing that it trains."""
-
-    def train(self) -> Progress:
-        """Train one iteration, the smallest step after which numbers are known."""
-
-    def save(self, folder: Path, info: Mapping[str, Any]) -> None:
-        """Write everything that is needed to go on, and the policy, into an empty folder."""
-
-    def restore(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
-
-    def stop(self) -> None:
-        """Free what it holds."""
-
-
 class RLlibRunner:
     """An RLlib algorithm behind the `Runner` interface.
 
@@ -105,10 +44,16 @@ class RLlibRunner:
         params: The sample's values.
         seed: This runner's own seed.
         kind: ``fast`` or ``rllib``, see `rltune.engine.build`.
+        threads: Torch threads of this process.
     """
 
-    def __init__(self, build: Build, params: Mapping[str, Any], seed: int, kind: str) -> None:
-        self._algorithm = engine.build(configure(build, params, seed), kind)
+    def __init__(self, build: Build, params: Mapping[str, Any], seed: int, kind: str, threads: int) -> None:
+        torch.set_num_threads(threads)  # torch takes every core by default, which slows each of several trials
+        self._config = configure(build, params, seed)
+        self._algorithm = engine.build(self._config, kind)
+        env = make(build.env)  # the spaces of the environment itself: connectors may change them before the network
+        self._observation_space = env.observation_space
+        env.close()
 
     def train(self) -> Progress:
         """Train one iteration.
@@ -131,9 +76,20 @@ class RLlibRunner:
         self._algorithm.save_to_path(folder / "algorithm")
         module = self._algorithm.get_module()
         try:
-            bundle.write(module, folder / "policy", info=dict(info), observation_stats=self._stats())
+            bundle.write(
+                module,
+                folder / "policy",
+                info=dict(info),
+                observation_stats=self._stats(),
+                observation_space=self._observation_space,
+                actions=self._actions(),
+            )
         except ValueError as error:
             (folder / "policy-missing.txt").write_text(f"{error}\n")
+
+    def _actions(self) -> Literal["normalize", "clip", "raw"]:
+        """How RLlib brings the network's actions into the environment's bounds."""
+        return "normalize" if self._config.normalize_actions else "clip" if self._config.clip_actions else "raw"
 
     def _stats(self) -> dict[str, Any] | None:
         """The running observation normalisation, where the algorithm keeps one."""

@@ -1,73 +1,12 @@
-"""Which trials go on: asynchronous successive halving on environment steps, rebuilt from the ledger at any time.
-
-`Rungs` is plain arithmetic; `AshaScheduler` lets Tune ask it. Runs in the driver.
-"""
+"""Lets Tune stop what the rungs would stop. Runs in the driver."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from rltune.errors import ConfigError, choices
-from rltune.study import Entry
-
-ARGUMENTS: Mapping[str, tuple[str, ...]] = {"asha": ("grace_fraction", "reduction_factor"), "none": ()}
-
-
-class Rungs:
-    """The rungs of asynchronous successive halving (Li et al. 2020, algorithm 2, its stopping variant).
-
-    A trial that reaches a rung goes on if it is among the best ``1/reduction_factor`` of all that were seen there;
-    the first ``reduction_factor - 1`` always do, since there is nothing to compare them with.
-
-    Args:
-        env_steps: A trial's whole budget.
-        grace_fraction: The first rung, as a fraction of it.
-        reduction_factor: How many times further the next rung lies, and how few go on.
-    """
-
-    def __init__(self, env_steps: int, grace_fraction: float, reduction_factor: float) -> None:
-        self.reduction_factor = reduction_factor
-        self.levels: list[int] = []
-        level = env_steps * grace_fraction
-        while level < env_steps:
-            self.levels.append(math.ceil(level))
-            level *= reduction_factor
-        self._seen: list[dict[int, float]] = [{} for _ in self.levels]
-
-    def report(self, number: int, env_steps: int, objective: float) -> int | None:
-        """Take note of a report.
-
-        Args:
-            number: The trial.
-            env_steps: Its environment steps.
-            objective: Its objective; NaN (no episode has ended yet) ranks below every number.
-
-        Returns:
-            The rung, in environment steps, at which the trial is to stop; None when it goes on.
-        """
-        for level, seen in zip(self.levels, self._seen, strict=True):
-            if env_steps < level or number in seen:
-                continue
-            seen[number] = objective if not math.isnan(objective) else -math.inf
-            if not self._goes_on(number, seen):
-                return level
-        return None
-
-    def _goes_on(self, number: int, seen: Mapping[int, float]) -> bool:
-        if len(seen) < self.reduction_factor:
-            return True
-        better = sum(value > seen[number] for value in seen.values())
-        return better < max(1, math.floor(len(seen) / self.reduction_factor))
-
-    def replay(self, entries: Iterable[Entry]) -> None:
-        """Fill the rungs from the ledger; which trials stood there does not depend on the order."""
-        for entry in entries:
-            for env_steps, objective in entry.reports.items():
-                self.report(entry.number, env_steps, objective)
+from rltune.rungs import Rungs
 
 
 class AshaScheduler(FIFOScheduler):
@@ -90,36 +29,3 @@ class AshaScheduler(FIFOScheduler):
             return str(TrialScheduler.CONTINUE)
         self.stopped[number] = level
         return str(TrialScheduler.STOP)
-
-
-def rungs(kind: str, args: Mapping[str, Any], env_steps: int) -> Rungs | None:
-    """The rungs that a scheduler file describes; None for no early stopping.
-
-    Raises:
-        ConfigError: The kind or an argument is unknown or out of range.
-    """
-    if kind not in ARGUMENTS:
-        raise ConfigError(f"scheduler.kind={kind} is unknown", choices(kind, ARGUMENTS), "scheduler=asha")
-    for name in args:
-        if name not in ARGUMENTS[kind]:
-            raise ConfigError(
-                f"scheduler.args.{name}={args[name]}: the {kind} scheduler has no such argument",
-                choices(name, ARGUMENTS[kind]),
-                f"correct or remove it: ~scheduler.args.{name}",
-            )
-    if kind == "none":
-        return None
-    grace, factor = float(args.get("grace_fraction", math.nan)), float(args.get("reduction_factor", math.nan))
-    if not 0 < grace <= 1:
-        raise ConfigError(
-            f"scheduler.args.grace_fraction={grace} is out of range",
-            "above 0, at most 1",
-            "scheduler.args.grace_fraction=0.1",
-        )
-    if not factor >= 2:
-        raise ConfigError(
-            f"scheduler.args.reduction_factor={factor} is out of range",
-            "at least 2",
-            "scheduler.args.reduction_factor=3",
-        )
-    return Rungs(env_steps, grace, factor)

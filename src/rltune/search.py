@@ -6,45 +6,13 @@ budget of trials is spent. Runs in the driver.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import optuna
 from ray.tune.search import Searcher
 
-from rltune.errors import ConfigError, choices
 from rltune.space import Space
 from rltune.study import Entry, Study
-
-SAMPLERS: Mapping[str, type[optuna.samplers.BaseSampler]] = {
-    "tpe": optuna.samplers.TPESampler,
-    "random": optuna.samplers.RandomSampler,
-}
-
-
-def sampler(kind: str, args: Mapping[str, Any], seed: int) -> optuna.samplers.BaseSampler:
-    """The sampler that a searcher file names.
-
-    Raises:
-        ConfigError: The kind or an argument is unknown, or its value is refused.
-    """
-    if kind not in SAMPLERS:
-        raise ConfigError(f"searcher.kind={kind} is unknown", choices(kind, SAMPLERS), "searcher=tpe")
-    known = [name for name in inspect.signature(SAMPLERS[kind]).parameters if name != "seed"]
-    for name in args:
-        if name not in known:
-            raise ConfigError(
-                f"searcher.args.{name}={args[name]}: the {kind} searcher has no such argument",
-                choices(name, known),
-                f"correct or remove it: ~searcher.args.{name}",
-            )
-    try:
-        return SAMPLERS[kind](seed=seed, **args)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"searcher.args={dict(args)}: {error}", "values that Optuna accepts", "~searcher.args"
-        ) from None
 
 
 class SearchPlan:
@@ -102,7 +70,7 @@ class LedgerSearcher(Searcher):
         if len(self._live) >= self._plan.slots:
             return None
         if self._unfinished:
-            entry = self._unfinished.pop(0)
+            entry = self._whole(self._unfinished.pop(0))
         elif self._study.num_trials < self._plan.num_trials:
             entry = self._new()
         elif self._live:
@@ -112,10 +80,23 @@ class LedgerSearcher(Searcher):
         self._live[trial_id] = entry.number
         return self._assign(entry)
 
+    def _whole(self, entry: Entry) -> Entry:
+        """A driver that was killed between the question and its notes left a trial without values and seeds."""
+        if "seeds" in entry.attributes:
+            return entry
+        raw = self._study.raw(entry.number)
+        if set(raw) != set(self._space.distributions()):  # not even asked: the next question takes it up
+            entry_number, raw = self._study.ask(self._space.distributions(), {})
+            assert entry_number == entry.number
+        return self._noted(entry.number, raw)
+
     def _new(self) -> Entry:
         asked = self._study.num_trials
         warm = self._plan.warm_starts[asked] if asked < len(self._plan.warm_starts) else {}
         number, raw = self._study.ask(self._space.distributions(), self._space.encode(warm))
+        return self._noted(number, raw)
+
+    def _noted(self, number: int, raw: Mapping[str, Any]) -> Entry:
         self._study.note(number, params=self._space.decode(raw), seeds=self._plan.seeds(number))
         return self._study.entry(number)
 

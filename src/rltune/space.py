@@ -95,7 +95,8 @@ class Dimension:
         if self.kind == "choice":
             raw: Any = _pack(value)
         elif self.kind == "one_minus_loguniform":
-            raw = 1.0 - value
+            # 1 - 0.95 is 0.05 plus a rounding error: an end of the range must count as inside it.
+            raw = next((end for end in self.args if math.isclose(1.0 - value, end, rel_tol=1e-9)), 1.0 - value)
         elif self.kind == "pow2":
             raw = math.log2(value)
         else:
@@ -202,6 +203,9 @@ def _dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
         raise ConfigError(f"{shown}: arguments must be above 0", rule.usage, fix)
     if args[0] > args[1] or (kind == "quniform" and args[2] <= 0):
         raise ConfigError(f"{shown}: the range is empty", "low <= high, step > 0", fix)
+    if kind == "quniform":  # Optuna rounds the upper end down to a multiple, with a warning at every question
+        low, high, step = args
+        args = (low, low + step * math.floor((high - low) / step + 1e-9), step)
     if kind == "pow2" and any(arg & (arg - 1) for arg in args):
         raise ConfigError(f"{shown}: not powers of two", rule.usage, f"space.{name}=[pow2,64,256]")
     return Dimension(name, kind, args)

@@ -19,6 +19,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import event
 
+from rltune.address import redact
 from rltune.errors import StudyError
 
 FINISHED = ("COMPLETE", "PRUNED", "FAIL")
@@ -94,7 +95,7 @@ class Study:
             ) from None
         except Exception as error:
             raise StudyError(
-                f"study.storage={hide_password(storage)} cannot be opened: {str(error).splitlines()[0]}",
+                f"study.storage={redact(storage)} cannot be opened: {redact(str(error).splitlines()[0])}",
                 "a readable Optuna storage",
                 "see study.storage in conf/run.yaml",
             ) from None
@@ -123,10 +124,13 @@ class Study:
         self._ids[trial.number] = trial._trial_id
         return trial.number, dict(trial.params)
 
+    def raw(self, number: int) -> dict[str, Any]:
+        """A trial's searched quantities by label; empty when it was never asked for."""
+        return dict(self._storage.get_trial(self._id(number)).params)
+
     def report(self, number: int, env_steps: int, objective: float) -> None:
-        """Keep one report; one that is not finite has no place in a curve and is left out."""
-        if math.isfinite(objective):
-            self._storage.set_trial_intermediate_value(self._id(number), env_steps, objective)
+        """Keep one report; NaN says that no episode had ended by then."""
+        self._storage.set_trial_intermediate_value(self._id(number), env_steps, objective)
 
     def note(self, number: int, **attributes: Any) -> None:
         """Set attributes of a trial."""
@@ -227,9 +231,3 @@ def open_study(folder: Path) -> Study:
     if configured is None and not (folder / "study.db").is_file():
         raise StudyError(f"{folder / 'study.db'} is missing", "the sweep's ledger", "python -m sweeps.list")
     return Study(storage_url(configured, folder), folder.name)
-
-
-def hide_password(url: str) -> str:
-    """A URL fit for a message."""
-    head, at, tail = url.rpartition("@")
-    return f"{head.split('://')[0]}://***@{tail}" if at else url

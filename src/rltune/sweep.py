@@ -12,7 +12,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -59,7 +59,7 @@ def resume_sweep(
     sweep: str,
     *,
     output_dir: str = "outputs",
-    budget: dict[str, Any] | None = None,
+    changes: Mapping[str, Any] | None = None,
     stream: TextIO | None = None,
     trainable: type | None = None,
 ) -> Outcome:
@@ -68,7 +68,8 @@ def resume_sweep(
     Args:
         sweep: Its name, or ``latest``.
         output_dir: The folder of all sweeps.
-        budget: New ``trials``, ``total_env_steps`` or ``wall_time_s``.
+        changes: What conf/resume.yaml lets change: ``{"budget": {"trials": 48}}``, a larger budget, or an address
+            whose login is not kept; None stands for no change.
         stream: Where the console writes.
         trainable: A replacement for `rltune.trial.Trial`, for tests.
 
@@ -78,9 +79,21 @@ def resume_sweep(
     began = time.monotonic()
     folder = find_sweep(sweep, output_dir)
     raw = OmegaConf.load(folder / "config.yaml")
-    overrides = {"budget": {key: value for key, value in (budget or {}).items() if value is not None}}
-    config = from_mapping(OmegaConf.merge(raw, overrides))  # type: ignore[arg-type]
+    config = from_mapping(OmegaConf.merge(raw, _without_none(changes or {})))  # type: ignore[arg-type]
+    for key, value in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
+        if value and "***" in value:
+            raise StudyError(
+                f"{key}={value}: the login is kept in no file, so it has to be given again",
+                "the whole address",
+                f"python -m sweeps.resume sweep={folder.name} {key}=...",
+            )
     return _conduct(Session(plan.make(config), folder.name, folder, True, began, stream, trainable))
+
+
+def _without_none(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes that were asked for, at any depth."""
+    nested = {key: _without_none(value) if isinstance(value, Mapping) else value for key, value in changes.items()}
+    return {key: value for key, value in nested.items() if value is not None and value != {}}
 
 
 def find_sweep(sweep: str, output_dir: str = "outputs") -> Path:

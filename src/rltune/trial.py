@@ -22,7 +22,7 @@ from ray import tune
 from rltune import checkpoint
 from rltune.algorithm import Build
 from rltune.environment import EnvSpec
-from rltune.runner import NonFiniteError, Progress, RLlibRunner, Runner
+from rltune.progress import NonFiniteError, Progress, Runner
 
 STOP_FILE = ".stop"  # in the sweep's folder: trials save their latest state and hand back
 MAX_STALLED = 50  # iterations without one environment step before a trial counts as hung
@@ -93,8 +93,10 @@ class Trial(tune.Trainable):
 
     def build_runner(self, seed: int) -> Runner:
         """What trains one seed; tests replace it."""
+        from rltune.runner import RLlibRunner  # brings RLlib and torch with it
+
         task = self._task
-        return RLlibRunner(task.algorithm(), task.params, seed, task.engine)
+        return RLlibRunner(task.algorithm(), task.params, seed, task.engine, task.threads)
 
     def _begin(self, config: Mapping[str, Any]) -> None:
         self._task = Assignment(**config["assignment"])
@@ -106,7 +108,6 @@ class Trial(tune.Trainable):
         self._guarded(self._build)
 
     def _build(self) -> None:
-        _set_threads(self._task.threads)
         self._runners = [self.build_runner(seed) for seed in self._task.seeds]
         self._progress = [Progress(0, 0) for _ in self._runners]
         folder = checkpoint.valid(Path(self._task.sweep), self._task.latest)
@@ -258,13 +259,6 @@ class Trial(tune.Trainable):
 def _seed_folder(folder: Path, place: int) -> Path:
     """The first seed's files stand in the checkpoint itself, the others' in folders of their own."""
     return folder if place == 0 else folder / f"seed-{place}"
-
-
-def _set_threads(threads: int) -> None:
-    """Torch takes every core by default, which slows each of several trials on one machine."""
-    import torch
-
-    torch.set_num_threads(threads)
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

@@ -9,13 +9,12 @@ Normalised observations are asked for with :func:`normalise_observations`, befor
 
 from __future__ import annotations
 
+import importlib
 import logging
 from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.algorithms.dqn import DQN
-from ray.rllib.algorithms.ppo import PPO
 
 from rltune.engine.envs import make_envs
 from rltune.engine.errors import NonFiniteError, UnsupportedError
@@ -29,17 +28,23 @@ KINDS = ("fast", "rllib")
 logger = logging.getLogger(__name__)
 
 
+FAST_CLASSES = {
+    "PPO": "rltune.engine.ppo:FastPPO",
+    "A2C": "rltune.engine.a2c:FastA2C",
+    "DQN": "rltune.engine.dqn:FastDQN",
+    "SAC": "rltune.engine.sac:FastSAC",
+}
+"""Our classes by the name of the one they replace; imported when first asked for."""
+
+
 def _fast_class(config: AlgorithmConfig) -> Any:
-    """Our subclass of the config's algorithm, or None. Imported only when asked for."""
-    if config.algo_class is PPO:
-        from rltune.engine.ppo import FastPPO
-
-        return FastPPO
-    if config.algo_class is DQN:
-        from rltune.engine.dqn import FastDQN
-
-        return FastDQN
-    return None
+    """Our subclass of the config's algorithm, or None for algorithms and subclasses that are not RLlib's."""
+    path = FAST_CLASSES.get(getattr(config.algo_class, "__name__", ""))
+    if path is None:
+        return None
+    module, name = path.split(":")
+    cls = getattr(importlib.import_module(module), name)
+    return cls if cls.stock_class is config.algo_class else None
 
 
 def unsupported(config: AlgorithmConfig) -> str | None:

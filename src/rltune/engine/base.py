@@ -19,6 +19,7 @@ from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.env import INPUT_ENV_SPACES
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils.debug.deterministic import update_global_seed_if_necessary
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from ray.tune import Trainable
 
 from rltune.engine.errors import NonFiniteError
@@ -60,6 +61,7 @@ class FastAlgorithm(StockCheckpoint):
         spaces = {INPUT_ENV_SPACES: (self.config.observation_space, self.config.action_space), **self.spaces}
         spec = self.config.get_multi_rl_module_spec(spaces=spaces, inference_only=False)
         self.learner_group = self.config.build_learner_group(rl_module_spec=spec)
+        self.device: torch.device = next(self.learner_module.parameters()).device
         self.episodes: deque[tuple[float, int]] = deque(maxlen=self.config.metrics_num_episodes_for_smoothing)
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.learner_stats: dict[str, Any] = {}
@@ -103,11 +105,6 @@ class FastAlgorithm(StockCheckpoint):
     def learner_module(self) -> Any:
         """The module that is trained."""
         return self.learner.module[DEFAULT_MODULE_ID].unwrapped()
-
-    @property
-    def device(self) -> torch.device:
-        """Where the learner's tensors lie."""
-        return next(self.learner_module.parameters()).device
 
     def publish_weights(self) -> None:
         """Give the local runner the learner's current weights.
@@ -210,10 +207,12 @@ class FastAlgorithm(StockCheckpoint):
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """RLlib's state, with the lifetime counters where stock RLlib looks for them."""
+        # Stock RLlib aggregates these from its env runners' loggers and refuses keys logged in any other way.
+        logger = MetricsLogger(root=False)
         for name, value in self.counters.items():
-            key = ("env_runners", name)
-            known = self.metrics.peek(key, default=0)
-            self.metrics.log_value(key, value - known, reduce="lifetime_sum")
+            known = self.metrics.peek(("env_runners", name), default=0)
+            logger.log_value(name, value - known, reduce="lifetime_sum")
+        self.metrics.aggregate([logger.reduce()], key="env_runners")
         state: dict[str, Any] = super().get_state(*args, **kwargs)
         state[ENGINE_STATE] = self.engine_state()
         return state

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from ray.rllib.algorithms.dqn import DQN
@@ -39,8 +40,9 @@ class GreedyRunner(TransitionRunner):
         schedule = self.module.epsilon_schedule
         epsilon = schedule._schedule.value(t=clock) if schedule.use_schedule else schedule.get_current_value()
         random = self._rng.random(len(best)) < epsilon
-        if random.any():
-            best[random] = self._rng.integers(0, self.actions.num_inputs, int(random.sum()))
+        count = np.count_nonzero(random)
+        if count:
+            best[random] = self._rng.integers(0, self.actions.num_inputs, count)
         return best
 
 

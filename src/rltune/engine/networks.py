@@ -96,11 +96,8 @@ class Stack:
                 )
             )
         self._inputs: list[Tensor] = []
-
-    @property
-    def flops(self) -> int:
+        self.flops = max((layer.weight.numel() for layer in self.layers), default=0)
         """Multiplications of the largest layer, per row."""
-        return max((layer.weight.numel() for layer in self.layers), default=0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Forward pass that remembers what :meth:`backward` needs. ``x`` [rows, inputs]."""

@@ -26,6 +26,7 @@ class MLPValues:
 
     def __init__(self, encoder: Stack, advantage: Stack, value: Stack | None) -> None:
         self.encoder, self.advantage, self.value = encoder, advantage, value
+        self._flops = max(encoder.flops, advantage.flops)
 
     def forward(self, obs: Tensor) -> Tensor:
         """Action values [rows, actions], ready for :meth:`backward`."""
@@ -54,12 +55,8 @@ class MLPValues:
 
     def best(self, obs: Array) -> Array:
         """The greedy actions for a few rows (CPU); the value head does not change them."""
-        stacks = (self.encoder, self.advantage)
-        if len(obs) * max(stack.flops for stack in stacks) <= NUMPY_FLOPS:
-            out = obs
-            for stack in stacks:
-                out = stack.infer_numpy(out)
-            return out.argmax(1)
+        if len(obs) * self._flops <= NUMPY_FLOPS:
+            return self.advantage.infer_numpy(self.encoder.infer_numpy(obs)).argmax(1)
         return self.advantage.infer(self.encoder.infer(torch.from_numpy(obs))).numpy().argmax(1)
 
 

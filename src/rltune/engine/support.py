@@ -71,8 +71,10 @@ def _default_connectors(config: Any) -> bool:
 
 
 def _plain_spec(spec: Any) -> bool:
-    """Whether a module spec only carries a model config."""
-    return getattr(spec, "module_class", True) is None and not getattr(spec, "load_state_path", None)
+    """Whether a module spec only carries a model config or our own catalog."""
+    catalog = getattr(spec, "catalog_class", None)
+    ours = catalog is None or catalog.__name__ == "ConcatSACCatalog"
+    return ours and getattr(spec, "module_class", True) is None and not getattr(spec, "load_state_path", None)
 
 
 def _model_setting(config: Any, name: str) -> Any:

@@ -90,7 +90,7 @@ class Packer:
         rows[:, size : 2 * size] = after.reshape(len(after), size)
         rows[:, -1] = self._discount
         rows[terminated, -1] = 0.0
-        return rows if ready.all() else rows[ready]
+        return rows if np.count_nonzero(ready) == len(rows) else rows[ready]
 
     def _window(self, obs: Array, actions: Array, rewards: Array, valid: Array) -> Array:
         """Shift the last n steps by one; which environments have n steps of one episode."""
@@ -164,7 +164,7 @@ class Stepper:
         self._returns += rewards
         self._lengths += valid
         over = self._over = np.logical_or(terminated, truncated)
-        if over.any():
+        if np.count_nonzero(over):  # cheaper than any()
             self._end_episodes(over)
         self._obs, self._after = self._after, self._obs
         return rows, int(np.count_nonzero(valid))

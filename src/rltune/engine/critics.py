@@ -1,0 +1,216 @@
+"""State-action value networks of RLlib's default SAC module, and a plain one with concatenated inputs."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from ray.rllib.algorithms.sac.sac_catalog import SACCatalog
+from ray.rllib.core.models.base import ENCODER_OUT
+from ray.rllib.core.models.torch.primitives import TorchMLP
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from torch import Tensor, nn
+
+from rltune.engine.errors import UnsupportedError
+from rltune.engine.networks import ACTIVATIONS, Stack, network_of, parse
+from rltune.engine.parameters import FlatParameters
+
+
+class ConcatEncoder(nn.Module):
+    """Observation and action side by side into one perceptron, as in Haarnoja et al. (2018) and SB3.
+
+    Args:
+        net: The perceptron.
+    """
+
+    def __init__(self, net: TorchMLP) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, inputs: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
+        """RLlib's encoder contract."""
+        return {ENCODER_OUT: self.net(torch.cat([inputs["obs"], inputs["actions"]], dim=-1))}
+
+
+class ConcatSACCatalog(SACCatalog):  # type: ignore[misc]
+    """RLlib's catalog with plain critics: ``fcnet_hiddens`` on the concatenated observation and action.
+
+    RLlib's default critic encodes both apart and fuses them with skip connections: ten times the work of
+    the plain one at 256x256. Chosen with :func:`plain_critics`, for the engine and stock RLlib alike.
+    """
+
+    def _build_qf_encoder_continuous(self, framework: str) -> ConcatEncoder:
+        settings = self._model_config_dict
+        net = TorchMLP(
+            input_dim=self.observation_space.shape[0] + self.action_space.shape[0],
+            hidden_layer_dims=settings["fcnet_hiddens"],
+            hidden_layer_activation=settings["fcnet_activation"],
+            hidden_layer_use_layernorm=settings.get("fcnet_use_layernorm", False),
+        )
+        return ConcatEncoder(net)
+
+
+def plain_critics(config: Any) -> Any:
+    """Give a SACConfig critics that take observation and action side by side; returns ``config``."""
+    return config.rl_module(rl_module_spec=RLModuleSpec(catalog_class=ConcatSACCatalog))
+
+
+class Critic(Protocol):
+    """A value network: of observation and action, or of the observation for each discrete action."""
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Values [rows, 1] ready for :meth:`backward`."""
+
+    def infer(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Values without a trace."""
+
+    def backward(self, grad: Tensor) -> None:
+        """Fill the parameters' gradient."""
+
+    def action_gradient(self, grad: Tensor) -> Tensor:
+        """The gradient by the action, leaving the parameters' alone."""
+
+
+class ConcatCritic:
+    """Plain critic.
+
+    Args:
+        stack: On the concatenated inputs.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack, self._actions = stack, 0
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Values [rows, 1]."""
+        self._actions = action.shape[1]
+        return self.stack.forward(torch.cat([obs, action], 1))
+
+    def infer(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Values without a trace."""
+        return self.stack.infer(torch.cat([obs, action], 1))
+
+    def backward(self, grad: Tensor) -> None:
+        """Fill the parameters' gradient."""
+        self.stack.backward(grad)
+
+    def action_gradient(self, grad: Tensor) -> Tensor:
+        """The gradient by the action."""
+        return self.stack.backward(grad, into_input=True, into_params=False)[:, -self._actions :]
+
+
+class DiscreteCritic:
+    """Values of all discrete actions from the observation; the action argument is not used.
+
+    Args:
+        stack: On the observation.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Values [rows, actions]."""
+        return self.stack.forward(obs)
+
+    def infer(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Values without a trace."""
+        return self.stack.infer(obs)
+
+    def backward(self, grad: Tensor) -> None:
+        """Fill the parameters' gradient."""
+        self.stack.backward(grad)
+
+    def action_gradient(self, grad: Tensor) -> Tensor:
+        """Not defined for discrete actions."""
+        raise NotImplementedError("discrete actions have no gradient")
+
+
+class FusionCritic:
+    """RLlib's ``TorchMultiStreamEncoder`` and head: two streams, then layers that also see both streams' ends.
+
+    Args:
+        action: Stream of the action.
+        obs: Stream of the observation.
+        fusion: The fusion layers and the encoder's output layer, one stack each.
+        head: From the encoder's output to the value.
+    """
+
+    def __init__(self, action: Stack, obs: Stack, fusion: list[Stack], head: Stack) -> None:
+        self.action, self.obs, self.fusion, self.head = action, obs, fusion, head
+        self._split = 0
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Values [rows, 1]."""
+        left = self.action.forward(action)
+        self._split = left.shape[1]
+        ends = out = torch.cat([left, self.obs.forward(obs)], 1)
+        for index, layer in enumerate(self.fusion):
+            out = layer.forward(out if index == 0 else torch.cat([out, ends], 1))
+        return self.head.forward(out)
+
+    def infer(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Values without a trace."""
+        ends = out = torch.cat([self.action.infer(action), self.obs.infer(obs)], 1)
+        for index, layer in enumerate(self.fusion):
+            out = layer.infer(out if index == 0 else torch.cat([out, ends], 1))
+        return self.head.infer(out)
+
+    def _ends_gradient(self, grad: Tensor, into_params: bool) -> Tensor:
+        """The gradient by the streams' ends, through head and fusion layers."""
+        grad = self.head.backward(grad, into_input=True, into_params=into_params)
+        ends: Tensor | None = None
+        for layer in reversed(self.fusion[1:]):
+            both = layer.backward(grad, into_input=True, into_params=into_params)
+            grad, part = both[:, : -self._width], both[:, -self._width :]
+            grad = grad.contiguous()
+            ends = part if ends is None else ends + part
+        if self.fusion:
+            grad = self.fusion[0].backward(grad, into_input=True, into_params=into_params)
+        return grad if ends is None else grad + ends
+
+    @property
+    def _width(self) -> int:
+        """Floats of both streams' ends."""
+        return self.fusion[0].layers[0].weight.shape[1]
+
+    def backward(self, grad: Tensor) -> None:
+        """Fill the parameters' gradient."""
+        ends = self._ends_gradient(grad, into_params=True)
+        self.action.backward(ends[:, : self._split])
+        self.obs.backward(ends[:, self._split :])
+
+    def action_gradient(self, grad: Tensor) -> Tensor:
+        """The gradient by the action."""
+        ends = self._ends_gradient(grad, into_params=False)
+        return self.action.backward(ends[:, : self._split], into_input=True, into_params=False)
+
+
+def critic(encoder: Any, head: Any, flat: FlatParameters | None, discrete: bool) -> Critic:
+    """The hand-written counterpart of RLlib's critic made of ``encoder`` and ``head``.
+
+    Raises:
+        UnsupportedError: For critics that are not perceptrons.
+    """
+    if hasattr(encoder, "base_encoders"):
+        return _fusion_critic(encoder, head, flat)
+    linears = parse(network_of(encoder), head.net)
+    if linears is None:
+        raise UnsupportedError("SAC networks other than perceptrons of tanh or relu")
+    stack = Stack(linears, flat)
+    return DiscreteCritic(stack) if discrete else ConcatCritic(stack)
+
+
+def _fusion_critic(encoder: Any, head: Any, flat: FlatParameters | None) -> FusionCritic:
+    streams = [parse(network_of(encoder.base_encoders[name])) for name in ("actions", "obs")]
+    tail = parse(head.net)
+    classes = [encoder.hidden_activation] * len(encoder.fusion_layers)
+    linears = list(encoder.fusion_layers)
+    if encoder.output_layer is not None:
+        linears.append(encoder.output_layer)
+        classes.append(encoder.output_activation)
+    known = all(cls in ACTIVATIONS or cls is nn.Identity for cls in classes)
+    if tail is None or None in streams or not known or not linears:
+        raise UnsupportedError("SAC networks other than perceptrons of tanh or relu")
+    fusion = [Stack([(x, ACTIVATIONS.get(cls))], flat) for x, cls in zip(linears, classes, strict=True)]
+    return FusionCritic(Stack(streams[0] or [], flat), Stack(streams[1] or [], flat), fusion, Stack(tail, flat))

@@ -1,0 +1,93 @@
+"""Tiny environments and configs with known answers, for the engine's tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+
+class CountEnv(gym.Env[Any, Any]):
+    """Counts its steps: observation [episode, step]; reward is the step; ends after ``length`` steps.
+
+    Args:
+        length: Of an episode.
+        truncate: End by truncation instead of termination.
+        reward: Instead of the step's number.
+    """
+
+    def __init__(self, length: int = 3, truncate: bool = False, reward: float | None = None) -> None:
+        self.observation_space = gym.spaces.Box(-1e6, 1e6, (2,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+        self.length, self.truncate, self.fixed = length, truncate, reward
+        self.episode, self.count = -1, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.episode, self.count = self.episode + 1, 0
+        return np.array([self.episode, 0], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        reward = float(self.count) if self.fixed is None else self.fixed
+        done = self.count == self.length
+        obs = np.array([self.episode, self.count], np.float32)
+        return obs, reward, done and not self.truncate, done and self.truncate, {}
+
+
+def make_count_env(config: Any) -> CountEnv:
+    return CountEnv(**{k: v for k, v in config.items() if k in ("length", "truncate", "reward")})
+
+
+def ppo_config(env: Any = "CartPole-v1", envs: int = 8, seed: int | None = 0, **training: Any) -> PPOConfig:
+    settings = {"train_batch_size_per_learner": 256, "minibatch_size": 64, "num_epochs": 2, "lr": 1e-3}
+    return (
+        PPOConfig()
+        .environment(env)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=envs)
+        .training(**(settings | training))
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16, 16], vf_share_layers=False))
+        .debugging(seed=seed)
+    )
+
+
+def dqn_config(env: Any = "CartPole-v1", envs: int = 1, seed: int | None = 0, **training: Any) -> DQNConfig:
+    settings: dict[str, Any] = {
+        "train_batch_size_per_learner": 16,
+        "num_steps_sampled_before_learning_starts": 64,
+        "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 2000},
+    }
+    return (
+        DQNConfig()
+        .environment(env)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=envs, rollout_fragment_length=4)
+        .training(**(settings | training))
+        .reporting(min_sample_timesteps_per_iteration=200)
+        .rl_module(model_config=DefaultModelConfig(fcnet_hiddens=[16, 16], head_fcnet_hiddens=[]))
+        .debugging(seed=seed)
+    )
+
+
+def sac_config(env: Any = "Pendulum-v1", envs: int = 1, seed: int | None = 0, **training: Any) -> SACConfig:
+    settings: dict[str, Any] = {
+        "train_batch_size_per_learner": 16,
+        "num_steps_sampled_before_learning_starts": 32,
+        "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 2000},
+    }
+    return (
+        SACConfig()
+        .environment(env)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=envs)
+        .training(**(settings | training))
+        .reporting(min_sample_timesteps_per_iteration=100, min_time_s_per_iteration=0)
+        .rl_module(model_config={"fcnet_hiddens": [16, 16], "fusionnet_hiddens": [16]})
+        .debugging(seed=seed)
+    )
+
+
+CONFIGS = {"PPO": ppo_config, "DQN": dqn_config, "SAC": sac_config}

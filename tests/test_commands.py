@@ -1,0 +1,116 @@
+"""The commands as they are typed: real processes in an empty folder, their exit codes and what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+from omegaconf import OmegaConf
+
+LATE = ("ray", "torch", "mlflow", "optuna")  # seconds each: nothing that a typo should wait for
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A command that was typed, and what came of it."""
+
+    code: int
+    out: str
+    err: str
+    loaded: frozenset[str]
+    left: tuple[str, ...]
+
+
+REFUSED = {
+    # what is typed: what is wrong, what is allowed, what to type next
+    "run algo=pp0": ("algo=pp0", "did you mean 'ppo'?", "sweeps.run --help"),
+    "run space.lrr=1": ("space.lrr=1", "did you mean 'lr'?", "space.lr"),
+    "run budget.env_steps=-5": ("budget.env_steps=-5", "at least 1", "budget.env_steps="),
+    "run resources.cpus_per_trial=4096": ("resources.cpus_per_trial=4096", "at most", "resources.cpus_per_trial="),
+    "run resources=gpu_fraction": ("resources.gpus_per_trial=0.25", "no GPU here", "resources=auto"),
+    "run env.id=NoSuchEnv-v0": ("env.id=NoSuchEnv-v0", "Gymnasium", "env.id="),
+    "run tracking=server tracking.uri=http://me:s3cret@127.0.0.1:9": (
+        "tracking.uri=http://***@127.0.0.1:9",
+        "cannot be reached",
+        "tracking=off",
+    ),
+    "resume sweep=nope": ("sweep=nope", "", "sweeps.list"),
+    "show sweep=nope": ("sweep=nope", "", "sweeps.list"),
+    "evaluate": ("policy has no value", "models:/<name>@champion", "policy=sweep:latest"),
+    "evaluate policy=sweep:nope": ("policy=sweep:nope", "", "sweeps.list"),
+}
+ANSWERED = ("run --help", "run --cfg job")
+SLOW = ("evaluate policy=sweep:nope",)  # what loads a policy needs torch
+
+
+def type_in(command: str, folder) -> Typed:
+    """Type ``python -m sweeps.<command>`` in an empty folder."""
+    folder.mkdir()
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_", "COV"))}
+    env |= {"CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    words = command.split()
+    arguments = [sys.executable, "-X", "importtime", "-m", f"sweeps.{words[0]}", *words[1:]]
+    done = subprocess.run(arguments, cwd=folder, env=env, capture_output=True, text=True, timeout=100, check=False)
+    lines = done.stderr.splitlines()
+    said = "\n".join(line for line in lines if not line.startswith("import time:"))
+    loaded = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+    left = tuple(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    return Typed(done.returncode, done.stdout, said, frozenset(loaded), left)
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory):
+    """All the commands of this file, two at a time."""
+    root = tmp_path_factory.mktemp("typed")
+    commands = [*REFUSED, *ANSWERED]
+    with ThreadPoolExecutor(2) as pool:
+        done = pool.map(lambda item: type_in(item[1], root / str(item[0])), enumerate(commands))
+        return dict(zip(commands, done, strict=True))
+
+
+@pytest.mark.parametrize("command", REFUSED)
+def test_a_wrong_request_ends_with_2_and_says_what_is_wrong_what_is_allowed_and_what_to_type(typed, command):
+    what, allowed, fix = REFUSED[command]
+    done = typed[command]
+    assert done.code == 2, done.err
+    parts = re.fullmatch(r"error: (.+)\n  allowed: (.+)\n  try:     (.+)\n?", done.err)
+    assert parts, f"three lines and no traceback, not:\n{done.err}"
+    assert parts[1].startswith(what)
+    assert allowed in done.err
+    assert fix in parts[3]
+    assert "s3cret" not in done.err + done.out
+    assert done.out == ""
+
+
+@pytest.mark.parametrize("command", [*REFUSED, *ANSWERED])
+def test_a_command_that_runs_no_sweep_leaves_nothing_behind(typed, command):
+    assert typed[command].left == ()
+
+
+@pytest.mark.parametrize("command", [command for command in REFUSED if command not in SLOW])
+def test_a_typo_is_answered_before_anything_heavy_is_loaded(typed, command):
+    assert sorted(typed[command].loaded & set(LATE)) == []
+
+
+def test_help_names_the_groups_with_their_choices_and_every_setting_with_its_comment(typed):
+    done = typed["run --help"]
+    assert done.code == 0
+    assert done.out.startswith("Usage: python -m sweeps.run algo=ppo env=cartpole")
+    assert re.search(r"^  algo +dqn, ppo", done.out, re.MULTILINE)
+    assert re.search(r"^  experiment +.*smoke", done.out, re.MULTILINE)
+    assert re.search(r"^  trials: 24 # .+", done.out, re.MULTILINE)
+    assert not typed["run --help"].loaded & {*LATE, "hydra"}
+
+
+def test_cfg_job_prints_the_composed_settings_and_runs_nothing(typed):
+    done = typed["run --cfg job"]
+    assert done.code == 0
+    settings = OmegaConf.create(done.out)
+    assert settings.algo.name == "ppo"
+    assert settings.env.id == "CartPole-v1"
+    assert settings.budget.trials == 24

@@ -1,0 +1,33 @@
+"""What a person reads when something is wrong."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from rltune.errors import ConfigError, PolicyError, ResourceError, RltuneError, StudyError, choices, nearest
+
+
+def test_an_error_is_printed_in_three_lines_what_is_wrong_what_is_allowed_what_to_type():
+    error = ConfigError("lrr=1 is unknown", "did you mean 'lr'?", "lr=1")
+    assert error.pretty() == "error: lrr=1 is unknown\n  allowed: did you mean 'lr'?\n  try:     lr=1"
+    assert RltuneError("it broke").pretty() == "error: it broke"
+
+
+@pytest.mark.parametrize("kind", [ConfigError, ResourceError, StudyError, PolicyError])
+def test_an_error_from_a_worker_arrives_whole(kind):
+    sent = pickle.loads(pickle.dumps(kind("what", "allowed", "fix")))
+    assert type(sent) is kind
+    assert isinstance(sent, RltuneError)
+    assert (sent.what, sent.allowed, sent.fix, str(sent)) == ("what", "allowed", "fix", "what\nallowed\nfix")
+
+
+def test_the_nearest_name_comes_first_and_then_all_that_there_are():
+    assert choices("pp0", ["ppo", "dqn"]) == "did you mean 'ppo'? known: dqn, ppo"
+    assert choices("zzz", ["ppo", "dqn"]) == "one of: dqn, ppo"
+    assert nearest("zzz", ["ppo", "dqn"]) is None
+
+
+def test_nothing_to_choose_from_is_said_as_a_person_would():
+    assert choices("zzz", []) == "there is none yet"
