@@ -107,9 +107,7 @@ def sb3_round(case: str) -> Callable[[float], tuple[int, float]]:
         if case.endswith("norm"):
             vec = VecNormalize(vec, norm_reward=False)
         nets = {"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": nn.Tanh}
-        model: Any = PPO(
-            "MlpPolicy", vec, n_steps=2048 // envs, batch_size=256, n_epochs=10, policy_kwargs=nets
-        )
+        model: Any = PPO("MlpPolicy", vec, n_steps=2048 // envs, batch_size=256, n_epochs=10, policy_kwargs=nets)
         chunk = 2048
     elif case == "dqn_cartpole":
         model = DQN(

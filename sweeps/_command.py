@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.errors import RltuneError, choices
+from rltune.errors import RltuneError, choices, nearest
 
 EXIT_REQUEST = 2
 
@@ -118,10 +118,15 @@ def _explain_key(what: str, cause: OmegaConfBaseException, help_line: str) -> Rl
     )
     if str(cause.key) in known:
         return RltuneError(f"{override}: {str(cause).splitlines()[0]}", "a value of the key's type", help_line)
-    above = str(cause.full_key).rpartition(".")[0]
-    fix = (
-        f"+{override} adds a key"
-        if above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env")
-        else help_line
-    )
+    close, above = nearest(str(cause.key), known), str(cause.full_key).rpartition(".")[0]
+    if close:
+        return RltuneError(f"{override}: no such key", choices(str(cause.key), known), _renamed(override, cause, close))
+    may_add = above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env")
+    fix = f"+{override} adds a key" if may_add else help_line
     return RltuneError(f"{override}: no such key", choices(str(cause.key), known), fix)
+
+
+def _renamed(override: str, cause: OmegaConfBaseException, close: str) -> str:
+    """The override with the key that was probably meant."""
+    above = str(cause.full_key).rpartition(".")[0]
+    return override.replace(str(cause.full_key), f"{above}.{close}" if above else close, 1)

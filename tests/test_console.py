@@ -132,9 +132,7 @@ def test_a_return_is_a_dash_until_an_episode_has_ended(make, clock, value):
 def test_the_terminal_shows_running_trials_with_steps_and_values_and_fits_eighty_columns(make, clock):
     console, out = make(Terminal())
     console.start()
-    console.trial_started(
-        0, {"lr": 0.00123, "rl_module.model_config.fcnet_hiddens": [256, 256], "x": "y" * 90}
-    )
+    console.trial_started(0, {"lr": 0.00123, "rl_module.model_config.fcnet_hiddens": [256, 256], "x": "y" * 90})
     console.trial_started(1, {"lr": 0.5})
     clock.now += 2
     console.report(0, 123.456, 45_000)
@@ -309,9 +307,7 @@ def test_without_an_active_environment_the_commands_name_the_one_that_ran(make, 
 
 def test_a_sweep_without_a_winner_offers_nothing_to_reuse(make, tmp_path):
     console, out = make()
-    console.summary(
-        make_summary(tmp_path, top=[], cost={}, counts={"total": 1, "failed": 1}, status="failed")
-    )
+    console.summary(make_summary(tmp_path, top=[], cost={}, counts={"total": 1, "failed": 1}, status="failed"))
     assert "no trial reported a return" in out.getvalue()
     assert "load_policy" not in out.getvalue()
     assert "sweeps.evaluate" not in out.getvalue()

@@ -18,9 +18,7 @@ def lock() -> dict[str, str]:
 
 
 def test_the_lock_has_names_and_public_versions_only_so_that_any_index_or_local_build_serves():
-    assert [
-        f"{name}=={version}" for name, version in lock().items() if not re.fullmatch(r"[\w.]+", version)
-    ] == []
+    assert [f"{name}=={version}" for name, version in lock().items() if not re.fullmatch(r"[\w.]+", version)] == []
     assert [name for name in lock() if name.startswith(("nvidia", "cuda", "triton"))] == []
 
 

@@ -22,8 +22,9 @@ ORDER = (
     ("engine",),
     ("runner",),
     ("trial",),
-    ("rungs", "samplers"),
+    ("samplers",),
     ("study",),
+    ("rungs",),
     ("search", "schedule"),
     ("summary", "spool"),
     ("runs",),
@@ -144,9 +145,7 @@ def circles(root: Path) -> list[str]:
     """Modules of one package that import each other, directly or on a detour, when they are loaded."""
     known = {m.dotted: m for m in modules(root)}
     needs = {
-        name: {
-            target for _, found in m.imports(top_level=True) for target in (found, found.rpartition(".")[0])
-        }
+        name: {target for _, found in m.imports(top_level=True) for target in (found, found.rpartition(".")[0])}
         & known.keys() - {name}
         for name, m in known.items()
     }
@@ -173,9 +172,7 @@ def misplaced_packages(root: Path) -> list[str]:
     for module in modules(root):
         for line, imported in module.imports():
             package = imported.split(".")[0]
-            allowed = (
-                module.is_command if package == "hydra" else module.name in ONLY.get(package, (module.name,))
-            )
+            allowed = module.is_command if package == "hydra" else module.name in ONLY.get(package, (module.name,))
             if not allowed:
                 owners = ", ".join(ONLY[package]) or "sweeps.*"
                 wrong.append(f"{module.path}:{line}: only {owners} may import {package}")
@@ -198,9 +195,7 @@ def oversized(root: Path) -> list[str]:
     wrong = []
     for module in modules(root):
         if (lines := len(module.source.splitlines())) > MAX_MODULE_LINES:
-            wrong.append(
-                f"{module.path}: {lines} lines, at most {MAX_MODULE_LINES}: split it by what it does"
-            )
+            wrong.append(f"{module.path}: {lines} lines, at most {MAX_MODULE_LINES}: split it by what it does")
         for function, bound in module.functions():
             where = f"{module.path}:{function.lineno}: {function.name}"
             lines = (function.end_lineno or function.lineno) - function.lineno + 1
@@ -214,9 +209,7 @@ def oversized(root: Path) -> list[str]:
                 *filter(None, [args.vararg, args.kwarg]),
             ]
             if len(names) - bound > MAX_PARAMETERS:
-                wrong.append(
-                    f"{where} has {len(names) - bound} parameters, at most {MAX_PARAMETERS}: pass an object"
-                )
+                wrong.append(f"{where} has {len(names) - bound} parameters, at most {MAX_PARAMETERS}: pass an object")
     return wrong
 
 

@@ -14,7 +14,8 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput
 
-from rltune import bundle, checkpoint, policy_uri
+from rltune import bundle, policy_uri
+from rltune.checkpoint import digest
 from rltune.errors import PolicyError
 from rltune.policy import Evaluation, evaluate, iqm, load_algorithm, load_policy, model_arguments
 
@@ -86,7 +87,7 @@ def outputs(tmp_path_factory, checkpoint):
                     "path": path,
                     "env_steps": 2048,
                     "objective": objective,
-                    "digest": checkpoint.digest(sweep / path),
+                    "digest": digest(sweep / path),
                 }
                 trial.set_user_attr("checkpoint", record)
             if trial.number == 3:

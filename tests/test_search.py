@@ -25,10 +25,12 @@ class Sweep:
 
     def __init__(self, path, budget=4, slots=2, warm=(), create=True, seed=0, space=SPACE):
         url = ledger.empty(path) if create else f"sqlite:///{path / 'study.db'}"
-        self.study = Study(url, "s", sampler("random", {}, seed), create=create)
+        self.study = Study(url, "s", create=create)
         unfinished = [entry for entry in self.study.entries() if entry.state == "RUNNING"]
         self.stopping = False
-        plan = SearchPlan(budget, slots, warm, unfinished, seeds)
+        plan = SearchPlan(
+            budget, slots, warm, unfinished, seeds, lambda number: sampler("random", {}, 1000 * seed + number)
+        )
         assign = lambda entry: {"number": entry.number, **entry.params}  # noqa: E731
         self.searcher = LedgerSearcher(self.study, space, plan, assign, lambda: self.stopping)
         self._ids = iter(range(1000))

@@ -160,7 +160,7 @@ def test_a_space_without_anything_to_search_has_one_configuration():
 def test_the_corners_bring_every_end_together_with_every_opposite_end():
     ranges = {"a": ["randint", 1, 2], "b": ["randint", 3, 4], "c": ["choice", "x", "y", "z"]}
     corners = parse({**ranges, "lr": 0.1}).corners()
-    assert len(corners) == 2 * len(ranges) + 2
+    assert len(corners) == 2 * len(ranges) + 2 + 1  # and the middle value of the choice, once
     assert all(corner["lr"] == 0.1 for corner in corners)
     ends = {"a": (1, 2), "b": (3, 4), "c": ("x", "z")}
     for one in ends:

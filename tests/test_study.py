@@ -16,7 +16,6 @@ from rltune.study import Entry, Study, open_study, storage_url
 SPACE = parse(
     {"lr": ["loguniform", 1e-5, 1e-2], "batch": ["pow2", 64, 256], "gamma": ["one_minus_loguniform", 0.01, 0.1]}
 )
-SAMPLER = optuna.samplers.RandomSampler(seed=0)
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def url(tmp_path):
 
 @pytest.fixture
 def study(url):
-    made = Study(url, "sweep", SAMPLER, create=True)
+    made = Study(url, "sweep", create=True)
     yield made
     made.close()
 
@@ -85,7 +84,7 @@ def test_a_reopened_study_goes_on_with_the_next_number(study, url):
     for _ in range(3):
         ask(study)
     study.close()
-    again = Study(url, "sweep", SAMPLER)
+    again = Study(url, "sweep")
     assert again.num_trials == 3
     assert ask(again)[0] == 3
     again.report(1, 50, 2.0)

@@ -1,6 +1,6 @@
 """A toy trial with a known curve: search, stopping, crash and resume come out exact, in milliseconds.
 
-The objective is ``quality * env_steps / 1000`` up to noise-free precision; ``fault`` makes a trial misbehave on purpose.
+The objective is ``quality * env_steps / 1000``; ``fault`` makes a trial misbehave on purpose.
 """
 
 from __future__ import annotations

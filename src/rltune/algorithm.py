@@ -213,18 +213,26 @@ def preflight(build: Build, space: Space) -> None:
     Raises:
         ConfigError: With the corner's values and RLlib's own message.
     """
-    corners = space.corners()
-    for corner in corners:
+    networks: dict[str, AlgorithmConfig] = {}
+    for corner in space.corners():
         config = configure(build, corner, seed=0)
+        networks.setdefault(str(config.model_config), config)
         try:
             config.validate()
         except (ValueError, AssertionError, NotImplementedError) as error:
             raise ConfigError(
                 f"algo '{build.algo['name']}' cannot be configured with {_short(corner)}: {_first_line(error)}",
                 "values that RLlib accepts at every corner of the space",
-                "narrow the space, such as space.minibatch_size=[pow2,64,128]",
+                f"narrow the space: {_example(space)}",
             ) from None
-    _build_module(configure(build, corners[0], seed=0), build)
+    for config in networks.values():
+        _build_module(config, build)
+
+
+def _example(space: Space) -> str:
+    """How one parameter of this space is fixed, as a thing to type."""
+    dimension = next(iter(space.dimensions), None)
+    return f"space.{dimension.name}={dimension.ends()[0]}" if dimension else "change the algo's values"
 
 
 def _build_module(config: AlgorithmConfig, build: Build) -> None:

@@ -33,9 +33,6 @@ _SQUASHED_LOG_STD = (-20.0, 2.0)
 _ENTRY = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
-
-
-
 def write(
     module: Any,
     folder: str | Path,

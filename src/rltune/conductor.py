@@ -21,7 +21,7 @@ from typing import Any, Self
 from ray import tune
 from ray.tune import CheckpointConfig, FailureConfig, PlacementGroupFactory, RunConfig, TuneConfig
 
-from rltune import certify, checkpoint, outcome, rungs, samplers, schedule, search
+from rltune import certify, checkpoint, outcome, rungs, schedule, search
 from rltune.address import redact, resolve_uri
 from rltune.certify import Finalist
 from rltune.config import to_yaml
@@ -53,9 +53,8 @@ class Conductor:
         self.config, self.plan = session.plan.config, session.plan
         arguments = self.config.scheduler
         self.rungs = rungs.rungs(arguments.kind, arguments.args, self.config.budget.env_steps)
-        sampler = samplers.sampler(self.config.searcher.kind, self.config.searcher.args, self.config.seed)
         url = storage_url(self.config.study.storage, session.folder)
-        self.study = Study(url, session.name, sampler, create=not session.resumed)
+        self.study = Study(url, session.name, create=not session.resumed)
         entries = self.study.entries()
         spent = self.config.replicates * sum(entry.env_steps for entry in entries)
         self.control = Control(session.folder, self.config, spent)
@@ -137,6 +136,7 @@ class Conductor:
             self.plan.warm_starts,
             self.unfinished,
             self.plan.seeds,
+            self.plan.sampler,
         )
         searcher = search.LedgerSearcher(self.study, self.plan.space, wanted, self._assign, self.control.asked)
         recorder.searcher = searcher
@@ -220,7 +220,9 @@ class Conductor:
         interrupted = self.control.signal is not None
         trials = outcome.counts(entries)
         failed = winner is None and not trials["interrupted"]
-        status = "interrupted" if interrupted else "failed" if failed else "stopped" if self.control.reason else "complete"
+        status = (
+            "interrupted" if interrupted else "failed" if failed else "stopped" if self.control.reason else "complete"
+        )
         code = outcome.EXIT_NONE if failed else outcome.EXIT_WINNER
         return Outcome(
             name=self.session.name,

@@ -15,11 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+import yaml
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from rltune.address import redact
-from rltune.errors import ConfigError, choices
+from rltune.errors import ConfigError, StudyError, choices
 
 # The fluent methods of RLlib's AlgorithmConfig that an algo file may fill, one section each.
 SECTIONS = (
@@ -189,6 +190,25 @@ def from_mapping(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
         ) from None
     check(config)
     return config
+
+
+def read_settings(folder: Path) -> DictConfig:
+    """What a sweep was asked to do, from its folder.
+
+    Raises:
+        StudyError: The file is missing or damaged.
+    """
+    path = folder / "config.yaml"
+    try:
+        loaded = OmegaConf.load(path)
+    except (OSError, OmegaConfBaseException, yaml.YAMLError) as error:
+        why = str(error).splitlines()[0]
+        raise StudyError(
+            f"{path} cannot be read: {why}", "the sweep's settings as YAML", "python -m sweeps.list"
+        ) from None
+    if not isinstance(loaded, DictConfig) or not loaded:
+        raise StudyError(f"{path} holds no settings", "the sweep's settings as YAML", "python -m sweeps.list")
+    return loaded
 
 
 def to_yaml(config: RunConfig) -> str:

@@ -122,7 +122,11 @@ def check(spec: EnvSpec) -> None:
     Raises:
         ConfigError: With the nearest id, or the extra to install.
     """
-    module, _, _ = spec.id.rpartition(":")
+    module, colon, _ = spec.id.rpartition(":")
+    if colon and not module:
+        raise ConfigError(
+            f"env.id={spec.id} names no module before its colon", "Name-v0 or module:Name-v0", "env.id=CartPole-v1"
+        )
     if module:
         _import_module(module, spec.id)
     env = _checked_bare(spec)
@@ -163,7 +167,7 @@ def _checked_bare(spec: EnvSpec) -> Any:
         raise ConfigError(
             f"env.id={spec.id}: {_named(error)}", "an installed package, or module:Name-v0", fix
         ) from None
-    except gymnasium.error.UnregisteredEnv as error:
+    except gymnasium.error.Error as error:  # unknown, or no id at all
         close = nearest(spec.id.rpartition(":")[2], gymnasium.envs.registration.registry)
         raise ConfigError(
             f"env.id={spec.id}: {_named(error)}",

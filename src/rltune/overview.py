@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -10,22 +11,25 @@ from rich.console import Console
 from rich.table import Table
 
 from rltune.errors import RltuneError
-from rltune.outcome import counts, view
-from rltune.study import Entry, open_study
 from rltune.summary import first_line, format_count, format_objective, format_params
 from rltune.sweep import find_sweep
 
 if TYPE_CHECKING:
     from rltune.policy import Evaluation
+    from rltune.study import Entry
 
 
 def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
     """Print one line a sweep, the newest last; a ledger that cannot be read is named, not hidden."""
+    from rltune.outcome import counts  # brings Optuna with it
+    from rltune.study import open_study
+
     root = Path(output_dir).expanduser().absolute()
-    folders = sorted((path.parent for path in root.glob("*/config.yaml")), key=lambda path: path.stat().st_mtime)
+    configs = sorted(root.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime)
+    folders = [path.parent for path in configs]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("sweep", "status", "trials", "done/stopped/failed", "env steps", "best"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, no_wrap=heading != "status", overflow="fold")
     for folder in folders:
         try:
             study = open_study(folder)
@@ -33,7 +37,7 @@ def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
             table.add_row(folder.name, f"unreadable: {first_line(error.what)}")
             continue
         entries, number = study.entries(), counts(study.entries())
-        best = max((entry.best for entry in entries if entry.best is not None), default=None)
+        best = max((e.best for e in entries if e.best is not None and e.state != "FAIL"), default=None)
         ended = f"{number['complete']}/{number['pruned']}/{number['failed']}"
         steps = format_count(sum(entry.env_steps for entry in entries))
         table.add_row(
@@ -45,7 +49,7 @@ def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
             format_objective(best),
         )
         study.close()
-    out = Console(file=stream, highlight=False)
+    out = _console(stream)
     if folders:
         out.print(table)
     else:
@@ -59,9 +63,11 @@ def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None) -> Non
         StudyError: There is no such sweep.
     """
     folder = find_sweep(sweep, output_dir)
+    from rltune.study import open_study  # brings Optuna with it, which a wrong name need not wait for
+
     study = open_study(folder)
     entries = sorted(study.entries(), key=lambda entry: -(entry.best if entry.best is not None else float("-inf")))
-    out = Console(file=stream, highlight=False)
+    out = _console(stream)
     out.print(f"{folder.name}: {study.attribute('status', '?')}, {folder}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("trial", "state", "best", "env steps", "values", "why it ended"):
@@ -90,12 +96,17 @@ def show_evaluation(uri: str, info: Mapping[str, Any], result: Evaluation, strea
     table.add_row("IQM", f"{result.iqm:.2f}")
     table.add_row("least, greatest", f"{result.min:.2f}, {result.max:.2f}")
     table.add_row("episode length", f"{sum(result.lengths) / len(result.lengths):.1f} steps")
-    Console(file=stream, highlight=False, soft_wrap=True).print(table)
+    _console(stream).print(table)
+
+
+def _console(stream: TextIO | None) -> Console:
+    """A console as wide as the terminal; wide where there is none, so that a pipe gets whole lines."""
+    watched = (stream or sys.stdout).isatty()
+    return Console(file=stream, highlight=False, width=None if watched else 200)
 
 
 def _row(entry: Entry) -> tuple[str, ...]:
-    shown = view(entry)
-    reason = first_line(shown.reason or "")
+    reason = first_line(entry.attributes.get("stop_reason") or "")
     return (
         str(entry.number),
         entry.state.lower(),

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rltune import address, algorithm, environment, rungs, samplers, space
 from rltune.algorithm import Build
@@ -18,6 +18,9 @@ from rltune.config import RunConfig
 from rltune.errors import ConfigError
 from rltune.resources import Machine, Request, Share, share
 from rltune.space import Space
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,13 @@ class Plan:
         sequence = np.random.SeedSequence([self.config.seed, number])
         return [int(seed) & 0x7FFFFFFF for seed in sequence.generate_state(self.config.replicates)]
 
+    def sampler(self, number: int) -> BaseSampler:
+        """What proposes a trial, seeded from the sweep's seed and the trial's number."""
+        import numpy as np
+
+        seed = int(np.random.SeedSequence([self.config.seed, number, 1]).generate_state(1)[0])
+        return samplers.sampler(self.config.searcher.kind, self.config.searcher.args, seed)
+
     def assignment_build(self) -> dict[str, Any]:
         """`build` as plain values, for the workers."""
         build = self.build
@@ -78,12 +88,12 @@ def make(config: RunConfig) -> Plan:
     if machine is not None:
         share(request, machine)
     rungs.rungs(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
-    samplers.sampler(config.searcher.kind, config.searcher.args, config.seed)
     _check_writable(Path(config.output_dir).expanduser().absolute())
     spec = environment.spec_of(config.env)
     environment.check(spec)
     if config.tracking.kind != "off":
         address.check(tracking_uri(config))
+    samplers.sampler(config.searcher.kind, config.searcher.args, config.seed)
     warm, notes = _warm_starts(config, searched, defaults)
     build = Build(config.algo, spec, config.env.vectorize, config.resources.gpus_per_trial)
     return Plan(config, searched, build, warm, request, notes)

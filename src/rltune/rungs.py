@@ -38,7 +38,7 @@ class Rungs:
         self.levels: list[int] = []
         level = env_steps * grace_fraction
         while level < env_steps:
-            self.levels.append(math.ceil(level))
+            self.levels.append(math.ceil(level - 1e-9 * env_steps))  # 0.07 * 100 is a little more than 7
             level *= reduction_factor
         self._seen: list[dict[int, float]] = [{} for _ in self.levels]
 
@@ -92,17 +92,22 @@ def rungs(kind: str, args: Mapping[str, Any], env_steps: int) -> Rungs | None:
             )
     if kind == "none":
         return None
-    grace, factor = float(args.get("grace_fraction", math.nan)), float(args.get("reduction_factor", math.nan))
+    grace, factor = (_number(args.get(name)) for name in ARGUMENTS["asha"])
     if not 0 < grace <= 1:
         raise ConfigError(
-            f"scheduler.args.grace_fraction={grace} is out of range",
+            f"scheduler.args.grace_fraction={args.get('grace_fraction')} is out of range",
             "above 0, at most 1",
             "scheduler.args.grace_fraction=0.1",
         )
     if not factor >= 2:
         raise ConfigError(
-            f"scheduler.args.reduction_factor={factor} is out of range",
+            f"scheduler.args.reduction_factor={args.get('reduction_factor')} is out of range",
             "at least 2",
             "scheduler.args.reduction_factor=3",
         )
     return Rungs(env_steps, grace, factor)
+
+
+def _number(value: Any) -> float:
+    """The value as a number; NaN, which no range holds, when it is none."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

@@ -1,22 +1,23 @@
-"""Which of Optuna's samplers proposes trials, by the name and arguments of a searcher file. Runs in the driver."""
+"""Which of Optuna's samplers proposes trials, by the name and arguments of a searcher file. Runs in the driver.
+
+Optuna is imported inside the function, so that a typing error on the command line need not wait for it.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any
-
-import optuna
+from typing import TYPE_CHECKING, Any
 
 from rltune.errors import ConfigError, choices
 
-SAMPLERS: Mapping[str, type[optuna.samplers.BaseSampler]] = {
-    "tpe": optuna.samplers.TPESampler,
-    "random": optuna.samplers.RandomSampler,
-}
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+SAMPLERS: Mapping[str, str] = {"tpe": "TPESampler", "random": "RandomSampler"}
 
 
-def sampler(kind: str, args: Mapping[str, Any], seed: int) -> optuna.samplers.BaseSampler:
+def sampler(kind: str, args: Mapping[str, Any], seed: int) -> BaseSampler:
     """The sampler that a searcher file names.
 
     Raises:
@@ -24,7 +25,10 @@ def sampler(kind: str, args: Mapping[str, Any], seed: int) -> optuna.samplers.Ba
     """
     if kind not in SAMPLERS:
         raise ConfigError(f"searcher.kind={kind} is unknown", choices(kind, SAMPLERS), "searcher=tpe")
-    known = [name for name in inspect.signature(SAMPLERS[kind]).parameters if name != "seed"]
+    import optuna
+
+    cls = getattr(optuna.samplers, SAMPLERS[kind])
+    known = [name for name in inspect.signature(cls).parameters if name != "seed"]
     for name in args:
         if name not in known:
             raise ConfigError(
@@ -33,8 +37,22 @@ def sampler(kind: str, args: Mapping[str, Any], seed: int) -> optuna.samplers.Ba
                 f"correct or remove it: ~searcher.args.{name}",
             )
     try:
-        return SAMPLERS[kind](seed=seed, **args)
-    except (TypeError, ValueError) as error:
+        _dry_run(cls(seed=seed, **args))
+        made: BaseSampler = cls(seed=seed, **args)
+        return made
+    except (TypeError, ValueError, AssertionError) as error:
         raise ConfigError(
             f"searcher.args={dict(args)}: {error}", "values that Optuna accepts", "~searcher.args"
         ) from None
+
+
+def _dry_run(made: BaseSampler) -> None:
+    """Optuna looks at some arguments only when it proposes."""
+    import optuna
+
+    level = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        optuna.create_study(sampler=made).ask({"x": optuna.distributions.FloatDistribution(0.0, 1.0)})
+    finally:
+        optuna.logging.set_verbosity(level)

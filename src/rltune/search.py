@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from optuna.samplers import BaseSampler
 from ray.tune.search import Searcher
 
 from rltune.space import Space
@@ -24,6 +25,7 @@ class SearchPlan:
         warm_starts: Values by name for the first trials.
         unfinished: Trials to continue.
         seeds: A trial's seeds from its number.
+        sampler: What proposes a trial, from its number: a resumed sweep proposes what an unbroken one would have.
     """
 
     def __init__(
@@ -33,9 +35,11 @@ class SearchPlan:
         warm_starts: Sequence[Mapping[str, Any]],
         unfinished: Sequence[Entry],
         seeds: Callable[[int], list[int]],
+        sampler: Callable[[int], BaseSampler],
     ) -> None:
         self.num_trials, self.slots, self.warm_starts = num_trials, slots, list(warm_starts)
         self.unfinished, self.seeds = list(unfinished), seeds
+        self.sampler = sampler
 
 
 class LedgerSearcher(Searcher):
@@ -84,17 +88,15 @@ class LedgerSearcher(Searcher):
         """A driver that was killed between the question and its notes left a trial without values and seeds."""
         if "seeds" in entry.attributes:
             return entry
-        raw = self._study.raw(entry.number)
-        if set(raw) != set(self._space.distributions()):  # not even asked: the next question takes it up
-            entry_number, raw = self._study.ask(self._space.distributions(), {})
-            assert entry_number == entry.number
-        return self._noted(entry.number, raw)
+        number = entry.number
+        raw = self._study.complete(number, self._plan.sampler(number), self._space.distributions())
+        return self._noted(number, raw)
 
     def _new(self) -> Entry:
         asked = self._study.num_trials
         warm = self._plan.warm_starts[asked] if asked < len(self._plan.warm_starts) else {}
-        number, raw = self._study.ask(self._space.distributions(), self._space.encode(warm))
-        return self._noted(number, raw)
+        sampler = self._plan.sampler(asked)
+        return self._noted(*self._study.ask(self._space.distributions(), self._space.encode(warm), sampler))
 
     def _noted(self, number: int, raw: Mapping[str, Any]) -> Entry:
         self._study.note(number, params=self._space.decode(raw), seeds=self._plan.seeds(number))

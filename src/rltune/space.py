@@ -155,13 +155,18 @@ class Space:
         """Points at the ends of the space at which a configuration must build.
 
         All low and all high, and each of the two with one parameter at its other end: this meets every pair of one
-        parameter's end with another's opposite end (a minibatch larger than its batch, say) in 2n + 2 points.
+        parameter's end with another's opposite end (a minibatch larger than its batch, say) in 2n + 2 points. The
+        other values of a choice follow, each once.
         """
         ends = {dimension.name: dimension.ends() for dimension in self.dimensions}
         points: list[dict[str, Any]] = []
         for side in (0, 1):
             base = {name: pair[side] for name, pair in ends.items()}
             points += [base, *({**base, name: pair[1 - side]} for name, pair in ends.items())]
+        low = points[0]
+        for dimension in self.dimensions:
+            middle = dimension.args[1:-1] if dimension.kind == "choice" else ()
+            points += [{**low, dimension.name: value} for value in middle]  # each may fail in a way of its own
         return [{**point, **self.fixed} for point in points]
 
 
@@ -205,7 +210,7 @@ def _dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
         raise ConfigError(f"{shown}: the range is empty", "low <= high, step > 0", fix)
     if kind == "quniform":  # Optuna rounds the upper end down to a multiple, with a warning at every question
         low, high, step = args
-        args = (low, low + step * math.floor((high - low) / step + 1e-9), step)
+        args = (low, round(low + step * math.floor((high - low) / step + 1e-9), 12), step)
     if kind == "pow2" and any(arg & (arg - 1) for arg in args):
         raise ConfigError(f"{shown}: not powers of two", rule.usage, f"space.{name}=[pow2,64,256]")
     return Dimension(name, kind, args)

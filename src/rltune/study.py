@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from omegaconf import OmegaConf
 from optuna.distributions import BaseDistribution
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import event
 
+from rltune import config
 from rltune.address import redact
 from rltune.errors import StudyError
 
@@ -65,26 +67,18 @@ class Study:
     Args:
         storage: An Optuna storage URL.
         name: The study's name, the sweep's.
-        sampler: Proposes trials; None for reading only.
         create: True for a new study, False for one that must be there.
 
     Raises:
         StudyError: It exists already, is missing, or cannot be read.
     """
 
-    def __init__(
-        self,
-        storage: str,
-        name: str,
-        sampler: optuna.samplers.BaseSampler | None = None,
-        *,
-        create: bool = False,
-    ) -> None:
+    def __init__(self, storage: str, name: str, *, create: bool = False) -> None:
         try:
             self._storage = _open_storage(storage)
             make = optuna.create_study if create else optuna.load_study
             options: dict[str, Any] = {"direction": "maximize"} if create else {}
-            self._study = make(study_name=name, storage=self._storage, sampler=sampler, **options)
+            self._study = make(study_name=name, storage=self._storage, **options)
         except optuna.exceptions.DuplicatedStudyError:
             raise StudyError(
                 f"name={name}: a study of this name exists", "a new name", "choose another name="
@@ -95,7 +89,7 @@ class Study:
             ) from None
         except Exception as error:
             raise StudyError(
-                f"study.storage={redact(storage)} cannot be opened: {redact(str(error).splitlines()[0])}",
+                f"study.storage={_shown(storage)} cannot be opened: {redact(str(error).splitlines()[0])}",
                 "a readable Optuna storage",
                 "see study.storage in conf/run.yaml",
             ) from None
@@ -108,25 +102,42 @@ class Study:
         """How many trials were asked for so far."""
         return int(self._storage.get_n_trials(self._study._study_id))
 
-    def ask(self, distributions: dict[str, BaseDistribution], fixed: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+    def ask(
+        self,
+        distributions: dict[str, BaseDistribution],
+        fixed: Mapping[str, Any],
+        sampler: optuna.samplers.BaseSampler | None = None,
+    ) -> tuple[int, dict[str, Any]]:
         """A new trial.
 
         Args:
             distributions: What is searched.
             fixed: Searched quantities to take as they are (a warm start); the sampler draws the others.
+            sampler: Proposes it; None is Optuna's own.
 
         Returns:
             The trial's number, and its searched quantities by label.
         """
+        self._study.sampler = sampler or self._study.sampler
         if fixed:
             self._study.enqueue_trial(dict(fixed))
         trial = self._study.ask(distributions)
         self._ids[trial.number] = trial._trial_id
         return trial.number, dict(trial.params)
 
-    def raw(self, number: int) -> dict[str, Any]:
-        """A trial's searched quantities by label; empty when it was never asked for."""
-        return dict(self._storage.get_trial(self._id(number)).params)
+    def complete(
+        self, number: int, sampler: optuna.samplers.BaseSampler, distributions: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Draw what a driver that was killed while it asked has left undrawn; what was drawn stays.
+
+        Returns:
+            The trial's searched quantities by label.
+        """
+        if self._storage.get_trial(self._id(number)).state == TrialState.WAITING:
+            return self.ask(distributions, {}, sampler)[1]  # Optuna hands out what waits before anything new
+        self._study.sampler = sampler
+        trial = optuna.trial.Trial(self._study, self._id(number))
+        return {label: trial._suggest(label, distribution) for label, distribution in distributions.items()}
 
     def report(self, number: int, env_steps: int, objective: float) -> None:
         """Keep one report; NaN says that no episode had ended by then."""
@@ -222,12 +233,15 @@ def open_study(folder: Path) -> Study:
     Raises:
         StudyError: The folder holds none, or it cannot be read.
     """
-    from omegaconf import OmegaConf
-
     settings = folder / "config.yaml"
     if not settings.is_file():
         raise StudyError(f"{folder} is no sweep's folder", "a folder with config.yaml in it", "python -m sweeps.list")
-    configured = OmegaConf.select(OmegaConf.load(settings), "study.storage")
+    configured = OmegaConf.select(config.read_settings(folder), "study.storage")
     if configured is None and not (folder / "study.db").is_file():
         raise StudyError(f"{folder / 'study.db'} is missing", "the sweep's ledger", "python -m sweeps.list")
     return Study(storage_url(configured, folder), folder.name)
+
+
+def _shown(storage: str) -> str:
+    """An address fit for a message; what is no URL at all may still hold a password."""
+    return redact(storage) if "://" in storage else "***"

@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from rltune import plan
 from rltune.cluster import connected, prepare
-from rltune.config import RunConfig, from_mapping, new_name, sweep_folder, to_yaml
+from rltune.config import RunConfig, from_mapping, new_name, read_settings, sweep_folder, to_yaml
 from rltune.errors import StudyError, choices
 from rltune.resources import Share
 from rltune.session import Session
@@ -78,8 +78,9 @@ def resume_sweep(
     """
     began = time.monotonic()
     folder = find_sweep(sweep, output_dir)
-    raw = OmegaConf.load(folder / "config.yaml")
-    config = from_mapping(OmegaConf.merge(raw, _without_none(changes or {})))  # type: ignore[arg-type]
+    raw = read_settings(folder)
+    merged = OmegaConf.merge(raw, _without_none(changes or {}))
+    config = from_mapping(cast(DictConfig, merged))
     for key, value in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
         if value and "***" in value:
             raise StudyError(

@@ -6,10 +6,13 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import torch
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+torch.set_num_threads(1)  # as in a trial; more threads on a busy machine wait for one another
 
 
 class CountEnv(gym.Env[Any, Any]):

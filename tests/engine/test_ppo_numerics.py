@@ -31,9 +31,7 @@ def make_config(space: str, model: dict[str, Any], **training: Any) -> PPOConfig
         PPOConfig()
         .environment(observation_space=OBS, action_space=SPACES[space])
         .training(train_batch_size_per_learner=ROWS, **settings)
-        .rl_module(
-            model_config=DefaultModelConfig(**({"fcnet_hiddens": [16, 16], "vf_share_layers": False} | model))
-        )
+        .rl_module(model_config=DefaultModelConfig(**({"fcnet_hiddens": [16, 16], "vf_share_layers": False} | model)))
         .debugging(seed=3)
     )
 
@@ -135,7 +133,8 @@ def test_a_free_log_std_is_trained_as_rllib_trains_it() -> None:
     theirs, ours, _, _ = train_both(config, "continuous")
     expected = dict(parameters(theirs))
     log_std = [name for name in expected if name.endswith("log_std")]
-    assert log_std and bool((expected[log_std[0]] != 0).all())
+    assert log_std
+    assert bool((expected[log_std[0]] != 0).all())
     for name, found in parameters(ours):
         torch.testing.assert_close(found, expected[name], atol=1e-5, rtol=0)
 

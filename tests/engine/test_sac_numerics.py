@@ -126,6 +126,6 @@ def test_weights_targets_and_statistics_equal_rllibs_learner(
     found = dict(ours.module["default_policy"].named_parameters())
     for name, param in theirs.module["default_policy"].named_parameters():
         torch.testing.assert_close(found[name], param, atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
-    assert float(ours.curr_log_alpha["default_policy"]) == pytest.approx(
-        float(theirs.curr_log_alpha["default_policy"]), abs=1e-5
+    assert ours.curr_log_alpha["default_policy"].item() == pytest.approx(
+        theirs.curr_log_alpha["default_policy"].item(), abs=1e-5
     )

@@ -88,7 +88,7 @@ def build(config: AlgorithmConfig, kind: str = "fast") -> Algorithm:
     reason = static_reason(config) if cls else f"the algorithm {config.algo_class.__name__}"
     if reason is None:
         try:
-            return cls(config=config)  # type: ignore[no-any-return]
+            return cls(config=config)
         except UnsupportedError as error:
             reason = error.feature
     logger.warning("engine: stock RLlib trains this one, because the fast engine does not serve %s", reason)

@@ -13,7 +13,6 @@ from ray.rllib.algorithms.ppo import PPO, PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
 from ray.rllib.connectors.learner import GeneralAdvantageEstimation
 from ray.rllib.evaluation.postprocessing import Postprocessing
-from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets
 from torch import Tensor
 
 from rltune.engine.ppo import FastPPO
@@ -22,7 +21,7 @@ UNCLIPPED = 1e9
 """Beyond any ratio and any squared error."""
 
 
-class RawAdvantages(GeneralAdvantageEstimation):  # type: ignore[misc]
+class RawAdvantages(GeneralAdvantageEstimation):
     """RLlib's advantage connector for stock training, without the standardisation that PPO wants.
 
     The parent leaves value targets and *standardised* advantages in the batch; the raw ones are the targets
@@ -39,7 +38,7 @@ class RawAdvantages(GeneralAdvantageEstimation):  # type: ignore[misc]
         return result
 
 
-class A2CTorchLearner(PPOTorchLearner):  # type: ignore[misc]
+class A2CTorchLearner(PPOTorchLearner):
     """RLlib's PPO learner with RMSProp and raw advantages."""
 
     def build(self) -> None:
@@ -54,12 +53,10 @@ class A2CTorchLearner(PPOTorchLearner):  # type: ignore[misc]
         """Register RMSProp with the config's ``rmsprop_*`` settings."""
         params = self.get_parameters(self._module[module_id])
         optimizer = torch.optim.RMSprop(params, alpha=config.rmsprop_alpha, eps=config.rmsprop_epsilon)
-        self.register_optimizer(
-            module_id=module_id, optimizer=optimizer, params=params, lr_or_lr_schedule=config.lr
-        )
+        self.register_optimizer(module_id=module_id, optimizer=optimizer, params=params, lr_or_lr_schedule=config.lr)
 
 
-class A2C(PPO):  # type: ignore[misc]
+class A2C(PPO):
     """A2C on stock RLlib."""
 
     @classmethod
@@ -68,7 +65,7 @@ class A2C(PPO):  # type: ignore[misc]
         return A2CConfig()
 
 
-class A2CConfig(PPOConfig):  # type: ignore[misc]
+class A2CConfig(PPOConfig):
     """PPO's config with A2C's values; every one of them can be changed back, as it is all PPO.
 
     Args:
@@ -117,7 +114,7 @@ class A2CConfig(PPOConfig):  # type: ignore[misc]
         return self
 
 
-class FastA2C(FastPPO, A2C):  # type: ignore[misc]
+class FastA2C(FastPPO, A2C):
     """A2C on the array hot loop of PPO."""
 
     stock_class = A2C

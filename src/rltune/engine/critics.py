@@ -32,7 +32,7 @@ class ConcatEncoder(nn.Module):
         return {ENCODER_OUT: self.net(torch.cat([inputs["obs"], inputs["actions"]], dim=-1))}
 
 
-class ConcatSACCatalog(SACCatalog):  # type: ignore[misc]
+class ConcatSACCatalog(SACCatalog):
     """RLlib's catalog with plain critics: ``fcnet_hiddens`` on the concatenated observation and action.
 
     RLlib's default critic encodes both apart and fuses them with skip connections: ten times the work of

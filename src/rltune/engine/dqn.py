@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rltune.engine.off_policy import OffPolicy, TargetNetworks, TransitionRunner
 from rltune.engine.parameters import FlatParameters, clip, flat_optimizer
-from rltune.engine.q_network import Values, action_values
+from rltune.engine.q_network import action_values
 from rltune.engine.transitions import RowLayout
 
 Array = NDArray[Any]
@@ -26,15 +26,13 @@ Array = NDArray[Any]
 class GreedyRunner(TransitionRunner):
     """Chooses actions epsilon-greedily, on RLlib's schedule."""
 
-    network: Values
-
     def bind_module(self) -> None:
         """Read the module's tensors anew, after they were moved to other memory."""
         self.network = action_values(self.module, None)
 
     def choose(self, obs: Array, clock: int) -> Array:
         """Greedy actions, each replaced by a random one with probability epsilon."""
-        best = self.network.best(obs)
+        best: Array = self.network.best(obs)
         if not self.config.explore:
             return best
         schedule = self.module.epsilon_schedule
@@ -140,7 +138,7 @@ class DQNUpdate:
         """Set what :meth:`state` returned."""
 
 
-class FastDQN(OffPolicy, DQN):  # type: ignore[misc]
+class FastDQN(OffPolicy, DQN):
     """RLlib's DQN with its hot loop replaced."""
 
     stock_class = DQN
@@ -149,5 +147,3 @@ class FastDQN(OffPolicy, DQN):  # type: ignore[misc]
     def make_update(self) -> DQNUpdate:
         """Build the update on the learner's module."""
         return DQNUpdate(self.learner, self.config, self._row_layout())
-
-

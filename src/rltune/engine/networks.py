@@ -75,9 +75,7 @@ class Stack:
         flat: Holds the layers' parameters. None for networks that are never trained (targets).
     """
 
-    def __init__(
-        self, linears: list[tuple[nn.Linear, Activation | None]], flat: FlatParameters | None = None
-    ) -> None:
+    def __init__(self, linears: list[tuple[nn.Linear, Activation | None]], flat: FlatParameters | None = None) -> None:
         self.layers: list[Layer] = []
         for linear, activation in linears:
             weight, bias = linear.weight.detach(), linear.bias.detach()
@@ -279,7 +277,7 @@ class AutogradActorCritic:
 
     def values(self, obs: Tensor) -> Tensor:
         """Values without a trace, in slices that bound the memory of convolutions."""
-        parts = [self.module.compute_values({"obs": part}) for part in obs.split(4096)]
+        parts = [self.module.compute_values({"obs": part}) for part in torch.split(obs, 4096)]
         return torch.cat(parts)
 
     def dist_inputs(self, obs: Array) -> Array:

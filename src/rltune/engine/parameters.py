@@ -84,7 +84,7 @@ def clip(flat: FlatParameters, limit: float | None, by: str) -> Tensor | None:
         factors = torch.where(norms > limit, limit / norms, torch.ones_like(norms))
         torch._foreach_mul_(flat.grads, list(factors.unbind()))
         return None
-    norm = torch.linalg.vector_norm(flat.grad)
+    norm: Tensor = torch.linalg.vector_norm(flat.grad)
     flat.grad.mul_((limit / (norm + 1e-6).clamp_(min=limit)).clamp_(max=1.0))
     return norm
 

@@ -89,7 +89,10 @@ class PPOUpdate:
         device = self.flat.data.device
 
         def to(array: Any) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
+            array = np.ascontiguousarray(array)
+            if not array.flags.writeable:  # from Ray's object store; torch warns about such memory
+                array = array.copy()
+            return torch.from_numpy(array).to(device, non_blocking=True)
 
         obs = to(rollout.obs)
         values = self.network.values(obs.flatten(0, 1)).view(obs.shape[:2]).cpu().numpy()
@@ -189,7 +192,7 @@ class PPOUpdate:
         return stats
 
 
-class FastPPO(FastAlgorithm, PPO):  # type: ignore[misc]
+class FastPPO(FastAlgorithm, PPO):
     """RLlib's PPO with its hot loop replaced."""
 
     stock_class = PPO

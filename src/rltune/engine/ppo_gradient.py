@@ -46,7 +46,7 @@ class PPOBatch:
 
     def split(self, size: int) -> list[PPOBatch]:
         """Consecutive parts of ``size`` rows, as views; the last one may be shorter."""
-        return [PPOBatch(*part) for part in zip(*(c.split(size) for c in self.columns()), strict=True)]
+        return [PPOBatch(*part) for part in zip(*(torch.split(c, size) for c in self.columns()), strict=True)]
 
     def columns(self) -> tuple[Tensor, ...]:
         """All columns, in order."""

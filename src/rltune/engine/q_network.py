@@ -56,8 +56,11 @@ class MLPValues:
     def best(self, obs: Array) -> Array:
         """The greedy actions for a few rows (CPU); the value head does not change them."""
         if len(obs) * self._flops <= NUMPY_FLOPS:
-            return self.advantage.infer_numpy(self.encoder.infer_numpy(obs)).argmax(1)
-        return self.advantage.infer(self.encoder.infer(torch.from_numpy(obs))).numpy().argmax(1)
+            values = self.advantage.infer_numpy(self.encoder.infer_numpy(obs))
+        else:
+            values = self.advantage.infer(self.encoder.infer(torch.from_numpy(obs))).numpy()
+        best: Array = values.argmax(1)
+        return best
 
 
 class AutogradValues:
@@ -95,7 +98,8 @@ class AutogradValues:
 
     def best(self, obs: Array) -> Array:
         """The greedy actions for a few rows."""
-        return self.infer(torch.from_numpy(np.ascontiguousarray(obs))).numpy().argmax(1)
+        best: Array = self.infer(torch.from_numpy(np.ascontiguousarray(obs))).numpy().argmax(1)
+        return best
 
 
 Values = MLPValues | AutogradValues

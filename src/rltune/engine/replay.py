@@ -49,10 +49,11 @@ def state_memory(capacity: int, bytes_each: int) -> None:
     wanted, free = capacity * bytes_each, int(available_bytes() * HEADROOM)
     logger.info("replay memory: %s transitions x %d B = %.3f GB", f"{capacity:,}", bytes_each, wanted / 1e9)
     if wanted > free:
+        key = "training.replay_buffer_config.capacity"
         raise ResourceError(
-            f"training.replay_buffer_config.capacity={capacity} needs {wanted / 1e9:.1f} GB, {free / 1e9:.1f} GB are free",
+            f"{key}={capacity} needs {wanted / 1e9:.1f} GB, {free / 1e9:.1f} GB are free",
             f"at most {free // bytes_each} transitions of {bytes_each} bytes",
-            f"training.replay_buffer_config.capacity={free // bytes_each}",
+            f"{key}={free // bytes_each}",
         )
 
 

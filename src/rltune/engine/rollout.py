@@ -70,9 +70,7 @@ class EpisodeBook:
         ended: list[tuple[float, int]] = []
         base_return, base_length = np.zeros(len(self.returns)), np.zeros(len(self.returns), np.int64)
         for step, env in zip(*np.nonzero(done), strict=True):
-            ended.append(
-                (float(returns[step, env] - base_return[env]), int(lengths[step, env] - base_length[env]))
-            )
+            ended.append((float(returns[step, env] - base_return[env]), int(lengths[step, env] - base_length[env])))
             base_return[env], base_length[env] = returns[step, env], lengths[step, env]
         self.returns, self.lengths = returns[-1] - base_return, lengths[-1] - base_length
         return ended
@@ -89,6 +87,14 @@ class Collector:
         seed: Of the environments' first reset; None for a random one.
         explore: Draw actions instead of taking the most likely ones.
     """
+
+    _obs: Array
+    _actions: Array
+    _dist: Array
+    _rewards: Array
+    _terminated: Array
+    _truncated: Array
+    _over: Array
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ def check_spaces(envs: Any, config: Any) -> None:
     make_actions(envs.single_action_space, 1, np.random.default_rng(), config)
 
 
-class StockCheckpoint(Checkpointable):  # type: ignore[misc]
+class StockCheckpoint(Checkpointable):
     """Writes checkpoints that name RLlib's class instead of ours, so that stock RLlib can open them."""
 
     stock_class: type
@@ -58,10 +58,12 @@ class StockCheckpoint(Checkpointable):  # type: ignore[misc]
         return saved
 
 
-class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):  # type: ignore[misc]
+class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
     """An env runner whose :meth:`collect` returns a :class:`Rollout`."""
 
     stock_class = SingleAgentEnvRunner
+    env: Any
+    network: Any
 
     def __init__(self, **kwargs: Any) -> None:
         self.normaliser: RunningMoments | None = None
@@ -136,7 +138,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):  # type: ignore[mis
             self.normaliser.from_filter(self._env_to_module.connectors[0])
 
 
-class LocalRunners(EnvRunnerGroup):  # type: ignore[misc]
+class LocalRunners(EnvRunnerGroup):
     """RLlib's ``EnvRunnerGroup`` with one local runner and nothing that needs Ray to be running.
 
     Args:

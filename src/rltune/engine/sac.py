@@ -55,7 +55,8 @@ class PolicyRunner(TransitionRunner):
             inputs = self.policy.infer_numpy(obs)
         else:
             inputs = self.policy.infer(torch.from_numpy(obs)).numpy()
-        return self.actions.sample(inputs) if self.config.explore else self.actions.best(inputs)
+        chosen: Array = self.actions.sample(inputs) if self.config.explore else self.actions.best(inputs)
+        return chosen
 
 
 def squash(dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -148,11 +149,10 @@ class SACUpdate:
             entropy = logp
         surplus = -(entropy + self.target_entropy).mean()
         self.flats["alpha"].grads[0].fill_(surplus)
-        # RLlib reports the last update only: keep its tensors, move nothing until asked.
+        # RLlib reports the last update only: keep its tensors, compute and move nothing until asked.
         self._last = {
-            "policy_loss": policy_loss, "alpha_loss": self.log_alpha.squeeze() * surplus, "alpha_value": alpha.squeeze(),
-            "log_alpha_value": alpha.squeeze().log(), "logps": logp.mean(), "qf_mean": current.mean(),
-            "qf_max": current.max(), "qf_min": current.min(), "td_error_mean": errors.mean(), **losses,
+            "policy_loss": policy_loss, "alpha_loss": self.log_alpha * surplus, "alpha_value": alpha,
+            "logps": logp, "q": current, "td_error_mean": errors, **losses,
         }  # fmt: skip
         for name, flat in self.flats.items():
             norm = clip(flat, self.config.grad_clip, self.config.grad_clip_by)
@@ -178,7 +178,7 @@ class SACUpdate:
     def _critic_gradients(
         self, obs: Tensor, action: Tensor, wanted: Tensor, importance: Tensor
     ) -> tuple[Tensor, dict[str, Tensor], list[Tensor]]:
-        """Fill the critics' gradients; mean absolute errors [rows], the losses, and all values."""
+        """Fill the critics' gradients; mean absolute errors [rows], weights and errors, and all values."""
         weight, index = importance / len(wanted), action.long() if self.discrete else None
         sizes, losses, values = [], {}, []
         for name, net in zip(self.flats, self.critics, strict=False):
@@ -188,12 +188,12 @@ class SACUpdate:
             slope = (error.clamp(-1.0, 1.0) * weight).unsqueeze(1)
             net.backward(torch.zeros_like(value).scatter_(1, index, slope) if index is not None else slope)
             sizes.append(error.abs())
-            losses[f"{name}_loss"] = (importance * huber(error)).mean()
+            losses[f"{name}_loss"] = torch.stack([importance, error])
             values.append(value)
         return (sizes[0] if len(sizes) == 1 else (sizes[0] + sizes[1]) * 0.5), losses, values
 
     def _policy_gradient(self, obs: Tensor, alpha: Tensor, noise: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Fill the policy's gradient; its loss, log probabilities and values of its actions."""
+        """Fill the policy's gradient; its losses, log probabilities and values of its actions [rows]."""
         share = 1.0 / len(obs)
         action, logp, std = squash(self.policy.forward(obs), noise[0])
         values = [net.forward(obs, action) for net in self.critics]
@@ -206,18 +206,18 @@ class SACUpdate:
         std_grad = raw_grad * std * noise[0] - alpha * share
         self.policy.backward(torch.cat([raw_grad, std_grad], 1))
         least = least.squeeze(1)
-        return (alpha * logp - least).mean(), logp, least
+        return alpha * logp - least, logp, least
 
     def _discrete_policy_gradient(
         self, obs: Tensor, alpha: Tensor, values: list[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Fill the policy's gradient; its loss, log probabilities, and negative entropies [rows]."""
+        """Fill the policy's gradient; its losses, log probabilities, and negative entropies [rows]."""
         logp = torch.log_softmax(self.policy.forward(obs), 1)
         probs = logp.exp()
         cost = alpha * logp - torch.minimum(*values)
         mean = (probs * cost).sum(1, keepdim=True)
         self.policy.backward(probs * (cost - mean) / len(obs))
-        return mean.mean(), logp, (probs * logp).sum(1)
+        return mean, logp, (probs * logp).sum(1)
 
     def advance(self, clock: int) -> None:
         """Advance RLlib's learning rate schedules to ``clock`` environment steps."""
@@ -231,8 +231,16 @@ class SACUpdate:
         """RLlib's learner statistics of the last update; empty before the first."""
         if self._last is None:
             return {}
-        numbers = torch.stack([value.reshape(()) for value in self._last.values()]).tolist()
-        stats = dict(zip(self._last, numbers, strict=True))
+        last = dict(self._last)
+        values = last.pop("q")
+        for name in ("qf_loss", "qf_twin_loss"):
+            if name in last:
+                importance, error = last[name]
+                last[name] = importance * huber(error)
+        last |= {"qf_mean": values, "qf_max": values.max(), "qf_min": values.min()}
+        last["log_alpha_value"] = last["alpha_value"].log()
+        numbers = torch.stack([value.mean() for value in last.values()]).tolist()
+        stats = dict(zip(last, numbers, strict=True))
         parts = ("policy_loss", "qf_loss", "qf_twin_loss", "alpha_loss")
         stats["total_loss"] = sum(stats.get(name, 0.0) for name in parts)
         return {**stats, "target_entropy": self.target_entropy}
@@ -247,7 +255,7 @@ class SACUpdate:
         self._generator.set_state(torch.from_numpy(np.asarray(state["noise"])))
 
 
-class FastSAC(OffPolicy, SAC):  # type: ignore[misc]
+class FastSAC(OffPolicy, SAC):
     """RLlib's SAC with its hot loop replaced."""
 
     stock_class = SAC
