@@ -24,6 +24,11 @@ PPO_CASES: dict[str, tuple[str, int]] = {
 }
 
 
+def relu_nets(width: int) -> dict[str, Any]:
+    """Two hidden layers and nothing more, as Stable-Baselines3 builds them."""
+    return {"fcnet_hiddens": [width, width], "fcnet_activation": "relu", "head_fcnet_hiddens": []}
+
+
 def rllib_config(case: str) -> Any:
     """The case as an RLlib config, for ours and for stock RLlib."""
     from ray.rllib.algorithms.dqn import DQNConfig
@@ -47,7 +52,7 @@ def rllib_config(case: str) -> Any:
             train_batch_size_per_learner=64, training_intensity=16, lr=1e-3, gamma=0.99, double_q=False,
             dueling=False, num_steps_sampled_before_learning_starts=1000, target_network_update_freq=500,
             replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 50_000}, grad_clip=10.0,
-        ).rl_module(model_config={"fcnet_hiddens": [64, 64], "fcnet_activation": "relu", "head_fcnet_hiddens": []})  # fmt: skip
+        ).rl_module(model_config=relu_nets(64))  # fmt: skip
         config.env_runners(rollout_fragment_length=4)
     else:
         env, envs = "Pendulum-v1", 1
@@ -55,7 +60,7 @@ def rllib_config(case: str) -> Any:
             train_batch_size_per_learner=256, actor_lr=3e-4, critic_lr=3e-4, alpha_lr=3e-4, tau=0.005,
             num_steps_sampled_before_learning_starts=300, training_intensity=256,
             replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 50_000},
-        ).rl_module(model_config={"fcnet_hiddens": [256, 256], "fcnet_activation": "relu", "head_fcnet_hiddens": []})  # fmt: skip
+        ).rl_module(model_config=relu_nets(256))  # fmt: skip
         plain_critics(config)
         config.env_runners(rollout_fragment_length=1).reporting(min_time_s_per_iteration=0)
         config.reporting(min_sample_timesteps_per_iteration=20)

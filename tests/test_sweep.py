@@ -39,6 +39,12 @@ TOY = (
     "resources.max_concurrent=2",
 )
 
+# The first runs its whole budget, the third is stopped at the first rung, the fourth breaks.
+FATES = (
+    "warm_start=[{quality:0.9,fault:null},{quality:0.8,fault:null},{quality:0.1,fault:null},"
+    "{quality:0.95,fault:raise},{quality:0.05,fault:null}]"
+)
+
 
 @pytest.fixture
 def toy_run(request_of: Callable[..., RunConfig], stream: io.StringIO, monkeypatch: Any) -> Callable[..., Outcome]:
@@ -90,7 +96,7 @@ def test_the_winner_is_the_trial_with_the_highest_curve(toy_run: Callable[..., O
 def test_mlflow_shows_one_child_per_trial_with_the_ledgers_states(
     toy_run: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    outcome = toy_run("+space.fault=[choice,null,raise]", "budget.trials=9", "failures.max_retries=0", "seed=3")
+    outcome = toy_run("+space.fault=[choice,null,raise]", "budget.trials=5", "failures.max_retries=0", FATES)
     runs = {int(run.data.tags["rltune.trial"]): run for run in children(outcome, tmp_path)}
     entries = ledger(outcome)
     words = {"COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED"}
@@ -110,7 +116,7 @@ def test_mlflow_metrics_are_stepped_by_environment_steps(toy_run: Callable[..., 
 
 
 def test_a_raising_trial_fails_with_its_reason_and_the_others_finish(toy_run: Callable[..., Outcome]) -> None:
-    outcome = toy_run("+space.fault=[choice,null,raise]", "scheduler=none", "tracking=off", "seed=3")
+    outcome = toy_run("+space.fault=[choice,null,raise]", "scheduler=none", "tracking=off", FATES)
     for entry in ledger(outcome):
         if entry.params["fault"] is None:
             assert entry.state == "COMPLETE"
@@ -141,7 +147,13 @@ def test_a_trial_that_goes_wrong_ends_with_its_reason(toy_run: Callable[..., Out
 
 
 def test_a_worker_that_dies_is_tried_again_and_then_fails_alone(toy_run: Callable[..., Outcome]) -> None:
-    outcome = toy_run("+space.fault=[choice,null,die]", "scheduler=none", "tracking=off", "budget.trials=4", "seed=3")
+    outcome = toy_run(
+        "+space.fault=[choice,null,die]",
+        "scheduler=none",
+        "tracking=off",
+        "budget.trials=3",
+        "warm_start=[{fault:null},{fault:die},{fault:null}]",
+    )
     states = {entry.params["fault"]: entry.state for entry in ledger(outcome)}
     assert states == {None: "COMPLETE", "die": "FAIL"}
     died = next(entry for entry in ledger(outcome) if entry.state == "FAIL")

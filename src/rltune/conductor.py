@@ -219,7 +219,7 @@ class Conductor:
         self.study.set_attribute("wall_s", wall_s)
         interrupted = self.control.signal is not None
         trials = outcome.counts(entries)
-        failed = winner is None and not trials["interrupted"]
+        failed = winner is None and (self.control.failed or not trials["interrupted"])
         status = (
             "interrupted" if interrupted else "failed" if failed else "stopped" if self.control.reason else "complete"
         )
@@ -300,7 +300,7 @@ class Conductor:
         if number is None:
             self.study.set_attribute("mlflow_run_id", run_id)
         else:
-            self.study.note(number, mlflow_run_id=run_id)
+            self.study.note_run(number, run_id)
 
     def _shown_uri(self) -> str | None:
         return None if self.config.tracking.kind == "off" else redact(resolve_uri(tracking_uri(self.config)))

@@ -58,6 +58,7 @@ class Control(Stopper):
         self.env_steps = spent_steps
         self.reason: str | None = None
         self.signal: int | None = None
+        self.failed = False  # given up because nothing works
 
     def request(self, reason: str, signal: int | None = None) -> None:
         """Ask the trials to save their state and hand back."""
@@ -239,6 +240,7 @@ class Recorder(Callback):
             self._first_failures.append(reason)
             limit = self.config.failures.stop_after
             if len(self._first_failures) >= limit and len(set(self._first_failures)) == 1:
+                self.control.failed = True
                 self.control.request(f"the first {limit} trials all failed: {reason}")
 
     def _ended(self, number: int, state: str, reason: str, result: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from rltune import config
 from rltune.address import redact
 from rltune.errors import StudyError
 
-FINISHED = ("COMPLETE", "PRUNED", "FAIL")
+LATE_RUN = "mlflow_run_id/"
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 logging.getLogger("alembic").setLevel(logging.WARNING)
 
@@ -148,6 +148,13 @@ class Study:
         for key, value in attributes.items():
             self._storage.set_trial_user_attr(self._id(number), key, value)
 
+    def note_run(self, number: int, run_id: str) -> None:
+        """Keep a trial's MLflow run, which a slow server may tell only after the trial has ended."""
+        try:
+            self.note(number, mlflow_run_id=run_id)
+        except optuna.exceptions.UpdateFinishedTrialError:  # Optuna closes a trial's own attributes then
+            self.set_attribute(f"{LATE_RUN}{number}", run_id)
+
     def finish(self, number: int, state: str, value: float | None, reason: str) -> None:
         """End a trial.
 
@@ -173,11 +180,12 @@ class Study:
 
     def entries(self) -> list[Entry]:
         """All trials in order."""
-        return [_entry(trial) for trial in self._study.get_trials(deepcopy=False)]
+        late = self._study.user_attrs
+        return [_entry(trial, late) for trial in self._study.get_trials(deepcopy=False)]
 
     def entry(self, number: int) -> Entry:
         """One trial."""
-        return _entry(self._storage.get_trial(self._id(number)))
+        return _entry(self._storage.get_trial(self._id(number)), {})
 
     def attribute(self, key: str, default: Any = None) -> Any:
         """A study attribute."""
@@ -193,13 +201,16 @@ class Study:
         self._storage.engine.dispose()
 
 
-def _entry(trial: FrozenTrial) -> Entry:
+def _entry(trial: FrozenTrial, late: Mapping[str, Any]) -> Entry:
+    attributes = dict(trial.user_attrs)
+    if f"{LATE_RUN}{trial.number}" in late:
+        attributes["mlflow_run_id"] = late[f"{LATE_RUN}{trial.number}"]
     return Entry(
         number=trial.number,
         state="RUNNING" if trial.state == TrialState.WAITING else trial.state.name,
         params=trial.user_attrs.get("params", {}),
         reports=dict(sorted(trial.intermediate_values.items())),
-        attributes=trial.user_attrs,
+        attributes=attributes,
         value=trial.value if trial.state == TrialState.COMPLETE else None,
     )
 

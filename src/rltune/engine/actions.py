@@ -76,11 +76,13 @@ class CategoricalActions:
 
     def sample(self, inputs: Array) -> Array:
         """Draw actions [envs] from logits [envs, actions]."""
-        return (inputs + self._noise()).argmax(1)
+        drawn: Array = (inputs + self._noise()).argmax(1)
+        return drawn
 
     def best(self, inputs: Array) -> Array:
         """The most likely actions."""
-        return inputs.argmax(1)
+        best: Array = inputs.argmax(1)
+        return best
 
     def for_env(self, actions: Array) -> Array:
         """As the environment takes them."""

@@ -190,7 +190,7 @@ def _gym_envs(env_id: str, kwargs: dict[str, Any], count: int, mode: gym.Vectori
     """Environments of a Gymnasium id; the checker wrapper is left out, it is for a developer's eyes."""
     if mode == gym.VectorizeMode.ASYNC:
         return VectorEnvs(
-            gym.make_vec(env_id, count, mode, vector_kwargs={"copy": False}, **kwargs)  # type: ignore[arg-type]
+            gym.make_vec(env_id, count, mode, vector_kwargs={"copy": False}, **kwargs)
         )
     native = mode == gym.VectorizeMode.VECTOR_ENTRY_POINT
     if native or (count >= NATIVE_FROM and _has_native(env_id, kwargs)):

@@ -98,7 +98,7 @@ class SumTree:
 
     def get(self, index: Array) -> Array:
         """Priorities at ``index``."""
-        return self.sums[0].reshape(-1)[index]  # type: ignore[no-any-return]
+        return self.sums[0].reshape(-1)[index]
 
     def find(self, mass: Array) -> Array:
         """The index at which the running sum of priorities passes ``mass``, for each of them."""
