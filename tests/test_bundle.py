@@ -66,7 +66,6 @@ STACK = {
         {"free_log_std": True, "head_fcnet_hiddens": [16]},
     ),
     "dqn, dueling": (DQNConfig, "CartPole-v1", {}),
-    "sac": (SACConfig, "Pendulum-v1", {}),
     "sac, discrete": (SACConfig, "CartPole-v1", {}),
 }
 
@@ -81,6 +80,16 @@ def test_a_bundle_acts_as_rllib_does_without_exploration(name, tmp_path):
     np.testing.assert_allclose(policy.act(observations), theirs, atol=1e-6)
     one_by_one = np.stack([policy.act(obs) for obs in observations])
     np.testing.assert_allclose(one_by_one, theirs, atol=1e-6)
+
+
+def test_a_squashed_policy_is_deterministic_at_the_tanh_of_its_mean(tmp_path):
+    runner = runner_of(SACConfig(), "Pendulum-v1")
+    bundle.write(runner.module, tmp_path, info={})
+    observations = some_observations(runner.env.single_observation_space)
+    with torch.no_grad():
+        inputs = runner.module.forward_inference({"obs": torch.from_numpy(observations)})["action_dist_inputs"]
+    expected = 2.0 * np.tanh(inputs[:, :1].numpy())  # Pendulum's torque lies in [-2, 2]
+    np.testing.assert_allclose(bundle.load(tmp_path).act(observations), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(

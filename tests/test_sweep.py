@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -242,19 +240,25 @@ def test_the_same_seed_proposes_the_same_trials_and_another_does_not(toy_run: Ca
     assert first[1:] != other[1:]  # the first trial is the algo file's own values
 
 
-def _interrupt_after(seconds: float) -> None:
-    def send() -> None:
-        time.sleep(seconds)
-        os.kill(os.getpid(), signal.SIGINT)
+def _interrupt_after(reports: int, monkeypatch: Any) -> None:
+    """Press Ctrl-C once so many reports have come."""
+    from rltune.recorder import Recorder
 
-    threading.Thread(target=send, daemon=True).start()
+    keep, come = Recorder.on_trial_result, iter(range(1, 1_000_000))
+
+    def spy(self: Recorder, *args: Any, **info: Any) -> None:
+        keep(self, *args, **info)
+        if next(come) == reports:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Recorder, "on_trial_result", spy)
 
 
 def test_an_interrupted_sweep_is_finished_by_resume_with_the_same_trials_and_runs(
-    toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO
+    toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO, monkeypatch: Any
 ) -> None:
-    _interrupt_after(4.0)
-    slow = ("+space.seconds=0.1", "budget.trials=8", "scheduler=none")
+    _interrupt_after(50, monkeypatch)
+    slow = ("+space.seconds=0.02", "budget.trials=8", "scheduler=none")
     first = toy_run(*slow)
     assert first.exit_code == 130
     assert first.status == "interrupted"

@@ -214,12 +214,13 @@ class Policy:
     def _best(self, out: np.ndarray) -> np.ndarray:
         """The deterministic choice, before post-processing.
 
-        RLlib's squashed Gaussian is deterministic at its mean *before* tanh (ray 2.60, ray issue 51544), clipped
-        to the bounds afterwards. This follows it, because RLlib evaluates that way.
+        A squashed Gaussian is deterministic at the tanh of its mean (Haarnoja et al. 2018). RLlib's own evaluation
+        leaves the tanh out (ray 2.60, ray issue 51544), which acts unlike the policy that was trained.
         """
         if self._kind in ("categorical", "q"):
             return np.asarray(out.argmax(-1))
-        return out[:, : out.shape[1] // 2]
+        mean: np.ndarray = out[:, : out.shape[1] // 2]
+        return np.tanh(mean) if self._kind == "squashed_gaussian" else mean
 
     def _sample(self, out: np.ndarray, rng: np.random.Generator | int | None) -> np.ndarray:
         """A sampled choice, before post-processing."""

@@ -5,6 +5,7 @@ The only module that starts Ray, on behalf of `rltune.sweep`. Runs in the driver
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import sys
@@ -75,6 +76,15 @@ def connected(cluster: ClusterConfig) -> Iterator[Machine]:
             ray.shutdown()
 
 
+def ensure() -> None:
+    """Start a local Ray unless one runs in this process already; for scripts, which keep it until they end."""
+    prepare()
+    import ray
+
+    if not ray.is_initialized():
+        _start(ClusterConfig())
+
+
 def _start(cluster: ClusterConfig) -> None:
     import ray
 
@@ -90,6 +100,30 @@ def _start(cluster: ClusterConfig) -> None:
         return
     machine = machine_of(cluster)
     assert machine is not None
+    with _own_session():
+        _init_local(cluster, machine)
+
+
+@contextmanager
+def _own_session() -> Iterator[None]:
+    """Let what Ray starts have a session of its own.
+
+    Whoever ends a job (timeout, a batch system, a container's init) signals its whole process group. Ray shields its
+    processes from SIGINT alone (2.60): SIGTERM would take the cluster away before the trials could save their state.
+    """
+    from ray._private import services
+
+    plain = services.ConsolePopen
+    services.ConsolePopen = functools.partial(plain, start_new_session=True)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = plain
+
+
+def _init_local(cluster: ClusterConfig, machine: Machine) -> None:
+    import ray
+
     ray.init(
         num_cpus=int(machine.cpus),
         num_gpus=int(machine.gpus),

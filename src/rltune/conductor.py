@@ -208,9 +208,8 @@ class Conductor:
         ended.save()
         self._publish(ended)
         self.console.stop()
-        resume = (
-            f"python -m sweeps.resume sweep={ended.name}{self._dir_override()}" if ended.trials["interrupted"] else None
-        )
+        unfinished = ended.trials["interrupted"] or self.control.signal is not None
+        resume = f"python -m sweeps.resume sweep={ended.name}{self._dir_override()}" if unfinished else None
         self.console.summary(outcome.page(ended, entries, self._shown_uri(), resume))
         return ended
 

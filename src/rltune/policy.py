@@ -7,6 +7,7 @@ anywhere.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from rltune import bundle_reader, policy_uri
+from rltune import bundle_reader, cluster, policy_uri
 from rltune.bundle import describe_space
 from rltune.errors import PolicyError
 
@@ -112,8 +113,10 @@ def load_algorithm(uri: str | Path, *, trust: bool = False, output_dir: str | Pa
         strangers = [path for path in (folder, *folder.rglob("*")) if path.stat().st_uid != os.getuid()]
         if strangers and not trust:
             raise _untrusted(source.uri, f"{strangers[0]} belongs to another user")
+        cluster.ensure()
         from ray.rllib.algorithms.algorithm import Algorithm
 
+        logging.getLogger("ray.rllib").setLevel(logging.ERROR)
         _register_environment(folder)
         return Algorithm.from_checkpoint(str(folder))
 

@@ -59,6 +59,7 @@ class Control(Stopper):
         self.reason: str | None = None
         self.signal: int | None = None
         self.failed = False  # given up because nothing works
+        self.live: set[int] = set()  # trials whose workers are up, and have a state to save
 
     def request(self, reason: str, signal: int | None = None) -> None:
         """Ask the trials to save their state and hand back."""
@@ -85,7 +86,7 @@ class Control(Stopper):
 
     def stop_all(self) -> bool:
         """Tune's question after each event: give up on trials that did not hand back in time."""
-        return time.monotonic() > self._deadline
+        return self.asked() and (not self.live or time.monotonic() > self._deadline)
 
     def clear(self) -> None:
         """Remove the stop file."""
@@ -154,6 +155,7 @@ class Recorder(Callback):
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """A trial begins or goes on."""
         task = trial.config["assignment"]
+        self.control.live.add(task["number"])
         entry = self.study.entry(task["number"])
         self.console.trial_started(entry.number, entry.params)
         tags = {"rltune.seeds": ",".join(str(seed) for seed in task["seeds"])}
@@ -202,6 +204,7 @@ class Recorder(Callback):
         """A trial ended without losing its process: whole, stopped, failed inside, or interrupted."""
         result = trial.last_result or {}
         number = int(trial.config["assignment"]["number"])
+        self.control.live.discard(number)
         if result.get("failed"):
             self._failed(number, str(result["failed"]), str(result.get("traceback", "")), result)
         elif number in self.scheduler.stopped:
@@ -217,6 +220,7 @@ class Recorder(Callback):
         """A trial lost its process, and its retries are used up."""
         error = trial.get_error() if hasattr(trial, "get_error") else None
         number = int(trial.config["assignment"]["number"])
+        self.control.live.discard(number)
         text = str(error or "unknown").strip().splitlines()
         self._end_failed(
             number,

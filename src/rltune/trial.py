@@ -102,7 +102,7 @@ class Trial(tune.Trainable):
         self._task = Assignment(**config["assignment"])
         self._failure: dict[str, Any] | None = None
         self._progress: list[Progress] = []
-        self._train_s, self._reports, self._offset_s = 0.0, 0, 0.0
+        self._train_s, self._reports = 0.0, 0
         self._best = -math.inf if self._task.best is None else self._task.best
         self._saved_at = time.monotonic()
         self._guarded(self._build)
@@ -138,8 +138,8 @@ class Trial(tune.Trainable):
 
         Returns:
             The report: ``objective`` (NaN until the first episode has ended), ``env_steps``, ``return_mean/min/max``,
-            ``episode_length_mean``, ``episodes``, ``env_steps_per_s``, ``train_s``, ``learner/<name>``; ``record``
-            when a checkpoint was written; ``failed`` and ``traceback`` when the trial went wrong.
+            ``episode_length_mean``, ``episodes``, ``env_steps_per_s``, ``train_s``, ``learner/<name>``; ``records``
+            of the checkpoints written; ``failed`` and ``traceback`` when the trial went wrong.
         """
         report: dict[str, Any] = {}
         if self._failure is None:
