@@ -61,7 +61,10 @@ class RLlibRunner:
         Raises:
             NonFiniteError: The loss is NaN or infinite.
         """
-        result = self._algorithm.train()
+        try:
+            result = self._algorithm.train()
+        except engine.NonFiniteError as error:
+            raise NonFiniteError(f"non-finite numbers: {error.what}") from error
         progress = read_result(result)
         loss = progress.learner.get("total_loss", 0.0)
         if not math.isfinite(loss):
