@@ -56,7 +56,7 @@ class Contender:
             "PYTHONPATH": str(ROOT / "src"),
         }
         # A file, not a pipe: nobody reads while the others work, and a full pipe would stop the contender.
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment
         )

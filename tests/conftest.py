@@ -40,6 +40,16 @@ def ray_cluster() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def finished_sweep(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A person's folder after ``python -m sweeps.run algo=ppo env=cartpole`` with a small budget."""
+    from real import SMALL, Project
+
+    project = Project(tmp_path_factory.mktemp("project"))
+    project.ran = project.type("-m", "sweeps.run", "algo=ppo", "env=cartpole", "resources.max_concurrent=2", *SMALL)
+    return project
+
+
 @pytest.fixture
 def request_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Settings for a sweep in a folder of its own, from overrides."""

@@ -184,3 +184,13 @@ def test_an_algorithm_that_cannot_act_in_the_environment_is_refused_before_the_f
         preflight(Build(algo("dqn"), PENDULUM), space.parse({"lr": 1e-3}))
     assert "algo=dqn cannot act in env.id=Pendulum-v1" in refused.value.what
     assert "Discrete" in refused.value.allowed
+
+
+def test_processes_that_a_trials_share_does_not_count_are_refused_before_ray_waits_for_them(settings):
+    algo = {"name": "appo", "class": "ray.rllib.algorithms.appo:APPOConfig", "training": {"lr": 1e-3}}
+    with pytest.raises(ConfigError, match="num_env_runners=2 by RLlib's default for APPOConfig") as caught:
+        preflight(Build({**algo, "learners": {"num_learners": 0}}, CARTPOLE), space.parse({}))
+    assert caught.value.fix == "+algo.env_runners.num_env_runners=0"
+    with pytest.raises(ConfigError, match="num_learners=1 by RLlib's default") as caught:
+        preflight(Build({**algo, "env_runners": {"num_env_runners": 0}}, CARTPOLE), space.parse({}))
+    assert caught.value.fix == "+algo.learners.num_learners=0"

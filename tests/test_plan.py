@@ -48,6 +48,13 @@ def test_a_plain_request_becomes_a_plan_that_fits_the_machine(make):
     assert made.notes == ()
 
 
+def test_few_trials_of_a_wide_network_get_the_cpus_that_would_idle(make):
+    few = {"budget__trials": 2}
+    assert make(**few).share_of(Machine(4, 0)).threads == 1
+    wide = make(**few, algo__rl_module__model_config__fcnet_hiddens=[512, 64])
+    assert wide.share_of(Machine(4, 0)).threads == 2
+
+
 def test_tuned_settings_are_tried_first_and_the_algo_files_own_after_them(make):
     tuned, own = make().warm_starts
     assert (tuned["lr"], tuned["num_epochs"]) == (1e-3, 20)

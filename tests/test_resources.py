@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
 from rltune.errors import ResourceError
-from rltune.resources import Machine, Request, available_cpus, gpu_slots, local_machine, share
+from rltune.resources import Machine, Request, available_cpus, gpu_slots, local_machine, memory_gb, share
 
 
 def ask(cpus=None, gpus=0.0, max_concurrent=None, env_runners=0, trials=100):
@@ -72,6 +73,32 @@ def test_a_trial_gets_its_share_as_one_bundle_and_one_more_for_each_env_runner()
 @pytest.mark.parametrize(("cpus", "threads"), [(0.25, 1), (1, 1), (1.5, 1), (2, 2), (4, 4)])
 def test_torch_gets_as_many_threads_as_the_trial_has_cpus(cpus, threads):
     assert share(ask(cpus=cpus), Machine(8, 0)).threads == threads
+
+
+@pytest.mark.parametrize(
+    ("wishes", "machine", "cpus", "slots"),
+    [
+        ({"trials": 24}, Machine(8, 0), 1, 8),
+        ({"trials": 8}, Machine(8, 0), 1, 8),
+        ({"trials": 5}, Machine(8, 0), 1, 5),
+        ({"trials": 4}, Machine(8, 0), 2, 4),
+        ({"trials": 1}, Machine(64, 0), 2, 1),
+        ({"trials": 1}, Machine(1, 0), 1, 1),
+        ({"trials": 100, "max_concurrent": 2}, Machine(8, 0), 2, 2),
+        ({"trials": 2, "env_runners": 2}, Machine(8, 0), 2, 2),
+        ({"trials": 2, "env_runners": 3}, Machine(8, 0), 1, 2),
+        ({"trials": 2, "gpus": 0.5}, Machine(8, 1), 1, 2),
+        ({"trials": 1, "cpus": 1}, Machine(8, 0), 1, 1),
+    ],
+)
+def test_only_cpus_that_would_idle_become_a_second_thread_of_a_wide_network(wishes, machine, cpus, slots):
+    wide = share(replace(ask(**wishes), widest_layer=512), machine)
+    assert (wide.cpus, wide.slots) == (cpus, slots)
+    assert share(replace(ask(**wishes), widest_layer=64), machine).cpus == 1
+
+
+def test_a_machine_has_memory():
+    assert 0.1 < memory_gb() < 1e5
 
 
 REFUSED = [

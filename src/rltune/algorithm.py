@@ -98,6 +98,13 @@ def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]
     return found
 
 
+def widest_layer(algo: Mapping[str, Any]) -> int:
+    """Units of the widest hidden layer that the algo file names; 0 when it names none."""
+    model = (algo.get("rl_module") or {}).get("model_config") or {}
+    layers = [model.get("fcnet_hiddens") or [], model.get("head_fcnet_hiddens") or []]
+    return max((units for sizes in layers for units in sizes if isinstance(units, int)), default=0)
+
+
 def with_params(algo: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of the algo file with a sample's values in their places."""
     merged = copy.deepcopy(dict(algo))
@@ -217,6 +224,7 @@ def preflight(build: Build, space: Space) -> None:
     for corner in space.corners():
         config = configure(build, corner, seed=0)
         networks.setdefault(str(config.model_config), config)
+        _check_processes(config, build.algo)
         try:
             config.validate()
         except (ValueError, AssertionError, NotImplementedError) as error:
@@ -227,6 +235,24 @@ def preflight(build: Build, space: Space) -> None:
             ) from None
     for config in networks.values():
         _build_module(config, build)
+
+
+def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
+    """Refuse processes that the trial's share does not count: Ray would wait for their CPUs for ever.
+
+    Some of RLlib's configs ask for remote processes by default (APPO for one learner and two env runners, Ray 2.60).
+    """
+    counted = int((algo.get("env_runners") or {}).get("num_env_runners") or 0)
+    for key, found, allowed in (
+        ("algo.env_runners.num_env_runners", config.num_env_runners, counted),
+        ("algo.learners.num_learners", config.num_learners, 0),
+    ):
+        if found != allowed:
+            raise ConfigError(
+                f"{key}={found} by RLlib's default for {type(config).__name__}, which the trial's share does not hold",
+                "the number of env runners in the algo file, and the learner in the trial's own process",
+                f"+{key}={allowed}",
+            )
 
 
 def _example(space: Space) -> str:

@@ -9,7 +9,7 @@ import functools
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rltune.config import ClusterConfig
@@ -52,10 +52,14 @@ def prepare() -> None:
 
 
 @contextmanager
-def connected(cluster: ClusterConfig) -> Iterator[Machine]:
+def connected(cluster: ClusterConfig, modules: Sequence[str] = ()) -> Iterator[Machine]:
     """Start or join Ray, and leave it again.
 
     A Ray that runs in this process already (a test's, a notebook's) is used and left running.
+
+    Args:
+        cluster: Which.
+        modules: What the processes of a Ray of our own import as soon as they start, before there is a trial.
 
     Yields:
         What it has for trials.
@@ -67,7 +71,7 @@ def connected(cluster: ClusterConfig) -> Iterator[Machine]:
 
     ours = not ray.is_initialized()
     if ours:
-        _start(cluster)
+        _start(cluster, modules)
     try:
         total = ray.cluster_resources()
         yield Machine(cpus=total.get("CPU", 0.0), gpus=total.get("GPU", 0.0))
@@ -85,7 +89,7 @@ def ensure() -> None:
         _start(ClusterConfig())
 
 
-def _start(cluster: ClusterConfig) -> None:
+def _start(cluster: ClusterConfig, modules: Sequence[str] = ()) -> None:
     import ray
 
     if cluster.address is not None:
@@ -101,7 +105,7 @@ def _start(cluster: ClusterConfig) -> None:
     machine = machine_of(cluster)
     assert machine is not None
     with _own_session():
-        _init_local(cluster, machine)
+        _init_local(cluster, machine, modules)
 
 
 @contextmanager
@@ -121,7 +125,7 @@ def _own_session() -> Iterator[None]:
         services.ConsolePopen = plain
 
 
-def _init_local(cluster: ClusterConfig, machine: Machine) -> None:
+def _init_local(cluster: ClusterConfig, machine: Machine, modules: Sequence[str]) -> None:
     import ray
 
     ray.init(
@@ -133,4 +137,7 @@ def _init_local(cluster: ClusterConfig, machine: Machine) -> None:
         _node_ip_address="127.0.0.1",
         log_to_driver=False,
         logging_level="ERROR",
+        # Ray starts a process per CPU at once and gives it to the first trial. Tasks cannot warm them: an actor gets
+        # no process that has run a task (Ray 2.60).
+        _system_config={"preload_python_modules": list(modules)},
     )

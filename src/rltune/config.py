@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import yaml
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -42,6 +42,7 @@ SECTIONS = (
 )
 ENGINES = ("fast", "rllib")
 VECTORIZE = ("auto", "sync", "async", "vector_entry_point")
+T = TypeVar("T")
 
 
 @dataclass
@@ -175,9 +176,20 @@ def from_mapping(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: A key is unknown, missing, or its value is out of range.
     """
+    config = typed(RunConfig, raw)
+    check(config)
+    return config
+
+
+def typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
+    """Turn composed settings into an instance of their schema, whose keys and types they must have.
+
+    Raises:
+        ConfigError: A key is unknown, missing or of another type.
+    """
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(RunConfig), raw)
-        config = cast(RunConfig, OmegaConf.to_object(merged))
+        merged = OmegaConf.merge(OmegaConf.structured(schema), raw)
+        return cast(T, OmegaConf.to_object(merged))
     except MissingMandatoryValue as error:
         raise ConfigError(
             f"{error.full_key} has no value", "a value for every key", "set it on the command line"
@@ -188,8 +200,6 @@ def from_mapping(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
         raise ConfigError(
             f"{error.full_key}: {str(error).splitlines()[0]}", allowed, "add --cfg job to see all keys"
         ) from None
-    check(config)
-    return config
 
 
 def read_settings(folder: Path) -> DictConfig:
@@ -233,11 +243,21 @@ def check(config: RunConfig) -> None:
             "at most one report per environment step",
             f"budget.reports={min(20, config.budget.env_steps)}",
         )
-    _one_of("engine", config.engine, ENGINES)
-    _one_of("env.vectorize", config.env.vectorize, VECTORIZE)
     _one_of("tracking.kind", config.tracking.kind, ("local", "server", "off"))
-    _check_algo(config.algo)
-    for key, name in (("name", config.name), ("env.name", config.env.name), ("algo.name", config.algo["name"])):
+    check_pair(config.algo, config.env, config.engine)
+    _check_name("name", config.name)
+
+
+def check_pair(algo: Mapping[str, Any], env: EnvConfig, engine: str) -> None:
+    """Refuse an algorithm, an environment or an engine that cannot be what is meant.
+
+    Raises:
+        ConfigError: Names the first key that is wrong, what is allowed and what to type.
+    """
+    _one_of("engine", engine, ENGINES)
+    _one_of("env.vectorize", env.vectorize, VECTORIZE)
+    _check_algo(algo)
+    for key, name in (("env.name", env.name), ("algo.name", algo["name"])):
         _check_name(key, name)
 
 

@@ -83,6 +83,7 @@ def make(config: RunConfig) -> Plan:
         max_concurrent=config.resources.max_concurrent,
         env_runners=env_runners,
         trials=config.budget.trials,
+        widest_layer=algorithm.widest_layer(config.algo),
     )
     machine = machine_of(config.cluster)
     if machine is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib
 import logging
 import signal
 import threading
@@ -116,14 +117,27 @@ def _conduct(session: Session) -> Outcome:
     """Check what is expensive to check while Ray starts, and only then write anything."""
     prepare()
     with ThreadPoolExecutor(1) as beside:
-        checked = beside.submit(plan.preflight, session.plan)
-        with connected(session.plan.config.cluster) as machine:
+        checked = beside.submit(_check, session)
+        with connected(session.plan.config.cluster, _modules(session)) as machine:
             checked.result()
             return _work(session, session.plan.share_of(machine))
 
 
+def _check(session: Session) -> None:
+    """Check what needs RLlib, and import what the driver needs next: time spent waiting for Ray otherwise."""
+    plan.preflight(session.plan)
+    importlib.import_module("rltune.conductor")
+
+
+def _modules(session: Session) -> list[str]:
+    """What a trial's process imports, which takes it 5 s of CPU."""
+    if session.trainable is not None:
+        return []
+    return ["rltune.trial", "rltune.runner", str(session.plan.build.algo["class"]).partition(":")[0]]
+
+
 def _work(session: Session, share: Share) -> Outcome:
-    from rltune.conductor import Conductor  # brings Tune with it: seconds that a refused request does not pay
+    from rltune.conductor import Conductor  # imported by now, in a thread
 
     with _opened(session), Conductor(session, share) as conductor, _signals(conductor.control.request):
         return conductor.run()

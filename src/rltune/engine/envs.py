@@ -189,9 +189,7 @@ def _creator(env: Any) -> Callable[[EnvContext], Any] | None:
 def _gym_envs(env_id: str, kwargs: dict[str, Any], count: int, mode: gym.VectorizeMode) -> ArrayEnvs:
     """Environments of a Gymnasium id; the checker wrapper is left out, it is for a developer's eyes."""
     if mode == gym.VectorizeMode.ASYNC:
-        return VectorEnvs(
-            gym.make_vec(env_id, count, mode, vector_kwargs={"copy": False}, **kwargs)
-        )
+        return VectorEnvs(gym.make_vec(env_id, count, mode, vector_kwargs={"copy": False}, **kwargs))
     native = mode == gym.VectorizeMode.VECTOR_ENTRY_POINT
     if native or (count >= NATIVE_FROM and _has_native(env_id, kwargs)):
         return VectorEnvs(gym.make_vec(env_id, count, gym.VectorizeMode.VECTOR_ENTRY_POINT, **kwargs))

@@ -27,7 +27,7 @@ from rltune.engine.ppo_gradient import (
     value_gradient,
 )
 from rltune.engine.remote import collect_remotely
-from rltune.engine.rollout import Rollout, advantages
+from rltune.engine.rollout import Rollout, advantages, artificial_advantages
 
 
 class PPOUpdate:
@@ -84,8 +84,12 @@ class PPOUpdate:
             c.use_critic,
         )
 
-    def prepare(self, rollout: Rollout) -> PPOBatch:
-        """Turn a rollout into learnable rows, with advantages that are not yet standardised."""
+    def prepare(self, rollout: Rollout) -> tuple[PPOBatch, Tensor]:
+        """Turn a rollout into learnable rows, with advantages that are not yet standardised.
+
+        Returns:
+            The rows, and the advantages of RLlib's artificial steps, which count in the standardisation.
+        """
         device = self.flat.data.device
 
         def to(array: Any) -> Tensor:
@@ -107,9 +111,10 @@ class PPOUpdate:
             logp = gaussian_logp(dist, actions)
         columns = (obs[:-1].flatten(0, 1), actions, dist, logp, to(gains).flatten(), to(targets).flatten())
         batch = PPOBatch(*columns)
+        artificial = to(artificial_advantages(rollout, values, gains, self.config.gamma, self.config.lambda_))
         if rollout.valid.all():
-            return batch
-        return batch.take(to(np.flatnonzero(rollout.valid)))
+            return batch, artificial
+        return batch.take(to(np.flatnonzero(rollout.valid))), artificial
 
     def update(self, batch: PPOBatch, timestep: int) -> dict[str, float]:
         """Run the epochs and RLlib's schedules.
@@ -207,10 +212,11 @@ class FastPPO(FastAlgorithm, PPO):
         start = time.perf_counter()
         rollouts = self._collect(self.config.total_train_batch_size)
         with torch.no_grad():
-            batch = PPOBatch.concat([self.loop.prepare(rollout) for rollout in rollouts])
+            parts, artificial = zip(*(self.loop.prepare(rollout) for rollout in rollouts), strict=True)
+            batch = PPOBatch.concat(list(parts))
             sampled = time.perf_counter()
             if self.standardise_advantages:
-                std, mean = torch.std_mean(batch.advantages, correction=0)
+                std, mean = torch.std_mean(torch.cat([batch.advantages, *artificial]), correction=0)
                 batch.advantages.sub_(mean).div_(std.clamp_(min=1e-4))
             for rollout in rollouts:
                 self.count(rollout.num_steps, rollout.episodes)

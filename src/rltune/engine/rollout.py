@@ -228,6 +228,36 @@ def advantages(rollout: Rollout, values: Array, gamma: float, lambda_: float) ->
     return result
 
 
+def artificial_advantages(rollout: Rollout, values: Array, gains: Array, gamma: float, lambda_: float) -> Array:
+    """The advantages of the artificial last step that RLlib appends to each episode chunk, [chunks].
+
+    RLlib (``AddOneTsToEpisodesAndTruncate``, ``GeneralAdvantageEstimation`` of ray 2.60) masks these steps in
+    the loss but lets them into the mean and the deviation by which it standardises advantages. They compare
+    the chunk's last observation with the return of the *next chunk's* first step, so they are large and move
+    both figures; without them training would not be stock RLlib's.
+
+    Args:
+        rollout: The steps. Chunks are ordered as RLlib's env runner returns them: ended episodes, then the rest.
+        values: [T + 1, N] of ``rollout.obs``.
+        gains: The advantages of the steps [T, N].
+        gamma: Discount.
+        lambda_: Of the estimator.
+    """
+    steps = len(rollout.valid)
+    start = np.where(rollout.valid[0], 0, 1)
+    first, last = [], []
+    for step, env in zip(*np.nonzero(rollout.terminated | rollout.truncated), strict=True):
+        first.append(values[start[env], env] + lambda_ * gains[start[env], env])
+        last.append(values[step + 1, env])
+        start[env] = step + 2  # the step between only resets
+    for env in np.flatnonzero(start < steps):
+        first.append(values[start[env], env] + lambda_ * gains[start[env], env])
+        last.append(values[steps, env])
+    following = np.append(first[1:], 0.0)
+    result: Array = (gamma * following - np.array(last)).astype(np.float32)
+    return result
+
+
 def _discount(deltas: list[float], decay: list[float]) -> list[float]:
     running = 0.0
     for step in range(len(deltas) - 1, -1, -1):

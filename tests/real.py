@@ -1,0 +1,106 @@
+"""Real commands in a folder of their own: typed as a person types them, watched from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+SMALL = ("budget.trials=4", "budget.env_steps=20000")  # cartpole's tuned values reach hundreds with so little
+PATIENCE_S = 240  # on a busy machine; a command that takes longer hangs
+
+
+@dataclass
+class Command:
+    """A command that was typed, what came of it, and what it took."""
+
+    code: int
+    out: str
+    peak_bytes: int = 0
+
+
+@dataclass
+class Project:
+    """A person's folder: ``outputs/`` and ``mlflow.db`` end up in it."""
+
+    folder: Path
+    ran: Command | None = None
+    replies: dict[str, Command] = field(default_factory=dict)
+
+    @property
+    def store(self) -> str:
+        """The address of MLflow's own default store."""
+        return f"sqlite:///{self.folder / 'mlflow.db'}"
+
+    @property
+    def sweep(self) -> Path:
+        """The folder of the only sweep."""
+        (config,) = (self.folder / "outputs").glob("*/config.yaml")
+        return config.parent
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """How the sweep ended."""
+        return dict(json.loads((self.sweep / "summary.json").read_text()))
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Type ``python <words>`` and do not wait."""
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_", "TUNE_"))}
+        env |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        env.pop("PYTHONPATH", None)  # what is installed must be enough
+        return subprocess.Popen(
+            [sys.executable, *words],
+            cwd=self.folder,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def type(self, *words: str) -> Command:
+        """Type ``python <words>`` and wait."""
+        return finish(self.start(*words))
+
+
+def finish(process: subprocess.Popen[str]) -> Command:
+    """Wait for a command; its output and the most memory that it and all its children had at once."""
+    peak = [0]
+    watch = threading.Thread(target=_watch_memory, args=(process, peak), daemon=True)
+    watch.start()
+    try:
+        out, _ = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    watch.join()
+    return Command(process.returncode, out, peak[0])
+
+
+def _watch_memory(process: subprocess.Popen[str], peak: list[int]) -> None:
+    root = psutil.Process(process.pid)
+    while process.poll() is None:
+        peak[0] = max(peak[0], sum(_resident(one) for one in _tree(root)))
+        time.sleep(0.25)
+
+
+def _tree(root: psutil.Process) -> list[psutil.Process]:
+    try:
+        return [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _resident(process: psutil.Process) -> int:
+    """What it has in memory, pages that it shares with others included."""
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0
