@@ -17,7 +17,7 @@ ORDER = (
     ("errors",),
     ("address", "bundle_reader"),
     ("config",),
-    ("space", "resources", "environment", "bundle", "progress", "checkpoint"),
+    ("space", "resources", "environment", "bundle", "progress", "checkpoint", "watchdog"),
     ("algorithm", "cluster"),
     ("engine",),
     ("runner",),

@@ -158,6 +158,23 @@ def test_a_worker_that_dies_is_tried_again_and_then_fails_alone(toy_run: Callabl
     assert "died" in died.attributes["stop_reason"]
 
 
+def test_a_trial_that_hangs_loses_its_process_and_the_sweep_goes_on(toy_run: Callable[..., Outcome]) -> None:
+    outcome = toy_run(
+        "+space.fault=[choice,null,hang]",
+        "warm_start=[{fault:hang},{fault:null},{fault:null}]",
+        "budget.trials=3",
+        "failures.stall_s=2",
+        "failures.max_retries=0",
+        "scheduler=none",
+        "tracking=off",
+    )
+    hung, *others = ledger(outcome)
+    assert hung.state == "FAIL"
+    assert hung.attributes["stop_reason"].startswith("no progress for 2 s")
+    assert "_misbehave" in hung.attributes["traceback"]
+    assert [entry.state for entry in others] == ["COMPLETE", "COMPLETE"]
+
+
 def test_the_sweep_ends_early_when_its_first_trials_all_fail_alike(
     toy_run: Callable[..., Outcome], stream: io.StringIO
 ) -> None:

@@ -47,6 +47,8 @@ class ToyRunner:
             raise ValueError("the pole broke")
         if fault == "nan_loss" and self.env_steps == 500:
             raise NonFiniteError("non-finite numbers: total_loss=nan")
+        if fault == "hang" and self.env_steps == 500:
+            time.sleep(3600)
         if fault == "die" and self.env_steps == 500:
             os._exit(1)
         if fault == "stall" and self.env_steps > 500:

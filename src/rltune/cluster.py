@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from rltune.config import ClusterConfig
 from rltune.errors import ResourceError
-from rltune.resources import Machine, local_machine
+from rltune.resources import Machine, Share, local_machine
 
 # Read by Tune when it is imported or run. Its own output, loggers and snapshots are switched off: the console, MLflow
 # and the ledger have their places.
@@ -137,7 +137,28 @@ def _init_local(cluster: ClusterConfig, machine: Machine, modules: Sequence[str]
         _node_ip_address="127.0.0.1",
         log_to_driver=False,
         logging_level="ERROR",
-        # Ray starts a process per CPU at once and gives it to the first trial. Tasks cannot warm them: an actor gets
-        # no process that has run a task (Ray 2.60).
+        # Ray starts a process per CPU at once and gives it to a trial, unless a task has run in it (Ray 2.60): a task
+        # of ours cannot do the imports, and see `counted_resources`.
         _system_config={"preload_python_modules": list(modules)},
     )
+
+
+@contextmanager
+def counted_resources(cluster: ClusterConfig, share: Share) -> Iterator[None]:
+    """Let Tune count what is free instead of reserving a placement group for each trial, where that is enough.
+
+    Ray asks whether a group is ready by a task, which uses up a process that has its imports done (Ray 2.60). Groups
+    are needed where a trial has several processes, which must fit together, and on a cluster, which may have to grow.
+    """
+    if cluster.address is not None or share.env_runners:
+        yield
+        return
+    from ray.air.execution import FixedResourceManager
+    from ray.tune.execution import tune_controller
+
+    plain = tune_controller.PlacementGroupResourceManager
+    tune_controller.PlacementGroupResourceManager = FixedResourceManager
+    try:
+        yield
+    finally:
+        tune_controller.PlacementGroupResourceManager = plain

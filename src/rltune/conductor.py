@@ -21,7 +21,7 @@ from typing import Any, Self
 from ray import tune
 from ray.tune import CheckpointConfig, FailureConfig, PlacementGroupFactory, RunConfig, TuneConfig
 
-from rltune import certify, checkpoint, outcome, rungs, schedule, search
+from rltune import certify, checkpoint, cluster, outcome, rungs, schedule, search
 from rltune.address import redact, resolve_uri
 from rltune.certify import Finalist
 from rltune.config import to_yaml
@@ -165,7 +165,8 @@ class Conductor:
             ),
         )
         try:
-            tuner.fit()
+            with cluster.counted_resources(self.config.cluster, self.share):
+                tuner.fit()
         except KeyboardInterrupt:
             self.control.request("interrupted at once", 2)
         finally:
@@ -184,6 +185,7 @@ class Conductor:
             env_steps=self.config.budget.env_steps,
             reports=self.config.budget.reports,
             checkpoint_every_s=self.config.checkpoint.every_s,
+            stall_s=self.config.failures.stall_s,
             threads=self.share.threads,
             engine=self.config.engine,
             build=self.plan.assignment_build(),

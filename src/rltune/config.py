@@ -124,6 +124,7 @@ class FailuresConfig:
     """What is done about trials that go wrong."""
 
     max_retries: int = MISSING
+    stall_s: float = MISSING
     stop_after: int = MISSING
 
 
@@ -278,6 +279,7 @@ def _lower_bounds(config: RunConfig) -> Iterator[tuple[str, float | None, float,
     yield "cluster.num_gpus", cluster.num_gpus, 0, 0
     yield "checkpoint.every_s", config.checkpoint.every_s, 0, 30
     yield "failures.max_retries", config.failures.max_retries, 0, 1
+    yield "failures.stall_s", config.failures.stall_s, 1, 300
     yield "failures.stop_after", config.failures.stop_after, 1, 5
     yield "confirm.top", config.confirm.top, 0, 3
     yield "confirm.episodes", config.confirm.episodes, 1, 100

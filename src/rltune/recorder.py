@@ -23,6 +23,7 @@ from rltune.search import LedgerSearcher
 from rltune.study import Study
 from rltune.tracking import Tracker
 from rltune.trial import STOP_FILE
+from rltune.watchdog import STACK_FILE
 
 logger = logging.getLogger(__name__)
 GRACE_S = 8.0  # for trials to save their state after a stop was asked for
@@ -130,7 +131,7 @@ class Recorder(Callback):
     ) -> None:
         self.study, self.tracker, self.console = study, tracker, console
         self.scheduler, self.control, self.config = scheduler, control, config
-        self._steps: dict[int, int] = {}
+        self.folder = Path(study.attribute("folder"))
         self._retries: Counter[int] = Counter()
         self._first_failures: list[str] | None = []
         entries = study.entries()
@@ -221,6 +222,11 @@ class Recorder(Callback):
         error = trial.get_error() if hasattr(trial, "get_error") else None
         number = int(trial.config["assignment"]["number"])
         self.control.live.discard(number)
+        stack = self.folder / "trials" / str(number) / STACK_FILE
+        if stack.is_file():
+            trace = stack.read_text()
+            self._end_failed(number, f"{trace.splitlines()[0]}; see {stack}", trace, trial.last_result or {})
+            return
         text = str(error or "unknown").strip().splitlines()
         self._end_failed(
             number,
@@ -275,5 +281,5 @@ class Recorder(Callback):
     def _tell_tracker(self, number: int, state: str, best: float | None, reason: str) -> None:
         metrics = {"best_objective": best} if best is not None else {}
         record = self.study.entry(number).attributes.get("checkpoint")
-        folder = Path(self.study.attribute("folder")) / record["path"] if record and state == "COMPLETE" else None
+        folder = self.folder / record["path"] if record and state == "COMPLETE" else None
         self.tracker.trial_ended(number, state, metrics=metrics, tags={"rltune.stop_reason": reason}, artifacts=folder)

@@ -23,6 +23,7 @@ from rltune import checkpoint
 from rltune.algorithm import Build
 from rltune.environment import EnvSpec
 from rltune.progress import NonFiniteError, Progress, Runner
+from rltune.watchdog import Watchdog
 
 STOP_FILE = ".stop"  # in the sweep's folder: trials save their latest state and hand back
 MAX_STALLED = 50  # iterations without one environment step before a trial counts as hung
@@ -40,6 +41,7 @@ class Assignment:
         env_steps: The budget of each seed.
         reports: Reports over the whole budget.
         checkpoint_every_s: How often the latest state is saved.
+        stall_s: Seconds without progress after which the worker ends.
         threads: Torch threads.
         engine: ``fast`` or ``rllib``.
         build: The arguments of `rltune.algorithm.Build`, plain.
@@ -55,6 +57,7 @@ class Assignment:
     env_steps: int
     reports: int
     checkpoint_every_s: float
+    stall_s: float
     threads: int
     engine: str
     build: Mapping[str, Any]
@@ -105,7 +108,11 @@ class Trial(tune.Trainable):
         self._train_s, self._reports = 0.0, 0
         self._best = -math.inf if self._task.best is None else self._task.best
         self._saved_at = time.monotonic()
+        self._watchdog = Watchdog(self._home(), self._task.stall_s)
         self._guarded(self._build)
+
+    def _home(self) -> Path:
+        return Path(self._task.sweep) / "trials" / str(self._task.number)
 
     def _build(self) -> None:
         self._runners = [self.build_runner(seed) for seed in self._task.seeds]
@@ -125,11 +132,13 @@ class Trial(tune.Trainable):
         for runner in self._runners:
             self._guarded(runner.stop)
         self._runners = []
+        self._watchdog.close()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """Keep an exception as the trial's failure: raised, it would cost the process and its warm imports."""
         try:
-            work()
+            with self._watchdog.watching():
+                work()
         except Exception as error:
             self._failure = _describe(error)
 
@@ -182,6 +191,7 @@ class Trial(tune.Trainable):
             began, before = time.perf_counter(), self._progress[place].env_steps
             self._progress[place] = runner.train().after(self._progress[place])
             self._train_s += time.perf_counter() - began
+            self._watchdog.progress()
             stalled = stalled + 1 if self._progress[place].env_steps <= before else 0
             if stalled >= MAX_STALLED:
                 raise RuntimeError(f"no environment step in {stalled} iterations; do the env runners still live?")

@@ -1,0 +1,61 @@
+"""Ends a worker whose work hangs: an environment that never returns, a remote process that is never placed.
+
+Python cannot interrupt a call into foreign code, so the process ends; Tune starts it again from the last checkpoint
+as often as ``failures.max_retries`` says. Runs in a worker, in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+STACK_FILE = "stalled.txt"  # in the trial's folder: where its threads were
+EXIT_CODE = 70
+
+
+class Watchdog:
+    """Watches work that is to make progress.
+
+    Args:
+        home: The trial's folder.
+        limit_s: Seconds without progress after which the process ends.
+    """
+
+    def __init__(self, home: Path, limit_s: float) -> None:
+        self._home, self._limit_s = home, limit_s
+        self._since: float | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch a piece of work."""
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+
+    def progress(self) -> None:
+        """The work has come further."""
+        self._since = time.monotonic()
+
+    def close(self) -> None:
+        """Stop watching for good."""
+        self._ended.set()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(min(1.0, self._limit_s / 4)):
+            since = self._since
+            if since is not None and time.monotonic() - since > self._limit_s:
+                self._home.mkdir(parents=True, exist_ok=True)
+                with (self._home / STACK_FILE).open("w") as file:
+                    file.write(f"no progress for {self._limit_s:g} s\n")
+                    file.flush()
+                    faulthandler.dump_traceback(file)
+                os._exit(EXIT_CODE)
