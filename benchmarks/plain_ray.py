@@ -1,4 +1,4 @@
-"""A sweep as the documentation of Ray Tune, RLlib, Optuna and MLflow writes it: the baseline of ``benchmarks/sweep.py``.
+"""A sweep as the documentation of Ray Tune, RLlib, Optuna and MLflow writes it: ``benchmarks/sweep.py``'s baseline.
 
     python benchmarks/plain_ray.py --trials 8 --env-steps 20000
 
@@ -64,9 +64,7 @@ def algorithm() -> PPOConfig:
         .env_runners(num_env_runners=0, num_envs_per_env_runner=16)
         .learners(num_learners=0)
         .rl_module(
-            model_config=DefaultModelConfig(
-                fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False
-            )
+            model_config=DefaultModelConfig(fcnet_hiddens=[64, 64], fcnet_activation="tanh", vf_share_layers=False)
         )
         .training(
             vf_clip_param=1.0e6,

@@ -107,7 +107,7 @@ def summarise(rounds: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """The figures as Markdown."""
-    head = "| sweep | wall s | first report s | env steps | best return | wall / ours | bar |\n|---|---|---|---|---|---|---|"
+    head = "| sweep | wall s | first report s | env steps | best return | wall / ours | bar |\n" + "|---" * 7 + "|"
     names = {"ours": "rltune", "plain": "plain Ray Tune + RLlib", "zoo": "rl_zoo3"}
     lines = [head]
     for kind, median in result["medians"].items():
@@ -149,7 +149,8 @@ def main() -> None:
     kinds = arguments.only.split(",")
     if "zoo" in kinds:
         zoo.make_zoo_venv()
-    print(f"{trials} trials x {env_steps:,} steps, {repeats} rounds, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    load = os.getloadavg()[0]
+    print(f"{trials} trials x {env_steps:,} steps, {repeats} rounds, {os.cpu_count()} cores, load {load:.1f}")
     result = summarise(measure(kinds, trials, env_steps, repeats))
     print(table(result))
     machine = {"platform": platform.platform(), "cores": os.cpu_count()}
