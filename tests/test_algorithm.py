@@ -19,7 +19,7 @@ CARTPOLE, PENDULUM = EnvSpec("CartPole-v1"), EnvSpec("Pendulum-v1")
 @pytest.fixture(scope="module")
 def settings():
     """The composed settings of each algorithm."""
-    return {name: from_mapping(compose("run", f"algo={name}")) for name in ("ppo", "dqn")}
+    return {name: from_mapping(compose("run", f"algo={name}")) for name in ("ppo", "a2c", "dqn", "sac")}
 
 
 @pytest.fixture
@@ -152,7 +152,9 @@ def test_a_class_that_is_no_algorithm_config_is_refused(algo, target, what):
 
 
 @pytest.mark.parametrize(
-    ("name", "env"), [("ppo", CARTPOLE), ("ppo", PENDULUM), ("dqn", CARTPOLE)], ids=["ppo", "ppo, continuous", "dqn"]
+    ("name", "env"),
+    [("ppo", CARTPOLE), ("ppo", PENDULUM), ("a2c", CARTPOLE), ("dqn", CARTPOLE), ("sac", PENDULUM)],
+    ids=["ppo", "ppo, continuous", "a2c", "dqn", "sac"],
 )
 def test_the_spaces_of_conf_can_be_configured_at_all_their_ends(settings, name, env):
     preflight(Build(settings[name].algo, env), space.parse(settings[name].space))

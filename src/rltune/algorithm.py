@@ -283,9 +283,11 @@ def _check_actions(build: Build, action_space: Any) -> None:
     """Refuse the two mismatches whose errors inside RLlib say nothing to a reader."""
     import gymnasium
 
-    name = type(config_class(build.algo)()).__name__
+    names = {base.__name__ for base in config_class(build.algo).__mro__}
     discrete = isinstance(action_space, gymnasium.spaces.Discrete)
-    wrong = "Discrete" if name == "DQNConfig" and not discrete else "Box" if name == "SACConfig" and discrete else None
+    wrong = (
+        "Discrete" if "DQNConfig" in names and not discrete else "Box" if "SACConfig" in names and discrete else None
+    )
     if wrong:
         raise ConfigError(
             f"algo={build.algo['name']} cannot act in env.id={build.env.id}, whose actions are {action_space}",

@@ -11,6 +11,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rltune.config import ClusterConfig
 from rltune.errors import ResourceError
@@ -138,17 +139,19 @@ def _init_local(cluster: ClusterConfig, machine: Machine, modules: Sequence[str]
         log_to_driver=False,
         logging_level="ERROR",
         # Ray starts a process per CPU at once and gives it to a trial, unless a task has run in it (Ray 2.60): a task
-        # of ours cannot do the imports, and see `counted_resources`.
+        # of ours cannot do the imports, and see `warm_actors`.
         _system_config={"preload_python_modules": list(modules)},
     )
 
 
 @contextmanager
-def counted_resources(cluster: ClusterConfig, share: Share) -> Iterator[None]:
-    """Let Tune count what is free instead of reserving a placement group for each trial, where that is enough.
+def warm_actors(cluster: ClusterConfig, share: Share) -> Iterator[None]:
+    """Let Tune start its actors in the processes that have their imports done, where that is possible.
 
-    Ray asks whether a group is ready by a task, which uses up a process that has its imports done (Ray 2.60). Groups
-    are needed where a trial has several processes, which must fit together, and on a cluster, which may have to grow.
+    Two habits of Tune (2.60) keep it from that: each trial has a placement group, whose readiness Ray asks by a task
+    in such a process, which no actor gets afterwards; and each actor has environment variables of its own, for which
+    Ray starts another process, although those of a Ray of our own have inherited them. Groups are needed where a
+    trial has several processes, which must fit together, and both on a cluster.
     """
     if cluster.address is not None or share.env_runners:
         yield
@@ -156,9 +159,25 @@ def counted_resources(cluster: ClusterConfig, share: Share) -> Iterator[None]:
     from ray.air.execution import FixedResourceManager
     from ray.tune.execution import tune_controller
 
-    plain = tune_controller.PlacementGroupResourceManager
+    plain = tune_controller.PlacementGroupResourceManager, tune_controller._ActorClassCache
     tune_controller.PlacementGroupResourceManager = FixedResourceManager
+    tune_controller._ActorClassCache = _PlainActors
     try:
         yield
     finally:
-        tune_controller.PlacementGroupResourceManager = plain
+        tune_controller.PlacementGroupResourceManager, tune_controller._ActorClassCache = plain
+
+
+class _PlainActors:
+    """Tune's cache of actor classes, without environment variables."""
+
+    def __init__(self) -> None:
+        self._known: dict[type, Any] = {}
+
+    def get(self, trainable: type) -> Any:
+        """The actor class of a trainable."""
+        import ray
+
+        if trainable not in self._known:
+            self._known[trainable] = ray.remote(trainable)
+        return self._known[trainable]

@@ -165,7 +165,7 @@ class Conductor:
             ),
         )
         try:
-            with cluster.counted_resources(self.config.cluster, self.share):
+            with cluster.warm_actors(self.config.cluster, self.share):
                 tuner.fit()
         except KeyboardInterrupt:
             self.control.request("interrupted at once", 2)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import optuna
 from omegaconf import OmegaConf
@@ -94,13 +94,19 @@ class Study:
                 "see study.storage in conf/run.yaml",
             ) from None
         self._ids: dict[int, int] = {}
+        # What this driver wrote of the trials that are not finished: reading a trial costs four queries. Only one
+        # driver writes, so that the ledger holds the same; it is written first.
+        self._open: dict[int, Entry] = {}
+        self._num_trials: int | None = None
 
     # -- asking and telling -------------------------------------------------------------------------------------
 
     @property
     def num_trials(self) -> int:
         """How many trials were asked for so far."""
-        return int(self._storage.get_n_trials(self._study._study_id))
+        if self._num_trials is None:  # Optuna reads all trials to count them (5.0)
+            self._num_trials = int(self._storage.get_n_trials(self._study._study_id))
+        return self._num_trials
 
     def ask(
         self,
@@ -123,6 +129,7 @@ class Study:
             self._study.enqueue_trial(dict(fixed))
         trial = self._study.ask(distributions)
         self._ids[trial.number] = trial._trial_id
+        self._num_trials = max(self.num_trials, trial.number + 1)
         return trial.number, dict(trial.params)
 
     def complete(
@@ -142,11 +149,15 @@ class Study:
     def report(self, number: int, env_steps: int, objective: float) -> None:
         """Keep one report; NaN says that no episode had ended by then."""
         self._storage.set_trial_intermediate_value(self._id(number), env_steps, objective)
+        if number in self._open:
+            cast(dict[int, float], self._open[number].reports)[env_steps] = objective
 
     def note(self, number: int, **attributes: Any) -> None:
         """Set attributes of a trial."""
         for key, value in attributes.items():
             self._storage.set_trial_user_attr(self._id(number), key, value)
+            if number in self._open:
+                cast(dict[str, Any], self._open[number].attributes)[key] = value
 
     def note_run(self, number: int, run_id: str) -> None:
         """Keep a trial's MLflow run, which a slow server may tell only after the trial has ended."""
@@ -170,6 +181,7 @@ class Study:
         else:
             # PRUNED keeps its last report as value: Optuna ranks pruned trials by step, then by that value.
             self._study.tell(number, state=TrialState[state])
+        self._open.pop(number, None)
 
     def _id(self, number: int) -> int:
         if number not in self._ids:
@@ -185,7 +197,15 @@ class Study:
 
     def entry(self, number: int) -> Entry:
         """One trial."""
-        return _entry(self._storage.get_trial(self._id(number)), {})
+        if number not in self._open:
+            entry = _entry(self._storage.get_trial(self._id(number)), {})
+            if entry.state != "RUNNING":
+                return entry
+            self._open[number] = entry
+        known = self._open[number]
+        params = known.attributes.get("params", {})
+        reports = dict(sorted(known.reports.items()))
+        return replace(known, params=params, reports=reports, attributes=dict(known.attributes))
 
     def attribute(self, key: str, default: Any = None) -> Any:
         """A study attribute."""
