@@ -28,6 +28,7 @@ def first_reports(config: RunConfig, folder: Path, params: dict[str, Any]) -> li
         env_steps=12000,
         reports=6,
         checkpoint_every_s=3600,
+        stall_s=300,
         threads=1,
         engine=config.engine,
         build=made.assignment_build(),

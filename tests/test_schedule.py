@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from rltune.rungs import Rungs
@@ -25,3 +28,15 @@ def test_without_rungs_every_trial_runs_to_its_end():
         result = {"number": number, "env_steps": 500, "objective": float(-number)}
         assert scheduler.on_trial_result(None, None, result) == TrialScheduler.CONTINUE
     assert scheduler.stopped == {}
+
+
+def test_the_first_waiting_trial_is_run_and_ended_ones_are_not_looked_at():
+    def trial(number: int, status: str) -> SimpleNamespace:
+        return SimpleNamespace(status=status, config={"assignment": {"number": number}})
+
+    live = {6: trial(6, Trial.RUNNING), 9: trial(9, Trial.PENDING), 8: trial(8, Trial.PENDING)}
+    controller = SimpleNamespace(get_live_trials=lambda: list(live.values()))
+    scheduler = AshaScheduler(None)
+    assert scheduler.choose_trial_to_run(controller) is live[8]
+    del live[8], live[9]
+    assert scheduler.choose_trial_to_run(controller) is None

@@ -275,3 +275,20 @@ def test_a_password_is_in_no_message(address):
     assert "study.storage=" in refused.value.what
     assert refused.value.__cause__ is None, "nor in a traceback's first half"
     assert refused.value.__suppress_context__
+
+
+def test_a_running_trial_reads_the_same_in_this_driver_and_in_the_file(study, url):
+    number, _ = ask(study)
+    study.entry(number)  # from here on this driver remembers it
+    study.report(number, 200, 2.0)
+    study.report(number, 100, math.nan)
+    study.note(number, checkpoint={"path": "trials/0/best-1"}, params={"lr": 1e-3})
+    study.note_run(number, "run0")
+    other = Study(url, "sweep")
+    assert repr(study.entry(number)) == repr(other.entry(number))  # NaN differs from itself, not its text
+    assert study.num_trials == other.num_trials == 1
+    study.entry(number).attributes["checkpoint"] = None
+    assert study.entry(number).attributes["checkpoint"] == {"path": "trials/0/best-1"}
+    study.finish(number, "COMPLETE", 2.0, "whole budget")
+    assert study.entry(number).state == "COMPLETE"
+    other.close()

@@ -251,11 +251,14 @@ def test_a_sweep_is_a_parent_with_one_child_per_trial(folder):
 def test_plain_mlflow_in_the_folder_finds_the_default_store(folder):
     sweep = Sweep(folder).begin(trials=1)
     assert sweep.tracker.close("FINISHED")
-    import mlflow
-
-    assert mlflow.get_tracking_uri() == f"sqlite:///{folder}/mlflow.db"
-    shown = mlflow.search_runs(experiment_names=["cartpole"], output_format="list")
-    assert sorted(run.info.run_name for run in shown) == ["first", "trial-000"]
+    # In a process of its own: MLflow keeps the store that it took first.
+    code = (
+        "import mlflow; print(mlflow.get_tracking_uri());"
+        "runs = mlflow.search_runs(experiment_names=['cartpole'], output_format='list');"
+        "print(sorted(run.info.run_name for run in runs))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True).stdout
+    assert shown.splitlines() == [f"sqlite:///{folder}/mlflow.db", "['first', 'trial-000']"]
     assert (folder / "mlruns").is_dir()
 
 

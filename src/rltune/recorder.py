@@ -215,6 +215,7 @@ class Recorder(Callback):
             self._interrupted(number, result)
         else:
             self._ended(number, "COMPLETE", "whole budget", result)
+        _forget(trial)
 
     @_guarded
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -234,6 +235,7 @@ class Recorder(Callback):
             str(error),
             trial.last_result or {},
         )
+        _forget(trial)
 
     def _failed(self, number: int, reason: str, trace: str, result: dict[str, Any]) -> None:
         if reason.startswith("non-finite") or self._retries[number] >= self.config.failures.max_retries:
@@ -283,3 +285,9 @@ class Recorder(Callback):
         record = self.study.entry(number).attributes.get("checkpoint")
         folder = self.folder / record["path"] if record and state == "COMPLETE" else None
         self.tracker.trial_ended(number, state, metrics=metrics, tags={"rltune.stop_reason": reason}, artifacts=folder)
+
+
+def _forget(trial: Any) -> None:
+    """Drop the statistics that Tune keeps of every metric of every trial: 0.1 MB each, written out at the end."""
+    trial.run_metadata.metric_analysis.clear()
+    trial.run_metadata.metric_n_steps.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from rltune.rungs import Rungs
@@ -29,3 +30,10 @@ class AshaScheduler(FIFOScheduler):
             return str(TrialScheduler.CONTINUE)
         self.stopped[number] = level
         return str(TrialScheduler.STOP)
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Any:
+        """The first trial that waits; Tune's own would look through all that ever ran, at each event (Ray 2.60)."""
+        waiting = [
+            trial for trial in tune_controller.get_live_trials() if trial.status in (Trial.PENDING, Trial.PAUSED)
+        ]
+        return min(waiting, key=lambda trial: trial.config["assignment"]["number"], default=None)
