@@ -33,7 +33,7 @@ CASES: dict[str, tuple[str, float, dict[str, float]]] = {
     "dqn_cartpole": ("DQN CartPole, batch 64, an update per 4 steps, 64x64", 1.5, {"sb3": 1.5, "rllib": 12.0}),
     "sac_pendulum": ("SAC Pendulum, batch 256, an update per step, 256x256", 3.0, {"sb3": 1.1, "rllib": 8.0}),
 }
-"""Case: words, seconds of a round, and the ratios that issue 3 asks for."""
+"""Case: words, seconds of a round, and the least ratios that we hold it to."""
 
 
 class Contender:

@@ -29,7 +29,7 @@ import zoo
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 BARS = {"plain": 5.0, "zoo": 3.0, "first_report": 1.5}
-"""Ratios that issue 3 asks for: the other's seconds over ours."""
+"""The least ratios that we hold it to: the other's seconds over ours."""
 
 
 def _command(typed: list[str], folder: Path) -> tuple[float, float, str]:

@@ -285,7 +285,9 @@ def test_a_running_trial_reads_the_same_in_this_driver_and_in_the_file(study, ur
     study.note(number, checkpoint={"path": "trials/0/best-1"}, params={"lr": 1e-3})
     study.note_run(number, "run0")
     other = Study(url, "sweep")
-    assert repr(study.entry(number)) == repr(other.entry(number))  # NaN differs from itself, not its text
+    here, there = study.entry(number), other.entry(number)
+    assert (here.state, here.params, here.attributes) == (there.state, there.params, there.attributes)
+    assert repr(here.reports) == repr(there.reports) == "{100: nan, 200: 2.0}"
     assert study.num_trials == other.num_trials == 1
     study.entry(number).attributes["checkpoint"] = None
     assert study.entry(number).attributes["checkpoint"] == {"path": "trials/0/best-1"}
