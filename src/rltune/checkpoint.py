@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 KEEP = 2  # the newest, and the one before it, which the ledger may still name
-KINDS = ("best", "latest")
 
 
 @dataclass(frozen=True)

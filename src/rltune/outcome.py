@@ -16,7 +16,7 @@ from rltune.summary import Summary, TrialView
 if TYPE_CHECKING:
     from rltune.certify import Finalist  # brings torch with it, which a list of sweeps need not wait for
 
-EXIT_WINNER, EXIT_NONE, EXIT_REQUEST = 0, 1, 2
+EXIT_WINNER, EXIT_NONE = 0, 1
 
 
 @dataclass(frozen=True)

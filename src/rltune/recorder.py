@@ -220,22 +220,20 @@ class Recorder(Callback):
     @_guarded
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """A trial lost its process, and its retries are used up."""
-        error = trial.get_error() if hasattr(trial, "get_error") else None
         number = int(trial.config["assignment"]["number"])
         self.control.live.discard(number)
+        reason, trace = self._death(number, trial)
+        self._end_failed(number, reason, trace, trial.last_result or {})
+        _forget(trial)
+
+    def _death(self, number: int, trial: Any) -> tuple[str, str]:
+        """Why a worker ended, in one line and in full: what the watchdog left, else what Ray says."""
         stack = self.folder / "trials" / str(number) / STACK_FILE
         if stack.is_file():
             trace = stack.read_text()
-            self._end_failed(number, f"{trace.splitlines()[0]}; see {stack}", trace, trial.last_result or {})
-            return
-        text = str(error or "unknown").strip().splitlines()
-        self._end_failed(
-            number,
-            f"worker died: {text[0][:300] if text else 'unknown'}",
-            str(error),
-            trial.last_result or {},
-        )
-        _forget(trial)
+            return f"{trace.splitlines()[0]}; see {stack}", trace
+        error = str(trial.get_error() or "").strip() or "unknown"
+        return f"worker died: {error.splitlines()[0][:300]}", error
 
     def _failed(self, number: int, reason: str, trace: str, result: dict[str, Any]) -> None:
         if reason.startswith("non-finite") or self._retries[number] >= self.config.failures.max_retries:
