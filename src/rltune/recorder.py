@@ -169,8 +169,10 @@ class Recorder(Callback):
         """A report came."""
         number, env_steps = int(result["number"]), int(result["env_steps"])
         objective = float(result["objective"])
-        self.study.report(number, env_steps, objective)
         self._note_checkpoints(number, result.get("records") or {}, trial.config["assignment"])
+        if env_steps <= self._steps.get(number, 0):
+            return  # asked to stop before it had trained on: nothing new to tell
+        self.study.report(number, env_steps, objective)
         self.control.env_steps += max(0, env_steps - self._steps.get(number, 0)) * self.config.replicates
         self._steps[number] = env_steps
         self.console.report(number, objective, env_steps)

@@ -168,7 +168,8 @@ class Trial(tune.Trainable):
         seconds = max(self._train_s - trained_before, 1e-9)
         report["env_steps_per_s"] = len(self._runners) * (report["env_steps"] - steps_before) / seconds
         done = report["env_steps"] >= self._task.env_steps
-        records = self._save_if_due(report["objective"], force=interrupted and not done)
+        kept = interrupted and not done and report["env_steps"] > 0  # before the first step there is nothing to keep
+        records = self._save_if_due(report["objective"], force=kept)
         report |= {"records": records, "began": began, "ended": time.time()}
         return report | {"done": done or interrupted, "interrupted": interrupted and not done}
 
