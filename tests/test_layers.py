@@ -15,10 +15,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # everything that it imports.
 ORDER = (
     ("errors",),
-    ("address", "bundle_reader"),
+    ("address", "bundle_reader", "bootstrap"),
     ("config",),
-    ("space", "resources", "environment", "bundle", "progress", "checkpoint", "watchdog"),
-    ("algorithm", "cluster"),
+    ("space", "resources", "environment", "bundle", "progress", "checkpoint", "watchdog", "certification"),
+    ("algorithm", "cluster", "policy_uri"),
+    ("policy",),
     ("engine",),
     ("runner",),
     ("trial", "measurement"),
@@ -29,8 +30,6 @@ ORDER = (
     ("summary", "spool", "measuring", "advice"),
     ("runs", "probe"),
     ("tracking", "console"),
-    ("policy_uri",),
-    ("policy",),
     ("certify", "report"),
     ("recorder", "outcome", "plan"),
     ("session",),

@@ -17,7 +17,7 @@ from mlflow.entities import LoggedModelOutput
 from rltune import bundle, policy_uri
 from rltune.checkpoint import digest
 from rltune.errors import PolicyError
-from rltune.policy import Evaluation, evaluate, iqm, load_algorithm, load_policy, model_arguments
+from rltune.policy import Evaluation, evaluate, load_algorithm, load_policy, model_arguments
 
 CARTPOLE = {"id": "CartPole-v1", "kwargs": {}, "wrappers": []}
 OBSERVATIONS = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)
@@ -361,11 +361,6 @@ def test_the_interval_covers_the_true_mean_about_as_often_as_it_says():
         result: Evaluation = _summarise(rng.normal(10, 3, 40), np.ones(40, int), seed)
         hits += result.low <= 10 <= result.high
     assert 51 <= hits <= 60
-
-
-def test_the_interquartile_mean_leaves_out_the_outer_quarters():
-    assert iqm(np.array([-1000.0, 1, 2, 3, 4, 5, 6, 1000])) == 3.5
-    assert iqm(np.array([5.0])) == 5
 
 
 @pytest.mark.parametrize(

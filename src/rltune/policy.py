@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from rltune import bundle_reader, cluster, policy_uri
+from rltune.bootstrap import iqm
 from rltune.bundle import describe_space
 from rltune.errors import PolicyError
 
@@ -295,12 +296,6 @@ class _Episodes:
                 still.append(i)
             busy = still
         return returns, lengths
-
-
-def iqm(values: np.ndarray) -> float:
-    """The interquartile mean: without the lowest and highest quarter, rounded down (scipy's trim_mean)."""
-    cut = len(values) // 4
-    return float(np.sort(values)[cut : len(values) - cut].mean())
 
 
 def _summarise(returns: np.ndarray, lengths: np.ndarray, seed: int) -> Evaluation:
