@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import sys
 
@@ -9,10 +10,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rltune import environment
-from rltune.config import EnvConfig
+from rltune import environment, wrappers
+from rltune.config import EnvConfig, env_name
 from rltune.environment import EnvSpec, check, make, make_vec, rllib_name, spec_of
 from rltune.errors import ConfigError
+from sweeps._command import conf_dir
 
 SHORT = {"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_steps": 5}}
 NORMAL = {"entry_point": "RescaleObservation", "kwargs": {"min_obs": -1.0, "max_obs": 1.0}}
@@ -135,17 +137,21 @@ def test_a_wrong_id_is_answered_with_the_nearest_or_with_what_to_install(env_id,
 
 
 @pytest.mark.parametrize(
-    ("env_id", "package", "extra"), [("LunarLander-v3", "Box2D", "box2d"), ("Ant-v5", "mujoco", "mujoco")]
+    ("env_id", "package", "extra"),
+    [
+        ("LunarLander-v3", "Box2D", "box2d"),
+        ("Ant-v5", "mujoco", "mujoco"),
+        ("ale_py:ALE/Pong-v5", "ale_py", "atari"),
+        ("minigrid:MiniGrid-Empty-5x5-v0", "minigrid", "minigrid"),
+    ],
 )
-def test_an_environment_whose_package_is_missing_names_the_extra(env_id, package, extra):
-    try:
-        __import__(package)
-    except ImportError:
-        with pytest.raises(ConfigError) as refused:
-            check(EnvSpec(env_id))
-        assert refused.value.fix == f"pip install 'rltune[{extra}]'"
-    else:
-        pytest.skip(f"{package} is installed here")
+def test_an_environment_whose_package_is_missing_names_the_extra(env_id, package, extra, monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == package or "box2d" in name or "mujoco" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)  # what Python does with a module that cannot be found
+    with pytest.raises(ConfigError) as refused:
+        check(EnvSpec(env_id))
+    assert refused.value.fix == f"pip install 'rltune[{extra}]'"
 
 
 @pytest.mark.parametrize(
@@ -188,3 +194,160 @@ def test_a_wrapper_that_cannot_be_applied_is_named(wrapper, what):
 def test_a_wrapper_that_is_misspelt_is_answered_with_the_nearest():
     with pytest.raises(ConfigError, match=r"did you mean gymnasium\.wrappers:TimeLimit\?"):
         environment.wrappers_of(EnvSpec("CartPole-v1", {}, ({"entry_point": "TimLimit"},)))
+
+
+# -- spaces, rewards and what a wrapper may do ---------------------------------------------------------------------
+
+
+class Compound(gymnasium.Env):
+    """Tells which action it got; its spaces are given."""
+
+    def __init__(self, observation_space, action_space):
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(0)
+        self.got = None
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.got = action
+        return self.observation_space.sample(), 3.0, False, False, {}
+
+
+S = gymnasium.spaces
+SPACES = {
+    "multidiscrete": (S.MultiDiscrete([3, 4]), 7, S.MultiDiscrete([2, 3], start=[1, 0]), 6),
+    "multibinary": (S.MultiBinary(5), 5, S.MultiBinary(3), 8),
+    "dict": (
+        S.Dict(a=S.Discrete(3), b=S.Box(-1, 1, (2, 2))),
+        7,
+        S.Dict(go=S.Discrete(3, start=2), on=S.Discrete(2)),
+        6,
+    ),
+    "tuple": (
+        S.Tuple((S.Box(0, 1, (3,)), S.MultiBinary(2))),
+        5,
+        S.Tuple((S.Box(0, 1, (3,)), S.Box(-2, 2, (1,)))),
+        None,
+    ),
+}
+
+
+@pytest.fixture
+def compound():
+    names = {}
+    for name, (obs, _, act, _) in SPACES.items():
+        names[name] = f"Compound-{name}-v0"
+        gymnasium.register(names[name], Compound, kwargs={"observation_space": obs, "action_space": act})
+    yield names
+    for name in names.values():
+        gymnasium.registry.pop(name)
+
+
+@pytest.mark.parametrize("name", list(SPACES))
+def test_compound_spaces_become_a_vector_and_one_choice_or_vector_that_reaches_the_environment(name, compound):
+    _, size, _, actions = SPACES[name]
+    spec = EnvSpec(compound[name])
+    check(spec)
+    env = make(spec)
+    obs, _ = env.reset(seed=0)
+    assert env.observation_space.shape == (size,)
+    assert env.observation_space.contains(obs)
+    assert obs.dtype == np.float32
+    assert rllib_name(spec) != spec.id, "RLlib builds the flat one"
+    if actions is None:
+        env.step(np.array([0.5, 0.5, 0.5, -2.0], np.float32))
+        assert env.unwrapped.got[1] == -2.0
+        return
+    assert env.action_space.n == actions
+    reached = set()
+    for action in range(actions):
+        env.step(action)
+        reached.add(str(env.unwrapped.got))
+    assert len(reached) == actions, "each number is another combination, and none is missing"
+
+
+def test_spaces_that_nothing_can_take_are_refused_with_what_can(compound):
+    for number, (obs, act, what) in enumerate(
+        [
+            (S.Sequence(S.Discrete(2)), S.Discrete(2), "cannot become a vector"),
+            (S.Box(0, 1), S.Tuple((S.Discrete(2), S.Box(0, 1))), "cannot become one choice"),
+            (S.Box(0, 1), S.MultiDiscrete([100, 100]), "10000 combinations"),
+        ]
+    ):
+        gymnasium.register(f"Odd{number}-v0", Compound, kwargs={"observation_space": obs, "action_space": act})
+        with pytest.raises(ConfigError, match=what) as refused:
+            check(EnvSpec(f"Odd{number}-v0"))
+        assert refused.value.what.startswith(f"env.id=Odd{number}-v0")
+        assert refused.value.allowed
+        gymnasium.registry.pop(f"Odd{number}-v0")
+
+
+def test_a_wrapper_that_breaks_the_space_is_refused_before_anything_starts():
+    broken = {"entry_point": "test_environment:Longer"}
+    with pytest.raises(ConfigError) as refused:
+        check(EnvSpec("CartPole-v1", {}, (broken,)))
+    assert "env.wrappers of CartPole-v1: observations have shape (5,)" in refused.value.what
+    assert "observation_space" in refused.value.allowed
+
+
+class Longer(gymnasium.ObservationWrapper):
+    """Returns more than it declares."""
+
+    def observation(self, observation):
+        return np.append(observation, np.float32(0))
+
+
+def test_learning_sees_shaped_rewards_and_the_objective_the_true_ones():
+    spec = spec_of({"id": "Pendulum-v1", "rewards": {"scale": 0.1, "clip": 0.5, "normalise": False}})
+    assert spec_of({"id": "Pendulum-v1", "rewards": {"scale": 1.0, "clip": None, "normalise": False}}).rewards == {}
+    sink = collections.deque()
+    with wrappers.returns_into(sink):
+        shaped = environment.make_training(spec)
+    true = make(spec)
+    shaped.reset(seed=3)
+    true.reset(seed=3)
+    total = 0.0
+    for _ in range(200):
+        action = np.array([1.0], np.float32)
+        raw, seen = true.step(action)[1], shaped.step(action)[1]
+        assert seen == pytest.approx(max(-0.5, 0.1 * raw))
+        total += raw
+    assert list(sink) == [(pytest.approx(total), 200)]
+
+
+def test_normalised_rewards_settle_at_a_scale_of_their_own_whatever_the_environments():
+    def late(scale):
+        env = environment.make_training(EnvSpec("Pendulum-v1", {}, (), False, {"normalise": True, "scale": scale}))
+        env.reset(seed=0)
+        return [env.step(np.zeros(1, np.float32))[1] for _ in range(190)][-20:]
+
+    assert late(1.0) == pytest.approx(late(1000.0), rel=1e-3)
+
+
+def test_normalised_observations_are_refused_for_images_and_choices():
+    with pytest.raises(ConfigError, match="normalise_observations=true") as refused:
+        check(EnvSpec("FrozenLake-v1", {}, (), True))
+    assert refused.value.fix == "env.normalise_observations=false"
+
+
+def test_atari_gives_four_grey_images_in_the_order_that_networks_read_and_its_true_score():
+    pytest.importorskip("ale_py")
+    import yaml
+
+    raw = yaml.safe_load((conf_dir() / "env" / "breakout.yaml").read_text())
+    spec = spec_of({key: value for key, value in raw.items() if key != "name"})
+    check(spec)
+    env = environment.make_training(spec)
+    obs, _ = env.reset(seed=0)
+    assert obs.shape == (84, 84, 4)
+    assert 0.0 <= obs.min() < obs.max() <= 1.0
+    assert rllib_name(spec).startswith("rltune:")
+
+
+def test_an_id_alone_names_the_sweep():
+    names = {"highway_env:highway-v0": "highway", "ALE/Pong-v5": "pong", "My Env-v12": "my-env", "CartPole": "cartpole"}
+    assert {env_id: env_name(env_id) for env_id in names} == names

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rltune.environment import EnvSpec, rllib_name
+from rltune.environment import EnvSpec, is_plain, rllib_name
 from rltune.errors import ConfigError, choices
 from rltune.space import Space
 
@@ -150,12 +150,16 @@ def configure(build: Build, params: Mapping[str, Any], seed: int) -> AlgorithmCo
     Raises:
         ConfigError: A section has an argument that RLlib does not know, or a value that it refuses.
     """
+    from rltune.connectors import mean_std_connector
+
     algo = with_params(build.algo, params)
     config = config_class(algo)()
-    config.environment(env=rllib_name(build.env), env_config=dict(build.env.kwargs) if not build.env.wrappers else {})
+    config.environment(env=rllib_name(build.env), env_config=dict(build.env.kwargs) if is_plain(build.env) else {})
     for section, arguments in algo.items():
         if section not in META:
             _apply(config, section, dict(arguments), str(algo["name"]))
+    if build.env.normalise_observations:
+        config.env_runners(env_to_module_connector=mean_std_connector)
     if build.vectorize not in ("auto", "sync"):
         config.env_runners(gym_env_vectorize_mode=build.vectorize)
     if build.gpus:

@@ -16,13 +16,14 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from rltune.bundle_reader import FORMAT, LAYERS, Network, Policy, load
+from rltune.bundle_reader import FORMAT, LAYERS, Network, Permute, Policy, load
 
 __all__ = ["LAYERS", "Network", "Policy", "describe_space", "filter_stats", "load", "write"]
 
 # RLlib's containers whose forward pass is just their inner stack, and where that stack is (ray 2.60).
 _CONTAINERS = {
     "TorchMLPEncoder": "net",
+    "TorchCNNEncoder": "net",
     "TorchMLPHead": "net",
     "TorchFreeLogStdMLPHead": "net",
     "TorchMLP": "mlp",
@@ -126,7 +127,10 @@ def _network(module: Any) -> _ENTRY:
     layers: dict[str, Any] = {}
     weights: dict[str, np.ndarray] = {}
     for part, container in parts.items():
-        layers[part] = [_layer(layer, f"{part}.{i}", weights) for i, layer in enumerate(_flatten(container))]
+        flat = _flatten(container)
+        if any(isinstance(layer, Permute) for layer in flat):
+            flat = [nn.Unflatten(1, tuple(module.observation_space.shape)), *flat]
+        layers[part] = [_layer(layer, f"{part}.{i}", weights) for i, layer in enumerate(flat)]
     log_std = getattr(module.pi, "log_std", None) if "encoder" in parts and hasattr(module, "pi") else None
     if log_std is not None:
         weights["log_std"] = log_std.detach().cpu().numpy().copy()
@@ -172,6 +176,8 @@ def _flatten(container: Any) -> list[Any]:
         return [container]
     if isinstance(container, nn.Sequential):
         return [layer for child in container for layer in _flatten(child)]
+    if name == "TorchCNN":  # images flat in the bundle's rows, channels first inside, and last again (ray 2.60)
+        return [Permute([0, 3, 1, 2]), *_flatten(container.cnn), Permute([0, 2, 3, 1])]
     if name in _CONTAINERS:
         return _flatten(getattr(container, _CONTAINERS[name]))
     raise ValueError(f"a bundle cannot express the layer {name}: known are {', '.join(sorted(LAYERS))}")
@@ -181,7 +187,7 @@ def _layer(layer: nn.Module, prefix: str, weights: dict[str, np.ndarray]) -> dic
     """One layer's entry in policy.json; its arrays go to ``weights`` under ``prefix``."""
     name = type(layer).__name__
     entry: dict[str, Any] = {"type": name} | {key: getattr(layer, key) for key in LAYERS[name]}
-    if name == "Linear":
+    if name in ("Linear", "Conv2d"):
         entry["bias"] = layer.bias is not None
     for key, value in layer.state_dict().items():
         weights[f"{prefix}.{key}"] = value.detach().cpu().numpy()

@@ -35,7 +35,24 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "LeakyReLU": ("negative_slope",),
     "Softplus": ("beta", "threshold"),
     "Flatten": ("start_dim", "end_dim"),
+    "Unflatten": ("dim", "unflattened_size"),
+    "Conv2d": ("in_channels", "out_channels", "kernel_size", "stride"),
+    "ZeroPad2d": ("padding",),
+    "Permute": ("dims",),
 }
+WEIGHTED = ("Linear", "LayerNorm", "Conv2d")
+
+
+class Permute(nn.Module):
+    """Axes in another order: RLlib's images have their channels last, torch's first."""
+
+    def __init__(self, dims: list[int]) -> None:
+        super().__init__()
+        self.dims = dims
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The same numbers."""
+        return x.permute(*self.dims)
 
 
 class Network(nn.Module):
@@ -96,7 +113,8 @@ def _build(layers: list[dict[str, Any]]) -> nn.Sequential:
         kind, kwargs = entry["type"], {k: v for k, v in entry.items() if k != "type"}
         if kind not in LAYERS:
             raise ValueError(f"unknown layer {kind}: this bundle needs a newer rltune")
-        built.append(getattr(nn, kind)(**kwargs, **({"device": "meta"} if kind in ("Linear", "LayerNorm") else {})))
+        made: type[nn.Module] = Permute if kind == "Permute" else getattr(nn, kind)
+        built.append(made(**kwargs, **({"device": "meta"} if kind in WEIGHTED else {})))
     return nn.Sequential(*built)
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 import yaml
 from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
 
 from rltune.address import redact
 from rltune.errors import ConfigError, StudyError, choices
@@ -45,6 +45,15 @@ VECTORIZE = ("auto", "sync", "async", "vector_entry_point")
 T = TypeVar("T")
 
 
+def env_name(env_id: str) -> str:
+    """A name for an environment that has no file of its own: ``highway_env:highway-v0`` becomes ``highway``."""
+    name = re.sub(r"-v\d+$", "", env_id.rpartition(":")[2].rpartition("/")[2])
+    return re.sub(r"[^\w.-]", "-", name).lower()
+
+
+OmegaConf.register_new_resolver("rltune.env_name", env_name, replace=True)
+
+
 @dataclass
 class BudgetConfig:
     """How much work a sweep may do; steps are environment steps."""
@@ -57,6 +66,15 @@ class BudgetConfig:
 
 
 @dataclass
+class RewardsConfig:
+    """What a policy learns from; its returns are reported as the environment gives them."""
+
+    normalise: bool = False
+    scale: float = 1.0
+    clip: float | None = None
+
+
+@dataclass
 class EnvConfig:
     """One environment, by its Gymnasium id."""
 
@@ -65,6 +83,8 @@ class EnvConfig:
     kwargs: dict[str, Any] = field(default_factory=dict)
     wrappers: list[Any] = field(default_factory=list)
     vectorize: str = "auto"
+    normalise_observations: bool = False
+    rewards: RewardsConfig = field(default_factory=RewardsConfig)
 
 
 @dataclass
@@ -191,9 +211,12 @@ def typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
     try:
         merged = OmegaConf.merge(OmegaConf.structured(schema), raw)
         return cast(T, OmegaConf.to_object(merged))
-    except MissingMandatoryValue as error:
+    except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
+        missing = re.search(r"value: ([\w.]+)$", str(error).splitlines()[0])
         raise ConfigError(
-            f"{error.full_key} has no value", "a value for every key", "set it on the command line"
+            f"{missing[1] if missing else error.full_key} has no value",
+            "a value for every key",
+            "set it on the command line",
         ) from None
     except OmegaConfBaseException as error:
         known = [str(key) for key in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
@@ -257,6 +280,12 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig, engine: str) -> None:
     """
     _one_of("engine", engine, ENGINES)
     _one_of("env.vectorize", env.vectorize, VECTORIZE)
+    if env.wrappers and env.vectorize == "vector_entry_point":
+        raise ConfigError(
+            "env.vectorize=vector_entry_point: env.wrappers wrap single environments",
+            "auto, sync or async with wrappers",
+            "env.vectorize=sync",
+        )
     _check_algo(algo)
     for key, name in (("env.name", env.name), ("algo.name", algo["name"])):
         _check_name(key, name)

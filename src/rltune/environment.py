@@ -13,10 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rltune.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import gymnasium
+
+EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid", "pettingzoo": "pettingzoo"}
+"""The extra of ours that brings a module; Gymnasium's own families are told by their entry points."""
 
 
 @dataclass(frozen=True)
@@ -27,27 +32,39 @@ class EnvSpec:
         id: Gymnasium id; ``module:Name-v0`` imports the module first, as Gymnasium does.
         kwargs: Arguments of the environment.
         wrappers: Applied in order, each ``{"entry_point": "module:Class", "kwargs": {...}}``.
+        normalise_observations: Whether training keeps running means and deviations; they travel with the policy.
+        rewards: ``normalise``, ``scale``, ``clip``: what is learned from; empty for the rewards as they are.
     """
 
     id: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[Mapping[str, Any], ...] = ()
+    normalise_observations: bool = False
+    rewards: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        return {"id": self.id, "kwargs": dict(self.kwargs), "wrappers": [dict(w) for w in self.wrappers]}
+        plain = {"id": self.id, "kwargs": dict(self.kwargs), "wrappers": [dict(w) for w in self.wrappers]}
+        return plain | {"normalise_observations": self.normalise_observations, "rewards": dict(self.rewards)}
 
 
 def spec_of(config: Any) -> EnvSpec:
-    """The specification inside a config (mapping or dataclass with id, kwargs, wrappers)."""
+    """The specification inside a config (mapping or dataclass with the fields of `EnvSpec`)."""
     if isinstance(config, EnvSpec):
         return config
     raw = asdict(config) if is_dataclass(config) and not isinstance(config, type) else dict(config)
-    return EnvSpec(raw["id"], raw.get("kwargs") or {}, tuple(raw.get("wrappers") or ()))
+    rewards = {key: value for key, value in (raw.get("rewards") or {}).items() if value not in (None, False, 1.0)}
+    return EnvSpec(
+        raw["id"],
+        raw.get("kwargs") or {},
+        tuple(raw.get("wrappers") or ()),
+        bool(raw.get("normalise_observations")),
+        rewards,
+    )
 
 
 def make(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build one environment with its wrappers.
+    """Build one environment with its wrappers, compound spaces made flat; its rewards are the true ones.
 
     Args:
         spec: What to build.
@@ -66,7 +83,35 @@ def _bare(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 def _wrapped(env: Any, spec: EnvSpec) -> Any:
     for wrap in wrappers_of(spec):
         env = wrap(env)
-    return env
+    from rltune.wrappers import FlatAction, FlatObservation, acts_plainly, observes_plainly
+
+    if not observes_plainly(env.observation_space):
+        env = FlatObservation(env)
+    return env if acts_plainly(env.action_space) else FlatAction(env)
+
+
+def make_training(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Build one environment as `make` does, with the rewards that are learned from."""
+    from rltune.wrappers import ShapedReward
+
+    env = make(spec, **kwargs)
+    return ShapedReward(env, spec.rewards) if spec.rewards else env
+
+
+def is_plain(spec: EnvSpec) -> bool:
+    """Whether Gymnasium alone builds this environment, from its id and arguments."""
+    return not spec.wrappers and not spec.rewards and _has_flat_spaces(json.dumps(spec.to_dict()))
+
+
+@functools.lru_cache(maxsize=64)
+def _has_flat_spaces(spec_as_json: str) -> bool:
+    from rltune.wrappers import acts_plainly, observes_plainly
+
+    env = _bare(spec_of(json.loads(spec_as_json)))
+    try:
+        return observes_plainly(env.observation_space) and acts_plainly(env.action_space)
+    finally:
+        env.close()
 
 
 def make_vec(
@@ -132,24 +177,67 @@ def check(spec: EnvSpec) -> None:
     env = _checked_bare(spec)
     try:
         env = _wrapped(env, spec)
-    except ConfigError:
-        raise
+    except ConfigError as error:
+        raise (
+            error
+            if error.what.startswith("env.")
+            else ConfigError(f"env.id={spec.id}: {error.what}", error.allowed, error.fix)
+        ) from None
     except Exception as error:  # a wrapper raises whatever it likes
         raise ConfigError(
             f"env.wrappers of {spec.id}: {_named(error)}", "arguments that the wrappers take", "env.wrappers=[]"
         ) from None
+    _check_first_step(env, spec)
+    _check_normalisation(env, spec)
     env.close()
+
+
+def _check_first_step(env: Any, spec: EnvSpec) -> None:
+    """Refuse what would fail in every trial: a wrapper whose observations are not of the space that it declares."""
+    key = f"env.wrappers of {spec.id}" if spec.wrappers else f"env.id={spec.id}"
+    space = env.observation_space
+    try:
+        obs, _ = env.reset(seed=0)
+        env.action_space.seed(0)
+        seen = [obs, env.step(env.action_space.sample())[0]]
+    except Exception as error:
+        raise ConfigError(
+            f"{key}: the first step fails with {_named(error)}", "an environment that steps", "env.wrappers=[]"
+        ) from None
+    for one in seen:
+        array = np.asarray(one)
+        if array.shape != (space.shape or ()) or not np.can_cast(array.dtype, space.dtype or object, "same_kind"):
+            raise ConfigError(
+                f"{key}: observations have shape {array.shape} and type {array.dtype}, their space is {space}",
+                "wrappers that declare the observation_space of what they return",
+                "correct the wrapper, or env.wrappers=[]",
+            )
+
+
+def _check_normalisation(env: Any, spec: EnvSpec) -> None:
+    if spec.normalise_observations and len(env.observation_space.shape or ()) != 1:
+        raise ConfigError(
+            f"env.normalise_observations=true: the observations of {spec.id} are {env.observation_space}",
+            "vectors",
+            "env.normalise_observations=false",
+        )
+    clip = spec.rewards.get("clip", 1.0)
+    if not clip > 0 or not spec.rewards.get("scale", 1.0) > 0:
+        raise ConfigError(
+            f"env.rewards: scale={spec.rewards.get('scale', 1.0)}, clip={clip}", "numbers above 0", "env.rewards.clip=1"
+        )
 
 
 def _import_module(module: str, env_id: str) -> None:
     try:
         importlib.import_module(module)
     except Exception as error:
-        package = module.split(".")[0].replace("_", "-")
+        package = module.split(".")[0]
+        install = f"'rltune[{EXTRAS[package]}]'" if package in EXTRAS else package.replace("_", "-")
         raise ConfigError(
             f"env.id={env_id}: module '{module}' cannot be imported ({error})",
             "an installed package",
-            f"pip install {package}",
+            f"pip install {install}",
         ) from None
 
 
@@ -203,13 +291,10 @@ def rllib_name(spec: EnvSpec) -> str:
     A plain Gymnasium id keeps its name, so that its native vector version can be used; anything else is registered
     with Ray under a name that holds the whole specification.
     """
-    if not spec.wrappers:
-        module, _, _ = spec.id.rpartition(":")
-        if module:
-            importlib.import_module(module)
+    if is_plain(spec):
         return spec.id
     from ray.tune.registry import register_env
 
     name = "rltune:" + json.dumps(spec.to_dict(), sort_keys=True)
-    register_env(name, lambda context: make(spec, **dict(context)))
+    register_env(name, lambda context: make_training(spec, **dict(context)))
     return name

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from rltune.algorithm import Build, configure, preflight
 from rltune.cluster import connected, prepare
 from rltune.config import ClusterConfig
-from rltune.environment import EnvSpec
+from rltune.environment import spec_of
 from rltune.errors import RltuneError
 from rltune.space import parse
 
@@ -86,7 +86,7 @@ class Order:
 
     def build(self) -> Build:
         """The algorithm of the cell."""
-        env = EnvSpec(self.env["id"], self.env["kwargs"], tuple(self.env["wrappers"]))
+        env = spec_of(self.env)
         runners = dict(self.algo.get("env_runners") or {})
         runners |= {"num_envs_per_env_runner": self.cell.envs, "num_env_runners": self.cell.env_runners}
         return Build({**self.algo, "env_runners": runners}, env, self.vectorize)

@@ -6,14 +6,18 @@ The only place that reads RLlib's result dictionary. Runs in a worker.
 from __future__ import annotations
 
 import math
+import statistics
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from rltune import bundle, engine
+from rltune import bundle, engine, wrappers
 from rltune.algorithm import Build, configure
+from rltune.engine.normalise import CLIP, wants_normalisation
 from rltune.environment import make
 from rltune.progress import NonFiniteError, Progress
 
@@ -50,7 +54,10 @@ class RLlibRunner:
     def __init__(self, build: Build, params: Mapping[str, Any], seed: int, kind: str, threads: int) -> None:
         torch.set_num_threads(threads)  # torch takes every core by default, which slows each of several trials
         self._config = configure(build, params, seed)
-        self._algorithm = engine.build(self._config, kind)
+        self._returns: wrappers.Returns = deque(maxlen=100)
+        with wrappers.returns_into(self._returns):
+            self._algorithm = engine.build(self._config, kind)
+        self._shaped = bool(build.env.rewards)
         env = make(build.env)  # the spaces of the environment itself: connectors may change them before the network
         self._observation_space = env.observation_space
         env.close()
@@ -66,10 +73,26 @@ class RLlibRunner:
         except engine.NonFiniteError as error:
             raise NonFiniteError(f"non-finite numbers: {error.what}") from error
         progress = read_result(result)
+        if self._shaped:
+            progress = self._with_true_returns(progress)
         loss = progress.learner.get("total_loss", 0.0)
         if not math.isfinite(loss):
             raise NonFiniteError(f"non-finite numbers: total_loss={loss}")
         return progress
+
+    def _with_true_returns(self, progress: Progress) -> Progress:
+        """The returns of the environment itself, where training learns from other rewards."""
+        if not self._returns:
+            return replace(progress, return_mean=math.nan, return_min=math.nan, return_max=math.nan, episodes=0)
+        returns = [episode for episode, _ in self._returns]
+        lengths = [length for _, length in self._returns]
+        return replace(
+            progress,
+            return_mean=statistics.fmean(returns),
+            return_min=min(returns),
+            return_max=max(returns),
+            episode_length_mean=statistics.fmean(lengths),
+        )
 
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:
         """Write ``algorithm/`` (RLlib's checkpoint, to train on) and ``policy/`` (pickle-free, to act).
@@ -96,8 +119,12 @@ class RLlibRunner:
 
     def _stats(self) -> dict[str, Any] | None:
         """The running observation normalisation, where the algorithm keeps one."""
+        if not wants_normalisation(self._config):
+            return None
         stats = getattr(self._algorithm, "observation_stats", None)
-        return stats() if stats else None
+        if stats:
+            return {**stats(), "clip": CLIP}
+        return bundle.filter_stats(self._algorithm.env_runner._env_to_module)
 
     def restore(self, folder: Path) -> None:
         """Load RLlib's checkpoint."""

@@ -21,7 +21,7 @@ from ray import tune
 
 from rltune import checkpoint
 from rltune.algorithm import Build
-from rltune.environment import EnvSpec
+from rltune.environment import spec_of
 from rltune.progress import NonFiniteError, Progress, Runner
 from rltune.watchdog import Watchdog
 
@@ -71,8 +71,7 @@ class Assignment:
 
     def algorithm(self) -> Build:
         """What the runners are built from."""
-        env = self.build["env"]
-        spec = EnvSpec(env["id"], env["kwargs"], tuple(env["wrappers"]))
+        spec = spec_of(self.build["env"])
         return Build(self.build["algo"], spec, self.build["vectorize"], self.build["gpus"])
 
 

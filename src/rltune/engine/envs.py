@@ -8,6 +8,7 @@ Last observations therefore lie in the caller's buffer at their natural place, w
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -198,7 +199,10 @@ def _gym_envs(env_id: str, kwargs: dict[str, Any], count: int, mode: gym.Vectori
 
 def _has_native(env_id: str, kwargs: dict[str, Any]) -> bool:
     """Whether the id has a vector entry point that can be imported and takes these arguments."""
-    spec = gym.spec(env_id)
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)  # registers it; gym.spec, unlike gym.make, does not know the form module:Name
+    spec = gym.spec(name)
     if spec.vector_entry_point is None or spec.additional_wrappers:
         return False
     try:

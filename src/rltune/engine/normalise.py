@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from ray.rllib.connectors.env_to_module import MeanStdFilter
 from ray.rllib.utils.filter import RunningStat
 
+from rltune.connectors import mean_std_connector
+
 Array = NDArray[Any]
 
 CLIP = 10.0
@@ -23,11 +25,6 @@ EPSILON = 1e-6
 
 BLOCK = 256
 """Observations gathered before the statistics are refreshed, once that many have been seen."""
-
-
-def mean_std_connector(env: Any = None, spaces: Any = None, device: Any = None) -> MeanStdFilter:
-    """RLlib's filter, as ``env_to_module_connector``; the engine knows this function and replaces its work."""
-    return MeanStdFilter()
 
 
 def normalise_observations(config: Any) -> Any:
