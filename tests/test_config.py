@@ -14,8 +14,8 @@ from conftest import compose as compose_anew
 from omegaconf import OmegaConf
 
 from rltune import algorithm, space
-from rltune.config import from_mapping, new_name, sweep_folder, to_yaml
-from rltune.errors import ConfigError
+from rltune.config import from_mapping, new_name, read_settings, sweep_folder, to_yaml, write_settings
+from rltune.errors import ConfigError, StudyError
 from rltune.rungs import rungs
 from sweeps._command import conf_dir
 
@@ -291,3 +291,33 @@ def test_a_password_in_an_address_is_not_written_with_the_settings(composed):
     assert "s3cret" not in kept
     assert "db.example" in kept
     assert "mlflow.example" in kept
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: text.rindex("# sha256")],  # all settings there, the last ones of their section maybe not
+        lambda text: "".join(text.splitlines(keepends=True)[:-4]),
+        lambda text: text.replace("trials: 24", "trials: 94"),
+        lambda text: "",
+        lambda text: "\0" * len(text),
+    ],
+    ids=["no digest", "cut short", "one digit", "emptied", "zeroed"],
+)
+def test_damaged_settings_are_refused_by_a_resume_and_a_copy_can_take_their_place(damage, composed, tmp_path):
+    config = from_mapping(composed)
+    write_settings(tmp_path, config)
+    path = tmp_path / "config.yaml"
+    whole = path.read_text()
+    assert from_mapping(read_settings(tmp_path, whole=True)) == config
+    path.write_text(damage(whole))
+    with pytest.raises(StudyError, match=r"config\.yaml"):
+        read_settings(tmp_path, whole=True)
+    path.write_text(to_yaml(config))  # what MLflow and the study keep
+    assert from_mapping(read_settings(tmp_path, whole=True)) == config
+
+
+def test_settings_that_a_person_changed_on_purpose_are_taken(composed, tmp_path):
+    text = to_yaml(from_mapping(composed)).replace("trials: 24", "trials: 94")
+    (tmp_path / "config.yaml").write_text(text[: text.rindex("# sha256")] + "# sha256: any\n")
+    assert read_settings(tmp_path, whole=True).budget.trials == 94

@@ -6,6 +6,7 @@ line is answered at once. Runs in the driver.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import secrets
@@ -42,6 +43,7 @@ SECTIONS = (
 )
 ENGINES = ("fast", "rllib")
 VECTORIZE = ("auto", "sync", "async", "vector_entry_point")
+DIGEST_MARK = "# sha256: "
 T = TypeVar("T")
 
 
@@ -226,28 +228,57 @@ def typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
         ) from None
 
 
-def read_settings(folder: Path) -> DictConfig:
+def read_settings(folder: Path, *, whole: bool = False) -> DictConfig:
     """What a sweep was asked to do, from its folder.
+
+    Args:
+        folder: The sweep's.
+        whole: Refuse what may lack a part, although what is there makes sense.
 
     Raises:
         StudyError: The file is missing or damaged.
     """
     path = folder / "config.yaml"
     try:
-        loaded = OmegaConf.load(path)
-    except (OSError, OmegaConfBaseException, yaml.YAMLError) as error:
+        text = path.read_text()
+        loaded = OmegaConf.create(text)
+    except (OSError, ValueError, OmegaConfBaseException, yaml.YAMLError) as error:
         why = str(error).splitlines()[0]
-        raise StudyError(
-            f"{path} cannot be read: {why}", "the sweep's settings as YAML", "python -m sweeps.list"
-        ) from None
+        raise StudyError(f"{path} cannot be read: {why}", "the sweep's settings as YAML", _recovery(path)) from None
     if not isinstance(loaded, DictConfig) or not loaded:
-        raise StudyError(f"{path} holds no settings", "the sweep's settings as YAML", "python -m sweeps.list")
+        raise StudyError(f"{path} holds no settings", "the sweep's settings as YAML", _recovery(path))
+    body, mark, digest = text.rpartition(DIGEST_MARK)
+    if whole and (not mark or digest.strip() not in (_digest(body), "any")):
+        raise StudyError(
+            f"{path} is not as the sweep wrote it: cut short, damaged or changed",
+            f"the whole file; one that you changed ends with the line '{DIGEST_MARK}any'",
+            _recovery(path),
+        )
     return loaded
 
 
+def _recovery(path: Path) -> str:
+    return f"put the copy back: {path.name} among the artifacts of the sweep's run in MLflow, or the study's 'config'"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def to_yaml(config: RunConfig) -> str:
-    """The settings as YAML, the form in which a sweep's folder and MLflow keep them; logins in URLs are left out."""
-    return redact(OmegaConf.to_yaml(OmegaConf.structured(config)))
+    """The settings as YAML, the form in which a sweep's folder and MLflow keep them.
+
+    Logins in URLs are left out; the last line holds a digest, by which a damaged file is known.
+    """
+    body = redact(OmegaConf.to_yaml(OmegaConf.structured(config)))
+    return f"{body}{DIGEST_MARK}{_digest(body)}\n"
+
+
+def write_settings(folder: Path, config: RunConfig) -> None:
+    """Put the settings into a sweep's folder, whole or not at all."""
+    draft = folder / ".config.yaml"
+    draft.write_text(to_yaml(config))
+    draft.rename(folder / "config.yaml")
 
 
 def check(config: RunConfig) -> None:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from rltune import plan
+from rltune import orphans, plan
 from rltune.cluster import connected, prepare
-from rltune.config import RunConfig, from_mapping, new_name, read_settings, sweep_folder, to_yaml
+from rltune.config import RunConfig, from_mapping, new_name, read_settings, sweep_folder, write_settings
 from rltune.errors import StudyError, choices
 from rltune.resources import Share
 from rltune.session import Session
@@ -79,7 +79,7 @@ def resume_sweep(
     """
     began = time.monotonic()
     folder = find_sweep(sweep, output_dir)
-    raw = read_settings(folder)
+    raw = read_settings(folder, whole=True)
     merged = OmegaConf.merge(raw, _without_none(changes or {}))
     config = from_mapping(cast(DictConfig, merged))
     for key, value in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
@@ -116,8 +116,10 @@ def find_sweep(sweep: str, output_dir: str = "outputs") -> Path:
 def _conduct(session: Session) -> Outcome:
     """Check what is expensive to check while Ray starts, and only then write anything."""
     prepare()
-    with ThreadPoolExecutor(1) as beside:
+    with contextlib.ExitStack() as held, ThreadPoolExecutor(1) as beside:
         checked = beside.submit(_check, session)
+        if session.resumed:  # first of all: what a killed driver left running must not meet what we start
+            held.enter_context(_locked(session))
         with connected(session.plan.config.cluster, _modules(session)) as machine:
             checked.result()
             return _work(session, session.plan.share_of(machine))
@@ -145,28 +147,24 @@ def _work(session: Session, share: Share) -> Outcome:
 
 @contextlib.contextmanager
 def _opened(session: Session) -> Iterator[None]:
-    """The sweep's folder, made exclusively or found, locked for this driver; its log is written meanwhile.
+    """The sweep's folder, made exclusively or found, with its settings; its log is written meanwhile.
 
     Raises:
         StudyError: The folder exists already, or another driver has it.
     """
     folder = session.folder
-    if not session.resumed:
-        try:
+    with contextlib.ExitStack() as held:
+        if not session.resumed:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            folder.mkdir(mode=0o700)
-        except FileExistsError:
-            raise _exists(session.name, folder) from None
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StudyError(
-                f"sweep={session.name}: another driver is working on it",
-                "one driver at a time",
-                "wait for it, or end it with Ctrl-C where it runs",
-            ) from None
-        (folder / "config.yaml").write_text(to_yaml(session.plan.config))
+            if not _unborn(folder):
+                try:
+                    folder.mkdir(mode=0o700)
+                except FileExistsError:
+                    raise _exists(session.name, folder) from None
+            held.enter_context(_locked(session))
+        orphans.record(folder)
+        held.callback(orphans.clear, folder)
+        write_settings(folder, session.plan.config)
         handler = logging.FileHandler(folder / "sweep.log")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logger.addHandler(handler)
@@ -175,6 +173,31 @@ def _opened(session: Session) -> Iterator[None]:
         finally:
             logger.removeHandler(handler)
             handler.close()
+
+
+def _unborn(folder: Path) -> bool:
+    """Whether a driver was killed between making this folder and writing its settings: nothing is lost in it."""
+    return folder.is_dir() and not any((folder / name).exists() for name in ("config.yaml", "study.db", "trials"))
+
+
+@contextlib.contextmanager
+def _locked(session: Session) -> Iterator[None]:
+    """This driver's alone, with nothing of an earlier one's still running.
+
+    Raises:
+        StudyError: Another driver has it.
+    """
+    with (session.folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StudyError(
+                f"sweep={session.name}: another driver is working on it",
+                "one driver at a time",
+                "wait for it, or end it with Ctrl-C where it runs",
+            ) from None
+        orphans.end(session.folder)
+        yield
 
 
 def _exists(name: str, folder: Path) -> StudyError:
