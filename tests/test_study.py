@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import subprocess
 
 import ledger
 import optuna
@@ -11,7 +12,7 @@ import pytest
 
 from rltune.errors import StudyError
 from rltune.space import parse
-from rltune.study import Entry, Study, open_study, storage_url
+from rltune.study import Entry, Study, keep_copy, open_ledger, open_study, storage_url
 
 SPACE = parse(
     {"lr": ["loguniform", 1e-5, 1e-2], "batch": ["pow2", 64, 256], "gamma": ["one_minus_loguniform", 0.01, 0.1]}
@@ -249,6 +250,58 @@ def test_damaged_settings_are_named_instead_of_ending_in_a_traceback(folder):
     (folder / "config.yaml").write_text("study: [half")
     with pytest.raises(StudyError, match=r"config\.yaml"):
         open_study(folder)
+
+
+def driven(folder, new=True, trials=1):
+    """What a driver leaves."""
+    study = open_ledger(None, folder, new=new)
+    for _ in range(trials):
+        number, _ = ask(study)
+        for step in range(100, 2100, 100):
+            study.report(number, step, step / 100)
+    study.close()
+    (folder / "trials").mkdir(exist_ok=True)
+
+
+def test_a_renamed_folder_keeps_its_ledger(folder):
+    driven(folder)
+    moved = folder.rename(folder.parent / "renamed")
+    assert len(open_study(moved).entries()) == 1
+    driven(moved, new=False)
+    assert len(open_study(moved).entries()) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(bytes(path.stat().st_size)),
+        lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+        lambda path: path.write_bytes(path.read_bytes()[:8192] + b"\xff" * 8192 + path.read_bytes()[16384:]),
+    ],
+    ids=["emptied", "zeroed", "cut short", "overwritten inside"],
+)
+def test_a_damaged_ledger_is_refused_and_left_alone_and_its_copy_can_take_its_place(damage, folder):
+    driven(folder, trials=3)
+    keep_copy(folder)
+    path = folder / "study.db"
+    damage(path)
+    before = path.read_bytes()
+    with pytest.raises(StudyError, match=r"study\.db is damaged") as refused:
+        open_ledger(None, folder, new=False)
+    keep_copy(folder)  # nor does it spoil the copy
+    assert path.read_bytes() == before
+    assert subprocess.run(refused.value.fix, shell=True, check=False).returncode == 0
+    assert [len(entry.reports) for entry in open_ledger(None, folder, new=False).entries()] == [20] * 3
+
+
+def test_a_lost_ledger_is_refused_but_one_that_never_was_is_made(folder):
+    (folder / ".study.db").write_bytes(b"killed while it was made")
+    driven(folder, new=False)
+    assert len(open_study(folder).entries()) == 1
+    (folder / "study.db").unlink()
+    with pytest.raises(StudyError, match=r"study\.db is missing"):
+        open_ledger(None, folder, new=False)
 
 
 # -- passwords ----------------------------------------------------------------------------------------------------
