@@ -117,9 +117,11 @@ def test_writing_that_breaks_off_leaves_the_earlier_checkpoint_and_nothing_that_
     assert folders(tmp_path) == ["latest-000000001000", "latest-000000002000"], "the broken draft is gone"
 
 
-def test_a_trial_that_comes_by_the_same_step_again_replaces_its_checkpoint(write, tmp_path):
+def test_a_trial_that_comes_by_the_same_step_again_keeps_the_recorded_checkpoint_until_the_next_is(write, tmp_path):
     old, new = write(1000, content="before"), write(1000, content="after")
     assert old.digest != new.digest
+    assert checkpoint.valid(tmp_path, old.to_dict()) is not None  # a kill now leaves the ledger with this one
+    write(1000, content="later still")
     assert checkpoint.valid(tmp_path, old.to_dict()) is None
     assert (checkpoint.valid(tmp_path, new.to_dict()) / "weights.bin").read_text() == "after"
 

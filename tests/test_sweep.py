@@ -103,6 +103,9 @@ def test_mlflow_shows_one_child_per_trial_with_the_ledgers_states(
     assert all(set(run.data.params) == {"quality", "fault"} for run in runs.values())
     for entry in entries:
         assert entry.attributes["mlflow_run_id"] == runs[entry.number].info.run_id
+        if entry.state == "FAIL":
+            assert "_misbehave" in runs[entry.number].data.tags["rltune.traceback"]
+            assert "the pole broke" in (outcome.folder / runs[entry.number].data.tags["rltune.log"]).read_text()
 
 
 def test_mlflow_metrics_are_stepped_by_environment_steps(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
@@ -144,7 +147,9 @@ def test_a_trial_that_goes_wrong_ends_with_its_reason(toy_run: Callable[..., Out
     assert outcome.status == "failed"
 
 
-def test_a_worker_that_dies_is_tried_again_and_then_fails_alone(toy_run: Callable[..., Outcome]) -> None:
+def test_a_worker_that_dies_is_tried_again_and_then_fails_alone(
+    toy_run: Callable[..., Outcome], stream: io.StringIO
+) -> None:
     outcome = toy_run(
         "+space.fault=[choice,null,die]",
         "scheduler=none",
@@ -156,6 +161,10 @@ def test_a_worker_that_dies_is_tried_again_and_then_fails_alone(toy_run: Callabl
     assert states == {None: "COMPLETE", "die": "FAIL"}
     died = next(entry for entry in ledger(outcome) if entry.state == "FAIL")
     assert "died" in died.attributes["stop_reason"]
+    log = outcome.folder / died.attributes["log"]
+    assert died.attributes["stop_reason"] in log.read_text()
+    assert "the fault told it to" in log.read_text(), "what the process itself wrote last is kept"
+    assert str(log) in stream.getvalue()
 
 
 def test_a_trial_that_hangs_loses_its_process_and_the_sweep_goes_on(toy_run: Callable[..., Outcome]) -> None:
@@ -294,6 +303,24 @@ def test_an_interrupted_sweep_is_finished_by_resume_with_the_same_trials_and_run
         assert set(entry.reports) <= set(after[number].reports)
     assert len(children(last, tmp_path)) == 8
     assert {run.info.status for run in children(last, tmp_path)} == {"FINISHED"}
+
+
+def test_a_moved_sweep_goes_on_and_a_damaged_checkpoint_is_named_and_passed_over(
+    toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO, monkeypatch: Any
+) -> None:
+    _interrupt_after(20, monkeypatch)
+    first = toy_run("+space.seconds=0.02", "budget.trials=2", "scheduler=none", "tracking=off")
+    broken = next(entry for entry in ledger(first) if entry.state == "RUNNING" and len(entry.reports) > 1)
+    newest = broken.attributes["latest"]["path"]
+    moved = first.folder.rename(tmp_path / "elsewhere")
+    (moved / newest / "toy.json").write_text("{}")
+
+    stream.truncate(0)
+    last = resume_sweep("elsewhere", output_dir=str(tmp_path), stream=stream, trainable=ToyTrial)
+    assert f"trial {broken.number}: its checkpoint {newest} is damaged or gone; it goes on from" in stream.getvalue()
+    assert [entry.state for entry in ledger(last)] == ["COMPLETE"] * 2
+    assert all(list(entry.reports)[-1] == 2000 for entry in ledger(last))
+    assert not first.folder.exists()
 
 
 def test_a_finished_sweep_is_extended_by_a_larger_budget(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,6 +51,7 @@ class ToyRunner:
         if fault == "hang" and self.env_steps == 500:
             time.sleep(3600)
         if fault == "die" and self.env_steps == 500:
+            print("the fault told it to", file=sys.stderr, flush=True)
             os._exit(1)
         if fault == "stall" and self.env_steps > 500:
             self.env_steps = 500

@@ -7,6 +7,7 @@ Layout: ``trials/<number>/best-<env_steps>`` and ``latest-<env_steps>``, each wi
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -16,6 +17,10 @@ from pathlib import Path
 from typing import Any
 
 KEEP = 2  # the newest, and the one before it, which the ledger may still name
+
+
+class DamagedError(Exception):
+    """A checkpoint is not as it was recorded."""
 
 
 @dataclass(frozen=True)
@@ -51,21 +56,30 @@ def write(sweep: Path, number: int, kind: str, state: Mapping[str, Any], fill: C
     """
     home = sweep / "trials" / str(number)
     home.mkdir(parents=True, exist_ok=True)
+    for leftover in home.glob(f".{kind}-*"):  # of a worker that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
     draft = home / f".{kind}-{os.getpid()}"
-    shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
-    fill(draft)
-    (draft / "state.json").write_text(json.dumps(state))
-    target = home / f"{kind}-{state['env_steps']:012d}"
-    fingerprint = digest(draft)
-    if target.exists():  # a trial that went back to an earlier checkpoint comes by here again
-        shutil.rmtree(target)
+    try:
+        fill(draft)
+        (draft / "state.json").write_text(json.dumps(state))
+        fingerprint = digest(draft)
+    except BaseException:  # a full disk gets its room back
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    target = _free(home / f"{kind}-{state['env_steps']:012d}")
     draft.rename(target)
     # By time, not by name: a trial that went back to an earlier state writes a lower number than those before it.
     written = sorted(home.glob(f"{kind}-[0-9]*"), key=lambda path: path.stat().st_mtime_ns)
     for old in written[:-KEEP]:
         shutil.rmtree(old, ignore_errors=True)
     return Record(str(target.relative_to(sweep)), int(state["env_steps"]), state["objective"], fingerprint)
+
+
+def _free(folder: Path) -> Path:
+    """A name that is not taken: the ledger may still name a folder that a trial, gone back, comes by again."""
+    names = (folder.with_name(f"{folder.name}-{again}") for again in itertools.count(2))
+    return next(name for name in itertools.chain([folder], names) if not name.exists())
 
 
 def valid(sweep: Path, record: Mapping[str, Any] | None) -> Path | None:

@@ -11,6 +11,7 @@ import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rltune.config import ClusterConfig
@@ -79,6 +80,16 @@ def connected(cluster: ClusterConfig, modules: Sequence[str] = ()) -> Iterator[M
     finally:
         if ours:
             ray.shutdown()
+
+
+def logs() -> Path | None:
+    """Where Ray's processes on this machine write; None without a Ray."""
+    import ray
+
+    if not ray.is_initialized():
+        return None
+    node = ray._private.worker._global_node
+    return Path(node.get_logs_dir_path()) if node is not None else None
 
 
 def ensure() -> None:

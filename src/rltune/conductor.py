@@ -32,7 +32,7 @@ from rltune.policy import model_arguments
 from rltune.recorder import Control, Recorder
 from rltune.resources import Share
 from rltune.session import Session
-from rltune.study import Entry, Study, storage_url
+from rltune.study import Entry, keep_copy, open_ledger
 from rltune.tracking import NoTracker, Tracker, TrackingSettings
 from rltune.trial import Assignment, Trial
 
@@ -53,8 +53,9 @@ class Conductor:
         self.config, self.plan = session.plan.config, session.plan
         arguments = self.config.scheduler
         self.rungs = rungs.rungs(arguments.kind, arguments.args, self.config.budget.env_steps)
-        url = storage_url(self.config.study.storage, session.folder)
-        self.study = Study(url, session.name, create=not session.resumed)
+        self.study = open_ledger(self.config.study.storage, session.folder, new=not session.resumed)
+        if session.resumed:
+            keep_copy(session.folder)
         entries = self.study.entries()
         spent = self.config.replicates * sum(entry.env_steps for entry in entries)
         self.control = Control(session.folder, self.config, spent)
@@ -83,6 +84,7 @@ class Conductor:
         self.tracker.close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED", timeout_s=5.0)
         self.control.clear()
         self.study.close()
+        keep_copy(self.session.folder)
 
     # -- the four acts --------------------------------------------------------------------------------------------
 
@@ -96,11 +98,11 @@ class Conductor:
     def _begin(self) -> None:
         session = self.session
         self.study.set_attribute("status", "running")
-        if not session.resumed:
+        self.study.set_attribute("folder", str(session.folder))  # it may have been moved
+        if self.study.attribute("began") is None:
             self.study.set_attribute("config", to_yaml(self.config))
             self.study.set_attribute("versions", _versions())
             self.study.set_attribute("git_commit", _git_commit())
-            self.study.set_attribute("folder", str(session.folder))
             self.study.set_attribute("began", datetime.now(UTC).isoformat(timespec="seconds"))
         self.tracker.start(
             run_id=self.study.attribute("mlflow_run_id"),
@@ -177,6 +179,8 @@ class Conductor:
         best = entry.attributes.get("checkpoint")
         records: list[dict[str, Any]] = [record for record in (entry.attributes.get("latest"), best) if record]
         whole = [record for record in records if checkpoint.valid(self.session.folder, record)]
+        latest = max(whole, key=lambda record: record["env_steps"], default=None)
+        self._tell_damaged(entry.number, records, latest)
         return Assignment(
             number=entry.number,
             params=entry.params,
@@ -189,16 +193,22 @@ class Conductor:
             threads=self.share.threads,
             engine=self.config.engine,
             build=self.plan.assignment_build(),
-            latest=max(whole, key=lambda record: record["env_steps"], default=None),
+            latest=latest,
             best=best["objective"] if best and best in whole else None,
             tags={"sweep": self.session.name, "env_name": self.config.env.name},
         ).to_config()
+
+    def _tell_damaged(self, number: int, records: list[dict[str, Any]], latest: dict[str, Any] | None) -> None:
+        newest = max(records, key=lambda record: record["env_steps"], default=None)
+        if newest is not None and newest is not latest:
+            there = f"goes on from {latest['path']}" if latest else "starts anew: no other one is left"
+            self.console.note(f"trial {number}: its checkpoint {newest['path']} is damaged or gone; it {there}")
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _end(self) -> Outcome:
         entries = self.study.entries()
-        candidates = certify.finalists(self.session.folder, entries)
+        candidates = [] if self.control.failed else certify.finalists(self.session.folder, entries)
         interrupted = self.control.signal is not None
         if interrupted:
             winner = candidates[0] if candidates else None

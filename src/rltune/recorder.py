@@ -16,6 +16,7 @@ from typing import Any
 
 from ray.tune import Callback, Stopper
 
+from rltune import deaths
 from rltune.config import RunConfig
 from rltune.console import Console
 from rltune.schedule import AshaScheduler
@@ -23,7 +24,6 @@ from rltune.search import LedgerSearcher
 from rltune.study import Study
 from rltune.tracking import Tracker
 from rltune.trial import STOP_FILE
-from rltune.watchdog import STACK_FILE
 
 logger = logging.getLogger(__name__)
 GRACE_S = 8.0  # for trials to save their state after a stop was asked for
@@ -51,6 +51,7 @@ class Control(Stopper):
     """
 
     def __init__(self, folder: Path, config: RunConfig, spent_steps: int = 0) -> None:
+        self.folder = folder
         self._file = folder / STOP_FILE
         self._file.unlink(missing_ok=True)
         self._config = config
@@ -131,7 +132,7 @@ class Recorder(Callback):
     ) -> None:
         self.study, self.tracker, self.console = study, tracker, console
         self.scheduler, self.control, self.config = scheduler, control, config
-        self.folder = Path(study.attribute("folder"))
+        self.folder = control.folder
         self._retries: Counter[int] = Counter()
         self._first_failures: list[str] | None = []
         entries = study.entries()
@@ -224,30 +225,23 @@ class Recorder(Callback):
         """A trial lost its process, and its retries are used up."""
         number = int(trial.config["assignment"]["number"])
         self.control.live.discard(number)
-        reason, trace = self._death(number, trial)
-        self._end_failed(number, reason, trace, trial.last_result or {})
+        last = trial.last_result or {}
+        death = deaths.of_process(self.folder, number, str(trial.get_error() or ""), last.get("worker_pid"))
+        self._end_failed(number, death, last)
         _forget(trial)
-
-    def _death(self, number: int, trial: Any) -> tuple[str, str]:
-        """Why a worker ended, in one line and in full: what the watchdog left, else what Ray says."""
-        stack = self.folder / "trials" / str(number) / STACK_FILE
-        if stack.is_file():
-            trace = stack.read_text()
-            return f"{trace.splitlines()[0]}; see {stack}", trace
-        error = str(trial.get_error() or "").strip() or "unknown"
-        return f"worker died: {error.splitlines()[0][:300]}", error
 
     def _failed(self, number: int, reason: str, trace: str, result: dict[str, Any]) -> None:
         if reason.startswith("non-finite") or self._retries[number] >= self.config.failures.max_retries:
-            self._end_failed(number, reason, trace, result)
+            self._end_failed(number, deaths.of_work(self.folder, number, reason, trace), result)
             return
         self._retries[number] += 1
         self.console.note(f"trial {number}: {reason}; trying once more from its last checkpoint")
         self.searcher.retry(self.study.entry(number))
 
-    def _end_failed(self, number: int, reason: str, trace: str, result: dict[str, Any]) -> None:
-        self.study.note(number, traceback=trace[-4000:])
-        self._ended(number, "FAIL", reason, result)
+    def _end_failed(self, number: int, death: deaths.Death, result: dict[str, Any]) -> None:
+        reason = death.reason
+        self.study.note(number, traceback=death.trace, log=death.log)
+        self._ended(number, "FAIL", reason, result, f"; see {self.folder / death.log}")
         if self._first_failures is not None:
             self._first_failures.append(reason)
             limit = self.config.failures.stop_after
@@ -255,7 +249,7 @@ class Recorder(Callback):
                 self.control.failed = True
                 self.control.request(f"the first {limit} trials all failed: {reason}")
 
-    def _ended(self, number: int, state: str, reason: str, result: dict[str, Any]) -> None:
+    def _ended(self, number: int, state: str, reason: str, result: dict[str, Any], where: str = "") -> None:
         best = self.study.entry(number).best
         if state == "COMPLETE" and best is None:
             state, reason = "FAIL", f"no episode ended within {self._steps.get(number, 0)} environment steps"
@@ -263,7 +257,7 @@ class Recorder(Callback):
             self._first_failures = None
         self._note_cost(number, result)
         self.study.finish(number, state, best, reason)
-        self.console.trial_ended(number, state, best, reason if state == "FAIL" else None)
+        self.console.trial_ended(number, state, best, reason + where if state == "FAIL" else None)
         self._tell_tracker(number, state, best, reason)
 
     def _interrupted(self, number: int, result: dict[str, Any]) -> None:
@@ -284,7 +278,11 @@ class Recorder(Callback):
         metrics = {"best_objective": best} if best is not None else {}
         record = self.study.entry(number).attributes.get("checkpoint")
         folder = self.folder / record["path"] if record and state == "COMPLETE" else None
-        self.tracker.trial_ended(number, state, metrics=metrics, tags={"rltune.stop_reason": reason}, artifacts=folder)
+        tags = {"rltune.stop_reason": reason}
+        attributes = self.study.entry(number).attributes
+        if state == "FAIL":
+            tags |= {f"rltune.{key}": str(attributes[key]) for key in ("traceback", "log") if key in attributes}
+        self.tracker.trial_ended(number, state, metrics=metrics, tags=tags, artifacts=folder)
 
 
 def _forget(trial: Any) -> None:

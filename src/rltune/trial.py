@@ -116,8 +116,10 @@ class Trial(tune.Trainable):
     def _build(self) -> None:
         self._runners = [self.build_runner(seed) for seed in self._task.seeds]
         self._progress = [Progress(0, 0) for _ in self._runners]
-        folder = checkpoint.valid(Path(self._task.sweep), self._task.latest)
-        if folder is not None:
+        if self._task.latest:
+            folder = checkpoint.valid(Path(self._task.sweep), self._task.latest)
+            if folder is None:  # the driver knows which others there are; from the beginning only if there is none
+                raise checkpoint.DamagedError(f"checkpoint {self._task.latest['path']} is damaged")
             self._restore(folder)
 
     def _restore(self, folder: Path) -> None:

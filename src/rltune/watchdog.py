@@ -30,6 +30,7 @@ class Watchdog:
         self._home, self._limit_s = home, limit_s
         self._since: float | None = None
         self._ended = threading.Event()
+        (home / STACK_FILE).unlink(missing_ok=True)  # an earlier attempt's: a later death has reasons of its own
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     @contextlib.contextmanager

@@ -1,0 +1,79 @@
+"""Why a trial went wrong, for a person: one line, and a file with all that is known. Runs in the driver.
+
+The line comes from the worker where it could still speak, from its watchdog where it hung, from Ray where it was
+killed; the file adds the end of what the process had written to its standard error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rltune import cluster
+from rltune.watchdog import STACK_FILE
+
+FAILURE_FILE = "failure.txt"  # in the trial's folder
+MAX_TRACE = 4000  # characters kept in the ledger and in MLflow
+MAX_LOG = 20_000
+MEMORY_WORDS = ("OutOfMemory", "low on memory", "OOM")
+
+
+@dataclass(frozen=True)
+class Death:
+    """One failure.
+
+    Attributes:
+        reason: In one line.
+        trace: The traceback, or where its threads were, or what Ray said.
+        log: Its file, relative to the sweep's folder.
+    """
+
+    reason: str
+    trace: str
+    log: str
+
+
+def of_process(sweep: Path, number: int, error: str, pid: int | None) -> Death:
+    """A worker that lost its process.
+
+    Args:
+        sweep: The sweep's folder.
+        number: The trial's number.
+        error: What Ray says.
+        pid: The process, if it ever reported.
+    """
+    stack = sweep / "trials" / str(number) / STACK_FILE
+    written = _written(pid)
+    if stack.is_file():
+        trace = stack.read_text()
+        return _kept(sweep, number, f"{trace.splitlines()[0]}; see {stack}", trace, written)
+    error = error.strip() or "unknown"
+    line = next((line for line in error.splitlines() if "Error" in line), error.splitlines()[0]).strip()
+    short = "out of memory" if any(word in error for word in MEMORY_WORDS) else line
+    return _kept(sweep, number, f"worker died: {short[:300]}", error, written)
+
+
+def of_work(sweep: Path, number: int, reason: str, trace: str) -> Death:
+    """A trial whose work raised; its process lives on."""
+    return _kept(sweep, number, reason, trace, "")
+
+
+def _written(pid: int | None) -> str:
+    """The end of what a worker wrote to standard error, as far as its log is on this machine."""
+    logs = cluster.logs()
+    found = sorted(logs.glob(f"worker-*-{pid}.err")) if pid and logs else []
+    try:
+        return found[-1].read_text(errors="replace")[-MAX_LOG:] if found else ""
+    except OSError:
+        return ""
+
+
+def _kept(sweep: Path, number: int, reason: str, trace: str, written: str) -> Death:
+    path = sweep / "trials" / str(number) / FAILURE_FILE
+    parts = [reason, trace, *(["standard error of the worker:", written] if written else [])]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n\n".join(part.rstrip() for part in parts) + "\n")
+    except OSError:  # a full disk must not cost the reason
+        pass
+    return Death(reason, (f"{trace}\n{written}" if written else trace)[-MAX_TRACE:], str(path.relative_to(sweep)))
