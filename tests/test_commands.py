@@ -43,6 +43,7 @@ REFUSED = {
     "probe env.id=NoSuchEnv-v0": ("env.id=NoSuchEnv-v0", "Gymnasium", "env.id="),
     "resume sweep=nope": ("sweep=nope", "", "sweeps.list"),
     "show sweep=nope": ("sweep=nope", "", "sweeps.list"),
+    "report sweep=nope": ("sweep=nope", "", "sweeps.list"),
     "evaluate": ("policy has no value", "models:/<name>@champion", "policy=sweep:latest"),
     "evaluate policy=sweep:nope": ("policy=sweep:nope", "", "sweeps.list"),
 }

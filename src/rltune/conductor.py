@@ -21,7 +21,7 @@ from typing import Any, Self
 from ray import tune
 from ray.tune import CheckpointConfig, FailureConfig, PlacementGroupFactory, RunConfig, TuneConfig
 
-from rltune import certify, checkpoint, cluster, outcome, rungs, schedule, search
+from rltune import certify, checkpoint, cluster, outcome, report, rungs, schedule, search
 from rltune.address import redact, resolve_uri
 from rltune.certify import Finalist
 from rltune.config import to_yaml
@@ -103,6 +103,7 @@ class Conductor:
             self.study.set_attribute("config", to_yaml(self.config))
             self.study.set_attribute("versions", _versions())
             self.study.set_attribute("git_commit", _git_commit())
+            self.study.set_attribute("command", report.typed_command())
             self.study.set_attribute("began", datetime.now(UTC).isoformat(timespec="seconds"))
         self.tracker.start(
             run_id=self.study.attribute("mlflow_run_id"),
@@ -252,6 +253,8 @@ class Conductor:
         self.study.set_attribute("winner", ended.winner)
         self.study.set_attribute("champion", ended.model)
         self.tracker.artifact(self.session.folder / "summary.json")
+        if pages := report.attempt(self.session.folder, self.console.note):
+            self.tracker.artifact(pages, report.FOLDER)
         status = {"interrupted": "KILLED", "failed": "FAILED"}.get(ended.status, "FINISHED")
         if not self.tracker.close(status, timeout_s=5.0 if ended.status == "interrupted" else 60.0):
             self.console.note("MLflow has not received everything; the rest is sent by the next sweeps.resume")

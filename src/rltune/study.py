@@ -45,6 +45,8 @@ class Entry:
         reports: Objective by environment step, in order.
         attributes: Seeds, checkpoint, latest, stop_reason, mlflow_run_id, node, costs.
         value: The best reported objective of a finished trial; None without.
+        began_s: When it was asked for, in seconds of the epoch; None for one that waits.
+        ended_s: When it ended; None before that.
     """
 
     number: int
@@ -53,6 +55,8 @@ class Entry:
     reports: Mapping[int, float]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     value: float | None = None
+    began_s: float | None = None
+    ended_s: float | None = None
 
     @property
     def best(self) -> float | None:
@@ -241,6 +245,8 @@ def _entry(trial: FrozenTrial, late: Mapping[str, Any]) -> Entry:
         reports=dict(sorted(trial.intermediate_values.items())),
         attributes=attributes,
         value=trial.value if trial.state == TrialState.COMPLETE else None,
+        began_s=trial.datetime_start.timestamp() if trial.datetime_start else None,
+        ended_s=trial.datetime_complete.timestamp() if trial.datetime_complete else None,
     )
 
 

@@ -1,0 +1,30 @@
+"""``python -m sweeps.report sweep=latest``: a sweep's report again, as one HTML page and PNG files."""
+
+from dataclasses import dataclass
+
+from omegaconf import MISSING, DictConfig
+
+from sweeps._command import command
+
+
+@dataclass
+class ReportConfig:
+    """The settings of conf/report.yaml."""
+
+    sweep: str = MISSING
+    output_dir: str = MISSING
+
+
+def work(settings: DictConfig) -> int:
+    """Write it and say where it is."""
+    from rltune.sweep import find_sweep
+
+    folder = find_sweep(settings.sweep, settings.output_dir)
+    from rltune import report  # brings Optuna with it, which a wrong name need not wait for
+
+    print(report.write(folder) / report.PAGE)
+    return 0
+
+
+if __name__ == "__main__":
+    command("report", ReportConfig, work)
