@@ -17,7 +17,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 \
 	-x '/(tests?|testing|sympy|databricks|networkx|scipy|sklearn|_inductor|onnx|fontTools|pip|setuptools)/' \
 	$(VENV)/lib/python3*/site-packages >/dev/null || true # what cannot be compiled is a template, not a module
 
-.PHONY: help sweep test ui lint format bench clean
+.PHONY: help sweep test ui lint format bench soak clean
 .NOTPARALLEL:
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo 'make ui                                                    MLflow in the browser, every trial in it'
 	@echo 'make lint | make format                                    ruff and mypy | let ruff rewrite'
 	@echo 'make bench                                                 side by side with plain Ray Tune and RLlib'
+	@echo 'make soak [ARGS=--quick]                                   kills, outages and faults: what is lost'
 	@echo 'make clean                                                 remove .venv and caches; sweeps stay'
 
 sweep: $(VENV)/.for-use
@@ -48,6 +49,9 @@ format: $(VENV)/.for-tests
 
 bench: $(VENV)/.for-tests
 	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+soak: $(VENV)/.for-tests
+	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

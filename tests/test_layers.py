@@ -39,7 +39,7 @@ ORDER = (
     ("study",),
     ("rungs",),
     ("search", "schedule"),
-    ("summary", "spool", "measuring", "advice", "deaths"),
+    ("summary", "spool", "measuring", "advice", "deaths", "local_store"),
     ("runs", "probe"),
     ("tracking", "console"),
     ("certify",),
@@ -66,7 +66,7 @@ LIGHT = (
 )  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
 ONLY = {  # package -> the modules that may import it at all; rltune's face and the commands are modules too
-    "mlflow": ("tracking", "runs", "policy", "policy_uri", "served"),
+    "mlflow": ("tracking", "local_store", "runs", "policy", "policy_uri", "served"),
     "hydra": (),
 }
 STARTS_RAY = ("cluster", "sweep")

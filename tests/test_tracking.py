@@ -64,8 +64,8 @@ def folder(tmp_path, monkeypatch, empty_store):
 class Server:
     """A real `mlflow server`, in its own process group."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, store=None):
+        self.folder, self.store = folder, store or f"sqlite:///{folder}/mlflow.db"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -74,7 +74,7 @@ class Server:
 
     def start(self):
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db", "--workers", "1"]
+        command += ["--backend-store-uri", self.store, "--workers", "1"]
         command += ["--artifacts-destination", f"{self.folder}/artifacts"]
         log = (self.folder / "server.log").open("ab")
         self.process = subprocess.Popen(
@@ -260,6 +260,22 @@ def test_plain_mlflow_in_the_folder_finds_the_default_store(folder):
     shown = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True).stdout
     assert shown.splitlines() == [f"sqlite:///{folder}/mlflow.db", "['first', 'trial-000']"]
     assert (folder / "mlruns").is_dir()
+
+
+def test_a_driver_killed_while_it_makes_the_store_leaves_none_that_is_half_made(tmp_path, monkeypatch):
+    store = tmp_path / "mlflow.db"
+    code = "import sys; from rltune import local_store; local_store.make(sys.argv[1])"
+    process = subprocess.Popen([sys.executable, "-c", code, f"sqlite:///{store}"])
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".mlflow.db-*/mlflow.db")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert not store.exists()
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep(tmp_path).begin(trials=1).reports([1], trials=1)
+    assert sweep.tracker.close("FINISHED", 60.0)
+    assert sweep.steps("trial-000") == [1]
 
 
 def test_values_that_are_not_finite_are_left_out(folder):

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rltune import local_store
 from rltune.spool import Op
 
 STATUS = {"COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED", "INTERRUPTED": "KILLED"}
@@ -92,6 +93,7 @@ class Runs:
             for handler in logging.getLogger(name).handlers:
                 if not any(isinstance(known, _NotOurs) for known in handler.filters):
                     handler.addFilter(_NotOurs())
+        local_store.make(self._uri)
         self._client = MlflowClient(self._uri)
         self._experiment = self._open_experiment()
 

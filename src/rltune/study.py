@@ -10,6 +10,7 @@ import contextlib
 import logging
 import math
 import sqlite3
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -22,12 +23,14 @@ from optuna.distributions import BaseDistribution
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import event
+from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from rltune import config
 from rltune.address import redact
 from rltune.errors import StudyError
 
 LATE_RUN = "mlflow_run_id/"
+TABLE_ATTEMPTS = 8
 LEDGER, COPY = "study.db", "study.backup.db"
 logger = logging.getLogger(__name__)
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -253,7 +256,15 @@ def _entry(trial: FrozenTrial, late: Mapping[str, Any]) -> Entry:
 def _open_storage(url: str) -> RDBStorage:
     sqlite = url.startswith("sqlite:")
     # Another reader (a dashboard) may hold the file for a moment: wait rather than fail.
-    storage = RDBStorage(url, engine_kwargs={"connect_args": {"timeout": 60}} if sqlite else {"pool_pre_ping": True})
+    options = {"connect_args": {"timeout": 60}} if sqlite else {"pool_pre_ping": True}
+    for attempt in range(TABLE_ATTEMPTS):
+        try:
+            storage = RDBStorage(url, engine_kwargs=options)
+            break
+        except (IntegrityError, ProgrammingError):  # sweeps that start together make the tables of a new server twice
+            if attempt == TABLE_ATTEMPTS - 1:
+                raise
+            time.sleep(0.2 * (attempt + 1))
     if sqlite:
         event.listen(storage.engine, "connect", _set_pragmas)
         storage.engine.dispose()  # connections from before the listener

@@ -1,0 +1,75 @@
+"""A bounded storm over toy sweeps: what is lost, doubled or left behind. ``make soak``, or this with options.
+
+    python -m benchmarks.soak [--quick] [--only kills,signals,...] [--seed 7] [--down-s 60]
+
+Each part runs real drivers, real Ray, ledger and MLflow; only the training is pretended. The kills are thrown at a
+plain Ray Tune script as well (``soak_plain.py``). Prints each part's figures and writes benchmarks/results/soak.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent / "tests")]
+
+from benchmarks import soak_faults, soak_storm, soak_tracking  # noqa: E402
+
+RESULTS = HERE / "results"
+
+
+def parts(quick: bool, seed: int, down_s: float) -> dict[str, Callable[[Path], dict[str, Any]]]:
+    """Every part by its name; ``quick`` takes fewer and shorter ones."""
+    kills, signals, doubles, trials = (4, 3, 3, 60) if quick else (20, 20, 20, 500)
+    down_s = min(down_s, 8.0) if quick else down_s
+    return {
+        "kills": lambda folder: soak_storm.ours(folder, 12, kills, 0.1, seed),
+        "kills_plain": lambda folder: soak_storm.plain(folder, 12, kills, 0.1, seed),
+        "signals": lambda folder: soak_storm.signals(folder, signals, seed),
+        "two_drivers": lambda folder: soak_storm.two_drivers(folder, doubles),
+        "best": lambda folder: soak_faults.best(folder, 10 if quick else 50),
+        "faults": soak_faults.faults,
+        "damaged": soak_faults.damaged,
+        "tracking": lambda folder: soak_tracking.outages(folder, 12 if quick else 60, down_s),
+        "postgres": lambda folder: soak_tracking.together(folder, 2 if quick else 4),
+        "memory": lambda folder: soak_faults.memory(folder, trials),
+    }
+
+
+def main() -> None:
+    """Parse, run, print, and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="some of each, for a look")
+    parser.add_argument("--only", default="", help="comma-separated parts")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--down-s", type=float, default=60.0, help="seconds of each tracking outage")
+    parser.add_argument("--keep", action="store_true", help="leave the folders behind")
+    parser.add_argument("--json", type=Path, default=RESULTS / "soak.json")
+    arguments = parser.parse_args()
+    known = parts(arguments.quick, arguments.seed, arguments.down_s)
+    record: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "platform": platform.platform(), "parts": {}}
+    for name in arguments.only.split(",") if arguments.only else known:
+        folder = Path(tempfile.mkdtemp(prefix=f"soak-{name}-"))
+        began = time.monotonic()
+        found = known[name](folder / "work")
+        found["took_s"] = round(time.monotonic() - began)
+        record["parts"][name] = found
+        print(f"== {name}, {os.cpu_count()} cores\n{json.dumps(found, indent=1)}", flush=True)
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+        if not arguments.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

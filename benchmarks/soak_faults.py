@@ -1,0 +1,238 @@
+"""Soak: bad trials, best checkpoints, damaged files, and what 500 trials leave behind; see ``benchmarks/soak.py``."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.soak_storm import HERE, NAME, PATIENCE_S, start, wait_for
+from benchmarks.soak_sweep import TOY, SoakTrial, curve
+
+REASONS = {
+    "raise": "ValueError: the pole broke",
+    "build": "ValueError: a network of size 0",
+    "nan_loss": "non-finite numbers: total_loss=nan",
+    "nan_return": "non-finite numbers: return_mean=nan",
+    "hang": "no progress for 3 s",
+    "die": "worker died",
+    "stall": "no environment step in 50 iterations",
+    "memory": "MemoryError: no room for the replay buffer",
+}
+
+
+def _entries(folder: Path) -> list[Any]:
+    from rltune.study import open_study
+
+    study = open_study(folder)
+    entries = study.entries()
+    study.close()
+    return entries
+
+
+def faults(folder: Path) -> dict[str, Any]:
+    """Eight healthy trials and one of each fault, in turns: how each ended, and whether its reason is right."""
+    kinds = [kind for fault in REASONS for kind in ("null", fault)]
+    warm = ",".join(f"{{fault:{kind},quality:0.5}}" for kind in kinds)
+    words = [f"name={NAME}", f"budget.trials={len(kinds)}", f"warm_start=[{warm}]", "failures.stall_s=3"]
+    words += [f"+space.fault=[choice,null,{','.join(REASONS)}]", "failures.stop_after=100", "+space.seconds=0.02"]
+    code = start(folder, "soak_sweep.py", "run", *words).wait(PATIENCE_S)
+    right, wrong = 0, []
+    for entry in _entries(folder / "outputs" / NAME):
+        fault, state = entry.params["fault"], entry.state
+        reason = str(entry.attributes.get("stop_reason"))
+        good = state == "COMPLETE" if fault is None else state == "FAIL" and REASONS[fault] in reason
+        if fault is not None:
+            good = good and (folder / "outputs" / NAME / str(entry.attributes.get("log"))).is_file()
+        right += good
+        wrong += [] if good else [f"{fault}: {state}, {reason}"]
+    return {"exit": code, "trials": len(kinds), "as_they_should": right, "wrong": wrong}
+
+
+def best(folder: Path, curves: int) -> dict[str, Any]:
+    """Curves that go up and down: the kept checkpoint is the best report's."""
+    warm = ",".join(f"{{curve:{seed}}}" for seed in range(1, curves + 1))
+    words = [f"name={NAME}", f"budget.trials={curves}", f"warm_start=[{warm}]", f"+space.curve=[randint,1,{curves}]"]
+    start(folder, "soak_sweep.py", "run", *words, "tracking=off").wait(PATIENCE_S)
+    right = 0
+    for entry in _entries(folder / "outputs" / NAME):
+        steps = max(range(100, 2001, 100), key=lambda step: curve(int(entry.params["curve"]), step))
+        kept = json.loads((folder / "outputs" / NAME / entry.attributes["checkpoint"]["path"] / "toy.json").read_text())
+        right += kept["env_steps"] == steps
+    return {"curves": curves, "best_kept": right}
+
+
+# -- damaged files ------------------------------------------------------------------------------------------------
+
+
+def _emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _garbage(path: Path) -> None:
+    path.write_bytes(b"\xfe\xedgarbage" * 300)
+
+
+def _inside(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 3
+    content[middle : middle + max(4, len(content) // 4)] = b"\xff" * max(4, len(content) // 4)
+    path.write_bytes(bytes(content))
+
+
+def _gone(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _cases(sweep: Path) -> list[tuple[str, Path, Callable[[Path], None]]]:
+    """24 of them: a name, the file, what is done to it."""
+    running = next(entry for entry in _entries(sweep) if entry.state == "RUNNING" and entry.attributes.get("latest"))
+    newest = sweep / running.attributes["latest"]["path"]
+    places: list[tuple[Path, tuple[Callable[[Path], None], ...]]] = [
+        (sweep / "config.yaml", (_emptied, _zeroed, _cut, _garbage, _inside)),
+        (sweep / "study.db", (_emptied, _zeroed, _cut, _garbage, _inside, _gone)),
+        (newest / "toy.json", (_emptied, _cut, _inside, _gone)),
+        (newest / "state.json", (_emptied, _cut)),
+        (newest, (_gone,)),
+        (sweep / ".spool" / "reports.jsonl", (_cut, _garbage, _inside)),
+        (sweep.parents[1] / "mlflow.db", (_zeroed, _garbage)),
+        (sweep / "summary.json", (_cut,)),
+    ]
+    return [(f"{path.name} {damage.__name__[1:]}", path, damage) for path, damages in places for damage in damages]
+
+
+def damaged(folder: Path) -> dict[str, Any]:
+    """An interrupted sweep, copied for each case, damaged and resumed."""
+    words = [f"name={NAME}", "budget.trials=4", "+space.seconds=0.1", "checkpoint.every_s=0"]
+    driver = start(folder / "whole", "soak_sweep.py", "run", *words)
+    wait_for(driver, folder / "whole", "training", 1.0, "")
+    driver.send_signal(signal.SIGTERM)
+    driver.wait(60)
+    _unsent(folder / "whole" / "outputs" / NAME)
+    done = _alone("damaged", folder)
+    return done
+
+
+def _unsent(sweep: Path) -> None:
+    """Reports that had not reached MLflow, as an outage leaves them."""
+    from rltune.spool import Journal
+
+    journal = Journal(sweep / ".spool")
+    journal.open()
+    for step in (10, 20, 30):
+        journal.append({"op": "report", "trial": 0, "t": 1, "metrics": {"extra": float(step)}, "step": step})
+    journal.close(empty=False)
+
+
+def _all_damaged(folder: Path) -> dict[str, Any]:
+    """In a process with a Ray of its own, which all cases share."""
+    from rltune import plan
+    from rltune.cluster import connected, prepare
+    from rltune.config import ClusterConfig
+
+    plan.preflight = lambda made: None
+    whole = folder / "whole"
+    names = [(name, path.relative_to(whole), damage) for name, path, damage in _cases(whole / "outputs" / NAME)]
+    answers = {}
+    prepare()
+    with connected(ClusterConfig(num_cpus=2)):
+        for number, (name, place, damage) in enumerate(names):
+            copy = folder / f"case-{number}"
+            shutil.copytree(whole, copy)
+            damage(copy / place)
+            os.chdir(copy)
+            answers[name] = _answer(copy, place)
+    silent = [name for name, answer in answers.items() if answer == "silent"]
+    return {"cases": len(answers), "detected": len(answers) - len(silent), "silent": silent, "answers": answers}
+
+
+def _answer(copy: Path, place: Path) -> str:
+    """Refused or named; silent when nobody was told."""
+    import rltune
+    from rltune.errors import RltuneError
+    from rltune.sweep import resume_sweep
+
+    stream = io.StringIO()
+    named = place.name if place.name not in ("toy.json", "state.json") else place.parent.name
+    try:
+        if place.name == "summary.json":
+            rltune.load_policy(f"sweep:{NAME}")
+        resume_sweep(NAME, stream=stream, trainable=SoakTrial)
+    except RltuneError as error:
+        return "refused" if named in error.pretty() else "silent"
+    return "named" if named in stream.getvalue() else "silent"
+
+
+# -- what is left behind ------------------------------------------------------------------------------------------
+
+
+def memory(folder: Path, trials: int) -> dict[str, Any]:
+    """One driver, many short trials: memory, processes, descriptors and threads before and after."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return _alone("memory", folder, str(trials))
+
+
+def _memory(trials: int) -> dict[str, Any]:
+    import psutil
+
+    from benchmarks.driver import request, resident_mb
+    from benchmarks.instant import InstantTrial
+    from rltune import plan
+    from rltune.recorder import Recorder
+    from rltune.sweep import run_sweep
+
+    plan.preflight = lambda made: None
+    quick = request(*TOY, "budget.trials=4", "name=warm-up")
+    run_sweep(quick, stream=io.StringIO(), trainable=InstantTrial)
+    me, seen = psutil.Process(), []
+    plain = Recorder.on_trial_complete
+
+    def measured(*args: Any, **kwargs: Any) -> None:
+        plain(*args, **kwargs)
+        seen.append(resident_mb())
+
+    Recorder.on_trial_complete = measured  # type: ignore[method-assign]
+    before = (len(me.children(recursive=True)), me.num_fds(), threading.active_count())
+    run_sweep(request(*TOY, f"budget.trials={trials}", "name=many"), stream=io.StringIO(), trainable=InstantTrial)
+    gc.collect()
+    deadline = time.monotonic() + 20
+    while len(me.children(recursive=True)) > before[0] and time.monotonic() < deadline:
+        time.sleep(0.2)
+    after = (len(me.children(recursive=True)), me.num_fds(), threading.active_count())
+    keys = ("processes", "descriptors", "threads")
+    grown = {key: late - early for key, early, late in zip(keys, before, after, strict=True)}
+    return {"trials": len(seen), "memory_grown_mb": round(seen[-1] - seen[min(20, len(seen) // 5)], 1), "more": grown}
+
+
+def _alone(part: str, folder: Path, *words: str) -> dict[str, Any]:
+    paths = os.pathsep.join((str(HERE.parent / "src"), str(HERE.parent), str(HERE.parent / "tests")))
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.soak_faults", part, str(folder), *words],
+        cwd=folder, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    lines = done.stdout.strip().splitlines()
+    answer: dict[str, Any] = json.loads(lines[-1]) if done.returncode == 0 else {"failed": done.stderr[-1500:]}
+    return answer
+
+
+if __name__ == "__main__":
+    found = _all_damaged(Path(sys.argv[2])) if sys.argv[1] == "damaged" else _memory(int(sys.argv[3]))
+    print(json.dumps(found), flush=True)

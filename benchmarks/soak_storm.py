@@ -1,0 +1,203 @@
+"""Soak: drivers killed, signalled and doubled; see ``benchmarks/soak.py``."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+NAME = "soak"
+PATIENCE_S = 300
+
+
+def start(folder: Path, script: str, *words: str) -> subprocess.Popen[str]:
+    """Start a driver in a folder; what it writes goes to ``output.txt``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [str(HERE.parent / "src"), str(HERE.parent), str(HERE.parent / "tests")]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_", "TUNE_"))}
+    environment = {**kept, "PYTHONPATH": os.pathsep.join(paths), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    with (folder / "output.txt").open("a") as out:
+        out.write(f"== {script} {' '.join(words)}\n")
+        out.flush()
+        return subprocess.Popen(
+            [sys.executable, str(HERE / script), *words],
+            cwd=folder, env=environment, stdout=out, stderr=out, text=True, start_new_session=True,
+        )  # fmt: skip
+
+
+def moments(kills: int, seed: int) -> list[tuple[str, float]]:
+    """When each driver is killed: early, while a checkpoint is being written, or after so many seconds of training."""
+    draw = random.Random(seed)
+    kinds = [("early", draw.uniform(0.1, 2.0)) for _ in range(kills // 4)]
+    kinds += [("writing", draw.uniform(0.0, 1.0)) for _ in range(kills // 4)]
+    kinds += [("training", draw.uniform(0.0, 3.0)) for _ in range(kills - len(kinds))]
+    draw.shuffle(kinds)
+    return kinds
+
+
+def _iterations(folder: Path) -> int:
+    return sum(len(path.read_text().splitlines()) for path in folder.glob("trained/*"))
+
+
+def wait_for(process: subprocess.Popen[str], folder: Path, kind: str, seconds: float, drafts: str) -> None:
+    """Until the moment has come, or the driver has ended by itself."""
+    if kind == "early":
+        _pause(process, seconds)
+        return
+    before = _iterations(folder)
+    _until(process, lambda: _iterations(folder) > before + 1)
+    _pause(process, seconds)
+    if kind == "writing":
+        _until(process, lambda: any(folder.glob(drafts)), 0.001)
+
+
+def _pause(process: subprocess.Popen[str], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    _until(process, lambda: time.monotonic() >= deadline)
+
+
+def _until(process: subprocess.Popen[str], true: Callable[[], bool], every_s: float = 0.02) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while process.poll() is None and not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError("a driver came no further")
+        time.sleep(every_s)
+
+
+def kill(process: subprocess.Popen[str]) -> bool:
+    """SIGKILL to the driver alone; False when it had ended."""
+    alive = process.poll() is None
+    if alive:
+        process.kill()
+    process.wait()
+    return alive
+
+
+def ours(folder: Path, trials: int, kills: int, seconds: float, seed: int) -> dict[str, Any]:
+    """Our sweep through the storm."""
+    saving = 0.05
+    words = [f"name={NAME}", f"budget.trials={trials}", f"algo.training.seconds={seconds}", "checkpoint.every_s=1"]
+    words += ["+space.seconds=" + str(seconds), f"+space.saving={saving}"]
+    process = start(folder, "soak_sweep.py", "run", *words)
+    killed = 0
+    for kind, moment in moments(kills, seed):
+        wait_for(process, folder, kind, moment, f"outputs/{NAME}/trials/*/.*-*")
+        killed += kill(process)
+        born = (folder / "outputs" / NAME / "config.yaml").exists()
+        process = start(folder, "soak_sweep.py", *(("resume", NAME) if born else ("run", *words)))
+    code = process.wait(PATIENCE_S)
+    text = (folder / "output.txt").read_text()
+    failed = [line for line in text.splitlines() if line.startswith(("error:", "Traceback"))]
+    return {"killed": killed, "last_exit": code, "failed_resumes": failed, **books(folder, trials, seconds + saving)}
+
+
+def books(folder: Path, trials: int, iteration_s: float) -> dict[str, Any]:
+    """What the ledger, MLflow and the diaries say at the end."""
+    from rltune.study import open_study
+
+    study = open_study(folder / "outputs" / NAME)
+    entries = study.entries()
+    study.close()
+    whole = list(range(100, 2001, 100))
+    with sqlite3.connect(folder / "mlflow.db") as store:
+        runs = store.execute(
+            "select r.status, t.value from runs r left join tags t on t.run_uuid = r.run_uuid and t.key = "
+            "'rltune.trial' where r.lifecycle_stage = 'active'"
+        ).fetchall()
+        points = store.execute(
+            "select t.value, m.key, m.step, count(*) from metrics m join tags t on t.run_uuid = m.run_uuid "
+            "and t.key = 'rltune.trial' group by 1, 2, 3"
+        ).fetchall()
+    steps = {(number, step) for number, key, step, _ in points if key == "objective"}
+    lines = {path.name: Counter(path.read_text().split()) for path in folder.glob("trained/*")}
+    repeated = sum(count - 1 for counts in lines.values() for count in counts.values())
+    return {
+        "trials": len(entries),
+        "complete": sum(entry.state == "COMPLETE" for entry in entries),
+        "curves_whole": sum(list(entry.reports) == whole for entry in entries),
+        "lost": trials - len(entries),
+        "children": sum(number is not None for _, number in runs),
+        "parents": sum(number is None for _, number in runs),
+        "running": sum(status == "RUNNING" for status, _ in runs),
+        "points_missing": trials * 20 - len(steps),
+        "points_doubled": sum(count > 1 for *_, count in points),
+        "repeated_s": round(repeated * iteration_s, 1),
+    }
+
+
+def plain(folder: Path, trials: int, kills: int, seconds: float, seed: int) -> dict[str, Any]:
+    """A plain Ray Tune script through the same storm."""
+    words = (str(trials), str(seconds), "0.05")
+    process = start(folder, "soak_plain.py", "run", *words)
+    killed = 0
+    for kind, moment in moments(kills, seed):
+        wait_for(process, folder, kind, moment, "plain/sweep/*/checkpoint_tmp*")
+        killed += kill(process)
+        process = start(folder, "soak_plain.py", "resume", *words)
+    try:
+        code: int | None = process.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        code = None
+    text = (folder / "output.txt").read_text()
+    last = [line for line in text.splitlines() if line.startswith('{"trials"')]
+    answer = json.loads(last[-1]) if last else {}
+    with sqlite3.connect(folder / "mlflow.db") as store:
+        statuses = Counter(status for (status,) in store.execute("select status from runs"))
+    lines = {path.name: Counter(path.read_text().split()) for path in folder.glob("trained/*")}
+    repeated = sum(count - 1 for counts in lines.values() for count in counts.values())
+    started_anew = max(0, len(lines) - trials)
+    return {
+        "killed": killed,
+        "last_exit": code,
+        **answer,
+        "trials_begun": len(lines),
+        "doubled": started_anew,
+        "runs": sum(statuses.values()),
+        "running": statuses["RUNNING"],
+        "repeated_s": round(repeated * (seconds + 0.05), 1),
+    }
+
+
+def signals(folder: Path, count: int, seed: int) -> dict[str, Any]:
+    """First signals at drawn moments: exit codes and seconds; each sweep is resumed by the next driver."""
+    draw = random.Random(seed)
+    words = [f"name={NAME}", "budget.trials=1000", "+space.seconds=0.1", "tracking=off"]
+    codes, took, told = [], [], 0
+    process = start(folder, "soak_sweep.py", "run", *words)
+    for _ in range(count):
+        number = draw.choice((signal.SIGINT, signal.SIGTERM))
+        wait_for(process, folder, "training", draw.uniform(0.0, 1.0), "")
+        began = time.monotonic()
+        process.send_signal(number)
+        code = process.wait(60)
+        took.append(time.monotonic() - began)
+        codes.append(code == 128 + number)
+        told += f"python -m sweeps.resume sweep={NAME}" in (folder / "output.txt").read_text().rpartition("== ")[2]
+        process = start(folder, "soak_sweep.py", "resume", NAME)
+    kill(process)
+    return {"signals": count, "right_codes": sum(codes), "resume_named": told, "longest_s": round(max(took), 1)}
+
+
+def two_drivers(folder: Path, count: int) -> dict[str, Any]:
+    """A second driver while the first works: refused each time, and the first goes on."""
+    first = start(folder, "soak_sweep.py", "run", f"name={NAME}", "budget.trials=1000", "+space.seconds=0.1",
+                  "tracking=off")  # fmt: skip
+    wait_for(first, folder, "training", 0.0, "")
+    refused = 0
+    for _ in range(count):
+        second = start(folder, "soak_sweep.py", "resume", NAME)
+        refused += second.wait(60) == 2
+    going_on = first.poll() is None
+    first.send_signal(signal.SIGTERM)
+    return {"attempts": count, "refused": refused, "first_goes_on": going_on, "first_exit": first.wait(60)}

@@ -1,0 +1,121 @@
+"""One driver of a toy sweep, as ``benchmarks/soak.py`` starts and kills it: ``run`` or ``resume``, then overrides.
+
+Everything is a real sweep's but the training: the objective is ``quality * env_steps / 1000``, or for ``curve`` a
+seeded one that goes up and down. Each iteration leaves a line in ``trained/<number>``, so that work done twice is seen.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent), str(HERE.parent / "tests")]
+
+from toy import ToyRunner  # noqa: E402
+
+from rltune.progress import Progress  # noqa: E402
+from rltune.trial import Trial  # noqa: E402
+
+TOY = (
+    "+algo.training.quality=1.0", "+algo.training.fault=null", "+algo.training.seconds=0.0",
+    "+algo.training.curve=0", "+algo.training.saving=0.0", "~space", "+space.quality=[uniform,0,1]", "warm_start=[]",
+    "searcher=random", "scheduler=none", "budget.env_steps=2000", "confirm.top=0", "tracking.register=false",
+    "resources.max_concurrent=2", "cluster.num_cpus=2",
+)  # fmt: skip
+
+
+def curve(seed: int, env_steps: int) -> float:
+    """A seeded curve that goes up and down."""
+    return random.Random(f"{seed}:{env_steps}").uniform(-100.0, 100.0)
+
+
+class SoakRunner(ToyRunner):
+    """A toy that can write slowly, follow a seeded curve, and keeps a diary."""
+
+    def __init__(self, params: Mapping[str, Any], seed: int, diary: Path) -> None:
+        self.diary = diary
+        super().__init__(params, seed, float(params.get("seconds", 0.0)))
+
+    def train(self) -> Progress:
+        """One iteration of 100 environment steps."""
+        made = super().train()
+        with self.diary.open("a") as file:
+            file.write(f"{self.env_steps}\n")
+        if seed := int(self.params.get("curve") or 0):
+            value = curve(seed, self.env_steps)
+            made = Progress(made.env_steps, made.episodes, value, value - 1, value + 1, 10.0, made.learner)
+        if self.params.get("fault") == "memory" and self.env_steps == 500:
+            raise MemoryError("no room for the replay buffer")
+        return made
+
+    def save(self, folder: Path, info: Mapping[str, Any]) -> None:
+        """Write, as slowly as a large network, so that kills fall inside."""
+        (folder / "half.bin").write_bytes(os.urandom(4096))
+        time.sleep(float(self.params.get("saving") or 0.0))
+        super().save(folder, info)
+
+
+class SoakTrial(Trial):
+    """A trial over `SoakRunner`."""
+
+    def build_runner(self, seed: int) -> SoakRunner:
+        """From the sample; the diary lies beside the sweeps."""
+        diary = Path(self._task.sweep).parents[1] / "trained" / str(self._task.number)
+        diary.parent.mkdir(exist_ok=True)
+        return SoakRunner(self._task.params, seed, diary)
+
+
+def timed() -> None:
+    """Let every event that the driver records leave its seconds in ``steps.txt``."""
+    from rltune.recorder import Recorder
+
+    def wrap(name: str) -> None:
+        plain = getattr(Recorder, name)
+
+        def measured(*args: Any, **kwargs: Any) -> None:
+            began = time.perf_counter()
+            plain(*args, **kwargs)
+            with Path("steps.txt").open("a") as file:
+                file.write(f"{time.perf_counter() - began:.6f}\n")
+
+        setattr(Recorder, name, measured)
+
+    for name in ("on_trial_result", "on_trial_start", "on_trial_complete", "on_trial_error"):
+        wrap(name)
+
+
+def main() -> None:
+    """Run one driver in this folder."""
+    from benchmarks.driver import request
+    from rltune import plan
+    from rltune.errors import RltuneError
+    from rltune.sweep import resume_sweep, run_sweep
+
+    timed()
+    plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality
+    # Named from the module, not from __main__, so that workers import it.
+    from benchmarks.soak_sweep import SoakTrial as Trainable
+
+    try:
+        if sys.argv[1] == "run":
+            ended = run_sweep(request(*TOY, *sys.argv[2:]), trainable=Trainable)
+        else:
+            changes: dict[str, Any] = {}
+            for word in sys.argv[3:]:
+                key, value = word.split("=", 1)
+                changes.setdefault(key.split(".")[0], {})[key.split(".")[1]] = value
+            ended = resume_sweep(sys.argv[2], changes=changes, trainable=Trainable)
+    except RltuneError as error:
+        print(error.pretty(), file=sys.stderr)
+        sys.exit(2)
+    sys.exit(ended.exit_code)
+
+
+if __name__ == "__main__":
+    main()
