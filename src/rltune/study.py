@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import re
 import sqlite3
 import time
 from collections.abc import Mapping
@@ -105,7 +106,7 @@ class Study:
             ) from None
         except Exception as error:
             raise StudyError(
-                f"study.storage={_shown(storage)} cannot be opened: {redact(str(error).splitlines()[0])}",
+                f"study.storage={_shown(storage)} cannot be opened: {_told(error, storage)}",
                 "a readable Optuna storage",
                 "see study.storage in conf/run.yaml",
             ) from None
@@ -384,6 +385,13 @@ def _recovery(path: Path) -> str:
         return "put a copy of yours there; without one, the trials can only be run again under a new name"
     age = datetime.fromtimestamp(copy.stat().st_mtime).astimezone().isoformat(" ", "seconds")
     return f"rm -f {path}*; cp {copy} {path}   # its state of {age}; what came after it is trained again"
+
+
+def _told(error: Exception, storage: str) -> str:
+    """An error's first line; a driver may have taken a password with an @ in it apart and name the pieces."""
+    login = storage.partition("://")[2].rpartition("@")[0]
+    pieces = sorted({piece for piece in re.split("[@:/]", login) if len(piece) > 3}, key=len, reverse=True)
+    return redact(str(error).splitlines()[0], [login, *pieces] if login else [])
 
 
 def _shown(storage: str) -> str:
