@@ -13,6 +13,7 @@ import math
 import os
 import queue
 import threading
+import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ Op = dict[str, Any]
 JOURNAL = "reports.jsonl"
 DAMAGED = "reports.damaged"
 MAX_BATCH = 64
+JOINING = ("report", "progress")  # operations that may be sent together
+LINGER_S = 1.5  # one request costs the driver as much as ten reports: those of a moment travel together
 FIRST_WAIT_S = 0.25
 LONGEST_WAIT_S = 5.0
 
@@ -88,11 +91,12 @@ class Entry:
     op: Op
     offset: int | None = None
     call: Call | None = None
+    came: float = field(default_factory=time.monotonic)
 
     def joins(self, first: Entry) -> bool:
         """Whether this may be sent in one request with ``first``: reports of one trial may."""
         return (
-            self.op.get("op") == first.op.get("op") in ("report", "progress")
+            self.op.get("op") == first.op.get("op") in JOINING
             and self.op.get("trial") == first.op.get("trial")
             and not self.call
         )
@@ -314,8 +318,8 @@ class Spool:
     def _next(self) -> list[Entry] | None:
         """The next operations that may go together, one alone after a failure of its own; None at the end."""
         with self._changed:
-            while not self._pending and not self._stopping.is_set():
-                self._changed.wait()
+            while not self._stopping.is_set() and (patience := self._patience()) != 0:
+                self._changed.wait(patience)
             if self._stopping.is_set():
                 return None
             first = self._pending[0]
@@ -324,11 +328,20 @@ class Spool:
             batch: list[Entry] = []
             for entry in self._pending:
                 # other trials' reports may be overtaken, anything else may not
-                if entry.op["op"] not in ("report", "progress") or len(batch) == MAX_BATCH:
+                if entry.op["op"] not in JOINING or len(batch) == MAX_BATCH:
                     break
                 if entry.joins(first):
                     batch.append(entry)
             return batch
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for more: 0 when something is due, None without an end."""
+        if not self._pending:
+            return None
+        alone = self._down or self._strikes or len(self._pending) >= MAX_BATCH
+        if alone or any(entry.op["op"] not in JOINING for entry in self._pending):
+            return 0
+        return max(0.0, self._pending[0].came + LINGER_S - time.monotonic())
 
     def _succeeded(self, batch: list[Entry]) -> None:
         if self._down:
