@@ -68,3 +68,18 @@ def request_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 def stream() -> io.StringIO:
     """Where a test's console writes."""
     return io.StringIO()
+
+
+@pytest.fixture
+def toy_run(request_of: Callable[..., Any], stream: io.StringIO, monkeypatch: Any) -> Callable[..., Any]:
+    """Run a toy sweep; RLlib's own checks do not apply to what the toy invents."""
+    monkeypatch.setattr("rltune.plan.preflight", lambda plan: None)
+
+    def run(*overrides: str) -> Any:
+        from toy import TOY, ToyTrial
+
+        from rltune.sweep import run_sweep
+
+        return run_sweep(request_of(*TOY, *overrides), stream=stream, trainable=ToyTrial)
+
+    return run

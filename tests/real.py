@@ -14,7 +14,11 @@ from typing import Any
 
 import psutil
 
-SMALL = ("budget.trials=4", "budget.env_steps=20000")  # cartpole's tuned values reach hundreds with so little
+SMALL = (
+    "budget.trials=4",
+    "budget.env_steps=20000",
+    "certify=off",
+)  # cartpole's tuned values reach hundreds with so little
 PATIENCE_S = 240  # on a busy machine; a command that takes longer hangs
 
 

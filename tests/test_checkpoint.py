@@ -14,7 +14,7 @@ def write(tmp_path):
     def at(env_steps, kind="latest", content="weights", number=7):
         state = {"env_steps": env_steps, "objective": 1.5, "note": "kept"}
         fill = lambda folder: (folder / "weights.bin").write_text(content)  # noqa: E731
-        return checkpoint.write(tmp_path, number, kind, state, fill)
+        return checkpoint.write(tmp_path, f"trials/{number}", kind, state, fill)
 
     return at
 
@@ -110,7 +110,7 @@ def test_writing_that_breaks_off_leaves_the_earlier_checkpoint_and_nothing_that_
         raise OSError("no space left on device")
 
     with pytest.raises(OSError, match="no space"):
-        checkpoint.write(tmp_path, 7, "latest", {"env_steps": 2000, "objective": None}, fail)
+        checkpoint.write(tmp_path, "trials/7", "latest", {"env_steps": 2000, "objective": None}, fail)
     assert [name for name in folders(tmp_path) if not name.startswith(".")] == ["latest-000000001000"]
     assert checkpoint.valid(tmp_path, record.to_dict()) is not None
     write(2000)
@@ -140,6 +140,6 @@ def test_the_same_content_has_the_same_digest_and_another_content_another(write)
 
 
 def test_an_objective_that_is_not_known_yet_stays_unknown(tmp_path):
-    record = checkpoint.write(tmp_path, 0, "latest", {"env_steps": 10, "objective": None}, lambda folder: None)
+    record = checkpoint.write(tmp_path, "trials/0", "latest", {"env_steps": 10, "objective": None}, lambda folder: None)
     assert record.objective is None
     assert checkpoint.read_state(tmp_path / record.path)["objective"] is None

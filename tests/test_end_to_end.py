@@ -214,7 +214,14 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     project = Project(tmp_path_factory.mktemp("interrupted"))
     process = project.start(
         *("-m", "sweeps.run", "name=broken-off", "scheduler=none", "budget.trials=3", "budget.env_steps=60000"),
-        *("budget.reports=30", "confirm.top=1", "confirm.episodes=10", "resources.max_concurrent=2", *LIGHT),
+        *(
+            "budget.reports=30",
+            "certify=off",
+            "certify.top=1",
+            "certify.champion_episodes=10",
+            "resources.max_concurrent=2",
+            *LIGHT,
+        ),
     )
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:

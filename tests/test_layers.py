@@ -40,14 +40,17 @@ ORDER = (
     ("rungs",),
     ("search", "schedule"),
     ("summary", "spool", "measuring", "advice", "deaths", "local_store"),
-    ("runs", "probe"),
+    ("registry", "probe"),
+    ("runs",),
     ("tracking", "console"),
     ("certify",),
     ("recorder", "outcome", "plan"),
     ("findings",),
     ("figures",),
     ("pictures",),
-    ("report", "session"),
+    ("report", "session", "champion"),
+    ("retrain",),
+    ("stages",),
     ("conductor",),
     ("sweep",),
     ("overview",),
@@ -66,7 +69,7 @@ LIGHT = (
 )  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
 ONLY = {  # package -> the modules that may import it at all; rltune's face and the commands are modules too
-    "mlflow": ("tracking", "local_store", "runs", "policy", "policy_uri", "served"),
+    "mlflow": ("tracking", "local_store", "runs", "registry", "policy", "policy_uri", "served"),
     "hydra": (),
 }
 STARTS_RAY = ("cluster", "sweep")

@@ -67,6 +67,13 @@ def test_replicates_cost_as_many_times_more():
     assert cost["env_steps_saved"] == 3 * 1600
 
 
+def test_a_certifications_runs_are_counted_apart_but_fill_the_slots_too():
+    runs = [Entry(0, "COMPLETE", {}, {1000: 5.0}, {"env_steps": 1000, "train_s": 4.0}, 5.0)]
+    cost = outcome.cost(ENTRIES, request(), 2, 10.0, runs)
+    assert (cost["env_steps"], cost["certify_env_steps"]) == (1750, 1000)
+    assert (cost["train_s"], cost["certify_train_s"], cost["efficiency"]) == (6.0, 4.0, 0.5)
+
+
 def test_a_trial_that_overshot_its_budget_saves_nothing_rather_than_less():
     over = [Entry(0, "PRUNED", {}, {1200: 1.0}, {"env_steps": 1200})]
     assert outcome.cost(over, request(), 1, 1.0)["env_steps_saved"] == 0
@@ -75,8 +82,8 @@ def test_a_trial_that_overshot_its_budget_saves_nothing_rather_than_less():
 def test_the_summary_file_has_what_it_promises(tmp_path):
     ended(tmp_path).save()
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert set(summary) == {"name", "status", "trials", "winner", "model", "cost", "reason"}
-    assert set(summary["cost"]) == {"env_steps", "env_steps_saved", "train_s", "wall_s", "slots", "efficiency"}
+    assert set(summary) == {"name", "status", "trials", "winner", "model", "cost", "certified", "reason"}
+    assert set(summary["cost"]) >= {"env_steps", "env_steps_saved", "train_s", "wall_s", "slots", "efficiency"}
     assert {"trial", "params", "objective"} <= set(summary["winner"])
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"], "written whole, with no draft left"
 
@@ -88,8 +95,9 @@ def test_a_sweep_without_a_winner_says_so_in_its_summary(tmp_path):
 
 
 def test_the_winner_is_described_by_what_leads_back_to_it(tmp_path):
-    finalist = Finalist(ENTRIES[0], tmp_path / "trials/0/best-1000")
+    finalist = Finalist("trial 0", 0, {"lr": 1e-3}, 9.0, tmp_path / "trials/0/best-1000", 0)
     assert outcome.winner_of(finalist, tmp_path) == {
+        "name": "trial 0",
         "trial": 0,
         "params": {"lr": 1e-3},
         "objective": 9.0,
@@ -99,10 +107,8 @@ def test_the_winner_is_described_by_what_leads_back_to_it(tmp_path):
 
 
 def test_a_return_of_zero_is_a_score_like_any_other():
-    zero = Entry(0, "COMPLETE", {}, {100: 0.0}, value=0.0)
-    none = Entry(0, "COMPLETE", {}, {}, value=None)
-    assert Finalist(zero, Path()).score == 0.0
-    assert Finalist(none, Path()).score == float("-inf")
+    assert Finalist("trial 0", 0, {}, 0.0, Path(), 0).score == 0.0
+    assert Finalist("control", None, {}, None, Path(), "control-seed-0").score == float("-inf")
 
 
 def test_the_closing_page_shows_the_best_five_and_no_failed_trial():

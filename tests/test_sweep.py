@@ -11,55 +11,19 @@ from typing import Any
 
 import pytest
 from mlflow import MlflowClient
-from toy import ToyTrial
+from toy import ToyTrial, ledger
 
-from rltune.config import RunConfig
 from rltune.errors import StudyError
 from rltune.outcome import Outcome
-from rltune.study import Entry, open_study
-from rltune.sweep import resume_sweep, run_sweep
+from rltune.sweep import resume_sweep
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
-
-TOY = (
-    # The toy reads these two; they stand in the algo file so that the space may name them.
-    "+algo.training.quality=1.0",
-    "+algo.training.fault=null",
-    "+algo.training.seconds=0.0",
-    "~space",
-    "+space.quality=[uniform,0,1]",
-    "warm_start=[]",
-    "searcher=random",
-    "budget.env_steps=2000",
-    "budget.trials=6",
-    "confirm.top=0",
-    "tracking.register=false",
-    "resources.max_concurrent=2",
-)
 
 # The first runs its whole budget, the third is stopped at the first rung, the fourth breaks.
 FATES = (
     "warm_start=[{quality:0.9,fault:null},{quality:0.8,fault:null},{quality:0.1,fault:null},"
     "{quality:0.95,fault:raise},{quality:0.05,fault:null}]"
 )
-
-
-@pytest.fixture
-def toy_run(request_of: Callable[..., RunConfig], stream: io.StringIO, monkeypatch: Any) -> Callable[..., Outcome]:
-    """Run a toy sweep; RLlib's own checks do not apply to what the toy invents."""
-    monkeypatch.setattr("rltune.plan.preflight", lambda plan: None)
-
-    def run(*overrides: str) -> Outcome:
-        return run_sweep(request_of(*TOY, *overrides), stream=stream, trainable=ToyTrial)
-
-    return run
-
-
-def ledger(outcome: Outcome) -> list[Entry]:
-    study = open_study(outcome.folder)
-    entries = study.entries()
-    study.close()
-    return entries
 
 
 def children(outcome: Outcome, tmp_path: Path) -> list[Any]:

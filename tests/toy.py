@@ -14,10 +14,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rltune.outcome import Outcome
 from rltune.progress import NonFiniteError, Progress
+from rltune.study import Entry, open_study
 from rltune.trial import Trial
 
 STEP = 100  # environment steps an iteration
+TOY = (
+    # The toy reads these two; they stand in the algo file so that the space may name them.
+    "+algo.training.quality=1.0",
+    "+algo.training.fault=null",
+    "+algo.training.seconds=0.0",
+    "~space",
+    "+space.quality=[uniform,0,1]",
+    "warm_start=[]",
+    "searcher=random",
+    "budget.env_steps=2000",
+    "budget.trials=6",
+    "certify=off",
+    "certify.top=0",
+    "tracking.register=false",
+    "resources.max_concurrent=2",
+)
 
 
 class ToyRunner:
@@ -71,3 +89,17 @@ class ToyTrial(Trial):
 
     def build_runner(self, seed: int) -> ToyRunner:
         return ToyRunner(self._task.params, seed, float(self._task.params.get("seconds", 0.0)))
+
+    def play(self, folder: Path) -> list[float]:
+        """The same return in each episode: ``worth``, else the curve's end, and ``luck`` times -2 to 2 by the seed."""
+        params, seed = self._task.params, json.loads((folder / "toy.json").read_text())["seed"]
+        worth = params.get("worth", params["quality"] * self._task.env_steps / 1000)
+        return [worth + params.get("luck", 0.0) * (seed % 5 - 2)] * self._task.episodes
+
+
+def ledger(outcome: Outcome) -> list[Entry]:
+    """All trials of a sweep."""
+    study = open_study(outcome.folder)
+    entries = study.entries()
+    study.close()
+    return entries

@@ -1,35 +1,50 @@
-"""Which of the best trials is the winner: their policies on fresh episodes that the search has not seen.
+"""Which policy wins: the best certified one, or without certification the best of the finalists on fresh episodes.
 
-A search's best score is the luckiest of many and so too high; a deterministic evaluation on episodes of their own
-tells the finalists apart. Runs in the driver.
+A search's best score is the luckiest of many and so too high. Certification (`retrain`) trains the best configurations
+again; here the one policy to be registered is chosen and measured. Runs in the driver.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from rltune import checkpoint
+from rltune import bootstrap, checkpoint
+from rltune.certification import Certification, CertifiedPolicy, Configuration, SeedResult
 from rltune.policy import Evaluation, evaluate, load_policy
 from rltune.study import Entry
 
 EVALUATION_SEED = 1_000_003  # the same episodes for all sweeps, so that a champion and its challenger are comparable
+RUN_SEED = 2_000_003  # other ones for the runs of a certification: what chooses a policy must not measure it too
+TABLE = "certification"
 
 
 @dataclass(frozen=True)
 class Finalist:
-    """A trial that may win.
+    """A policy that may win.
 
     Attributes:
-        entry: The trial.
-        folder: Its best checkpoint.
+        name: Its configuration: ``trial 7`` or ``control``.
+        trial: The search's trial; None for the control.
+        params: Its values.
+        objective: What the search believed; None for the control.
+        folder: The checkpoint.
+        run: Its MLflow run, as `tracking` names it: a trial's number, or a certification's run.
         evaluation: On fresh episodes; None when it was not evaluated.
     """
 
-    entry: Entry
+    name: str
+    trial: int | None
+    params: Mapping[str, Any]
+    objective: float | None
     folder: Path
+    run: int | str
     evaluation: Evaluation | None = None
 
     @property
@@ -37,7 +52,7 @@ class Finalist:
         """What finalists are ranked by: the evaluation's mean, else the search's own objective."""
         if self.evaluation is not None:
             return self.evaluation.mean
-        return self.entry.best if self.entry.best is not None else -math.inf
+        return self.objective if self.objective is not None else -math.inf
 
 
 def finalists(sweep: Path, entries: Sequence[Entry]) -> list[Finalist]:
@@ -46,12 +61,15 @@ def finalists(sweep: Path, entries: Sequence[Entry]) -> list[Finalist]:
     for entry in entries:
         folder = checkpoint.valid(sweep, entry.attributes.get("checkpoint")) if entry.state != "FAIL" else None
         if folder is not None and entry.best is not None:
-            found.append(Finalist(entry, folder))
-    return sorted(found, key=lambda one: (one.entry.state != "COMPLETE", -(one.entry.best or 0.0), one.entry.number))
+            found.append((entry.state != "COMPLETE", -entry.best, entry.number, entry, folder))
+    return [
+        Finalist(f"trial {entry.number}", entry.number, entry.params, entry.best, folder, entry.number)
+        for *_, entry, folder in sorted(found, key=lambda one: one[:3])
+    ]
 
 
-def confirm(candidates: Sequence[Finalist], top: int, episodes: int, tell: Callable[[str], None]) -> Finalist | None:
-    """The winner.
+def compare(candidates: Sequence[Finalist], top: int, episodes: int, tell: Callable[[str], None]) -> Finalist | None:
+    """The winner without certification.
 
     Args:
         candidates: Best first.
@@ -65,11 +83,59 @@ def confirm(candidates: Sequence[Finalist], top: int, episodes: int, tell: Calla
     judged = []
     for finalist in candidates[:top]:
         if not (finalist.folder / "policy").is_dir():
-            tell(f"trial {finalist.entry.number} cannot be evaluated: its network needs RLlib")
+            tell(f"{finalist.name} cannot be evaluated: its network needs RLlib")
             continue
         evaluation = evaluate(load_policy(finalist.folder / "policy"), episodes=episodes, seed=EVALUATION_SEED)
-        tell(f"trial {finalist.entry.number} on {episodes} fresh episodes: {evaluation.mean:.1f}")
-        judged.append(Finalist(finalist.entry, finalist.folder, evaluation))
+        tell(f"{finalist.name} on {episodes} fresh episodes: {evaluation.mean:.1f}")
+        judged.append(replace(finalist, evaluation=evaluation))
     if judged:
         return max(judged, key=lambda one: one.score)
     return candidates[0] if candidates else None
+
+
+def measure(found: Certification, sweep: Path, episodes: int) -> tuple[Certification, Finalist]:
+    """The winner's policy: of its runs the one with the highest score, on episodes that did not choose it.
+
+    Args:
+        found: The arithmetic's result.
+        sweep: The sweep's folder.
+        episodes: How many it plays, the same ones in every sweep.
+
+    Returns:
+        The record with its policy, and the policy; a checkpoint without a policy (its network needs RLlib) is not
+        measured.
+    """
+    best = found.best()
+    run = max(best.per_seed, key=lambda result: result.mean)
+    folder = sweep / run.checkpoint
+    winner = Finalist(best.name, best.trial, best.params, best.search_score, folder, run_name(best, found.seeds, run))
+    if not (folder / "policy").is_dir():
+        return found, winner
+    evaluation = evaluate(load_policy(folder / "policy"), episodes=episodes, seed=EVALUATION_SEED)
+    low, high = bootstrap.foreseen(evaluation.returns, episodes, best.worst)
+    policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, evaluation.mean, evaluation.iqm, low, high)
+    return replace(found, policy=policy), replace(winner, evaluation=evaluation)
+
+
+def run_name(configuration: Configuration, seeds: Sequence[int], run: SeedResult) -> str:
+    """A certification run's name in MLflow."""
+    return name_of(configuration, seeds.index(run.seed))
+
+
+def name_of(configuration: Configuration, place: int) -> str:
+    """The name of a configuration's run on the seed at ``place``."""
+    owner = configuration.name if configuration.trial is None else f"trial-{configuration.trial:03d}"
+    return f"{owner}-seed-{place}"
+
+
+def write_table(found: Certification, folder: Path) -> list[Path]:
+    """The table as CSV and as the JSON that MLflow shows as a table (``mlflow.log_table``), in the sweep's folder."""
+    rows = found.table()
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    paths = [folder / f"{TABLE}.csv", folder / f"{TABLE}.json"]
+    paths[0].write_text(text.getvalue())
+    paths[1].write_text(json.dumps({"columns": list(rows[0]), "data": [list(row.values()) for row in rows]}))
+    return paths

@@ -1,6 +1,6 @@
 """A trial's checkpoints on disk: written whole or not at all, named by their environment steps, known by a digest.
 
-Layout: ``trials/<number>/best-<env_steps>`` and ``latest-<env_steps>``, each with ``state.json``, ``algorithm/`` and
+Layout: ``<place>/best-<env_steps>`` and ``latest-<env_steps>``, each with ``state.json``, ``algorithm/`` and
 ``policy/`` (``seed-1/...`` and so on beside them when a trial runs several seeds). Runs in a worker.
 """
 
@@ -44,17 +44,17 @@ class Record:
         return dict(vars(self))
 
 
-def write(sweep: Path, number: int, kind: str, state: Mapping[str, Any], fill: Callable[[Path], None]) -> Record:
+def write(sweep: Path, place: str, kind: str, state: Mapping[str, Any], fill: Callable[[Path], None]) -> Record:
     """Write one checkpoint and drop the kind's older ones.
 
     Args:
         sweep: The sweep's folder.
-        number: The trial's number.
+        place: The trial's own folder in it, such as ``trials/7``.
         kind: ``best`` or ``latest``.
         state: JSON-able; must hold ``env_steps`` and ``objective``.
         fill: Writes the rest into the folder that it is given.
     """
-    home = sweep / "trials" / str(number)
+    home = sweep / place
     home.mkdir(parents=True, exist_ok=True)
     for leftover in home.glob(f".{kind}-*"):  # of a worker that was killed
         shutil.rmtree(leftover, ignore_errors=True)

@@ -6,8 +6,8 @@ Runs in the driver.
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import logging
-import math
 import os
 import shutil
 import subprocess
@@ -19,24 +19,29 @@ from types import TracebackType
 from typing import Any, Self
 
 from ray import tune
-from ray.tune import CheckpointConfig, FailureConfig, PlacementGroupFactory, RunConfig, TuneConfig
+from ray.tune import Callback, CheckpointConfig, FailureConfig, PlacementGroupFactory, RunConfig, TuneConfig
+from ray.tune.search import Searcher
 
-from rltune import certify, checkpoint, cluster, outcome, report, rungs, schedule, search
+from rltune import champion, checkpoint, cluster, outcome, report, rungs, schedule, search
 from rltune.address import redact, resolve_uri
-from rltune.certify import Finalist
+from rltune.certification import CONTROL, Certification
+from rltune.certify import TABLE, Finalist, compare, finalists, measure, write_table
 from rltune.config import to_yaml
 from rltune.console import Console
 from rltune.outcome import Outcome
 from rltune.plan import tracking_uri
-from rltune.policy import model_arguments
 from rltune.recorder import Control, Recorder
 from rltune.resources import Share
+from rltune.retrain import Retraining
 from rltune.session import Session
+from rltune.stages import Router, RunRecorder, StagedSearcher
 from rltune.study import Entry, keep_copy, open_ledger
 from rltune.tracking import NoTracker, Tracker, TrackingSettings
 from rltune.trial import Assignment, Trial
 
 PACKAGES = ("rltune", "ray", "torch", "gymnasium", "optuna", "mlflow", "hydra-core", "numpy")
+# What MLflow keeps of its own log_table, by which its page shows the file as a table.
+SHOWN = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE}.json", "type": "table"}])}
 logger = logging.getLogger(__name__)
 
 
@@ -62,6 +67,7 @@ class Conductor:
         self.unfinished = [entry for entry in entries if entry.state == "RUNNING"]
         if self.rungs:
             self.rungs.replay(entries)
+        self.retraining = Retraining(session, self._assignment) if self.config.certify.seeds else None
         self._earlier_s = float(self.study.attribute("wall_s", 0.0))
         self.tracker = self._open_tracker()
         self.console = Console(
@@ -83,6 +89,8 @@ class Conductor:
         self.console.stop()
         self.tracker.close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED", timeout_s=5.0)
         self.control.clear()
+        if self.retraining:
+            self.retraining.close()
         self.study.close()
         keep_copy(self.session.folder)
 
@@ -91,9 +99,13 @@ class Conductor:
     def run(self) -> Outcome:
         """Search, choose the winner, register it, say how it ended."""
         self._begin()
-        if self.unfinished or self.study.num_trials < self.config.budget.trials:
+        if self.unfinished or self.study.num_trials < self.config.budget.trials or not self._certified():
             self._search()
         return self._end()
+
+    def _certified(self) -> bool:
+        """Whether certification has nothing left to train."""
+        return self.retraining is None or self.retraining.done(self.study.entries())
 
     def _begin(self) -> None:
         session = self.session
@@ -141,8 +153,10 @@ class Conductor:
             self.plan.seeds,
             self.plan.sampler,
         )
-        searcher = search.LedgerSearcher(self.study, self.plan.space, wanted, self._assign, self.control.asked)
+        orders = lambda entry: self._assignment(entry).to_config()  # noqa: E731
+        searcher = search.LedgerSearcher(self.study, self.plan.space, wanted, orders, self.control.asked)
         recorder.searcher = searcher
+        staged, router = self._staged(searcher, recorder)
         trainable = tune.with_resources(self.session.trainable or Trial, PlacementGroupFactory(self.share.bundles))
         scratch = self.session.folder / ".tune"
         # Tune would start a searcher's trials one after the other, each after the last one's process is up (Ray 2.60).
@@ -150,7 +164,7 @@ class Conductor:
         tuner = tune.Tuner(
             trainable,
             tune_config=TuneConfig(
-                search_alg=searcher,
+                search_alg=staged,
                 scheduler=scheduler,
                 num_samples=-1,
                 reuse_actors=True,
@@ -160,7 +174,7 @@ class Conductor:
             run_config=RunConfig(
                 name="tune",
                 storage_path=str(scratch),
-                callbacks=[recorder],
+                callbacks=[router],
                 stop=self.control,
                 verbose=0,
                 failure_config=FailureConfig(max_failures=self.config.failures.max_retries),
@@ -175,13 +189,21 @@ class Conductor:
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _assign(self, entry: Entry) -> dict[str, Any]:
+    def _staged(self, searcher: search.LedgerSearcher, recorder: Recorder) -> tuple[Searcher, Callback]:
+        """With certification, what proposes after the search, and what tells whose events Tune's are."""
+        retraining = self.retraining
+        if retraining is None:
+            return searcher, recorder
+        staged = StagedSearcher(searcher, retraining, self.share.slots, self.control.asked)
+        return staged, Router(recorder, lambda: RunRecorder(retraining, recorder))
+
+    def _assignment(self, entry: Entry) -> Assignment:
         """A trial's orders for its worker; one that ran before goes on from its newest whole checkpoint."""
         best = entry.attributes.get("checkpoint")
         records: list[dict[str, Any]] = [record for record in (entry.attributes.get("latest"), best) if record]
         whole = [record for record in records if checkpoint.valid(self.session.folder, record)]
         latest = max(whole, key=lambda record: record["env_steps"], default=None)
-        self._tell_damaged(entry.number, records, latest)
+        self._tell_damaged(entry, records, latest)
         return Assignment(
             number=entry.number,
             params=entry.params,
@@ -196,37 +218,43 @@ class Conductor:
             build=self.plan.assignment_build(),
             latest=latest,
             best=best["objective"] if best and best in whole else None,
+            best_path=best["path"] if best and best in whole else None,
             tags={"sweep": self.session.name, "env_name": self.config.env.name},
-        ).to_config()
+        )
 
-    def _tell_damaged(self, number: int, records: list[dict[str, Any]], latest: dict[str, Any] | None) -> None:
+    def _tell_damaged(self, entry: Entry, records: list[dict[str, Any]], latest: dict[str, Any] | None) -> None:
         newest = max(records, key=lambda record: record["env_steps"], default=None)
         if newest is not None and newest is not latest:
+            name = entry.attributes.get("name", f"trial {entry.number}")
             there = f"goes on from {latest['path']}" if latest else "starts anew: no other one is left"
-            self.console.note(f"trial {number}: its checkpoint {newest['path']} is damaged or gone; it {there}")
+            self.console.note(f"{name}: its checkpoint {newest['path']} is damaged or gone; it {there}")
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def _end(self) -> Outcome:
         entries = self.study.entries()
-        candidates = [] if self.control.failed else certify.finalists(self.session.folder, entries)
-        interrupted = self.control.signal is not None
-        if interrupted:
-            winner = candidates[0] if candidates else None
-        else:
-            confirm = self.config.confirm
-            winner = certify.confirm(candidates, confirm.top, confirm.episodes, self.console.note)
-        model = self._register(winner) if winner and not interrupted and self.config.tracking.register else None
-        ended = self._outcome(entries, winner, model)
+        winner, found = self._judge(entries)
+        model = None
+        if winner and self.control.signal is None and self.config.tracking.register:
+            candidate = champion.Candidate(winner, found, self.config, self.session.name)
+            model = champion.register(candidate, self.tracker, self.console.note)
+        ended = self._outcome(entries, winner, model, found)
         ended.save()
-        self._publish(ended)
+        self._publish(ended, found)
         self.console.stop()
-        unfinished = ended.trials["interrupted"] or self.control.signal is not None
+        unfinished = ended.trials["interrupted"] or self.control.signal is not None or not self._certified()
         resume = f"python -m sweeps.resume sweep={ended.name}{self._dir_override()}" if unfinished else None
         self.console.summary(outcome.page(ended, entries, self._shown_uri(), resume))
         return ended
 
-    def _outcome(self, entries: list[Entry], winner: Finalist | None, model: dict[str, Any] | None) -> Outcome:
+    def _outcome(
+        self,
+        entries: list[Entry],
+        winner: Finalist | None,
+        model: dict[str, Any] | None,
+        found: Certification | None,
+    ) -> Outcome:
+        runs = self.retraining.entries() if self.retraining else []
         wall_s = self._earlier_s + time.monotonic() - self.session.began
         self.study.set_attribute("wall_s", wall_s)
         interrupted = self.control.signal is not None
@@ -242,16 +270,20 @@ class Conductor:
             trials=trials,
             winner=outcome.winner_of(winner, self.session.folder),
             model=model,
-            cost=outcome.cost(entries, self.config, self.share.slots, wall_s),
+            cost=outcome.cost(entries, self.config, self.share.slots, wall_s, runs),
+            certified=found.summary() if found else None,
             reason=self.control.reason,
             exit_code=128 + self.control.signal if self.control.signal is not None else code,
             folder=self.session.folder,
         )
 
-    def _publish(self, ended: Outcome) -> None:
+    def _publish(self, ended: Outcome, found: Certification | None) -> None:
         self.study.set_attribute("status", ended.status)
         self.study.set_attribute("winner", ended.winner)
         self.study.set_attribute("champion", ended.model)
+        self.study.set_attribute("certification", found.to_dict() if found else None)
+        if found:
+            self._show_certified(found)
         self.tracker.artifact(self.session.folder / "summary.json")
         if pages := report.attempt(self.session.folder, self.console.note):
             self.tracker.artifact(pages, report.FOLDER)
@@ -261,40 +293,32 @@ class Conductor:
         for warning in self.tracker.warnings():
             self.console.note(warning)
 
-    def _register(self, winner: Finalist) -> dict[str, Any] | None:
-        """Register the winner; it becomes the champion when nothing better is registered."""
-        bundle = winner.folder / "policy"
-        if not bundle.is_dir():
-            self.console.note("the winner's network cannot be expressed without RLlib, so it is not registered")
-            return None
-        name = f"{self.config.env.name}-{self.config.algo['name']}"
-        before = self.tracker.champion(name)
-        theirs = float(before.tags.get("rltune.score", "-inf")) if before else -math.inf
-        better = winner.score > theirs
-        why = f"score {winner.score:.4g}" + (
-            f"; the champion, version {before.version}, has {theirs:.4g}" if before else ""
-        )
-        registered = self.tracker.register(
-            name=name,
-            number=winner.entry.number,
-            model=model_arguments(bundle),
-            tags={
-                "rltune.score": repr(winner.score),
-                "rltune.sweep": self.session.name,
-                "rltune.env": self.config.env.id,
-            },
-            description=f"Trial {winner.entry.number} of sweep {self.session.name}: {why}.",
-            alias="champion" if better else None,
-        )
-        if registered is None:
-            return None
-        if not better and before:
-            self.console.note(
-                f"{name}: version {before.version} stays champion ({theirs:.4g} against {winner.score:.4g})"
-            )
-        champion = registered.alias == "champion"
-        uri = f"models:/{name}@champion" if champion else registered.uri
-        return {"name": name, "version": registered.version, "uri": uri, "champion": champion}
+    def _judge(self, entries: list[Entry]) -> tuple[Finalist | None, Certification | None]:
+        """The winner, and what certification says where it is complete."""
+        certify, folder = self.config.certify, self.session.folder
+        found = self.retraining.result(entries) if self.retraining and self.control.signal is None else None
+        if found:
+            measured, winner = measure(found, folder, certify.champion_episodes)
+            return winner, measured
+        candidates = [] if self.control.failed else finalists(folder, entries)
+        if self.control.signal is not None:
+            return (candidates[0] if candidates else None), None
+        if self.retraining and candidates:
+            self.console.note("not certified: the sweep was stopped before, so that the winner is the search's")
+        return compare(candidates, certify.top, certify.champion_episodes, self.console.note), None
+
+    def _show_certified(self, found: Certification) -> None:
+        """The certification in MLflow: a table with the sweep, marks on its configurations."""
+        for path in write_table(found, self.session.folder):
+            self.tracker.artifact(path)
+        for one in found.configurations:
+            metrics = {"certified_iqm": one.iqm, "certified_low": one.low, "certified_high": one.high}
+            tags = {"rltune.certified": found.verdict(one) or "yes"}
+            if one.trial is None:
+                self.tracker.trial_ended(CONTROL, "COMPLETE", metrics=metrics, tags=tags, artifacts=None)
+            else:
+                self.tracker.describe(one.trial, metrics, tags)
+        self.tracker.describe(None, {"certified_iqm": found.best().iqm}, {"rltune.winner": found.winner} | SHOWN)
 
     # -- where things are -----------------------------------------------------------------------------------------
 
@@ -309,10 +333,13 @@ class Conductor:
         )
         return Tracker(settings, self._keep_run)
 
-    def _keep_run(self, number: int | None, run_id: str) -> None:
+    def _keep_run(self, number: int | str | None, run_id: str) -> None:
         """Called from the tracker's thread."""
         if number is None:
             self.study.set_attribute("mlflow_run_id", run_id)
+        elif isinstance(number, str):
+            if self.retraining:
+                self.retraining.note_run(number, run_id)
         else:
             self.study.note_run(number, run_id)
 

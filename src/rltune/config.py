@@ -151,11 +151,13 @@ class FailuresConfig:
 
 
 @dataclass
-class ConfirmConfig:
-    """The winner is chosen among the ``top`` finished trials on fresh episodes."""
+class CertifyConfig:
+    """The winner is chosen among the ``top`` best trials: retrained on fresh seeds, or with ``seeds`` 0 as they are."""
 
     top: int = MISSING
+    seeds: int = MISSING
     episodes: int = MISSING
+    champion_episodes: int = MISSING
 
 
 @dataclass
@@ -186,7 +188,7 @@ class RunConfig:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     failures: FailuresConfig = field(default_factory=FailuresConfig)
-    confirm: ConfirmConfig = field(default_factory=ConfirmConfig)
+    certify: CertifyConfig = field(default_factory=CertifyConfig)
     study: StudyConfig = field(default_factory=StudyConfig)
 
 
@@ -341,8 +343,10 @@ def _lower_bounds(config: RunConfig) -> Iterator[tuple[str, float | None, float,
     yield "failures.max_retries", config.failures.max_retries, 0, 1
     yield "failures.stall_s", config.failures.stall_s, 1, 300
     yield "failures.stop_after", config.failures.stop_after, 1, 5
-    yield "confirm.top", config.confirm.top, 0, 3
-    yield "confirm.episodes", config.confirm.episodes, 1, 100
+    yield "certify.top", config.certify.top, 0, 3
+    yield "certify.seeds", config.certify.seeds, 0, 5
+    yield "certify.episodes", config.certify.episodes, 1, 50
+    yield "certify.champion_episodes", config.certify.champion_episodes, 1, 100
 
 
 def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -112,6 +112,7 @@ class Console:
         self._began = self._drawn = self.clock()
         self._steps = 0
         self._history: deque[tuple[float, int]] = deque([(self._began, 0)])
+        self._stage = ""
 
     @_never_raises
     def start(self, already: Sequence[TrialView] = ()) -> None:
@@ -169,6 +170,12 @@ class Console:
             room = self._rich.width - 18
             word = _WORDS.get(state, state.lower())
             self._line(f"trial {number:>3} {word:<8}"[:18] + facts[: max(8, room)], _STYLES.get(state, ""))
+        self.tick()
+
+    @_never_raises
+    def stage(self, text: str) -> None:
+        """What goes on besides the trials, shown once none of them runs any more."""
+        self._stage = text
         self.tick()
 
     @_never_raises
@@ -242,6 +249,8 @@ class Console:
         rate, left = self.env_steps_per_s(), self.time_left_s()
         pace = f"{format_count(rate)} env steps/s" if rate else "no report yet"
         pace += "" if left is None else f", about {format_duration(left)} left"
+        if self._stage and not counts["RUNNING"]:
+            pace = self._stage
         best = self.best()
         found = f"best {format_objective(best.best)} by trial {best.number}" if best else "best -"
         return f"{states} of {self.num_trials}", pace, found
@@ -269,7 +278,7 @@ class Console:
     def _table(self) -> RenderableType:
         running = sorted((v for v in self._trials.values() if v.state == "RUNNING"), key=lambda v: v.number)
         if not running:
-            return Text("waiting for trials to start ...", "dim")
+            return Text("" if self._stage else "waiting for trials to start ...", "dim")
         table = Table(box=None, expand=True, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column("trial", justify="right", no_wrap=True)
         table.add_column("progress", width=_BAR_WIDTH)

@@ -33,29 +33,29 @@ class Death:
     log: str
 
 
-def of_process(sweep: Path, number: int, error: str, pid: int | None) -> Death:
+def of_process(sweep: Path, place: str, error: str, pid: int | None) -> Death:
     """A worker that lost its process.
 
     Args:
         sweep: The sweep's folder.
-        number: The trial's number.
+        place: The trial's own folder in it.
         error: What Ray says.
         pid: The process, if it ever reported.
     """
-    stack = sweep / "trials" / str(number) / STACK_FILE
+    stack = sweep / place / STACK_FILE
     written = _written(pid)
     if stack.is_file():
         trace = stack.read_text()
-        return _kept(sweep, number, f"{trace.splitlines()[0]}; see {stack}", trace, written)
+        return _kept(sweep, place, f"{trace.splitlines()[0]}; see {stack}", trace, written)
     error = error.strip() or "unknown"
     line = next((line for line in error.splitlines() if "Error" in line), error.splitlines()[0]).strip()
     short = "out of memory" if any(word in error for word in MEMORY_WORDS) else line
-    return _kept(sweep, number, f"worker died: {short[:300]}", error, written)
+    return _kept(sweep, place, f"worker died: {short[:300]}", error, written)
 
 
-def of_work(sweep: Path, number: int, reason: str, trace: str) -> Death:
+def of_work(sweep: Path, place: str, reason: str, trace: str) -> Death:
     """A trial whose work raised; its process lives on."""
-    return _kept(sweep, number, reason, trace, "")
+    return _kept(sweep, place, reason, trace, "")
 
 
 def _written(pid: int | None) -> str:
@@ -68,8 +68,8 @@ def _written(pid: int | None) -> str:
         return ""
 
 
-def _kept(sweep: Path, number: int, reason: str, trace: str, written: str) -> Death:
-    path = sweep / "trials" / str(number) / FAILURE_FILE
+def _kept(sweep: Path, place: str, reason: str, trace: str, written: str) -> Death:
+    path = sweep / place / FAILURE_FILE
     parts = [reason, trace, *(["standard error of the worker:", written] if written else [])]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -27,9 +27,11 @@ class Outcome:
         name: The sweep.
         status: complete, stopped (a budget of the whole sweep), interrupted or failed.
         trials: total, complete, pruned, failed, interrupted.
-        winner: trial, params, objective, checkpoint (relative to the folder), evaluation; None without.
+        winner: name, trial (None for the control), params, objective, checkpoint (relative to the folder),
+            evaluation; None without.
         model: name, version, uri, alias; None when nothing was registered.
-        cost: env_steps, env_steps_saved, train_s, wall_s, slots, efficiency.
+        cost: env_steps, env_steps_saved, train_s, wall_s, slots, efficiency; certify_env_steps, certify_train_s.
+        certified: `Certification.summary`; None when nothing was certified.
         reason: Why it ended early; None at its natural end.
         exit_code: What the command ends with.
     """
@@ -40,6 +42,7 @@ class Outcome:
     winner: Mapping[str, Any] | None
     model: Mapping[str, Any] | None
     cost: Mapping[str, float]
+    certified: Mapping[str, Any] | None = None
     reason: str | None = None
     exit_code: int = EXIT_WINNER
     folder: Path = field(default_factory=Path)
@@ -64,7 +67,9 @@ def counts(entries: Sequence[Entry]) -> dict[str, int]:
     }
 
 
-def cost(entries: Sequence[Entry], config: RunConfig, slots: int, wall_s: float) -> dict[str, float]:
+def cost(
+    entries: Sequence[Entry], config: RunConfig, slots: int, wall_s: float, runs: Sequence[Entry] = ()
+) -> dict[str, float]:
     """What the sweep took, and what early stopping saved.
 
     Args:
@@ -72,20 +77,23 @@ def cost(entries: Sequence[Entry], config: RunConfig, slots: int, wall_s: float)
         config: Its budget per trial.
         slots: Trials at once.
         wall_s: Seconds from the command's start, all sessions.
+        runs: Those of the certification, which are counted apart.
 
     Returns:
-        ``efficiency`` is the trials' training seconds over slots x wall seconds.
+        ``efficiency`` is the training seconds of trials and runs over slots x wall seconds.
     """
     replicates = config.replicates
     stopped = [entry for entry in entries if entry.state == "PRUNED"]
-    train_s = sum(float(entry.attributes.get("train_s", 0.0)) for entry in entries)
+    train_s, certify_s = (sum(float(e.attributes.get("train_s", 0.0)) for e in group) for group in (entries, runs))
     return {
         "env_steps": replicates * sum(entry.env_steps for entry in entries),
         "env_steps_saved": replicates * sum(max(0, config.budget.env_steps - entry.env_steps) for entry in stopped),
         "train_s": round(train_s, 3),
         "wall_s": round(wall_s, 3),
         "slots": slots,
-        "efficiency": round(train_s / (slots * wall_s), 4) if wall_s else 0.0,
+        "efficiency": round((train_s + certify_s) / (slots * wall_s), 4) if wall_s else 0.0,
+        "certify_env_steps": sum(entry.env_steps for entry in runs),
+        "certify_train_s": round(certify_s, 3),
     }
 
 
@@ -94,9 +102,10 @@ def winner_of(finalist: Finalist | None, sweep: Path) -> dict[str, Any] | None:
     if finalist is None:
         return None
     found: dict[str, Any] = {
-        "trial": finalist.entry.number,
-        "params": dict(finalist.entry.params),
-        "objective": finalist.entry.best,
+        "name": finalist.name,
+        "trial": finalist.trial,
+        "params": dict(finalist.params),
+        "objective": finalist.objective,
         "checkpoint": str(finalist.folder.relative_to(sweep)),
     }
     if finalist.evaluation:
@@ -139,4 +148,5 @@ def page(outcome: Outcome, entries: Sequence[Entry], tracking_uri: str | None, r
         tracking_uri=tracking_uri,
         model_uri=model.get("uri"),
         resume_command=resume,
+        certified=outcome.certified,
     )

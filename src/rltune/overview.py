@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rich.console import Console
 from rich.table import Table
 
+from rltune.certification import Certification
 from rltune.errors import RltuneError
-from rltune.summary import first_line, format_count, format_objective, format_params
+from rltune.summary import certified, first_line, format_count, format_objective, format_params
 from rltune.sweep import find_sweep
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None) -> Non
     for entry in entries:
         table.add_row(*_row(entry))
     out.print(table)
+    if record := study.attribute("certification"):
+        for part in certified(Certification.from_dict(record).summary()):
+            out.print(part)
     study.close()
 
 

@@ -54,6 +54,16 @@ class Plan:
         sequence = np.random.SeedSequence([self.config.seed, number])
         return [int(seed) & 0x7FFFFFFF for seed in sequence.generate_state(self.config.replicates)]
 
+    def certification_seeds(self) -> list[int]:
+        """Fresh seeds for `certify.seeds` runs of each configuration: none is a trial's, and more keep the first."""
+        import numpy as np
+
+        searched = {seed for number in range(self.config.budget.trials) for seed in self.seeds(number)}
+        wanted = self.config.certify.seeds
+        drawn = np.random.SeedSequence([self.config.seed, 0, 2]).generate_state(wanted + len(searched))
+        fresh = [int(seed) & 0x7FFFFFFF for seed in drawn]
+        return [seed for seed in dict.fromkeys(fresh) if seed not in searched][:wanted]
+
     def sampler(self, number: int) -> BaseSampler:
         """What proposes a trial, seeded from the sweep's seed and the trial's number."""
         import numpy as np

@@ -321,7 +321,7 @@ def _summarise(returns: np.ndarray, lengths: np.ndarray, seed: int) -> Evaluatio
     )
 
 
-def model_arguments(folder: str | Path) -> dict[str, Any]:
+def model_arguments(folder: str | Path, carried: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What ``mlflow.pyfunc.log_model`` and ``save_model`` take to make a bundle a model without rltune.
 
     The signature says what comes out; what goes in is left open, because MLflow's check of a tensor (3.17)
@@ -330,6 +330,7 @@ def model_arguments(folder: str | Path) -> dict[str, Any]:
 
     Args:
         folder: The bundle.
+        carried: JSON-able facts for ``metadata``, such as the training config and the certification.
     """
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
@@ -349,5 +350,5 @@ def model_arguments(folder: str | Path) -> dict[str, Any]:
         "input_example": example,
         # Without the local tag of a CPU build ("+cpu"), which no package index has.
         "pip_requirements": [f"{name}=={version(name).split('+')[0]}" for name in ("mlflow", "numpy", "torch")],
-        "metadata": {"rltune": {"info": policy.info, "spaces": policy.spaces}},
+        "metadata": {"rltune": {"info": policy.info, "spaces": policy.spaces, **(carried or {})}},
     }

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ray.tune import Callback, Stopper
 
@@ -20,10 +20,9 @@ from rltune import deaths
 from rltune.config import RunConfig
 from rltune.console import Console
 from rltune.schedule import AshaScheduler
-from rltune.search import LedgerSearcher
-from rltune.study import Study
+from rltune.study import Entry, Study
 from rltune.tracking import Tracker
-from rltune.trial import STOP_FILE
+from rltune.trial import STOP_FILE, TRIALS
 
 logger = logging.getLogger(__name__)
 GRACE_S = 8.0  # for trials to save their state after a stop was asked for
@@ -61,7 +60,7 @@ class Control(Stopper):
         self.reason: str | None = None
         self.signal: int | None = None
         self.failed = False  # given up because nothing works
-        self.live: set[int] = set()  # trials whose workers are up, and have a state to save
+        self.live: set[str] = set()  # places of the trials whose workers are up, and have a state to save
 
     def request(self, reason: str, signal: int | None = None) -> None:
         """Ask the trials to save their state and hand back."""
@@ -107,6 +106,13 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
     return safe
 
 
+class Retrier(Protocol):
+    """Proposes a trial once more."""
+
+    def retry(self, entry: Entry) -> None:
+        """Put a trial that went wrong back in front."""
+
+
 class Recorder(Callback):
     """Writes what happens to trials into the ledger, MLflow and the console.
 
@@ -119,7 +125,8 @@ class Recorder(Callback):
         config: The request.
     """
 
-    searcher: LedgerSearcher  # set by the conductor: searcher and recorder know each other
+    shelf = TRIALS
+    searcher: Retrier  # set by the conductor: searcher and recorder know each other
 
     def __init__(
         self,
@@ -157,7 +164,7 @@ class Recorder(Callback):
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """A trial begins or goes on."""
         task = trial.config["assignment"]
-        self.control.live.add(task["number"])
+        self.control.live.add(self._place(task["number"]))
         entry = self.study.entry(task["number"])
         self.console.trial_started(entry.number, entry.params)
         tags = {"rltune.seeds": ",".join(str(seed) for seed in task["seeds"])}
@@ -174,13 +181,21 @@ class Recorder(Callback):
         if env_steps <= self._steps.get(number, 0):
             return  # asked to stop before it had trained on: nothing new to tell
         self.study.report(number, env_steps, objective)
-        self.control.env_steps += max(0, env_steps - self._steps.get(number, 0)) * self.config.replicates
+        self._count(max(0, env_steps - self._steps.get(number, 0)) * self.config.replicates)
         self._steps[number] = env_steps
         self.console.report(number, objective, env_steps)
         learner = {name: value for name, value in result.items() if name.startswith("learner/")}
         learner |= {f"learner/{name}": value for name, value in (result.get("learner") or {}).items()}
         self.tracker.report(number, {name: result[name] for name in METRICS if name in result} | learner, env_steps)
         self._tell_progress(objective)
+
+    def _place(self, number: int) -> str:
+        """A trial's own folder in the sweep's."""
+        return f"{self.shelf}/{number}"
+
+    def _count(self, env_steps: int) -> None:
+        """Charge the sweep's budget of steps."""
+        self.control.env_steps += env_steps
 
     def _note_checkpoints(self, number: int, records: dict[str, Any], task: dict[str, Any]) -> None:
         if "best" in records:
@@ -192,7 +207,7 @@ class Recorder(Callback):
             if task["latest"] is None or record["env_steps"] >= task["latest"]["env_steps"]:
                 task["latest"] = record
         if "best" in records:
-            task["best"] = records["best"]["objective"]
+            task["best"], task["best_path"] = records["best"]["objective"], records["best"]["path"]
 
     def _tell_progress(self, objective: float) -> None:
         improved = math.isfinite(objective) and objective > self._best
@@ -208,7 +223,7 @@ class Recorder(Callback):
         """A trial ended without losing its process: whole, stopped, failed inside, or interrupted."""
         result = trial.last_result or {}
         number = int(trial.config["assignment"]["number"])
-        self.control.live.discard(number)
+        self.control.live.discard(self._place(number))
         if result.get("failed"):
             self._failed(number, str(result["failed"]), str(result.get("traceback", "")), result)
         elif number in self.scheduler.stopped:
@@ -224,15 +239,17 @@ class Recorder(Callback):
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """A trial lost its process, and its retries are used up."""
         number = int(trial.config["assignment"]["number"])
-        self.control.live.discard(number)
+        self.control.live.discard(self._place(number))
         last = trial.last_result or {}
-        death = deaths.of_process(self.folder, number, str(trial.get_error() or ""), last.get("worker_pid"))
+        death = deaths.of_process(
+            self.folder, self._place(number), str(trial.get_error() or ""), last.get("worker_pid")
+        )
         self._end_failed(number, death, last)
         _forget(trial)
 
     def _failed(self, number: int, reason: str, trace: str, result: dict[str, Any]) -> None:
         if reason.startswith("non-finite") or self._retries[number] >= self.config.failures.max_retries:
-            self._end_failed(number, deaths.of_work(self.folder, number, reason, trace), result)
+            self._end_failed(number, deaths.of_work(self.folder, self._place(number), reason, trace), result)
             return
         self._retries[number] += 1
         self.console.note(f"trial {number}: {reason}; trying once more from its last checkpoint")

@@ -8,24 +8,23 @@ never the fluent API: the user's active run is left alone. Runs in the driver, i
 from __future__ import annotations
 
 import getpass
-import hashlib
 import logging
 import os
 import re
-import tempfile
 import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rltune import local_store
+from rltune.registry import Registry
 from rltune.spool import Op
 
 STATUS = {"COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED", "INTERRUPTED": "KILLED"}
-KEY_TAG, TRIAL_TAG, DIGEST_TAG, SWEEP_TAG = "rltune.key", "rltune.trial", "rltune.digest", "rltune.sweep"
+KEY_TAG, TRIAL_TAG, SWEEP_TAG, ROOT_TAG = "rltune.key", "rltune.trial", "rltune.sweep", "rltune.root"
+Key = int | str  # a trial's number, or the name of another run below the sweep's, see `above`
 PARENT_TAG = "mlflow.parentRunId"
 MAX_METRICS, MAX_PARAMS = 1000, 100  # per log_batch, MLflow 3.17
 MAX_NAME, MAX_VALUE = 250, 6000  # characters
@@ -37,17 +36,6 @@ ENVIRONMENT = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-
-
-@dataclass(frozen=True)
-class Registered:
-    """One version of a registered model; ``uri`` names exactly it, ``alias`` is what it was called just now."""
-
-    name: str
-    version: str
-    uri: str
-    tags: Mapping[str, str]
-    alias: str | None = None
 
 
 class _NotOurs(logging.Filter):
@@ -69,16 +57,16 @@ class Runs:
     """
 
     def __init__(
-        self, uri: str, experiment: str, sweep: str, key: str, on_run: Callable[[int | None, str], None]
+        self, uri: str, experiment: str, sweep: str, key: str, on_run: Callable[[Key | None, str], None]
     ) -> None:
         self._uri, self._experiment_name, self._sweep, self._key = uri, experiment, sweep, key
         self._on_run = on_run
         self._client: Any = None
         self._experiment = ""
-        self._ids: dict[int | None, str] = {}
+        self._ids: dict[Key | None, str] = {}
         self._unsure = False
         # per open run: metric -> its steps on the server, because the server takes a step twice
-        self._logged: dict[int | None, dict[str, set[int]]] = {}
+        self._logged: dict[Key | None, dict[str, set[int]]] = {}
 
     def connect(self) -> None:
         """Import MLflow (2 s), open the store (a new SQLite one is migrated, seconds) and the experiment."""
@@ -147,9 +135,20 @@ class Runs:
         log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
         log(self._id(op["trial"], op["t"], reopen=False), str(path), op["folder"])
 
+    def _describe(self, op: Op) -> None:
+        from mlflow.entities import Metric
+
+        run_id = self._id(op["trial"], op["t"], reopen=False)
+        known = self._client.get_run(run_id).data.metrics
+        metrics = [Metric(_name(key), value, op["t"], 0) for key, value in op["metrics"].items() if key not in known]
+        if metrics:
+            self._client.log_batch(run_id, metrics=metrics)
+        self._log_texts(run_id, {}, op["tags"])
+
     def _close(self, op: Op) -> None:
         parent = self._id(None, op["t"])
-        children = self._children(parent, "" if self._unsure else " and attributes.status = 'RUNNING'")
+        running = "" if self._unsure else " and attributes.status = 'RUNNING'"
+        children = self._children(parent, running) + self._find(f"tags.`{ROOT_TAG}` = '{parent}'{running}")
         if self._unsure:
             self._without_doubles(self._search_all(None, op["t"]))
         for run in self._without_doubles(children):
@@ -172,7 +171,7 @@ class Runs:
             self._client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def _id(self, number: int | None, time_ms: int, *, reopen: bool = True) -> str:
+    def _id(self, number: Key | None, time_ms: int, *, reopen: bool = True) -> str:
         """The run of a trial (None: the parent), found or created, and with ``reopen`` ready for points."""
         if number in self._logged or (not reopen and number in self._ids):
             return self._ids[number]
@@ -182,7 +181,7 @@ class Runs:
         name = self._sweep if number is None else child_name(number)
         return self._open(number, {"t": time_ms, "run_id": self._ids.get(number)}, name)
 
-    def _open(self, number: int | None, op: Op, name: str) -> str:
+    def _open(self, number: Key | None, op: Op, name: str) -> str:
         """Create a run or continue it. Changed params become tags, because MLflow's params stand for good."""
         run = self._known(op.get("run_id")) or self._search(number, op["t"])
         params = {_name(key): str(value)[:MAX_VALUE] for key, value in op.get("params", {}).items()}
@@ -204,7 +203,7 @@ class Runs:
         self._log_texts(run.info.run_id, params, tags)
         return str(run.info.run_id)
 
-    def _own_tags(self, number: int | None, time_ms: int) -> dict[str, str]:
+    def _own_tags(self, number: Key | None, time_ms: int) -> dict[str, str]:
         tags = {SWEEP_TAG: self._sweep, "mlflow.source.name": "rltune"}
         try:
             tags["mlflow.user"] = getpass.getuser()
@@ -212,7 +211,10 @@ class Runs:
             tags["mlflow.user"] = str(os.getuid())
         if number is None:
             return tags | {KEY_TAG: self._key}
-        return tags | {PARENT_TAG: self._id(None, time_ms), TRIAL_TAG: str(number)}
+        upper = above(number)
+        if upper is not None:
+            tags[ROOT_TAG] = self._id(None, time_ms)
+        return tags | {PARENT_TAG: self._id(upper, time_ms, reopen=upper is None), TRIAL_TAG: str(number)}
 
     def _known(self, run_id: str | None) -> Any:
         """The run with this id, undeleted if need be; None when the server has no such run."""
@@ -228,15 +230,16 @@ class Runs:
             self._client.restore_run(run_id)
         return run
 
-    def _search(self, number: int | None, time_ms: int) -> Any:
+    def _search(self, number: Key | None, time_ms: int) -> Any:
         """The run that carries this sweep's mark, the oldest if an outage left several; None without one."""
         runs = self._search_all(number, time_ms)
         return runs[0] if runs else None
 
-    def _search_all(self, number: int | None, time_ms: int) -> list[Any]:
+    def _search_all(self, number: Key | None, time_ms: int) -> list[Any]:
         if number is None:
             return self._find(f"tags.`{KEY_TAG}` = '{self._key}'")
-        return self._children(self._id(None, time_ms), f" and tags.`{TRIAL_TAG}` = '{number}'")
+        parent = self._id(above(number), time_ms, reopen=above(number) is None)
+        return self._children(parent, f" and tags.`{TRIAL_TAG}` = '{number}'")
 
     def _children(self, parent: str, more: str = "") -> list[Any]:
         return self._find(f"tags.`{PARENT_TAG}` = '{parent}'{more}")
@@ -275,7 +278,7 @@ class Runs:
             history[key] = {metric.step for metric in self._client.get_metric_history(run.info.run_id, key)}
         return history
 
-    def _log_points(self, number: int | None, run_id: str, points: Iterable[tuple[str, Any, int, int]]) -> None:
+    def _log_points(self, number: Key | None, run_id: str, points: Iterable[tuple[str, Any, int, int]]) -> None:
         from mlflow.entities import Metric
 
         logged = self._logged[number]
@@ -300,70 +303,13 @@ class Runs:
             part = slice(start, start + MAX_PARAMS)
             self._client.log_batch(run_id, params=rows[part], tags=labels[part])
 
-    def register(
-        self, name: str, number: int, model: Mapping[str, Any], tags: Mapping[str, str], description: str
-    ) -> Registered:
-        """Log a pyfunc model into a trial's run and register it, once per content; see `Tracker.register`."""
-        run_id = self._id(number, int(time.time() * 1000), reopen=False)
-        digest = _content_digest(model)
-        try:
-            self._client.create_registered_model(name)
-        except Exception as error:
-            if getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS":
-                raise
-        version = self._registered_before(name, run_id, digest)
-        if version is None:
-            version = self._new_version(name, run_id, model, {**tags, DIGEST_TAG: digest}, description)
-        return _registered(version)
+    def registry(self) -> Registry:
+        """The models of the same server."""
+        return Registry(self._client, self._uri, self._experiment)
 
-    def _registered_before(self, name: str, run_id: str, digest: str) -> Any:
-        found = self._client.search_model_versions(f"run_id = '{run_id}'")
-        same = [version for version in found if version.name == name and version.tags.get(DIGEST_TAG) == digest]
-        return same[0] if same else None
-
-    def _new_version(
-        self, name: str, run_id: str, model: Mapping[str, Any], tags: Mapping[str, str], description: str
-    ) -> Any:
-        # what mlflow.pyfunc.log_model does, without global state and without reading every metric's history
-        import mlflow.pyfunc
-        from mlflow.entities import LoggedModelOutput
-        from mlflow.models import Model
-
-        logged = self._client.create_logged_model(self._experiment, "policy", run_id, dict(tags), None, "policy")
-        self._client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, 0)])
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model"
-            card = Model(
-                artifact_path=logged.artifact_location,
-                model_uuid=logged.model_id,
-                run_id=run_id,
-                model_id=logged.model_id,
-            )
-            # recorded, not filtered: save_model puts its own filters first, and the console is not the place
-            with warnings.catch_warnings(record=True):
-                mlflow.pyfunc.save_model(str(path), mlflow_model=card, **model)
-            self._client.log_model_artifacts(logged.model_id, str(path))
-        self._client.finalize_logged_model(logged.model_id, "READY")
-        # a server takes only its own models:/ address; a database store resolves that through global state
-        source = f"models:/{logged.model_id}" if self._uri.startswith("http") else logged.artifact_location
-        return self._client.create_model_version(
-            name, source, run_id, dict(tags), description=description, model_id=logged.model_id
-        )
-
-    def set_alias(self, registered: Registered, alias: str) -> Registered:
-        """Let an alias name this version."""
-        self._client.set_registered_model_alias(registered.name, alias, registered.version)
-        return replace(registered, alias=alias)
-
-    def champion(self, name: str, alias: str) -> Registered | None:
-        """The version that an alias names, None when there is no such model or alias."""
-        try:
-            return _registered(self._client.get_model_version_by_alias(name, alias))
-        except Exception as error:
-            # an unknown alias of a known model is a wrong parameter to MLflow
-            if getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                return None
-            raise
+    def run_of(self, number: Key) -> str:
+        """A trial's run."""
+        return self._id(number, int(time.time() * 1000), reopen=False)
 
 
 def _no_steps() -> dict[str, set[int]]:
@@ -375,25 +321,14 @@ def _name(text: str) -> str:
     return re.sub(r"[^/\w.\- :]", "_", text)[:MAX_NAME]
 
 
-def child_name(number: int) -> str:
+def child_name(number: Key) -> str:
     """The run name of a trial."""
-    return f"trial-{number:03d}"
+    return f"trial-{number:03d}" if isinstance(number, int) else number
 
 
-def _content_digest(model: Mapping[str, Any]) -> str:
-    """A digest over a model's local artifacts, or over its arguments when there are none."""
-    digest = hashlib.sha256()
-    for name, place in sorted(dict(model.get("artifacts") or {}).items()):
-        root = Path(str(place))
-        files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
-        for path in files:
-            digest.update(f"{name}/{path.relative_to(root)}".encode())
-            digest.update(path.read_bytes() if path.is_file() else str(place).encode())
-    if not model.get("artifacts"):
-        digest.update(repr(sorted((key, str(value)) for key, value in model.items())).encode())
-    return digest.hexdigest()[:32]
-
-
-def _registered(version: Any) -> Registered:
-    name, number = str(version.name), str(version.version)
-    return Registered(name, number, f"models:/{name}/{number}", dict(version.tags))
+def above(number: Key) -> Key | None:
+    """What a run stands below: ``trial-007-seed-2`` below trial 7, ``control-seed-2`` below control, else the sweep."""
+    owner, mark, _ = str(number).rpartition("-seed-")
+    if not mark:
+        return None
+    return int(owner.removeprefix("trial-")) if owner.startswith("trial-") else owner

@@ -8,6 +8,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from rltune.rungs import Rungs
+from rltune.trial import TRIALS
 
 
 class AshaScheduler(FIFOScheduler):
@@ -24,6 +25,8 @@ class AshaScheduler(FIFOScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Tune's question after each report that does not end its trial."""
+        if result.get("shelf", TRIALS) != TRIALS:
+            return str(TrialScheduler.CONTINUE)  # a certification's run has its whole budget
         number = int(result["number"])
         level = self._rungs.report(number, result["env_steps"], result["objective"]) if self._rungs else None
         if level is None:
@@ -36,4 +39,10 @@ class AshaScheduler(FIFOScheduler):
         waiting = [
             trial for trial in tune_controller.get_live_trials() if trial.status in (Trial.PENDING, Trial.PAUSED)
         ]
-        return min(waiting, key=lambda trial: trial.config["assignment"]["number"], default=None)
+        return min(waiting, key=_order, default=None)
+
+
+def _order(trial: Any) -> tuple[bool, int]:
+    """Trials before a certification's runs, each by number."""
+    task = trial.config["assignment"]
+    return task.get("shelf", TRIALS) != TRIALS, task["number"]

@@ -67,6 +67,15 @@ class LedgerSearcher(Searcher):
         self._unfinished = list(plan.unfinished)
         self._live: dict[str, int] = {}
 
+    @property
+    def num_live(self) -> int:
+        """Proposed and not ended."""
+        return len(self._live)
+
+    def entries(self) -> list[Entry]:
+        """All trials as the ledger has them."""
+        return self._study.entries()
+
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """The next trial's config; None while all slots are taken, FINISHED when nothing is left to try."""
         if self._stopping():

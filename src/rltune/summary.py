@@ -64,6 +64,7 @@ class Summary:
     tracking_uri: str | None = None
     model_uri: str | None = None
     resume_command: str | None = None
+    certified: Mapping[str, Any] | None = None
 
 
 def format_value(value: Any) -> str:
@@ -136,6 +137,8 @@ def closing_page(summary: Summary, failed: Iterable[TrialView]) -> Iterator[Rend
         failed: The trials whose reasons are listed.
     """
     yield from _outcome(summary)
+    if summary.certified:
+        yield from certified(summary.certified)
     yield from _failures(failed)
     yield from _cost(summary)
     yield from _next(summary)
@@ -164,6 +167,47 @@ def _outcome(summary: Summary) -> Iterator[RenderableType]:
     yield table
 
 
+def certified(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Certification's table and how to read it.
+
+    Args:
+        found: `Certification.summary`.
+    """
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("certified", no_wrap=True)
+    for name in ("IQM", "95% interval", "search said", "optimism", "beats control", "seeds"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for row in found["configurations"]:
+        odds = "-" if row["improvement"] is None else f"{row['improvement']:.0%}"
+        seeds = str(row["seeds"]) + (f", {row['failed_seeds']} failed" if row["failed_seeds"] else "")
+        table.add_row(
+            row["name"],
+            format_objective(row["iqm"]),
+            _span(row),
+            format_objective(row["search_score"]),
+            format_objective(row["optimism"]),
+            odds,
+            seeds,
+            row["verdict"],
+            style="bold green" if row["verdict"] == "winner" else "",
+        )
+    yield ""
+    yield table
+    if found["ties"]:
+        yield f"tied with {found['winner']}, their intervals overlap: {', '.join(found['ties'])}"
+    policy = found.get("policy")
+    if policy:
+        yield Text(
+            f"policy    {policy['name']} retrained on seed {policy['seed']}: {policy['episodes']} fresh episodes "
+            f"have a mean return of {_span(policy)}, 95 times in a hundred"
+        )
+
+
+def _span(row: Mapping[str, Any]) -> str:
+    return f"{format_objective(row['low'])} to {format_objective(row['high'])}"
+
+
 def _failures(failed: Iterable[TrialView]) -> Iterator[RenderableType]:
     grouped: dict[str, list[int]] = {}
     for view in failed:
@@ -185,6 +229,9 @@ def _cost(summary: Summary) -> Iterator[RenderableType]:
         f"{format_duration(cost('wall_s', 0.0))} on {cost('slots', 1):.0f} slots "
         f"(efficiency {cost('efficiency', 0.0):.2f})"
     )
+    if cost("certify_train_s"):
+        certify_steps, certify_s = cost("certify_env_steps", 0), cost("certify_train_s", 0.0)
+        yield Text(f"certified {format_count(certify_steps)} env steps, {format_duration(certify_s)} of training")
     if saved > 0:
         estimate = f", about {format_duration(saved * train_s / steps)} of training" if steps else ""
         share = f" ({saved / (steps + saved):.0%} of the whole)" if steps else ""

@@ -13,16 +13,18 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rltune.address import check, redact, resolve_uri, secrets_of
-from rltune.runs import STATUS, Registered, Runs
+from rltune.registry import Registered
+from rltune.runs import STATUS, Key, Runs
 from rltune.spool import Spool
 
 __all__ = ["NoTracker", "Registered", "Tracker", "TrackingSettings", "check", "resolve_uri"]
 
 REGISTER_TIMEOUT_S = 180.0
 CHAMPION_TIMEOUT_S = 30.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Tracker:
             soon as that exists.
     """
 
-    def __init__(self, settings: TrackingSettings, on_run: Callable[[int | None, str], None]) -> None:
+    def __init__(self, settings: TrackingSettings, on_run: Callable[[Key | None, str], None]) -> None:
         uri = resolve_uri(settings.uri)
         self._settings = settings
         self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -111,19 +113,19 @@ class Tracker:
         self._put("text", None, file="packages.txt", text=packages)
 
     def trial_started(
-        self, number: int, params: Mapping[str, Any], tags: Mapping[str, str], run_id: str | None
+        self, number: Key, params: Mapping[str, Any], tags: Mapping[str, str], run_id: str | None
     ) -> None:
         """Create a trial's run, or continue it.
 
         Args:
-            number: The trial.
+            number: The trial; a certification's run has a name, see `runs.above`.
             params: The sampled values, nothing else.
             tags: Any tags.
             run_id: Its run of an earlier driver, None if unknown: then it is looked for.
         """
         self._put("trial", number, run_id=run_id, params=dict(params), tags=dict(tags))
 
-    def report(self, number: int, metrics: Mapping[str, float], env_steps: int) -> None:
+    def report(self, number: Key, metrics: Mapping[str, float], env_steps: int) -> None:
         """Add a point to each curve. Non-finite values are left out, a step that a curve has is ignored."""
         self._put("report", number, metrics=dict(metrics), step=int(env_steps))
 
@@ -133,7 +135,7 @@ class Tracker:
 
     def trial_ended(
         self,
-        number: int,
+        number: Key,
         state: str,
         *,
         metrics: Mapping[str, float],
@@ -164,7 +166,7 @@ class Tracker:
         self,
         *,
         name: str,
-        number: int,
+        number: Key,
         model: Mapping[str, Any],
         tags: Mapping[str, str],
         description: str,
@@ -189,8 +191,9 @@ class Tracker:
         labels = {key: redact(str(value)) for key, value in tags.items()}
 
         def register() -> Registered:
-            version = self._runs.register(name, number, model, labels, redact(description))
-            return self._runs.set_alias(version, alias) if alias and self._champion_known else version
+            registry, run_id = self._runs.registry(), self._runs.run_of(number)
+            version = registry.register(name, run_id, model, labels, redact(description))
+            return registry.set_alias(version, alias) if alias and self._champion_known else version
 
         if alias and not self._champion_known:
             self._messages.put(f"'{alias}' of {name} stays where it is: MLflow did not say which version has it")
@@ -201,11 +204,23 @@ class Tracker:
         self._champion_known = False
 
         def champion() -> Registered | None:
-            version = self._runs.champion(name, alias)
+            version = self._runs.registry().champion(name, alias)
             self._champion_known = True
             return version
 
         return self._ask(f"the {alias} of {name} is unknown", champion, CHAMPION_TIMEOUT_S)
+
+    def fetch(self, version: Registered, folder: Path) -> Path | None:
+        """Copy a registered version's files into a folder; None when MLflow does not give them."""
+        return self._ask(
+            f"{version.name} version {version.version} was not read",
+            lambda: self._runs.registry().fetch(version, folder),
+            CHAMPION_TIMEOUT_S,
+        )
+
+    def describe(self, number: Key | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        """Add to a run, the sweep's or a trial's, whether it has ended or not."""
+        self._put("describe", number, metrics=dict(metrics), tags=dict(tags))
 
     def close(self, status: str, timeout_s: float = 30.0) -> bool:
         """Send what is left, end children that are still open as KILLED and the parent, and stop.
@@ -233,17 +248,17 @@ class Tracker:
             return False
         return self._spool.stop() == 0
 
-    def _put(self, kind: str, number: int | None, **content: Any) -> None:
+    def _put(self, kind: str, number: Key | None, **content: Any) -> None:
         if not self._closed:
             self._spool.put({"op": kind, "trial": number, "t": time.time_ns() // 1_000_000, **content})
 
-    def _ask(self, failure: str, function: Callable[[], Registered | None], timeout_s: float) -> Registered | None:
+    def _ask(self, failure: str, function: Callable[[], T | None], timeout_s: float) -> T | None:
         """The function's answer from the sender thread, tried three times; None and a message without one."""
         deadline = time.monotonic() + timeout_s
         reason = "the tracker is closed"
         for attempt in range(0 if self._closed else 3):
             try:
-                answer: Registered | None = self._spool.call(function, max(0.1, deadline - time.monotonic()))
+                answer: T | None = self._spool.call(function, max(0.1, deadline - time.monotonic()))
             except Exception as error:
                 reason = redact(f"{type(error).__name__}: {error}".splitlines()[0])[:300]
                 if self._runs.hopeless(error) or time.monotonic() > deadline:
@@ -254,7 +269,7 @@ class Tracker:
         self._messages.put(f"{failure} in MLflow ({reason})")
         return None
 
-    def _tell_run(self, number: int | None, run_id: str) -> None:
+    def _tell_run(self, number: Key | None, run_id: str) -> None:
         try:
             self._on_run(number, run_id)
         except Exception as error:  # the ledger's trouble must not stop the reports
@@ -278,5 +293,5 @@ class NoTracker(Tracker):
         """Nothing to tell."""
         return []
 
-    def _ask(self, failure: str, function: Callable[[], Registered | None], timeout_s: float) -> Registered | None:
+    def _ask(self, failure: str, function: Callable[[], T | None], timeout_s: float) -> T | None:
         return None

@@ -26,6 +26,7 @@ from rltune.progress import NonFiniteError, Progress, Runner
 from rltune.watchdog import Watchdog
 
 STOP_FILE = ".stop"  # in the sweep's folder: trials save their latest state and hand back
+TRIALS, CERTIFY = "trials", "certify"
 MAX_STALLED = 50  # iterations without one environment step before a trial counts as hung
 
 
@@ -47,7 +48,11 @@ class Assignment:
         build: The arguments of `rltune.algorithm.Build`, plain.
         latest: The last recorded checkpoint to go on from; None starts anew.
         best: The best objective recorded so far; None without.
+        best_path: Its checkpoint, relative to the sweep; None without.
         tags: What the policy's info names besides: sweep, env.
+        shelf: The folder in the sweep's that its own stands in: TRIALS, or CERTIFY for a certification's run.
+        episodes: After the whole budget its best policy plays so many, deterministically; 0: none.
+        evaluation_seed: The environment seed of the first of them.
     """
 
     number: int
@@ -63,7 +68,16 @@ class Assignment:
     build: Mapping[str, Any]
     latest: Mapping[str, Any] | None = None
     best: float | None = None
+    best_path: str | None = None
     tags: Mapping[str, Any] | None = None
+    shelf: str = TRIALS
+    episodes: int = 0
+    evaluation_seed: int = 0
+
+    @property
+    def place(self) -> str:
+        """Its own folder, relative to the sweep's."""
+        return f"{self.shelf}/{self.number}"
 
     def to_config(self) -> dict[str, Any]:
         """As Tune's config."""
@@ -106,12 +120,13 @@ class Trial(tune.Trainable):
         self._progress: list[Progress] = []
         self._train_s, self._reports = 0.0, 0
         self._best = -math.inf if self._task.best is None else self._task.best
+        self._best_path = self._task.best_path
         self._saved_at = time.monotonic()
         self._watchdog = Watchdog(self._home(), self._task.stall_s)
         self._guarded(self._build)
 
     def _home(self) -> Path:
-        return Path(self._task.sweep) / "trials" / str(self._task.number)
+        return Path(self._task.sweep) / self._task.place
 
     def _build(self) -> None:
         self._runners = [self.build_runner(seed) for seed in self._task.seeds]
@@ -149,14 +164,16 @@ class Trial(tune.Trainable):
         Returns:
             The report: ``objective`` (NaN until the first episode has ended), ``env_steps``, ``return_mean/min/max``,
             ``episode_length_mean``, ``episodes``, ``env_steps_per_s``, ``train_s``, ``learner/<name>``; ``records``
-            of the checkpoints written; ``failed`` and ``traceback`` when the trial went wrong.
+            of the checkpoints written; at the end ``returns`` of the episodes played, where any were asked for;
+            ``failed`` and ``traceback`` when the trial went wrong.
         """
         report: dict[str, Any] = {}
         if self._failure is None:
             self._guarded(lambda: report.update(self._advance()))
         if self._failure is not None:
             report = self._numbers() | self._failure | {"done": True}
-        return report | {"number": self._task.number, "worker_pid": os.getpid(), "node": socket.gethostname()}
+        about = {"number": self._task.number, "shelf": self._task.shelf}
+        return report | about | {"worker_pid": os.getpid(), "node": socket.gethostname()}
 
     def _advance(self) -> dict[str, Any]:
         began, steps_before, trained_before = time.time(), self._env_steps(), self._train_s
@@ -172,7 +189,28 @@ class Trial(tune.Trainable):
         kept = interrupted and not done and report["env_steps"] > 0  # before the first step there is nothing to keep
         records = self._save_if_due(report["objective"], force=kept)
         report |= {"records": records, "began": began, "ended": time.time()}
+        if done and self._task.episodes:
+            report["returns"] = self._played()
         return report | {"done": done or interrupted, "interrupted": interrupted and not done}
+
+    def _played(self) -> list[float]:
+        """The returns of the best checkpoint's episodes, in the order of their seeds."""
+        if self._best_path is None:
+            raise RuntimeError(f"no episode ended within {self._env_steps()} environment steps")
+        return self.play(Path(self._task.sweep) / self._best_path)
+
+    def play(self, folder: Path) -> list[float]:
+        """Run a checkpoint's policy on the episodes that were asked for; tests replace it."""
+        from rltune.policy import evaluate, load_policy
+
+        task = self._task
+        result = evaluate(
+            load_policy(folder),
+            task.episodes,
+            task.evaluation_seed,
+            progress=lambda done, total: self._watchdog.progress(),
+        )
+        return list(result.returns)
 
     def _next_target(self) -> int:
         """The environment steps at which the next report is due."""
@@ -228,6 +266,7 @@ class Trial(tune.Trainable):
         if math.isfinite(objective) and objective > self._best:
             self._best = objective
             records["best"] = self._save("best", objective)
+            self._best_path = records["best"]["path"]
         if force or time.monotonic() - self._saved_at >= self._task.checkpoint_every_s:
             records["latest"] = records.get("best") or self._save("latest", objective)
             self._saved_at = time.monotonic()
@@ -245,7 +284,7 @@ class Trial(tune.Trainable):
             "reports": self._reports,
             "progress": [dict(vars(progress)) for progress in self._progress],
         }
-        return checkpoint.write(Path(self._task.sweep), self._task.number, kind, state, self._fill).to_dict()
+        return checkpoint.write(Path(self._task.sweep), self._task.place, kind, state, self._fill).to_dict()
 
     def _fill(self, folder: Path) -> None:
         for place, runner in enumerate(self._runners):
