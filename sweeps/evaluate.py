@@ -1,6 +1,8 @@
 """``python -m sweeps.evaluate policy=<uri>``: a policy on episodes that it has never seen."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
@@ -16,7 +18,9 @@ class EvaluateConfig:
     episodes: int = MISSING
     seed: int = MISSING
     deterministic: bool = MISSING
-    env: str | None = None
+    env: dict[str, Any] = field(default_factory=dict)
+    video: bool = MISSING
+    out: str = MISSING
     output_dir: str = MISSING
 
 
@@ -30,13 +34,38 @@ def work(settings: DictConfig) -> int:
         )
     if settings.episodes < 1:
         raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
+    if settings.video and not settings.deterministic:
+        raise ConfigError(
+            "video=true with deterministic=false: sampled episodes cannot be played a second time for the film",
+            "deterministic=true, or no video",
+            "video=true deterministic=true",
+        )
+    from rltune import policy_uri, video
     from rltune.overview import show_evaluation
     from rltune.policy import evaluate, load_policy
 
+    if settings.video:
+        video.check()
+    env = _other(settings)
     policy = load_policy(settings.policy, output_dir=settings.output_dir)
-    result = evaluate(policy, settings.episodes, settings.seed, env=settings.env, deterministic=settings.deterministic)
-    show_evaluation(settings.policy, policy.info, result)
+    result = evaluate(policy, settings.episodes, settings.seed, env=env, deterministic=settings.deterministic)
+    show_evaluation(settings.policy, policy.info, result, settings.env.get("id"))
+    if settings.video:
+        folder = Path(settings.out).expanduser().absolute()
+        for film in video.film(policy, result, folder, settings.seed, env):
+            print(f"{film.which:<8}return {film.episode_return:.2f}, environment seed {film.seed}: {film.path}")
+        source = policy_uri.Source(settings.policy, Path(settings.output_dir))
+        run = policy_uri.keep_with_run(source, folder, "videos")
+        print(f"kept under videos/ of MLflow run {run}" if run else "not kept in MLflow: this policy has no run there")
     return 0
+
+
+def _other(settings: DictConfig) -> Any:
+    """The environment that was asked for: a file of conf/env whole, a bare id under the policy's own wrappers."""
+    given: Any = OmegaConf.to_container(settings.env)
+    if not given.get("id"):
+        return None
+    return given if set(given) > {"id"} else given["id"]
 
 
 if __name__ == "__main__":

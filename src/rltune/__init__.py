@@ -10,8 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rltune.comparison import compare_sweeps
     from rltune.config import RunConfig
     from rltune.errors import RltuneError
+    from rltune.exporting import export_policy
     from rltune.policy import Evaluation, evaluate, load_algorithm, load_policy
     from rltune.study import Study, open_study
     from rltune.sweep import find_sweep, resume_sweep, run_sweep
@@ -21,7 +23,9 @@ _HOMES = {
     "RltuneError": "errors",
     "RunConfig": "config",
     "Study": "study",
+    "compare_sweeps": "comparison",
     "evaluate": "policy",
+    "export_policy": "exporting",
     "find_sweep": "sweep",
     "load_algorithm": "policy",
     "load_policy": "policy",
@@ -35,7 +39,9 @@ __all__ = [
     "RltuneError",
     "RunConfig",
     "Study",
+    "compare_sweeps",
     "evaluate",
+    "export_policy",
     "find_sweep",
     "load_algorithm",
     "load_policy",

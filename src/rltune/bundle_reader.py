@@ -94,7 +94,7 @@ class Network(nn.Module):
         """Q values as RLlib combines them (dueling: Wang et al. 2016; C51: Bellemare et al. 2017)."""
         head = self.head_spec
         if head["atoms"] > 1:
-            out = out.view(len(out), -1, head["atoms"])
+            out = out.view(out.shape[0], -1, head["atoms"])
         if head["dueling"]:
             value: torch.Tensor = self.parts["value"](hidden)
             # RLlib centres distributional advantages over the atoms, not over the actions (ray 2.60).

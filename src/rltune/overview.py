@@ -82,24 +82,27 @@ def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None) -> Non
     study.close()
 
 
-def show_evaluation(uri: str, info: Mapping[str, Any], result: Evaluation, stream: TextIO | None = None) -> None:
+def show_evaluation(
+    uri: str, info: Mapping[str, Any], result: Evaluation, env: str | None = None, stream: TextIO | None = None
+) -> None:
     """Print what an evaluation found.
 
     Args:
         uri: The policy as it was named.
         info: The policy's own account of where it came from.
         result: The evaluation.
+        env: The environment where it was not the policy's own.
         stream: Where to; None is standard output.
     """
-    env = info.get("env") or {}
     table = Table.grid(padding=(0, 2))
     table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, trial {info.get('trial', '?')})")
-    table.add_row("environment", str(env.get("id", "?")))
+    table.add_row("environment", str(env or (info.get("env") or {}).get("id", "?")))
     table.add_row("episodes", str(len(result.returns)))
     table.add_row("mean return", f"{result.mean:.2f}  (95% interval {result.low:.2f} to {result.high:.2f})")
     table.add_row("IQM", f"{result.iqm:.2f}")
     table.add_row("least, greatest", f"{result.min:.2f}, {result.max:.2f}")
-    table.add_row("episode length", f"{sum(result.lengths) / len(result.lengths):.1f} steps")
+    mean_length = sum(result.lengths) / len(result.lengths)
+    table.add_row("episode length", f"{mean_length:.1f} steps ({min(result.lengths)} to {max(result.lengths)})")
     _console(stream).print(table)
 
 

@@ -180,7 +180,7 @@ def evaluate(
     policy: bundle_reader.Policy | str | Path,
     episodes: int = 100,
     seed: int = 0,
-    env: str | None = None,
+    env: str | Mapping[str, Any] | None = None,
     deterministic: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
@@ -192,7 +192,8 @@ def evaluate(
         policy: A policy, or its URI.
         episodes: How many.
         seed: Of the first episode, and of sampled actions.
-        env: Another environment's id, with the same spaces. None: the one that it was trained in.
+        env: Another environment with the same spaces: an id, which is put under the policy's own wrappers, or a
+            specification as in conf/env. None: the one that it was trained in.
         deterministic: As for ``Policy.act``.
         progress: Called with the number of finished episodes and of all, after each.
 
@@ -209,6 +210,24 @@ def evaluate(
     return _summarise(returns, lengths, seed)
 
 
+def environment_of(policy: bundle_reader.Policy, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """The environment to play: the policy's own, or another one.
+
+    Args:
+        policy: The policy.
+        env: As for `evaluate`.
+
+    Raises:
+        PolicyError: None was named, and the policy names none.
+    """
+    own: Mapping[str, Any] = policy.info.get("env") or {}
+    if not env and not own:
+        raise PolicyError("this policy does not say which environment it is for", "a Gymnasium id", "env=CartPole-v1")
+    if isinstance(env, str):
+        return own if env == own.get("id") else {**own, "id": env, "kwargs": {}}
+    return env or own
+
+
 @contextlib.contextmanager
 def _few_threads(network: torch.nn.Module) -> Iterator[None]:
     """One torch thread for a small network: threads that wait for each other take ten times the CPU, on busy cores."""
@@ -221,13 +240,11 @@ def _few_threads(network: torch.nn.Module) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _maker(policy: bundle_reader.Policy, env: str | None) -> Callable[[], Any]:
+def _maker(policy: bundle_reader.Policy, env: str | Mapping[str, Any] | None) -> Callable[[], Any]:
     """What builds one environment, checked once against the policy's spaces."""
     from rltune import environment
 
-    spec: Mapping[str, Any] | None = {"id": env} if env else policy.info.get("env")
-    if not spec:
-        raise PolicyError("this policy does not say which environment it is for", "a Gymnasium id", "env=CartPole-v1")
+    spec = environment_of(policy, env)
     make = partial(environment.make, spec)
     trial = make()
     try:
@@ -239,7 +256,7 @@ def _maker(policy: bundle_reader.Policy, env: str | None) -> Callable[[], Any]:
         raise PolicyError(
             f"env={spec['id']}: its spaces are {seen[0]} and {seen[1]}",
             f"the policy's: {wanted[0]} and {wanted[1]}",
-            "leave env= out to use the one that it was trained in",
+            "leave env out to use the one that it was trained in",
         )
     return make
 

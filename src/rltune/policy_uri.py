@@ -252,6 +252,50 @@ def _artifact(uri: str, part: str) -> str:
     raise FileNotFoundError(f"run {run_id} has neither checkpoint/{part} nor a model")
 
 
+def keep_with_run(source: Source, folder: Path, name: str) -> str | None:
+    """Keep a folder's files with the MLflow run that a policy came from.
+
+    Args:
+        source: The policy.
+        folder: The files.
+        name: The artifacts' folder.
+
+    Returns:
+        The run's id; None where the policy has no run, or MLflow does not know it here.
+    """
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    store = mlflow.get_tracking_uri()
+    if store.startswith("sqlite:///") and not Path(store.removeprefix("sqlite:///")).exists():
+        return None
+    try:
+        run_id = _run_of(source)
+        if run_id:
+            mlflow.MlflowClient().log_artifacts(run_id, str(folder), name)
+    except MlflowException:
+        return None
+    return run_id
+
+
+def _run_of(source: Source) -> str | None:
+    kind, _, rest = source.uri.partition(":")
+    rest = rest.strip("/")
+    if kind.lower() == "runs":
+        return rest.partition("/")[0]
+    if kind.lower() == "models":
+        return _artifact(source.uri, "run").split("/")[1]
+    if kind.lower() != "sweep":
+        return None
+    name, _, trial = rest.partition("/")
+    folder = _sweep_folder(name, source.output_dir)
+    summary = folder / "summary.json"
+    if not trial and summary.is_file():
+        trial = str((json.loads(summary.read_text()).get("winner") or {}).get("trial"))
+    known = {str(one.number): one.user_attrs.get("mlflow_run_id") for one in _trials(folder)[0]}
+    return known.get(trial)
+
+
 def _not_found(uri: str, error: Exception) -> PolicyError:
     """MLflow's refusal with the names that would have been right, where it can still be asked."""
     from mlflow import MlflowClient

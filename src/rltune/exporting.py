@@ -1,0 +1,224 @@
+"""A policy as one file that needs neither rltune nor RLlib: an ONNX graph or a torch.export program.
+
+The graph takes raw observations and gives what ``env.step`` takes: the normaliser of observations and the scaling of
+actions are inside. A file whose actions differ from the policy's own is not written. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rltune import bundle_reader
+from rltune.errors import PolicyError, choices
+from rltune.policy import load_policy
+
+FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}  # and the packages that each needs
+NUM_CHECKED = 1000
+TOLERANCE = 1e-5  # of continuous actions; discrete ones must be equal
+HEADS = ("categorical", "q", "gaussian", "squashed_gaussian")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written.
+
+    Attributes:
+        path: Where.
+        num_checked: Observations on which it acted as the policy does.
+        difference: The greatest difference between any two actions.
+    """
+
+    path: Path
+    num_checked: int
+    difference: float
+
+
+class Graph(nn.Module):
+    """A policy's deterministic action as one graph: observations (n, ...) in, actions (n, ...) out."""
+
+    def __init__(self, policy: bundle_reader.Policy) -> None:
+        super().__init__()
+        spec = policy._spec
+        self.network, self.kind, self.mode = policy.network, spec["head"]["kind"], spec["actions"]
+        observation, action = policy.spaces["observation"], policy.spaces["action"]
+        self.num_values = observation["n"] if observation["type"] == "Discrete" else 0
+        self.discrete = action["type"] == "Discrete"
+        filtered = spec.get("observation_filter")
+        self.clip = filtered["clip"] if filtered else None
+        self.mean, self.scale = (_buffer(getattr(policy, name)) if filtered else None for name in ("_mean", "_scale"))
+        if not self.discrete:
+            self.shape = tuple(policy._action_shape)
+            self.low, self.high = _buffer(policy._low), _buffer(policy._high)
+            self.reach = None if policy._half is None else _buffer(policy._half)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Act, as ``bundle_reader.Policy.act`` does with NumPy."""
+        out: torch.Tensor = self.network(self._rows(observations))
+        if self.discrete:
+            best: torch.Tensor = out.argmax(-1)
+            return best
+        chosen = out[:, : out.shape[1] // 2]
+        if self.kind == "squashed_gaussian":
+            chosen = torch.tanh(chosen)
+        actions = chosen.reshape(-1, *self.shape)
+        if self.mode == "normalize" and self.reach is not None:
+            actions = self.low + (actions + 1.0) * self.reach
+        elif self.mode != "clip":
+            return actions
+        return torch.minimum(torch.maximum(actions, self.low), self.high)
+
+    def _rows(self, observations: torch.Tensor) -> torch.Tensor:
+        if self.num_values:
+            return nn.functional.one_hot(observations.reshape(-1), self.num_values).to(torch.float32)
+        rows = observations.reshape(observations.shape[0], -1)
+        if self.mean is not None and self.scale is not None:
+            rows = (rows - self.mean) / self.scale
+            rows = torch.clamp(rows, -self.clip, self.clip) if self.clip else rows
+        return rows.to(torch.float32)
+
+
+def _buffer(values: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(values))
+
+
+def export_policy(
+    policy: bundle_reader.Policy | str | Path, out: str | Path, format: str = "onnx", output_dir: str | Path = "outputs"
+) -> Exported:
+    """Write a policy as one file, after checking that it acts equally on 1,000 observations.
+
+    Args:
+        policy: A policy, or its URI.
+        out: The file; one that is there is replaced, once the new one has been checked.
+        format: ``onnx``, or ``torch`` for a program of torch.export (``torch.export.load(out).module()``).
+        output_dir: The folder of all sweeps.
+
+    Raises:
+        PolicyError: The format's packages are missing, the policy cannot be expressed, or the file acts differently.
+    """
+    _check_format(format)
+    name = str(policy)
+    if not isinstance(policy, bundle_reader.Policy):
+        policy = load_policy(policy, output_dir=output_dir)
+    else:
+        name = str(policy.info.get("algo", "policy"))
+    path = Path(out).expanduser().absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    observations = _observations(policy)
+    draft = path.with_name(f".{path.stem}-draft{'.onnx' if format == 'onnx' else '.pt2'}")
+    try:
+        act = _written(policy, observations, draft, format)
+        difference = _difference(np.asarray(policy.act(observations)), act(observations), format)
+        draft.replace(path)
+    except PolicyError:
+        raise
+    except Exception as error:  # torch's exporters raise whatever they like
+        raise PolicyError(
+            f"policy={name} cannot be exported: {type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
+            f"policies without memory, with heads {', '.join(HEADS)}, over Box or Discrete observations",
+            "rltune.load_policy takes every policy of a sweep",
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return Exported(path, len(observations), difference)
+
+
+def _check_format(format: str) -> None:
+    if format not in FORMATS:
+        raise PolicyError(f"format={format} is unknown", choices(format, FORMATS), "format=onnx")
+    missing = [name for name in FORMATS[format] if importlib.util.find_spec(name) is None]
+    if missing:
+        raise PolicyError(
+            f"format={format} needs {', '.join(missing)}, which is not installed",
+            "the extra 'export', or format=torch",
+            "pip install 'rltune[export]'",
+        )
+
+
+def _written(
+    policy: bundle_reader.Policy, observations: np.ndarray, path: Path, format: str
+) -> Callable[[np.ndarray], np.ndarray]:
+    """Write the file, and give what it does when it is loaded again."""
+    if policy._spec["head"]["kind"] not in HEADS:
+        raise ValueError(f"its head is {policy._spec['head']['kind']}")
+    graph = Graph(policy).eval()
+    example = torch.from_numpy(observations[:2])
+    about = json.dumps({"info": policy.info, "spaces": policy.spaces})
+    with _silence():
+        program = torch.export.export(graph, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        if format == "torch":
+            torch.export.save(program, path, extra_files={"rltune.json": about})
+            loaded = torch.export.load(path).module()
+            return lambda batch: np.asarray(loaded(torch.from_numpy(batch)).detach())
+        made: Any = torch.onnx.export(
+            program, dynamo=True, verbose=False, input_names=["observations"], output_names=["actions"]
+        )
+        made.model.metadata_props["rltune"] = about
+        made.save(str(path), external_data=False)
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    return lambda batch: np.asarray(session.run(None, {given.name: batch})[0])
+
+
+@contextlib.contextmanager
+def _silence() -> Any:
+    """Without the exporters' own progress and deprecations, which are no business of the person who exports."""
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _observations(policy: bundle_reader.Policy) -> np.ndarray:
+    """A thousand observations: all over a bounded space; where it is not, about where the training was."""
+    rng, space = np.random.default_rng(0), policy.observation_space
+    if policy.spaces["observation"]["type"] == "Discrete":
+        return np.asarray(rng.integers(space.n, size=NUM_CHECKED), dtype=np.int64)
+    spread = rng.standard_normal((NUM_CHECKED, *space.shape))
+    if policy._spec.get("observation_filter"):
+        mean, scale = (np.asarray(part).reshape(space.shape) for part in (policy._mean, policy._scale))
+        return np.asarray(mean + 1.5 * scale * spread, dtype=space.dtype)
+    low, high = (np.asarray(bound, dtype=np.float64) for bound in (space.low, space.high))
+    small = np.isfinite(low) & np.isfinite(high) & (high - low < 1e4)
+    even = np.where(small, low, 0) + rng.random(spread.shape) * np.where(small, high - low, 0)
+    return np.asarray(np.where(small, even, 2 * spread), dtype=space.dtype)
+
+
+def _difference(wanted: np.ndarray, got: np.ndarray, format: str) -> float:
+    """The greatest difference.
+
+    Raises:
+        PolicyError: It is too great.
+    """
+    same_form = wanted.shape == got.shape
+    gap = float(np.abs(wanted.astype(np.float64) - got.astype(np.float64)).max()) if same_form else float("inf")
+    discrete = np.issubdtype(wanted.dtype, np.integer)
+    if gap > 0 if discrete else not np.allclose(wanted, got, rtol=TOLERANCE, atol=TOLERANCE):
+        raise PolicyError(
+            f"format={format}: the exported policy's actions differ from the policy's own by up to {gap:.3g}",
+            "equal actions" if discrete else f"a difference of at most {TOLERANCE:g}",
+            "nothing was written; use rltune.load_policy instead",
+        )
+    return gap
+
+
+def default_name(policy: bundle_reader.Policy, format: str) -> str:
+    """A file's name where none was given."""
+    env = str((policy.info.get("env") or {}).get("id", "policy")).rpartition("/")[2]
+    return f"{env}-{policy.info.get('algo', 'policy')}{os.extsep}{'onnx' if format == 'onnx' else 'pt2'}".lower()

@@ -1,0 +1,35 @@
+"""``python -m sweeps.compare sweeps=[a,b]``: sweeps on one environment side by side."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from rltune.errors import ConfigError
+from sweeps._command import command
+
+
+@dataclass
+class CompareConfig:
+    """The settings of conf/compare.yaml."""
+
+    sweeps: list[str] = field(default_factory=list)
+    out: str = ""
+    output_dir: str = ""
+
+
+def work(settings: DictConfig) -> int:
+    """Print the table as Markdown and write it with its figure."""
+    if not settings.sweeps:
+        raise ConfigError("sweeps has no value", "sweeps' names", "python -m sweeps.compare sweeps=[first,second]")
+    from rltune.comparison import compare_sweeps
+
+    found = compare_sweeps(list(settings.sweeps), settings.output_dir)
+    print(found.markdown())
+    for path in found.save(Path(settings.out).expanduser().absolute()):
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    command("compare", CompareConfig, work)

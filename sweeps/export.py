@@ -1,0 +1,39 @@
+"""``python -m sweeps.export policy=<uri>``: a policy as one file that needs neither rltune nor RLlib."""
+
+from dataclasses import dataclass
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from rltune.errors import ConfigError
+from sweeps._command import command
+
+
+@dataclass
+class ExportConfig:
+    """The settings of conf/export.yaml."""
+
+    policy: str = MISSING
+    out: str | None = None
+    format: str = MISSING
+    output_dir: str = MISSING
+
+
+def work(settings: DictConfig) -> int:
+    """Export and say what was checked."""
+    if OmegaConf.is_missing(settings, "policy"):
+        raise ConfigError(
+            "policy has no value",
+            "models:/<name>@champion, sweep:<name>, sweep:<name>/<trial>, runs:/<id> or a checkpoint folder",
+            "python -m sweeps.export policy=sweep:latest",
+        )
+    from rltune.exporting import default_name, export_policy
+    from rltune.policy import load_policy
+
+    policy = load_policy(settings.policy, output_dir=settings.output_dir)
+    done = export_policy(policy, settings.out or default_name(policy, settings.format), settings.format)
+    print(f"{done.path}: acts as the policy on {done.num_checked:,} observations, difference {done.difference:.2g}")
+    return 0
+
+
+if __name__ == "__main__":
+    command("export", ExportConfig, work)

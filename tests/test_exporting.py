@@ -1,0 +1,84 @@
+"""Exported policies: files that act as the policy does, where neither torch's file nor ONNX's knows rltune."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.sac import SACConfig
+from test_bundle import runner_of
+
+from rltune import bundle, exporting
+from rltune.errors import PolicyError
+from rltune.exporting import export_policy
+
+FILTER = {"mean": np.array([0.3, -0.2, 1.5]), "var": np.array([0.5, 0.4, 9.0]), "clip": 10.0}
+CASES: dict[str, tuple[Any, str, Any]] = {
+    "ppo, discrete": (PPOConfig, "CartPole-v1", None),
+    "dqn, dueling": (DQNConfig, "CartPole-v1", None),
+    "ppo, continuous, normalised observations": (PPOConfig, "Pendulum-v1", FILTER),
+    "sac, squashed": (SACConfig, "Pendulum-v1", FILTER),
+}
+
+
+def policy_of(name: str, folder: Path) -> Any:
+    kind, env, stats = CASES[name]
+    info = {"algo": name.split(",")[0], "env": {"id": env}}
+    bundle.write(runner_of(kind(), env).module, folder, info=info, observation_stats=stats)
+    return bundle.load(folder)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_onnx_acts_as_the_policy_with_normaliser_and_scaling_inside(name: str, tmp_path: Path) -> None:
+    policy = policy_of(name, tmp_path)
+    done = export_policy(policy, tmp_path / "policy.onnx")
+    assert done.num_checked == 1000
+    session = onnxruntime.InferenceSession(str(done.path), providers=["CPUExecutionProvider"])
+    seen = np.random.default_rng(5).normal(scale=1.5, size=(1000, *policy.observation_space.shape)).astype(np.float32)
+    (actions,) = session.run(None, {"observations": seen})
+    if "Pendulum" in CASES[name][1]:
+        np.testing.assert_allclose(actions, policy.act(seen), atol=1e-5)
+        assert np.ptp(actions) > 1e-3
+    else:
+        np.testing.assert_array_equal(actions, policy.act(seen))
+        assert set(actions.tolist()) == {0, 1}
+    assert session.run(None, {"observations": seen[:1]})[0].shape == actions[:1].shape
+    about = json.loads(session.get_modelmeta().custom_metadata_map["rltune"])
+    assert about["info"]["env"]["id"] == CASES[name][1]
+
+
+def test_a_torch_program_acts_as_the_policy(tmp_path: Path) -> None:
+    policy = policy_of("ppo, continuous, normalised observations", tmp_path)
+    export_policy(policy, tmp_path / "policy.pt2", "torch")
+    program = torch.export.load(tmp_path / "policy.pt2").module()
+    seen = np.random.default_rng(5).normal(size=(7, 3)).astype(np.float32)
+    np.testing.assert_allclose(program(torch.from_numpy(seen)).numpy(), policy.act(seen), atol=1e-5)
+
+
+def test_a_file_that_would_act_differently_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = policy_of("ppo, continuous, normalised observations", tmp_path)
+    (tmp_path / "policy.pt2").write_text("what was there")
+    rows = exporting.Graph._rows
+    monkeypatch.setattr(exporting.Graph, "_rows", lambda self, seen: rows(self, seen) + 0.01)
+    with pytest.raises(PolicyError, match="differ from the policy's own"):
+        export_policy(policy, tmp_path / "policy.pt2", "torch")
+    assert (tmp_path / "policy.pt2").read_text() == "what was there"
+    assert not list(tmp_path.glob(".policy*"))
+
+
+def test_missing_packages_name_the_extra_and_an_unknown_format_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PolicyError, match="did you mean 'onnx'"):
+        export_policy("sweep:any", tmp_path / "x", "onx")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(PolicyError, match=r"pip install 'rltune\[export\]'"):
+        export_policy("sweep:any", tmp_path / "x.onnx")
