@@ -39,7 +39,7 @@ ORDER = (
     ("study",),
     ("rungs",),
     ("search", "schedule"),
-    ("summary", "spool", "measuring", "advice", "deaths", "local_store"),
+    ("summary", "spool", "measuring", "advice", "deaths", "mlflow_client"),
     ("registry", "probe"),
     ("runs",),
     ("tracking", "console"),
@@ -69,7 +69,7 @@ LIGHT = (
 )  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
 ONLY = {  # package -> the modules that may import it at all; rltune's face and the commands are modules too
-    "mlflow": ("tracking", "local_store", "runs", "registry", "policy", "policy_uri", "served"),
+    "mlflow": ("tracking", "mlflow_client", "runs", "registry", "policy", "policy_uri", "served"),
     "hydra": (),
 }
 STARTS_RAY = ("cluster", "sweep")

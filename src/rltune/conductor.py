@@ -124,6 +124,9 @@ class Conductor:
             config_text=to_yaml(self.config),
             packages="\n".join(f"{name}=={version}" for name, version in _versions().items()) + "\n",
         )
+        if session.resumed:
+            done = {e.number: (e.state, e.reports) for e in self.study.entries() if e.state != "RUNNING"}
+            self.tracker.settle(done)
         self.console.start([outcome.view(entry) for entry in self.study.entries()])
         for note in self.plan.notes:
             self.console.note(note)

@@ -169,6 +169,8 @@ class Recorder(Callback):
         self.console.trial_started(entry.number, entry.params)
         tags = {"rltune.seeds": ",".join(str(seed) for seed in task["seeds"])}
         self.tracker.trial_started(entry.number, entry.params, tags, entry.attributes.get("mlflow_run_id"))
+        for env_steps, objective in entry.reports.items():  # what a killed driver had told the ledger alone
+            self.tracker.report(entry.number, {"objective": objective}, env_steps)
 
     @_guarded
     def on_trial_result(

@@ -8,17 +8,15 @@ never the fluent API: the user's active run is left alone. Runs in the driver, i
 from __future__ import annotations
 
 import getpass
-import logging
 import os
 import re
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rltune import local_store
+from rltune import mlflow_client
 from rltune.registry import Registry
 from rltune.spool import Op
 
@@ -28,21 +26,6 @@ Key = int | str  # a trial's number, or the name of another run below the sweep'
 PARENT_TAG = "mlflow.parentRunId"
 MAX_METRICS, MAX_PARAMS = 1000, 100  # per log_batch, MLflow 3.17
 MAX_NAME, MAX_VALUE = 250, 6000  # characters
-
-# An outage must be noticed in seconds, not in MLflow's four minutes; the spool does the retrying.
-ENVIRONMENT = {
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-}
-
-
-class _NotOurs(logging.Filter):
-    """Drops what MLflow and alembic log in the sender thread: the spool says it shorter."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.threadName != "rltune-tracking"
 
 
 class Runs:
@@ -70,19 +53,7 @@ class Runs:
 
     def connect(self) -> None:
         """Import MLflow (2 s), open the store (a new SQLite one is migrated, seconds) and the experiment."""
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
-        # it would print a server's address, login included, whenever a run ends
-        os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-        warnings.filterwarnings("ignore", module=r"mlflow\.")  # advice to authors of models, over the console
-        from mlflow import MlflowClient
-
-        for name in ("mlflow", "alembic"):
-            for handler in logging.getLogger(name).handlers:
-                if not any(isinstance(known, _NotOurs) for known in handler.filters):
-                    handler.addFilter(_NotOurs())
-        local_store.make(self._uri)
-        self._client = MlflowClient(self._uri)
+        self._client = mlflow_client.connect(self._uri)
         self._experiment = self._open_experiment()
 
     def apply(self, ops: Sequence[Op]) -> None:
@@ -127,6 +98,18 @@ class Runs:
         self._log_texts(run_id, {}, op["tags"])
         self._client.set_terminated(run_id, STATUS[op["state"]], op["t"])
         del self._logged[number]
+
+    def _settle(self, op: Op) -> None:
+        """End the runs that a killed driver left open although the ledger had the trial's end already."""
+        for run in self._children(self._id(None, op["t"]), " and attributes.status = 'RUNNING'"):
+            known = op["trials"].get(run.data.tags.get(TRIAL_TAG))
+            if known:
+                number = int(run.data.tags[TRIAL_TAG])
+                run_id = self._id(number, op["t"])
+                points = [("objective", value, int(step), op["t"]) for step, value in known["reports"].items()]
+                self._log_points(number, run_id, points)
+                self._client.set_terminated(run_id, STATUS[known["state"]], op["t"])
+                del self._logged[number]
 
     def _artifact(self, op: Op) -> None:
         path = Path(op["path"])

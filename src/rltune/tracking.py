@@ -125,6 +125,15 @@ class Tracker:
         """
         self._put("trial", number, run_id=run_id, params=dict(params), tags=dict(tags))
 
+    def settle(self, ended: Mapping[int, tuple[str, Mapping[int, float]]]) -> None:
+        """Let MLflow agree with the ledger about trials whose end a killed driver may not have told it.
+
+        Args:
+            ended: State and reports of the trials that have ended, by number.
+        """
+        trials = {number: {"state": state, "reports": reports} for number, (state, reports) in ended.items()}
+        self._put("settle", None, trials=trials)
+
     def report(self, number: Key, metrics: Mapping[str, float], env_steps: int) -> None:
         """Add a point to each curve. Non-finite values are left out, a step that a curve has is ignored."""
         self._put("report", number, metrics=dict(metrics), step=int(env_steps))
