@@ -16,14 +16,16 @@ import rltune
 def main(uri: str = "models:/cartpole-ppo@champion", episodes: str = "8", num_envs: int = 4) -> None:
     """Play the episodes and print their mean return."""
     model = rltune.load_policy(uri)
-    env = gymnasium.vector.SyncVectorEnv([model.env for _ in range(num_envs)])
+    env = gymnasium.vector.SyncVectorEnv(
+        [model.env] * num_envs, autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP
+    )
     observations, _ = env.reset(seed=0)
     states, starts, running, returns = None, np.ones(num_envs, dtype=bool), np.zeros(num_envs), []
     while len(returns) < int(episodes):
         actions, states = model.predict(observations, state=states, episode_start=starts, deterministic=True)
         observations, rewards, terminated, truncated, _ = env.step(actions)
-        running += np.where(starts, 0, rewards)  # after an end, the vector environment's next step is the reset
-        starts = terminated | truncated
+        running += rewards
+        starts = terminated | truncated  # the observations after an end are the next episode's first
         returns += list(running[starts])
         running[starts] = 0
     env.close()
