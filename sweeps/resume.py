@@ -17,6 +17,14 @@ class Budget:
 
 
 @dataclass
+class Certify:
+    """What a finished sweep's winner is to be certified by."""
+
+    top: int | None = None
+    seeds: int | None = None
+
+
+@dataclass
 class Study:
     """The ledger's address, where its login is needed again."""
 
@@ -37,6 +45,7 @@ class ResumeConfig:
     sweep: str = MISSING
     output_dir: str = MISSING
     budget: Budget = field(default_factory=Budget)
+    certify: Certify = field(default_factory=Certify)
     study: Study = field(default_factory=Study)
     tracking: Tracking = field(default_factory=Tracking)
 
@@ -45,7 +54,7 @@ def work(settings: DictConfig) -> int:
     """Resume the sweep."""
     from rltune.sweep import resume_sweep
 
-    changes = {key: dict(settings[key]) for key in ("budget", "study", "tracking")}
+    changes = {key: dict(settings[key]) for key in ("budget", "certify", "study", "tracking")}
     return resume_sweep(settings.sweep, output_dir=settings.output_dir, changes=changes).exit_code
 
 
