@@ -245,7 +245,8 @@ def _maker(policy: bundle_reader.Policy, env: str | Mapping[str, Any] | None) ->
     from rltune import environment
 
     spec = environment_of(policy, env)
-    make = partial(environment.make, spec)
+    # Gymnasium's checker looks at each step, which takes half the time of a small environment's.
+    make = partial(environment.make, spec, disable_env_checker=True)
     trial = make()
     try:
         seen = (_form(trial.observation_space), _form(trial.action_space))
