@@ -160,7 +160,8 @@ def _all_damaged(folder: Path) -> dict[str, Any]:
             damage(copy / place)
             os.chdir(copy)
             answers[name] = _answer(copy, place)
-    silent = [name for name, answer in answers.items() if answer == "silent"]
+            print(f"{name}: {answers[name]}", file=sys.stderr, flush=True)
+    silent = [name for name, answer in answers.items() if answer not in ("refused", "named")]
     return {"cases": len(answers), "detected": len(answers) - len(silent), "silent": silent, "answers": answers}
 
 
@@ -178,6 +179,8 @@ def _answer(copy: Path, place: Path) -> str:
         resume_sweep(NAME, stream=stream, trainable=SoakTrial)
     except RltuneError as error:
         return "refused" if named in error.pretty() else "silent"
+    except Exception as error:
+        return f"traceback: {type(error).__name__}: {error}"[:200]
     return "named" if named in stream.getvalue() else "silent"
 
 

@@ -145,6 +145,13 @@ def test_a_checkpoint_folder_and_its_bundle_load_the_same_policy(checkpoint, act
     assert policy.info["params"] == {"lr": 1e-3}
 
 
+def test_a_damaged_summary_is_named(outputs, tmp_path):
+    shutil.copytree(outputs / "cartpole-done", tmp_path / "torn")
+    (tmp_path / "torn" / "summary.json").write_text('{"winner": {"tri')
+    with pytest.raises(PolicyError, match=r"summary\.json is damaged"):
+        load_policy("sweep:torn", output_dir=tmp_path)
+
+
 def test_loading_takes_less_than_a_second_and_imports_neither_ray_nor_mlflow(checkpoint):
     code = f"""
 import sys, time

@@ -104,7 +104,14 @@ def _of_sweep(source: Source) -> Path:
             raise PolicyError(f"policy={source.uri}: '{trial}' is no trial", "a number", f"policy=sweep:{name}/0")
         return _of_trial(folder, int(trial), source)
     summary = folder / "summary.json"
-    winner = json.loads(summary.read_text()).get("winner") if summary.is_file() else None
+    try:
+        winner = json.loads(summary.read_text()).get("winner") if summary.is_file() else None
+    except (ValueError, AttributeError):
+        raise PolicyError(
+            f"policy={source.uri}: {summary} is damaged",
+            "the summary as the sweep wrote it",
+            f"policy=sweep:{name}/<trial>, or rm {summary} to take the best trial of the ledger",
+        ) from None
     if winner:
         return folder / str(winner["checkpoint"])
     return _best(folder, source)
