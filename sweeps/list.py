@@ -1,10 +1,13 @@
-"""``python -m sweeps.list``: the sweeps in a folder with their state, best and cost."""
+"""``python -m sweeps.list``: the sweeps in a folder, or with a word (envs, algos, spaces) what can be chosen."""
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from omegaconf import MISSING, DictConfig
 
-from sweeps._command import command
+from rltune.catalogue import KINDS, show
+from sweeps._command import command, conf_dir
 
 
 @dataclass
@@ -22,5 +25,14 @@ def work(settings: DictConfig) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def catalogue(words: list[str]) -> bool:
+    """Show what can be chosen, when the command line asks for it: ``envs [--config-dir DIR]``."""
+    if not words or words[0] not in KINDS:
+        return False
+    own = [Path(words[place + 1]) for place, word in enumerate(words[:-1]) if word == "--config-dir"]
+    show(words[0], [*own, conf_dir()])
+    return True
+
+
+if __name__ == "__main__" and not catalogue(sys.argv[1:]):
     command("list", ListConfig, work)

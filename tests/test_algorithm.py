@@ -19,7 +19,7 @@ CARTPOLE, PENDULUM = EnvSpec("CartPole-v1"), EnvSpec("Pendulum-v1")
 @pytest.fixture(scope="module")
 def settings():
     """The composed settings of each algorithm."""
-    return {name: from_mapping(compose("run", f"algo={name}")) for name in ("ppo", "a2c", "dqn", "sac")}
+    return {name: from_mapping(compose("run", f"algo={name}", "~tuned")) for name in ("ppo", "a2c", "dqn", "sac")}
 
 
 @pytest.fixture

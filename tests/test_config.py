@@ -65,7 +65,7 @@ def rounds():
         chosen = [options[number % len(options)] for options in by_group.values()]
         named = ["env.id=CartPole-v1"] if any(option.stem == "gym" for option in chosen) else []
         yield [f"{option.parts[0]}={option.stem}" for option in chosen] + named, chosen
-    for option in separate[1]:
+    for option in separate[1][::9]:  # test_every_algorithm.py reads each of them
         algo, _, env = option.stem.partition("_")
         yield [f"algo={algo}", f"env={env}"], [option]
     for option in separate[2]:

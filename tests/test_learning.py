@@ -85,7 +85,7 @@ def test_ppo_solves_cartpole_within_100k_steps_with_the_tuned_settings(
 
     made = plan.make(request_of("algo=ppo", "env=cartpole"))
     (tuned, *_) = made.warm_starts
-    assert tuned["train_batch_size_per_learner"] == 512, "conf/tuned/ppo_cartpole.yaml is tried first"
+    assert tuned["train_batch_size_per_learner"] == 256, "conf/tuned/ppo_cartpole.yaml is tried first"
     runner = RLlibRunner(made.build, tuned, made.seeds(0)[0], "fast", threads=1)
     curve: dict[int, float] = {}
     try:

@@ -55,11 +55,13 @@ def test_few_trials_of_a_wide_network_get_the_cpus_that_would_idle(make):
     assert wide.share_of(Machine(4, 0)).threads == 2
 
 
-def test_tuned_settings_are_tried_first_and_the_algo_files_own_after_them(make):
-    tuned, own = make().warm_starts
-    assert (tuned["lr"], tuned["num_epochs"]) == (1e-3, 20)
-    assert (own["lr"], own["num_epochs"]) == (3e-4, 10)
-    assert set(own) == {dimension.name for dimension in make().space.dimensions}
+def test_a_persons_warm_starts_come_first_and_the_tuned_settings_after_them(make):
+    (tuned,) = make().warm_starts
+    assert (tuned["lr"], tuned["num_epochs"], tuned["train_batch_size_per_learner"]) == (1e-3, 20, 256)
+    assert set(tuned) == {dimension.name for dimension in make().space.dimensions}
+    given, after = make(warm_start=[{"lr": 2e-3}]).warm_starts
+    assert given == {"lr": 2e-3}
+    assert after == tuned
 
 
 def test_without_anything_to_search_there_is_nothing_to_warm_start(make):
@@ -112,7 +114,8 @@ def test_more_replicates_keep_the_seeds_of_fewer(make):
 def test_what_a_worker_builds_from_travels_as_plain_values(make):
     sent = make().assignment_build()
     assert json.loads(json.dumps(sent)) == sent
-    assert sent["env"] == {"id": "CartPole-v1", "kwargs": {}, "wrappers": []}
+    plain = {"id": "CartPole-v1", "kwargs": {}, "wrappers": [], "normalise_observations": False, "rewards": {}}
+    assert sent["env"] == plain
     assert sent["algo"]["name"] == "ppo"
 
 

@@ -18,7 +18,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 import rltune
-from rltune import algorithm, environment, rungs, samplers, space
+from rltune import algorithm, catalogue, environment, rungs, samplers, space
 from rltune.config import RunConfig, from_mapping
 from sweeps._command import conf_dir
 
@@ -81,9 +81,12 @@ def test_the_readme_has_commands_of_every_kind_and_stays_short() -> None:
     assert SNIPPETS
 
 
-@pytest.mark.parametrize("line", [line for line in SWEEPS if "lunarlander" not in line and "appo" not in line])
+@pytest.mark.parametrize("line", [line for line in SWEEPS if "windy" not in line and "mine" not in line])
 def test_every_command_composes_with_the_real_configs(line: str) -> None:
     command, overrides = overrides_of(line)
+    if command == "list" and overrides:
+        assert overrides[0] in catalogue.KINDS
+        return
     settings = composed(command, overrides)
     if command == "run":
         config = check_request(settings)
@@ -115,7 +118,7 @@ def test_every_python_snippet_compiles_and_names_what_exists(snippet: str) -> No
 
 def named_paths() -> Iterator[str]:
     """Files and folders of this repository that the text names; a user's own files are tested below."""
-    own = {*OWN_FILES, "conf/tuned/appo_cartpole.yaml"}
+    own = set(OWN_FILES)
     for word in re.findall(r"`([\w./-]+)`", README):
         inside = "/" in word and not word.startswith(("outputs/", "/")) and (ROOT / word.split("/")[0]).exists()
         if (inside or word.endswith((".toml", ".lock", ".yml", ".md"))) and word not in own:
@@ -142,7 +145,7 @@ def test_every_extra_and_every_kind_of_a_space_exists() -> None:
 @pytest.fixture
 def own_files(tmp_path: Path) -> Path:
     """The files that the README has a user write, written as it shows them."""
-    assert set(OWN_FILES) == {"conf/env/lunarlander.yaml", "conf/algo/appo.yaml", "conf/space/appo.yaml"}
+    assert set(OWN_FILES) == {"conf/env/windy.yaml", "conf/algo/mine.yaml", "conf/space/mine.yaml"}
     for name, text in OWN_FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,9 +154,9 @@ def own_files(tmp_path: Path) -> Path:
 
 
 def test_the_recipe_for_an_environment_needs_one_file(own_files: Path) -> None:
-    (line,) = (line for line in SWEEPS if "lunarlander" in line)
+    (line,) = (line for line in SWEEPS if "windy" in line)
     config = check_request(composed("run", overrides_of(line)[1], own_files))
-    assert (config.env.name, config.env.id) == ("lunarlander", "LunarLander-v3")
+    assert (config.env.name, config.env.id) == ("windy", "LunarLander-v3")
     import gymnasium
 
     assert config.env.id in gymnasium.registry
@@ -166,7 +169,7 @@ def test_the_recipe_for_an_environment_needs_one_file(own_files: Path) -> None:
 
 
 def test_the_recipe_for_an_algorithm_needs_two_files_that_rllib_accepts(own_files: Path) -> None:
-    (line,) = (line for line in SWEEPS if "appo" in line)
+    (line,) = (line for line in SWEEPS if "mine" in line)
     config = check_request(composed("run", overrides_of(line)[1], own_files))
     build = algorithm.Build(config.algo, environment.spec_of(config.env))
     algorithm.preflight(build, space.parse(config.space))

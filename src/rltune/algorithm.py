@@ -12,6 +12,7 @@ import inspect
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from rltune.environment import EnvSpec, is_plain, rllib_name
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Path = tuple[str, ...]
 META = ("name", "class")
 DEFAULT_MODULE = "default_policy"
+CONTINUOUS_ONLY = {"SACConfig", "IQLConfig"}  # and what derives from them: TQC, CQL
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,8 @@ def configure(build: Build, params: Mapping[str, Any], seed: int) -> AlgorithmCo
     for section, arguments in algo.items():
         if section not in META:
             _apply(config, section, dict(arguments), str(algo["name"]))
+    if config.is_offline:
+        _read_recorded(config, build.env)
     if build.env.normalise_observations:
         config.env_runners(env_to_module_connector=mean_std_connector)
     if build.vectorize not in ("auto", "sync"):
@@ -167,6 +171,40 @@ def configure(build: Build, params: Mapping[str, Any], seed: int) -> AlgorithmCo
         config.learners(num_gpus_per_learner=build.gpus)
     config.debugging(seed=seed, log_level="ERROR")
     return config
+
+
+def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
+    """Let an offline algorithm read our datasets; the environment tells it the spaces and evaluates it."""
+    from rltune.environment import make
+    from rltune.offline import RecordedEpisodes
+
+    if spec.normalise_observations:
+        raise ConfigError(
+            "env.normalise_observations=true: a dataset is learned from as it is",
+            "false for offline algorithms",
+            "env.normalise_observations=false",
+        )
+    env = make(spec)
+    config.environment(observation_space=env.observation_space, action_space=env.action_space)
+    env.close()
+    if not config.offline_data_class:
+        config.offline_data(offline_data_class=RecordedEpisodes)
+
+
+def with_absolute_inputs(algo: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The algo file with its dataset's absolute path: a trial runs in a folder of its own.
+
+    Raises:
+        ConfigError: There is no such dataset, or it is none.
+    """
+    offline = algo.get("offline_data") or {}
+    if not isinstance(offline.get("input_"), str):
+        return algo
+    from rltune.dataset import check
+
+    path = str(FilePath(offline["input_"]).expanduser().absolute())
+    check(path)
+    return {**algo, "offline_data": {**offline, "input_": path}}
 
 
 def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], name: str) -> None:
@@ -229,6 +267,12 @@ def preflight(build: Build, space: Space) -> None:
         config = configure(build, corner, seed=0)
         networks.setdefault(str(config.model_config), config)
         _check_processes(config, build.algo)
+        if getattr(config, "noisy", False):
+            raise ConfigError(
+                "algo.training.noisy=true: RLlib 2.60's new API stack has no noisy layers, so it would change nothing",
+                "noisy=false, with epsilon to explore",
+                "algo.training.noisy=false",
+            )
         try:
             config.validate()
         except (ValueError, AssertionError, NotImplementedError) as error:
@@ -290,7 +334,7 @@ def _check_actions(build: Build, action_space: Any) -> None:
     names = {base.__name__ for base in config_class(build.algo).__mro__}
     discrete = isinstance(action_space, gymnasium.spaces.Discrete)
     wrong = (
-        "Discrete" if "DQNConfig" in names and not discrete else "Box" if "SACConfig" in names and discrete else None
+        "Discrete" if "DQNConfig" in names and not discrete else "Box" if names & CONTINUOUS_ONLY and discrete else None
     )
     if wrong:
         raise ConfigError(

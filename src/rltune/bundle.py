@@ -112,18 +112,23 @@ def _network(module: Any) -> _ENTRY:
     if "DefaultPPOTorchRLModule" in names:
         inner = module.encoder
         encoder = inner.encoder if hasattr(inner, "encoder") else getattr(inner, "actor_encoder", inner)
-        parts, head = {"encoder": encoder, "head": module.pi}, _policy_head(module, "gaussian")
+        parts, head = {"encoder": encoder, "head": module.pi}, _policy_head(module, module.pi, "gaussian")
     elif "DefaultSACTorchRLModule" in names:
         parts, head = (
             {"encoder": module.pi_encoder, "head": module.pi},
-            _policy_head(module, "squashed_gaussian"),
+            _policy_head(module, module.pi, "squashed_gaussian"),
+        )
+    elif "DefaultBCTorchRLModule" in names:
+        parts, head = (
+            {"encoder": module._encoder, "head": module._pi_head},
+            _policy_head(module, module._pi_head, "gaussian"),
         )
     elif "DefaultDQNTorchRLModule" in names:
         parts, head = {"encoder": module.encoder, "head": module.af}, _q_head(module)
         if head["dueling"]:
             parts["value"] = module.vf
     else:
-        raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are PPO, DQN and SAC")
+        raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are PPO, DQN, SAC and BC")
     layers: dict[str, Any] = {}
     weights: dict[str, np.ndarray] = {}
     for part, container in parts.items():
@@ -131,13 +136,13 @@ def _network(module: Any) -> _ENTRY:
         if any(isinstance(layer, Permute) for layer in flat):
             flat = [nn.Unflatten(1, tuple(module.observation_space.shape)), *flat]
         layers[part] = [_layer(layer, f"{part}.{i}", weights) for i, layer in enumerate(flat)]
-    log_std = getattr(module.pi, "log_std", None) if "encoder" in parts and hasattr(module, "pi") else None
+    log_std = getattr(parts["head"], "log_std", None)
     if log_std is not None:
         weights["log_std"] = log_std.detach().cpu().numpy().copy()
     return {"layers": layers, "head": head}, weights
 
 
-def _policy_head(module: Any, continuous: str) -> dict[str, Any]:
+def _policy_head(module: Any, head: Any, continuous: str) -> dict[str, Any]:
     """The head of a policy network: its kind, and the bounds that RLlib puts on log standard deviations."""
     kind = type(module.action_space).__name__
     if kind == "Discrete":
@@ -145,8 +150,8 @@ def _policy_head(module: Any, continuous: str) -> dict[str, Any]:
     if kind != "Box" or np.issubdtype(module.action_space.dtype, np.integer):
         raise ValueError(f"a bundle cannot express the action space {module.action_space}")
     bounds: tuple[float, float] | None = None
-    if getattr(module.pi, "clip_log_std", False):
-        limit = float(module.pi.log_std_clip_param_const)
+    if getattr(head, "clip_log_std", False):
+        limit = float(head.log_std_clip_param_const)
         bounds = (-limit, limit)
     elif continuous == "squashed_gaussian":
         bounds = _SQUASHED_LOG_STD

@@ -20,7 +20,7 @@ from rltune.errors import ConfigError, nearest
 if TYPE_CHECKING:
     import gymnasium
 
-EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid", "pettingzoo": "pettingzoo"}
+EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid"}
 """The extra of ours that brings a module; Gymnasium's own families are told by their entry points."""
 
 

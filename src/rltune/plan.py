@@ -85,7 +85,7 @@ def make(config: RunConfig) -> Plan:
         RltuneError: Names the first thing that is wrong.
     """
     searched = space.parse(config.space)
-    defaults = algorithm.values_of(config.algo, searched.names)
+    first = first_trial(config, searched)
     env_runners = int((config.algo.get("env_runners") or {}).get("num_env_runners", 0) or 0)
     request = Request(
         cpus=config.resources.cpus_per_trial,
@@ -105,9 +105,21 @@ def make(config: RunConfig) -> Plan:
     if config.tracking.kind != "off":
         address.check(tracking_uri(config))
     samplers.sampler(config.searcher.kind, config.searcher.args, config.seed)
-    warm, notes = _warm_starts(config, searched, defaults)
-    build = Build(config.algo, spec, config.env.vectorize, config.resources.gpus_per_trial)
+    warm, notes = _warm_starts(config, searched, first)
+    algo = algorithm.with_absolute_inputs(config.algo)
+    build = Build(algo, spec, config.env.vectorize, config.resources.gpus_per_trial)
     return Plan(config, searched, build, warm, request, notes)
+
+
+def first_trial(config: RunConfig, searched: Space) -> dict[str, Any]:
+    """The algo file's own values of what is searched, which are the tuned ones where conf/tuned has the pair.
+
+    Raises:
+        ConfigError: The space names an argument that the algo file does not have.
+    """
+    values = algorithm.values_of(config.algo, searched.names)
+    names = {dimension.name for dimension in searched.dimensions}
+    return {name: value for name, value in values.items() if name in names}
 
 
 def tracking_uri(config: RunConfig) -> str | None:
@@ -116,10 +128,11 @@ def tracking_uri(config: RunConfig) -> str | None:
 
 
 def _warm_starts(
-    config: RunConfig, searched: Space, defaults: Mapping[str, Any]
+    config: RunConfig, searched: Space, first: Mapping[str, Any]
 ) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
     names = {dimension.name for dimension in searched.dimensions}
-    starts, notes = [], []
+    starts: list[Mapping[str, Any]] = []
+    notes = []
     for number, values in enumerate(config.warm_start):
         if not isinstance(values, Mapping):
             raise ConfigError(
@@ -137,8 +150,8 @@ def _warm_starts(
                 shown = f"{dimension.name}={kept[dimension.name]}"
                 notes.append(f"warm start {number}: {shown} lies outside {dimension}, so it is drawn instead")
         starts.append(kept)
-    if names:
-        starts.append({name: value for name, value in defaults.items() if name in names})
+    if first and first not in starts:
+        starts.append(first)
     return tuple(starts), tuple(notes)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import tempfile
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,9 +17,10 @@ from typing import Any, Literal
 import torch
 
 from rltune import bundle, engine, wrappers
-from rltune.algorithm import Build, configure
+from rltune.algorithm import DEFAULT_MODULE, Build, configure
 from rltune.engine.normalise import CLIP, wants_normalisation
 from rltune.environment import make
+from rltune.policy import evaluate, load_policy
 from rltune.progress import NonFiniteError, Progress
 
 # RLlib's results hold some 400 keys, most of them constants of the config; these say how learning goes.
@@ -39,6 +41,8 @@ LEARNER_STATISTICS = (
     "vf_loss",
 )
 
+OFFLINE_EPISODES = 10  # of the evaluation after each iteration of an algorithm that does not act itself
+
 
 class RLlibRunner:
     """An RLlib algorithm behind the `Runner` interface.
@@ -57,7 +61,8 @@ class RLlibRunner:
         self._returns: wrappers.Returns = deque(maxlen=100)
         with wrappers.returns_into(self._returns):
             self._algorithm = engine.build(self._config, kind)
-        self._shaped = bool(build.env.rewards)
+        self._shaped = bool(build.env.rewards) and not self._config.is_offline
+        self._env, self._episodes = build.env, 0
         env = make(build.env)  # the spaces of the environment itself: connectors may change them before the network
         self._observation_space = env.observation_space
         env.close()
@@ -73,12 +78,32 @@ class RLlibRunner:
         except engine.NonFiniteError as error:
             raise NonFiniteError(f"non-finite numbers: {error.what}") from error
         progress = read_result(result)
+        if self._config.is_offline:
+            progress = self._evaluated(result, progress)
         if self._shaped:
             progress = self._with_true_returns(progress)
         loss = progress.learner.get("total_loss", 0.0)
         if not math.isfinite(loss):
             raise NonFiniteError(f"non-finite numbers: total_loss={loss}")
         return progress
+
+    def _evaluated(self, result: Mapping[str, Any], progress: Progress) -> Progress:
+        """What an offline algorithm has come to: steps of its dataset, and greedy episodes in the environment."""
+        with tempfile.TemporaryDirectory() as scratch:
+            self._write_policy(Path(scratch), {"env": self._env.to_dict()})
+            seed = int(self._config.seed or 0) + self._episodes
+            found = evaluate(load_policy(scratch), OFFLINE_EPISODES, seed)
+        self._episodes += OFFLINE_EPISODES
+        trained = result["learners"]["__all_modules__"]["num_env_steps_trained_lifetime"]
+        return replace(
+            progress,
+            env_steps=int(trained),
+            episodes=self._episodes,
+            return_mean=found.mean,
+            return_min=found.min,
+            return_max=found.max,
+            episode_length_mean=statistics.fmean(found.lengths),
+        )
 
     def _with_true_returns(self, progress: Progress) -> Progress:
         """The returns of the environment itself, where training learns from other rewards."""
@@ -100,18 +125,22 @@ class RLlibRunner:
         A network that a bundle cannot express leaves ``policy-missing.txt`` with the reason instead.
         """
         self._algorithm.save_to_path(folder / "algorithm")
-        module = self._algorithm.get_module()
         try:
-            bundle.write(
-                module,
-                folder / "policy",
-                info=dict(info),
-                observation_stats=self._stats(),
-                observation_space=self._observation_space,
-                actions=self._actions(),
-            )
+            self._write_policy(folder / "policy", info)
         except ValueError as error:
             (folder / "policy-missing.txt").write_text(f"{error}\n")
+
+    def _write_policy(self, folder: Path, info: Mapping[str, Any]) -> None:
+        # An offline algorithm has no env runner, so the module is the learner's own.
+        offline = self._config.is_offline
+        bundle.write(
+            self._algorithm.learner_group._learner.module[DEFAULT_MODULE] if offline else self._algorithm.get_module(),
+            folder,
+            info=dict(info),
+            observation_stats=self._stats(),
+            observation_space=self._observation_space,
+            actions=self._actions(),
+        )
 
     def _actions(self) -> Literal["normalize", "clip", "raw"]:
         """How RLlib brings the network's actions into the environment's bounds."""

@@ -37,6 +37,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("a user's RLModule", lambda c: c._rl_module_spec is not None and not _plain_spec(c._rl_module_spec)),
     ("recurrent modules (use_lstm)", lambda c: _model_setting(c, "use_lstm")),
     ("per-module config overrides", lambda c: c.algorithm_config_overrides_per_module),
+    ("distributional values (num_atoms > 1)", lambda c: getattr(c, "num_atoms", 1) > 1),
     ("torch learning rate schedulers", lambda c: c._torch_lr_scheduler_classes),
     ("gradient scalers", lambda c: c._torch_grad_scaler_class),
     ("aggregator actors", lambda c: c.num_aggregator_actors_per_learner),

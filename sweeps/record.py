@@ -1,0 +1,42 @@
+"""``python -m sweeps.record policy=<uri> episodes=100``: a dataset for the offline algorithms."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from rltune.errors import ConfigError
+from sweeps._command import command
+
+
+@dataclass
+class RecordConfig:
+    """The settings of conf/record.yaml."""
+
+    policy: str = MISSING
+    episodes: int = MISSING
+    seed: int = MISSING
+    deterministic: bool = MISSING
+    out: str = MISSING
+    output_dir: str = MISSING
+
+
+def work(settings: DictConfig) -> int:
+    """Play the episodes, write them, say what they are."""
+    if OmegaConf.is_missing(settings, "policy"):
+        raise ConfigError("policy has no value", "a policy's URI", "python -m sweeps.record policy=sweep:latest")
+    if settings.episodes < 1:
+        raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
+    from rltune.dataset import record
+    from rltune.policy import load_policy
+
+    policy = load_policy(settings.policy, output_dir=settings.output_dir)
+    out = Path(settings.out).expanduser().absolute()
+    made = record(policy, out, settings.episodes, settings.seed, settings.deterministic)
+    print(f"{out}: {settings.episodes} episodes, {made['steps']:.0f} steps, mean return {made['return_mean']:.1f}")
+    print(f"next: python -m sweeps.run algo=bc env=... algo.offline_data.input_={settings.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    command("record", RecordConfig, work)
