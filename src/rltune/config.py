@@ -216,7 +216,7 @@ def typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
         merged = OmegaConf.merge(OmegaConf.structured(schema), raw)
         return cast(T, OmegaConf.to_object(merged))
     except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
-        missing = re.search(r"value: ([\w.]+)$", str(error).splitlines()[0])
+        missing = re.search(r"interpolation: .*value: ([\w.]+)$", str(error).splitlines()[0])
         raise ConfigError(
             f"{missing[1] if missing else error.full_key} has no value",
             "a value for every key",
