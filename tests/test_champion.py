@@ -1,0 +1,52 @@
+"""Whether a winner becomes the champion: only where it is better on the same episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rltune.certify import Finalist
+from rltune.champion import Candidate, _better
+from rltune.config import CertifyConfig, EnvConfig, RunConfig
+from rltune.registry import Registered
+from rltune.tracking import NoTracker
+
+CONFIG = RunConfig(env=EnvConfig("cartpole", "CartPole-v1"), algo={"name": "ppo"}, certify=CertifyConfig(3, 5, 50, 100))
+
+
+def candidate(score: float, certified: bool = True) -> Candidate:
+    found: Any = SimpleNamespace() if certified else None
+    winner = Finalist("trial 1", 1, {}, score, Path(), 1)
+    return Candidate(winner, found, CONFIG, "a-sweep")
+
+
+def champion(score: float, **tags: str) -> Registered:
+    known = {"rltune.score": repr(score), "rltune.episodes": candidate(0).episodes, "rltune.certified": "true"}
+    return Registered("cartpole-ppo", "4", "models:/cartpole-ppo/4", {**known, **tags})
+
+
+@pytest.mark.parametrize(("ours", "theirs", "moved"), [(480.0, 450.0, True), (450.0, 480.0, False), (5.0, 5.0, False)])
+def test_the_alias_moves_only_to_a_better_score_and_says_why(ours: float, theirs: float, moved: bool) -> None:
+    better, why = _better(candidate(ours), champion(theirs), NoTracker())
+    assert better is moved
+    assert "version 4" in why
+    assert "100 episodes of CartPole-v1" in why
+
+
+def test_the_first_version_becomes_the_champion() -> None:
+    assert _better(candidate(1.0), None, NoTracker())[0]
+
+
+def test_what_was_not_certified_does_not_replace_what_was() -> None:
+    better, why = _better(candidate(500.0, certified=False), champion(10.0), NoTracker())
+    assert not better
+    assert why == "version 4 is certified and this one is not"
+
+
+def test_a_score_on_other_episodes_is_not_compared() -> None:
+    better, why = _better(candidate(500.0), champion(10.0, **{"rltune.episodes": "7 others"}), NoTracker())
+    assert not better
+    assert "could not be evaluated" in why
