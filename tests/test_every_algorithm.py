@@ -23,7 +23,10 @@ OFFLINE = ("bc", "marwil", "cql", "iql")
 CONTINUOUS = ("sac", "tqc", "cql", "iql")
 SMALL = {  # enough for two updates of each
     "ppo": ["algo.training.train_batch_size_per_learner=64", "algo.training.minibatch_size=64", "~space"],
-    "sac": ["algo.training.num_steps_sampled_before_learning_starts=150"],
+    "sac": [
+        "algo.rl_module.model_config.fcnet_hiddens=[16]",
+        "algo.training.num_steps_sampled_before_learning_starts=150",
+    ],
     "tqc": [
         "algo.training.num_steps_sampled_before_learning_starts=195",
         "algo.training.train_batch_size_per_learner=8",
