@@ -51,6 +51,11 @@ def command(root: str, schema: type, work: Callable[[DictConfig], int]) -> None:
         _leave(error)
     except (HydraException, OmegaConfBaseException) as error:
         _leave(explain(error, root))
+    except ValueError as error:
+        if composed:
+            raise
+        # Hydra's parser of groups raises nothing of its own: tuned=null
+        _leave(RltuneError(str(error), "group=option; ~group leaves it out", f"python -m sweeps.{root} --help"))
     except BrokenPipeError:
         sys.exit(0)
     sys.exit(code)

@@ -208,12 +208,15 @@ def test_list_and_show_name_the_sweep_and_its_trials(finished_sweep: Project, re
 # -- interrupted and resumed --------------------------------------------------------------------------------------
 
 
+LONG = 40_000  # environment steps of a trial that is to be interrupted
+
+
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A sweep that gets SIGTERM in the middle of its first trials, and is resumed."""
     project = Project(tmp_path_factory.mktemp("interrupted"))
     process = project.start(
-        *("-m", "sweeps.run", "name=broken-off", "scheduler=none", "budget.trials=3", "budget.env_steps=60000"),
+        *("-m", "sweeps.run", "name=broken-off", "scheduler=none", "budget.trials=3", f"budget.env_steps={LONG}"),
         *(
             "budget.reports=30",
             "certify=off",
@@ -281,9 +284,9 @@ def test_a_resumed_trials_curve_goes_on_where_it_broke_off(interrupted: dict[str
         points = [(point.step, point.value) for point in sorted(history, key=lambda point: point.timestamp)]
         assert points == sorted(points), "environment steps and training seconds never go back"
         assert len({step for step, _ in points}) == len(points)
-        assert points[-1][0] >= 60000
+        assert points[-1][0] >= LONG
         gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(points)]
-        assert max(gaps) <= 60000 / 30 + 2 * 1024, f"trial {number} has a hole in its curve: {points}"
+        assert max(gaps) <= LONG / 30 + 2 * 1024, f"trial {number} has a hole in its curve: {points}"
         assert after[number].env_steps == points[-1][0]
 
 

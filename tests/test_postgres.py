@@ -11,9 +11,8 @@ from typing import Any
 import postgres
 import pytest
 from mlflow import MlflowClient
-from test_sweep import TOY
 from test_tracking import Server
-from toy import ToyTrial
+from toy import TOY, ToyTrial
 
 from rltune.space import parse
 from rltune.study import Study

@@ -41,7 +41,9 @@ def sweep(
 ) -> Path:
     """A finished sweep's folder: trial n learns n times as fast, and the lower half is stopped at 400 steps."""
     folder.mkdir()
-    config = from_mapping(compose("run", "budget.env_steps=1000", "~space", "+space.lr=[loguniform,1e-4,1e-2]"))
+    config = from_mapping(
+        compose("run", "budget.env_steps=1000", "~tuned", "~space", "+space.lr=[loguniform,1e-4,1e-2]")
+    )
     (folder / "config.yaml").write_text(to_yaml(config))
     study = Study(ledger.empty(folder), folder.name, create=True)
     for number in range(num_trials):

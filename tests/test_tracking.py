@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from rltune import spool
 from rltune.errors import ConfigError
 from rltune.tracking import NoTracker, Tracker, TrackingSettings, check, resolve_uri
 
@@ -307,9 +308,10 @@ def test_the_users_own_active_run_is_left_alone(folder):
     assert mlflow.get_run(mine.info.run_id).data.metrics == {}
 
 
-def test_a_report_costs_at_most_three_transactions(folder):
+def test_a_report_costs_at_most_three_transactions(folder, monkeypatch):
     import sqlalchemy
 
+    monkeypatch.setattr(spool, "LINGER_S", 0.0)  # reports that travel alone, which is the worst case
     sweep = Sweep(folder).begin(trials=1).settle()
     commits = Counter()
     listener = lambda connection: commits.update(["commit"])  # noqa: E731

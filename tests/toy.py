@@ -25,6 +25,7 @@ TOY = (
     "+algo.training.quality=1.0",
     "+algo.training.fault=null",
     "+algo.training.seconds=0.0",
+    "~tuned",
     "~space",
     "+space.quality=[uniform,0,1]",
     "warm_start=[]",

@@ -299,6 +299,8 @@ class Conductor:
     def _judge(self, entries: list[Entry]) -> tuple[Finalist | None, Certification | None]:
         """The winner, and what certification says where it is complete."""
         certify, folder = self.config.certify, self.session.folder
+        if self.retraining and self.control.signal is None:
+            self.tracker.settled()  # the record names the runs
         found = self.retraining.result(entries) if self.retraining and self.control.signal is None else None
         if found:
             measured, winner = measure(found, folder, certify.champion_episodes)

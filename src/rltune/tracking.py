@@ -231,6 +231,10 @@ class Tracker:
         """Add to a run, the sweep's or a trial's, whether it has ended or not."""
         self._put("describe", number, metrics=dict(metrics), tags=dict(tags))
 
+    def settled(self, timeout_s: float = 10.0) -> None:
+        """Wait until what was handed over has been sent, and the ledger so knows every run; no longer than this."""
+        self._ask("not every run is known yet", lambda: None, timeout_s)
+
     def close(self, status: str, timeout_s: float = 30.0) -> bool:
         """Send what is left, end children that are still open as KILLED and the parent, and stop.
 
