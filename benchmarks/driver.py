@@ -29,7 +29,7 @@ REPORTS = 20
 BAR_MS = 5.0
 OVERRIDES = (
     "+algo.training.quality=1.0", "~tuned", "~space", "+space.quality=[uniform,0,1]", "searcher=random",
-    "scheduler=none", "certify=off", "certify.top=0", "tracking.register=false", "name=driver",
+    "scheduler=none", "certify=off", "certify.top=0", "tracking.register=false", "report=false", "name=driver",
     f"budget.env_steps={REPORTS * 100}",
     f"budget.reports={REPORTS}", "checkpoint.every_s=1e9",
 )  # fmt: skip

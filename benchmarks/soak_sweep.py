@@ -26,7 +26,7 @@ TOY = (
     "+algo.training.quality=1.0", "+algo.training.fault=null", "+algo.training.seconds=0.0",
     "+algo.training.curve=0", "+algo.training.saving=0.0", "~tuned", "~space", "+space.quality=[uniform,0,1]",
     "searcher=random", "scheduler=none", "budget.env_steps=2000", "certify=off", "certify.top=0",
-    "tracking.register=false", "resources.max_concurrent=2", "cluster.num_cpus=2",
+    "tracking.register=false", "report=false", "resources.max_concurrent=2", "cluster.num_cpus=2",
 )  # fmt: skip
 
 

@@ -47,12 +47,19 @@ def test_the_ledger_holds_every_report_of_every_trial(toy_run: Callable[..., Out
 
 
 def test_the_winner_is_the_trial_with_the_highest_curve(toy_run: Callable[..., Outcome]) -> None:
-    outcome = toy_run("scheduler=none", "tracking=off")
+    outcome = toy_run("scheduler=none", "tracking=off", "report=true")
     best = max(ledger(outcome), key=lambda entry: entry.params["quality"])
     assert outcome.winner is not None
     assert outcome.winner["trial"] == best.number
     assert (outcome.folder / outcome.winner["checkpoint"] / "toy.json").is_file()
     assert outcome.exit_code == 0
+    assert (outcome.folder / "report" / "index.html").is_file()
+
+
+def test_a_sweep_without_a_report_ends_without_one(toy_run: Callable[..., Outcome]) -> None:
+    outcome = toy_run("budget.trials=1", "tracking=off", "report=false")
+    assert outcome.exit_code == 0
+    assert not (outcome.folder / "report").exists()
 
 
 def test_mlflow_shows_one_child_per_trial_with_the_ledgers_states(

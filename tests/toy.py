@@ -35,6 +35,7 @@ TOY = (
     "certify=off",
     "certify.top=0",
     "tracking.register=false",
+    "report=false",
     "resources.max_concurrent=2",
 )
 

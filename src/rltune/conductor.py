@@ -288,7 +288,7 @@ class Conductor:
         if found:
             self._show_certified(found)
         self.tracker.artifact(self.session.folder / "summary.json")
-        if pages := report.attempt(self.session.folder, self.console.note):
+        if self.config.report and (pages := report.attempt(self.session.folder, self.console.note)):
             self.tracker.artifact(pages, report.FOLDER)
         status = {"interrupted": "KILLED", "failed": "FAILED"}.get(ended.status, "FINISHED")
         if not self.tracker.close(status, timeout_s=5.0 if ended.status == "interrupted" else 60.0):

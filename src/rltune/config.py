@@ -176,6 +176,7 @@ class RunConfig:
     seed: int = MISSING
     replicates: int = MISSING
     engine: str = MISSING
+    report: bool = MISSING
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     algo: dict[str, Any] = field(default_factory=dict)
     env: EnvConfig = field(default_factory=EnvConfig)

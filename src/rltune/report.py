@@ -110,8 +110,10 @@ def _tiles(found: Findings) -> str:
     whole = f"{saved / (steps + saved):.0%} of the whole" if steps + saved else "nothing trained"
     tiles = [(format_count(steps), "environment steps trained"), (format_count(saved), f"steps saved, {whole}")]
     if cost:
+        certify_s = cost.get("certify_train_s", 0.0)
+        beside = f", and {format_duration(certify_s)} for certification" if certify_s else ""
         tiles += [
-            (format_duration(cost["train_s"]), "of training"),
+            (format_duration(cost["train_s"]), f"of training in the search{beside}"),
             (format_duration(cost["wall_s"]), f"in all, on {cost['slots']:.0f} slots"),
             (f"{cost['efficiency']:.0%}", "efficiency: training over slots x time"),
         ]
