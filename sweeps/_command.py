@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.errors import RltuneError, choices, nearest
+from rltune.errors import ConfigError, RltuneError, choices, nearest
 
 EXIT_REQUEST = 2
 
@@ -59,6 +59,20 @@ def command(root: str, schema: type, work: Callable[[DictConfig], int]) -> None:
     except BrokenPipeError:
         sys.exit(0)
     sys.exit(code)
+
+
+def need_policy(settings: DictConfig, root: str) -> None:
+    """Refuse a command without the policy that it is about.
+
+    Raises:
+        ConfigError: ``policy`` has no value.
+    """
+    if OmegaConf.is_missing(settings, "policy"):
+        raise ConfigError(
+            "policy has no value",
+            "models:/<name>@champion, sweep:<name>, sweep:<name>/<trial>, runs:/<id> or a checkpoint folder",
+            f"python -m sweeps.{root} policy=sweep:latest",
+        )
 
 
 def help_text(root: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rltune.errors import ConfigError
-from sweeps._command import command
+from sweeps._command import command, need_policy
 
 
 @dataclass
@@ -26,12 +26,7 @@ class EvaluateConfig:
 
 def work(settings: DictConfig) -> int:
     """Evaluate and print a table."""
-    if OmegaConf.is_missing(settings, "policy"):
-        raise ConfigError(
-            "policy has no value",
-            "models:/<name>@champion, sweep:<name>, sweep:<name>/<trial>, runs:/<id> or a checkpoint folder",
-            "python -m sweeps.evaluate policy=sweep:latest",
-        )
+    need_policy(settings, "evaluate")
     if settings.episodes < 1:
         raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
     if settings.video and not settings.deterministic:

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig
 
-from rltune.errors import ConfigError
-from sweeps._command import command
+from sweeps._command import command, need_policy
 
 
 @dataclass
@@ -20,12 +19,7 @@ class ExportConfig:
 
 def work(settings: DictConfig) -> int:
     """Export and say what was checked."""
-    if OmegaConf.is_missing(settings, "policy"):
-        raise ConfigError(
-            "policy has no value",
-            "models:/<name>@champion, sweep:<name>, sweep:<name>/<trial>, runs:/<id> or a checkpoint folder",
-            "python -m sweeps.export policy=sweep:latest",
-        )
+    need_policy(settings, "export")
     from rltune.exporting import default_name, export_policy
     from rltune.policy import load_policy
 

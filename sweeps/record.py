@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig
 
 from rltune.errors import ConfigError
-from sweeps._command import command
+from sweeps._command import command, need_policy
 
 
 @dataclass
@@ -23,8 +23,7 @@ class RecordConfig:
 
 def work(settings: DictConfig) -> int:
     """Play the episodes, write them, say what they are."""
-    if OmegaConf.is_missing(settings, "policy"):
-        raise ConfigError("policy has no value", "a policy's URI", "python -m sweeps.record policy=sweep:latest")
+    need_policy(settings, "record")
     if settings.episodes < 1:
         raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
     from rltune.dataset import record
