@@ -22,7 +22,7 @@ def work(settings: DictConfig) -> int:
     """Print the table as Markdown and write it with its figure."""
     if not settings.sweeps:
         raise ConfigError("sweeps has no value", "sweeps' names", "python -m sweeps.compare sweeps=[first,second]")
-    from rltune.sweep import find_sweep
+    from rltune.sweep_folder import find_sweep
 
     for name in settings.sweeps:
         if not (Path(name) / "config.yaml").is_file():

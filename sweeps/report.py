@@ -17,7 +17,7 @@ class ReportConfig:
 
 def work(settings: DictConfig) -> int:
     """Write it and say where it is."""
-    from rltune.sweep import find_sweep
+    from rltune.sweep_folder import find_sweep
 
     folder = find_sweep(settings.sweep, settings.output_dir)
     from rltune import report  # brings Optuna with it, which a wrong name need not wait for

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from rltune.exporting import export_policy
     from rltune.policy import Evaluation, evaluate, load_algorithm, load_policy
     from rltune.study import Study, open_study
-    from rltune.sweep import find_sweep, resume_sweep, run_sweep
+    from rltune.sweep import resume_sweep, run_sweep
+    from rltune.sweep_folder import find_sweep
 
 _HOMES = {
     "Evaluation": "policy",
@@ -26,7 +27,7 @@ _HOMES = {
     "compare_sweeps": "comparison",
     "evaluate": "policy",
     "export_policy": "exporting",
-    "find_sweep": "sweep",
+    "find_sweep": "sweep_folder",
     "load_algorithm": "policy",
     "load_policy": "policy",
     "open_study": "study",

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rltune import bootstrap, findings, pictures
-from rltune.errors import StudyError, choices
+from rltune.errors import StudyError
 from rltune.findings import Findings
 from rltune.summary import format_count, format_duration, format_objective
+from rltune.sweep_folder import find_sweep
 
 HEADS = ("sweep", "winner", "return", "95% interval", "better than the first", "env steps", "time", "how measured")
 
@@ -120,12 +121,7 @@ def compare_sweeps(sweeps: Sequence[str], output_dir: str | Path = "outputs") ->
 def _folder(name: str, root: Path) -> Path:
     if (Path(name) / "config.yaml").is_file():
         return Path(name).absolute()
-    known = {path.parent.name: path.stat().st_mtime for path in root.glob("*/config.yaml")}
-    if name == "latest" and known:
-        return root / max(known, key=lambda one: known[one])
-    if name not in known:
-        raise StudyError(f"sweeps={name}: no such sweep in {root}", choices(name, known), "python -m sweeps.list")
-    return root / name
+    return find_sweep(name, str(root), key="sweeps")
 
 
 def _row(found: Findings, first: Sequence[float]) -> Row:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rltune.certification import Certification
 from rltune.errors import RltuneError
 from rltune.summary import certified, first_line, format_count, format_objective, format_params
-from rltune.sweep import find_sweep
+from rltune.sweep_folder import find_sweep
 
 if TYPE_CHECKING:
     from rltune.policy import Evaluation

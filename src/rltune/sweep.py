@@ -23,9 +23,10 @@ from omegaconf import DictConfig, OmegaConf
 from rltune import orphans, plan
 from rltune.cluster import connected, prepare
 from rltune.config import RunConfig, from_mapping, new_name, read_settings, sweep_folder, write_settings
-from rltune.errors import StudyError, choices
+from rltune.errors import StudyError
 from rltune.resources import Share
 from rltune.session import Session
+from rltune.sweep_folder import find_sweep
 
 if TYPE_CHECKING:
     from rltune.outcome import Outcome
@@ -96,21 +97,6 @@ def _without_none(changes: Mapping[str, Any]) -> dict[str, Any]:
     """The changes that were asked for, at any depth."""
     nested = {key: _without_none(value) if isinstance(value, Mapping) else value for key, value in changes.items()}
     return {key: value for key, value in nested.items() if value is not None and value != {}}
-
-
-def find_sweep(sweep: str, output_dir: str = "outputs") -> Path:
-    """A sweep's folder by name, or the newest one's for ``latest``.
-
-    Raises:
-        StudyError: There is none; the nearest name is given.
-    """
-    root = Path(output_dir).expanduser().absolute()
-    found = {path.parent.name: path.stat().st_mtime for path in root.glob("*/config.yaml")}
-    if sweep == "latest" and found:
-        return root / max(found, key=lambda name: found[name])
-    if sweep not in found:
-        raise StudyError(f"sweep={sweep}: no such sweep in {root}", choices(sweep, found), "python -m sweeps.list")
-    return root / sweep
 
 
 def _conduct(session: Session) -> Outcome:

@@ -1,0 +1,27 @@
+"""Where a sweep lies that is known by its name. Runs anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rltune.errors import StudyError, choices
+
+
+def find_sweep(sweep: str, output_dir: str = "outputs", key: str = "sweep") -> Path:
+    """A sweep's folder by name, or the newest one's for ``latest``.
+
+    Args:
+        sweep: The name.
+        output_dir: The folder of all sweeps.
+        key: The setting that named it, for the error.
+
+    Raises:
+        StudyError: There is none; the nearest name is given.
+    """
+    root = Path(output_dir).expanduser().absolute()
+    found = {path.parent.name: path.stat().st_mtime for path in root.glob("*/config.yaml")}
+    if sweep == "latest" and found:
+        return root / max(found, key=lambda name: found[name])
+    if sweep not in found:
+        raise StudyError(f"{key}={sweep}: no such sweep in {root}", choices(sweep, found), "python -m sweeps.list")
+    return root / sweep
