@@ -12,6 +12,7 @@ import torch
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.algorithms.tqc import TQCConfig
 from ray.rllib.connectors.env_to_module import FlattenObservations, MeanStdFilter
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
@@ -82,8 +83,9 @@ def test_a_bundle_acts_as_rllib_does_without_exploration(name, tmp_path):
     np.testing.assert_allclose(one_by_one, theirs, atol=1e-6)
 
 
-def test_a_squashed_policy_is_deterministic_at_the_tanh_of_its_mean(tmp_path):
-    runner = runner_of(SACConfig(), "Pendulum-v1")
+@pytest.mark.parametrize("kind", [SACConfig, TQCConfig])
+def test_a_squashed_policy_is_deterministic_at_the_tanh_of_its_mean(kind, tmp_path):
+    runner = runner_of(kind(), "Pendulum-v1")
     bundle.write(runner.module, tmp_path, info={})
     observations = some_observations(runner.env.single_observation_space)
     with torch.no_grad():

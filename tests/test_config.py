@@ -68,7 +68,7 @@ def rounds():
     by_group = {}
     for option in OPTIONS:
         by_group.setdefault(option.parts[0], []).append(option)
-    separate = [by_group.pop(group) for group in ("experiment", "tuned", "space")]
+    separate = [by_group.pop(group) for group in ("experiment", "tuned", "space", "recipe")]
     for number in range(max(map(len, by_group.values()))):
         chosen = [options[number % len(options)] for options in by_group.values()]
         named = ["env.id=CartPole-v1"] if any(option.stem == "gym" for option in chosen) else []
@@ -79,6 +79,9 @@ def rounds():
     for option in separate[2]:
         algo = option.stem.partition("_")[0]
         yield [f"algo={algo}"] + [f"space={option.stem}"] * (option.stem != algo), [option]
+    for option in separate[3]:
+        experiment, _, algo = option.stem.partition("_")
+        yield [f"algo={algo}", f"experiment={experiment}"], [option]
 
 
 @pytest.mark.parametrize(("overrides", "options"), list(rounds()), ids=lambda value: " ".join(map(str, value)))
@@ -88,7 +91,7 @@ def test_every_choice_of_every_group_composes_to_a_sweep_that_makes_sense(overri
     searched = space.parse(config.space)
     assert set(algorithm.values_of(config.algo, searched.names)) == set(searched.names)
     for option in options:
-        place = chosen if option.parts[0] == "tuned" else chosen[option.parts[0]]
+        place = chosen if option.parts[0] in ("tuned", "recipe") else chosen[option.parts[0]]
         assert set(OmegaConf.load(CONF / option)) <= set(place), f"what {option} sets is what the sweep gets"
 
 

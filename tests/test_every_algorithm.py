@@ -33,7 +33,6 @@ SMALL = {  # enough for two updates of each
     ],
     "rainbow": ["algo.training.num_steps_sampled_before_learning_starts=195"],
     "impala": ["algo.training.train_batch_size_per_learner=64", "algo.env_runners.rollout_fragment_length=8"],
-    "appo": ["algo.training.train_batch_size_per_learner=64", "algo.env_runners.rollout_fragment_length=8"],
     "dreamerv3": [
         "algo.training.model_size=nano",
         "algo.training.batch_size_B=2",
@@ -81,6 +80,8 @@ def test_every_algorithm_is_built_from_its_files_and_trains(name, data, ray_clus
     runner = RLlibRunner(made.build, {}, seed=1, kind="fast", threads=1)
     try:
         first, second = runner.train(), runner.train()
+        for _ in range(4 if name == "appo" else 0):  # whose iterations do not all hold an update
+            second = runner.train()
         runner.save(tmp_path, {"env": made.build.env.to_dict()})
     finally:
         runner.stop()
@@ -88,7 +89,7 @@ def test_every_algorithm_is_built_from_its_files_and_trains(name, data, ray_clus
     if name in OFFLINE:
         assert math.isfinite(second.return_mean), "it acts in the evaluation environment"
     if (tmp_path / "policy-missing.txt").exists():
-        assert name in ("tqc", "dreamerv3"), "the files say which policies are not registered"
+        assert name == "dreamerv3", "its file says that its policies are not registered"
         return
     policy = load_policy(tmp_path)
     obs, _ = policy.env().reset(seed=0)

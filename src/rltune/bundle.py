@@ -46,7 +46,7 @@ def write(
     """Write an RLlib module's inference network as a bundle.
 
     Args:
-        module: A live RLModule of PPO (also APPO, IMPALA), DQN or SAC; only read.
+        module: A live RLModule of PPO (also APPO, IMPALA), DQN, SAC, TQC or BC; only read.
         folder: Where to; made if missing, its two files are replaced.
         info: Where the policy came from; JSON-able, non-finite numbers become null.
         observation_stats: ``mean``, ``var``, ``clip`` (None: no clipping) and optionally ``eps`` of an
@@ -113,7 +113,7 @@ def _network(module: Any) -> _ENTRY:
         inner = module.encoder
         encoder = inner.encoder if hasattr(inner, "encoder") else getattr(inner, "actor_encoder", inner)
         parts, head = {"encoder": encoder, "head": module.pi}, _policy_head(module, module.pi, "gaussian")
-    elif "DefaultSACTorchRLModule" in names:
+    elif names & {"DefaultSACTorchRLModule", "DefaultTQCTorchRLModule"}:  # TQC's actor is SAC's
         parts, head = (
             {"encoder": module.pi_encoder, "head": module.pi},
             _policy_head(module, module.pi, "squashed_gaussian"),
@@ -128,7 +128,8 @@ def _network(module: Any) -> _ENTRY:
         if head["dueling"]:
             parts["value"] = module.vf
     else:
-        raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are PPO, DQN, SAC and BC")
+        known = "PPO, DQN, SAC, TQC and BC"
+        raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are {known}")
     layers: dict[str, Any] = {}
     weights: dict[str, np.ndarray] = {}
     for part, container in parts.items():

@@ -84,7 +84,7 @@ def _part(folder: Path, part: str, uri: str) -> Path:
     if part == "policy" and reason.is_file():
         raise PolicyError(
             f"policy={uri}: {reason.read_text().strip()}",
-            "networks that act without RLlib: fully connected ones of PPO, DQN and SAC",
+            "networks that act without RLlib: those of PPO, DQN, SAC, TQC and BC",
             f"rltune.load_algorithm({uri!r}) needs RLlib but takes every network",
         )
     if not folder.exists():

@@ -63,6 +63,8 @@ class RLlibRunner:
             self._algorithm = engine.build(self._config, kind)
         self._shaped = bool(build.env.rewards) and not self._config.is_offline
         self._env, self._episodes = build.env, 0
+        self._trained: float | None = None
+        self._learner: Mapping[str, float] = {}
         env = make(build.env)  # the spaces of the environment itself: connectors may change them before the network
         self._observation_space = env.observation_space
         env.close()
@@ -77,7 +79,7 @@ class RLlibRunner:
             result = self._algorithm.train()
         except engine.NonFiniteError as error:
             raise NonFiniteError(f"non-finite numbers: {error.what}") from error
-        progress = read_result(result)
+        progress = self._with_last_update(result, read_result(result))
         if self._config.is_offline:
             progress = self._evaluated(result, progress)
         if self._shaped:
@@ -85,6 +87,15 @@ class RLlibRunner:
         loss = progress.learner.get("total_loss", 0.0)
         if not math.isfinite(loss):
             raise NonFiniteError(f"non-finite numbers: total_loss={loss}")
+        return progress
+
+    def _with_last_update(self, result: Mapping[str, Any], progress: Progress) -> Progress:
+        """The statistics of the last update: iterations of APPO and IMPALA that made none have NaN (Ray 2.60)."""
+        modules = result.get("learners", {}).values()
+        trained = sum(module.get("num_module_steps_trained_lifetime", 0) for module in modules)
+        if trained and trained == self._trained:
+            return replace(progress, learner=self._learner)
+        self._trained, self._learner = trained, progress.learner
         return progress
 
     def _evaluated(self, result: Mapping[str, Any], progress: Progress) -> Progress:
@@ -170,10 +181,12 @@ def read_result(result: Mapping[str, Any]) -> Progress:
     RLlib leaves ``episode_return_mean`` out until an episode has ended.
     """
     sampled = result.get("env_runners", {})
-    learners = result.get("learners", {}).get("default_policy", {})
-    learner = {
-        name: float(learners[name]) for name in LEARNER_STATISTICS if name in learners and learners[name] is not None
-    }
+    modules = [numbers for name, numbers in result.get("learners", {}).items() if name != "__all_modules__"]
+    learner = {}
+    for name in LEARNER_STATISTICS:
+        values = [float(numbers[name]) for numbers in modules if numbers.get(name) is not None]
+        if values:  # one a policy, which are several only where several agents learn
+            learner[name] = statistics.fmean(values)
     return Progress(
         env_steps=int(sampled.get("num_env_steps_sampled_lifetime", 0)),
         episodes=int(sampled.get("num_episodes_lifetime", 0)),
