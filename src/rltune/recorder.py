@@ -38,6 +38,7 @@ METRICS = (
     "train_s",
 )
 PROGRESS_EVERY_S = 2.0  # the parent's curve needs no point per report
+ENDED_KEPT = 64  # trials of the past that Tune still goes through at every event
 
 
 class Control(Stopper):
@@ -159,6 +160,8 @@ class Recorder(Callback):
         for warning in self.tracker.warnings():
             self.console.note(warning)
         self.console.tick()
+        if len(trials) > 2 * ENDED_KEPT:  # the list is Tune's own (Ray 2.60); it looks through all of it at every event
+            trials[:] = [trial for trial in trials[:-ENDED_KEPT] if not trial.is_finished()] + trials[-ENDED_KEPT:]
 
     @_guarded
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -305,6 +308,8 @@ class Recorder(Callback):
 
 
 def _forget(trial: Any) -> None:
-    """Drop the statistics that Tune keeps of every metric of every trial: 0.1 MB each, written out at the end."""
+    """Drop what Tune keeps of an ended trial: the study holds it all, and 0.1 MB each would add up."""
     trial.run_metadata.metric_analysis.clear()
     trial.run_metadata.metric_n_steps.clear()
+    trial.config, trial.evaluated_params, trial.run_metadata.last_result = {}, {}, {}
+    trial._Trial__unresolved_config = {}
