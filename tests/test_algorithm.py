@@ -89,6 +89,12 @@ def test_every_section_and_the_samples_values_reach_rllib(algo):
     made.validate()
 
 
+@pytest.mark.parametrize("name", ["ppo", "a2c", "dqn", "sac"])
+def test_the_mean_return_follows_the_policy_within_a_few_reports(algo, name):
+    """100 episodes, RLlib's default, are half of a CartPole trial: its best checkpoint would be told apart too late."""
+    assert configure(Build(algo(name), CARTPOLE), {}, 0).metrics_num_episodes_for_smoothing == 50
+
+
 def test_the_environments_arguments_reach_it_once(algo):
     assert configure(Build(algo(), EnvSpec("Pendulum-v1", {"g": 1.0})), {}, 0).env_config == {"g": 1.0}
     wrapper = {"entry_point": "TimeLimit", "kwargs": {"max_episode_steps": 5}}

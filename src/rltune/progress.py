@@ -23,7 +23,7 @@ class Progress:
     Attributes:
         env_steps: Environment steps since the trial began.
         episodes: Finished episodes since then.
-        return_mean: Over the last 100 finished episodes; NaN before the first.
+        return_mean: Over the last finished episodes, 50 by default; NaN before the first.
         return_min: Least of them.
         return_max: Greatest of them.
         episode_length_mean: In environment steps.

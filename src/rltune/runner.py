@@ -58,7 +58,7 @@ class RLlibRunner:
     def __init__(self, build: Build, params: Mapping[str, Any], seed: int, kind: str, threads: int) -> None:
         torch.set_num_threads(threads)  # torch takes every core by default, which slows each of several trials
         self._config = configure(build, params, seed)
-        self._returns: wrappers.Returns = deque(maxlen=100)
+        self._returns: wrappers.Returns = deque(maxlen=self._config.metrics_num_episodes_for_smoothing)
         with wrappers.returns_into(self._returns):
             self._algorithm = engine.build(self._config, kind)
         self._shaped = bool(build.env.rewards) and not self._config.is_offline
