@@ -28,8 +28,9 @@ def work(settings: DictConfig) -> int:
         raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
     from rltune.dataset import record
     from rltune.policy import load_policy
+    from rltune.team import one_agent
 
-    policy = load_policy(settings.policy, output_dir=settings.output_dir)
+    policy = one_agent(load_policy(settings.policy, output_dir=settings.output_dir), "a dataset")
     out = Path(settings.out).expanduser().absolute()
     made = record(policy, out, settings.episodes, settings.seed, settings.deterministic)
     print(f"{out}: {settings.episodes} episodes, {made['steps']:.0f} steps, mean return {made['return_mean']:.1f}")

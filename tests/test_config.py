@@ -21,6 +21,7 @@ from sweeps._command import conf_dir
 
 CONF = conf_dir()
 compose = functools.cache(compose_anew)  # each takes a quarter of a second; no test changes what it is given
+NAMELESS = ("gym", "pettingzoo")  # the environment is named on the command line
 OPTIONS = sorted(path.relative_to(CONF) for path in CONF.glob("*/*.yaml"))
 EXPERIMENTS = [path.stem for path in OPTIONS if path.parts[0] == "experiment"]
 
@@ -71,7 +72,7 @@ def rounds():
     separate = [by_group.pop(group) for group in ("experiment", "tuned", "space", "recipe")]
     for number in range(max(map(len, by_group.values()))):
         chosen = [options[number % len(options)] for options in by_group.values()]
-        named = ["env.id=CartPole-v1"] if any(option.stem == "gym" for option in chosen) else []
+        named = ["env.id=CartPole-v1"] if any(option.stem in NAMELESS for option in chosen) else []
         yield [f"{option.parts[0]}={option.stem}" for option in chosen] + named, chosen
     for option in separate[1][::9]:  # test_every_algorithm.py reads each of them
         algo, _, env = option.stem.partition("_")
@@ -99,7 +100,7 @@ def test_each_file_of_a_named_thing_is_called_by_its_name():
     for option in OPTIONS:
         raw = OmegaConf.load(CONF / option)
         if option.parts[0] in ("algo", "env"):
-            assert option.stem == "gym" or raw.name == option.stem, option
+            assert option.stem in NAMELESS or raw.name == option.stem, option
         if option.parts[0] in ("searcher", "scheduler", "tracking"):
             assert raw.kind == option.stem, option
 

@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     ("errors",),
     ("address", "bundle_reader", "bootstrap", "sweep_folder"),
-    ("config",),
+    ("config", "wrappers"),
+    ("agents",),
     (
         "space",
         "resources",
-        "wrappers",
         "connectors",
         "dataset",
         "bundle",
@@ -29,9 +29,10 @@ ORDER = (
         "watchdog",
         "orphans",
         "certification",
+        "multi_agent",
     ),
     ("environment", "offline", "catalogue"),
-    ("algorithm", "cluster", "policy_uri"),
+    ("algorithm", "cluster", "policy_uri", "team"),
     ("policy",),
     ("engine", "exporting", "video"),
     ("runner",),
@@ -58,7 +59,7 @@ ORDER = (
 )
 RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
 FACE, COMMANDS = len(ORDER), len(ORDER) + 1  # rltune/__init__.py, and sweeps.* above everything
-ALONE = ("served",)  # shipped inside every registered model, where there is no rltune
+ALONE = ("served", "served_team")  # shipped inside every registered model, where there is no rltune
 
 LIGHT = (
     "config",
@@ -70,7 +71,7 @@ LIGHT = (
 )  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
 ONLY = {  # package -> the modules that may import it at all; rltune's face and the commands are modules too
-    "mlflow": ("tracking", "mlflow_client", "runs", "registry", "policy", "policy_uri", "served"),
+    "mlflow": ("tracking", "mlflow_client", "runs", "registry", "policy", "policy_uri", "team", *ALONE),
     "hydra": (),
 }
 STARTS_RAY = ("cluster", "sweep")

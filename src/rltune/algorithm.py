@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
+from rltune import agents
 from rltune.environment import EnvSpec, is_plain, rllib_name
 from rltune.errors import ConfigError, choices
 from rltune.space import Space
@@ -160,6 +161,10 @@ def configure(build: Build, params: Mapping[str, Any], seed: int) -> AlgorithmCo
     for section, arguments in algo.items():
         if section not in META:
             _apply(config, section, dict(arguments), str(algo["name"]))
+    if build.env.policies is not None:
+        from rltune import multi_agent
+
+        multi_agent.configure(config, build.env, str(algo["name"]))
     if config.is_offline:
         _read_recorded(config, build.env)
     if build.env.normalise_observations:
@@ -314,11 +319,14 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
     from rltune.environment import make
 
     env = make(build.env)
-    spaces = (env.observation_space, env.action_space)
+    if build.env.policies is not None:
+        spaces = agents.policy_spaces(build.env, env)
+    else:
+        spaces = {DEFAULT_MODULE: (env.observation_space, env.action_space)}
+        _check_actions(build, env.action_space)
     env.close()
-    _check_actions(build, env.action_space)
     try:
-        config.get_multi_rl_module_spec(spaces={DEFAULT_MODULE: spaces}, inference_only=False).build()
+        config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
     except Exception as error:  # RLlib raises whatever its catalogs happen to meet
         raise ConfigError(
             f"algo '{build.algo['name']}' cannot act in env.id={build.env.id}: {_first_line(error)}",

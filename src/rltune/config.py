@@ -78,7 +78,7 @@ class RewardsConfig:
 
 @dataclass
 class EnvConfig:
-    """One environment, by its Gymnasium id."""
+    """One environment, by its Gymnasium id; by PettingZoo's module where ``policies`` asks for several agents."""
 
     name: str = MISSING
     id: str = MISSING
@@ -87,6 +87,7 @@ class EnvConfig:
     vectorize: str = "auto"
     normalise_observations: bool = False
     rewards: RewardsConfig = field(default_factory=RewardsConfig)
+    policies: Any = None
 
 
 @dataclass

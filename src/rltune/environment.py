@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rltune import agents
 from rltune.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class EnvSpec:
         wrappers: Applied in order, each ``{"entry_point": "module:Class", "kwargs": {...}}``.
         normalise_observations: Whether training keeps running means and deviations; they travel with the policy.
         rewards: ``normalise``, ``scale``, ``clip``: what is learned from; empty for the rewards as they are.
+        policies: Who acts by which policy, where there are several agents; see `rltune.agents`. None: one agent.
     """
 
     id: str
@@ -41,11 +43,19 @@ class EnvSpec:
     wrappers: tuple[Mapping[str, Any], ...] = ()
     normalise_observations: bool = False
     rewards: Mapping[str, Any] = field(default_factory=dict)
+    policies: str | Mapping[str, str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        plain = {"id": self.id, "kwargs": dict(self.kwargs), "wrappers": [dict(w) for w in self.wrappers]}
-        return plain | {"normalise_observations": self.normalise_observations, "rewards": dict(self.rewards)}
+        plain: dict[str, Any] = {
+            "id": self.id,
+            "kwargs": dict(self.kwargs),
+            "wrappers": [dict(w) for w in self.wrappers],
+        }
+        plain |= {"normalise_observations": self.normalise_observations, "rewards": dict(self.rewards)}
+        if self.policies is not None:
+            plain["policies"] = self.policies if isinstance(self.policies, str) else dict(self.policies)
+        return plain
 
 
 def spec_of(config: Any) -> EnvSpec:
@@ -60,6 +70,7 @@ def spec_of(config: Any) -> EnvSpec:
         tuple(raw.get("wrappers") or ()),
         bool(raw.get("normalise_observations")),
         rewards,
+        raw.get("policies"),
     )
 
 
@@ -69,8 +80,13 @@ def make(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any,
     Args:
         spec: What to build.
         kwargs: Further arguments of the environment, such as ``render_mode``.
+
+    Returns:
+        Gymnasium's; PettingZoo's where there are several agents.
     """
     spec = spec_of(spec)
+    if spec.policies is not None:
+        return agents.make(spec, **kwargs)
     return _wrapped(_bare(spec, **kwargs), spec)
 
 
@@ -100,7 +116,12 @@ def make_training(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 def is_plain(spec: EnvSpec) -> bool:
     """Whether Gymnasium alone builds this environment, from its id and arguments."""
-    return not spec.wrappers and not spec.rewards and _has_flat_spaces(json.dumps(spec.to_dict()))
+    return (
+        spec.policies is None
+        and not spec.wrappers
+        and not spec.rewards
+        and _has_flat_spaces(json.dumps(spec.to_dict()))
+    )
 
 
 @functools.lru_cache(maxsize=64)
@@ -167,6 +188,9 @@ def check(spec: EnvSpec) -> None:
     Raises:
         ConfigError: With the nearest id, or the extra to install.
     """
+    if spec.policies is not None:
+        agents.check(spec)
+        return
     module, colon, _ = spec.id.rpartition(":")
     if colon and not module:
         raise ConfigError(
@@ -296,5 +320,10 @@ def rllib_name(spec: EnvSpec) -> str:
     from ray.tune.registry import register_env
 
     name = "rltune:" + json.dumps(spec.to_dict(), sort_keys=True)
-    register_env(name, lambda context: make_training(spec, **dict(context)))
+    if spec.policies is None:
+        register_env(name, lambda context: make_training(spec, **dict(context)))
+        return name
+    from rltune.multi_agent import Parallel
+
+    register_env(name, lambda context: Parallel(make(spec)))
     return name

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rltune import bundle_reader
+from rltune import bundle_reader, team
 from rltune.errors import PolicyError, choices
 from rltune.policy import load_policy
 
@@ -111,10 +111,11 @@ def export_policy(
     """
     _check_format(format)
     name = str(policy)
-    if not isinstance(policy, bundle_reader.Policy):
+    if isinstance(policy, str | Path):
         policy = load_policy(policy, output_dir=output_dir)
     else:
         name = str(policy.info.get("algo", "policy"))
+    policy = team.one_agent(policy, "an export")
     path = Path(out).expanduser().absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     observations = _observations(policy)

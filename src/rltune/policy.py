@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rltune import bundle_reader, cluster, policy_uri
+from rltune import bundle_reader, cluster, policy_uri, team
 from rltune.bootstrap import iqm
 from rltune.bundle import describe_space
 from rltune.errors import PolicyError
@@ -70,7 +70,7 @@ class Policy(bundle_reader.Policy):
         return environment.make(self.info["env"], **kwargs)
 
 
-def load_policy(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Policy:
+def load_policy(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Any:
     """Load a trained policy. Starts no Ray and unpickles nothing.
 
     Args:
@@ -79,12 +79,15 @@ def load_policy(uri: str | Path, *, trust: bool = False, output_dir: str | Path 
         trust: Take a sweep's checkpoint although its files are not those that the ledger recorded.
         output_dir: The folder of all sweeps.
 
+    Returns:
+        A `Policy`; a `rltune.team.Team`, which acts on dicts, where there are several agents.
+
     Raises:
         PolicyError: There is no such policy, or its files are damaged.
     """
     with policy_uri.located(policy_uri.Source(str(uri), Path(output_dir), trust)) as folder:
         try:
-            return Policy.load(folder)
+            return team.Team(folder) if team.is_team(folder) else Policy.load(folder)
         except (ValueError, OSError) as error:
             raise PolicyError(
                 f"policy={uri}: {error}",
@@ -138,8 +141,8 @@ def _register_environment(folder: Path) -> None:
     from rltune import environment
 
     try:
-        info = Policy.load(folder.parent / "policy").info
-    except (OSError, ValueError):
+        info = load_policy(folder.parent / "policy").info
+    except PolicyError:
         return
     if info.get("env"):
         environment.rllib_name(environment.spec_of(info["env"]))
@@ -150,7 +153,7 @@ class Evaluation:
     """A policy on episodes of their own seeds.
 
     Attributes:
-        returns: Undiscounted, one an episode, in the order of the seeds.
+        returns: Undiscounted, one an episode, in the order of the seeds; several agents' are summed.
         lengths: Environment steps, one an episode.
         mean: Of the returns.
         std: Of the returns (n - 1 in the denominator; 0 for one episode).
@@ -177,7 +180,7 @@ class Evaluation:
 
 
 def evaluate(
-    policy: bundle_reader.Policy | str | Path,
+    policy: bundle_reader.Policy | team.Team | str | Path,
     episodes: int = 100,
     seed: int = 0,
     env: str | Mapping[str, Any] | None = None,
@@ -202,15 +205,18 @@ def evaluate(
     """
     if episodes < 1:
         raise PolicyError(f"episodes={episodes}", "at least 1", "episodes=100")
-    if not isinstance(policy, bundle_reader.Policy):
-        policy = load_policy(policy)
-    run = _Episodes(policy, seed, deterministic, progress)
-    with _few_threads(policy.network):
-        returns, lengths = run.all(_maker(policy, env), episodes)
+    found: Any = load_policy(policy) if isinstance(policy, str | Path) else policy
+    with _few_threads(found.network):
+        if isinstance(found, team.Team):
+            wanted = team.Wanted(episodes, seed, deterministic, progress)
+            returns, lengths = team.play(found, environment_of(found, env), wanted)
+        else:
+            run = _Episodes(found, seed, deterministic, progress)
+            returns, lengths = run.all(_maker(found, env), episodes)
     return _summarise(returns, lengths, seed)
 
 
-def environment_of(policy: bundle_reader.Policy, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+def environment_of(policy: Any, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """The environment to play: the policy's own, or another one.
 
     Args:
@@ -350,6 +356,8 @@ def model_arguments(folder: str | Path, carried: Mapping[str, Any] | None = None
         folder: The bundle.
         carried: JSON-able facts for ``metadata``, such as the training config and the certification.
     """
+    if team.is_team(Path(folder)):
+        return team.model_arguments(folder, carried)
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from rltune import bundle, engine, wrappers
+from rltune import bundle, engine, team, wrappers
 from rltune.algorithm import DEFAULT_MODULE, Build, configure
 from rltune.engine.normalise import CLIP, wants_normalisation
 from rltune.environment import make
@@ -65,9 +65,11 @@ class RLlibRunner:
         self._env, self._episodes = build.env, 0
         self._trained: float | None = None
         self._learner: Mapping[str, float] = {}
-        env = make(build.env)  # the spaces of the environment itself: connectors may change them before the network
-        self._observation_space = env.observation_space
-        env.close()
+        self._observation_space = None
+        if build.env.policies is None:
+            env = make(build.env)  # the environment's own space: connectors may change it before the network
+            self._observation_space = env.observation_space
+            env.close()
 
     def train(self) -> Progress:
         """Train one iteration.
@@ -142,6 +144,10 @@ class RLlibRunner:
             (folder / "policy-missing.txt").write_text(f"{error}\n")
 
     def _write_policy(self, folder: Path, info: Mapping[str, Any]) -> None:
+        if self._env.policies is not None:
+            modules = {name: self._algorithm.get_module(name) for name in self._config.policies}
+            team.write(modules, folder, info=dict(info), actions=self._actions())
+            return
         # An offline algorithm has no env runner, so the module is the learner's own.
         offline = self._config.is_offline
         bundle.write(

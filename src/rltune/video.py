@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rltune import bundle_reader, environment
+from rltune import bundle_reader, environment, team
 from rltune.errors import PolicyError
 from rltune.policy import Evaluation, environment_of
 
@@ -66,6 +66,7 @@ def film(policy: bundle_reader.Policy, result: Evaluation, folder: Path, seed: i
         PolicyError: The encoder is missing, or the environment cannot draw itself.
     """
     check()
+    team.one_agent(policy, "video=true")
     for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # pygame would look for a sound card and a screen
         os.environ.setdefault(name, "dummy")
     folder.mkdir(parents=True, exist_ok=True)
