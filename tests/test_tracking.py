@@ -22,7 +22,7 @@ import pytest
 
 from rltune import spool
 from rltune.errors import ConfigError
-from rltune.tracking import NoTracker, Tracker, TrackingSettings, check, resolve_uri
+from rltune.tracking import Ending, NoTracker, Tracker, TrackingSettings, check, resolve_uri
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
 
@@ -389,18 +389,37 @@ def test_runs_that_a_killed_driver_left_running_are_ended_by_the_resume(folder):
     }
 
 
-def test_a_trial_whose_end_only_the_ledger_had_heard_of_ends_in_mlflow_as_it_did(folder):
-    before = Sweep(folder).begin().reports([100]).settle()
+def test_what_only_the_ledger_had_heard_of_is_told_mlflow_by_the_resume(folder):
+    kept = folder / "best-200"
+    kept.mkdir()
+    (kept / "weights.bin").write_text("w")
+    before = Sweep(folder).begin(trials=4).reports([100], trials=4)
+    before.trial_started("trial-000-seed-1", {}, {}, None)
+    end(before, 2, "COMPLETE")  # its checkpoint was to follow
+    end(before, 3, "COMPLETE", artifacts=kept)
+    before.settle()
     atexit.unregister(before.tracker.close)  # killed after it had told the ledger, before it told anybody else
     after = Sweep(folder).begin(trials=0)
-    after.tracker.settle({0: ("COMPLETE", {100: 100.0, 200: 7.0})})
+    whole = {"reports": {100: 100.0, 200: 7.0}, "tags": {"rltune.stop_reason": "whole budget"}}
+    ended = Ending("COMPLETE", {"best_objective": 100.0}, whole["tags"], kept, {"lr": 0.5}, whole["reports"])
+    after.tracker.settle(dict.fromkeys([0, 2, 3, 7, "trial-000-seed-1"], ended))
+    after.settle()
+    (kept / "weights.bin").write_text("another sweep's")
+    after.tracker.settle({3: ended})  # is whole: nothing is done again
     assert after.tracker.close("FINISHED")
-    assert {name: run.info.status for name, run in after.runs().items()} == {
+    runs = after.runs()
+    assert {name: run.info.status for name, run in runs.items()} == {
         "first": "FINISHED",
-        "trial-000": "FINISHED",
         "trial-001": "KILLED",
+        **dict.fromkeys(["trial-000", "trial-002", "trial-003", "trial-007", "trial-000-seed-1"], "FINISHED"),
     }
-    assert after.steps("trial-000") == [100, 200]
+    assert after.steps("trial-000") == after.steps("trial-007") == [100, 200]
+    assert runs["trial-007"].data.params == {"lr": "0.5"}
+    assert runs["trial-000"].data.tags["rltune.stop_reason"] == "whole budget"
+    for number in (0, 2, 3, 7):
+        run_id = runs[f"trial-{number:03d}"].info.run_id
+        there = after.client.download_artifacts(run_id, "checkpoint/weights.bin", str(folder))
+        assert Path(there).read_text() == "w"
 
 
 # --- outages ---

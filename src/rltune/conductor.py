@@ -30,13 +30,13 @@ from rltune.config import to_yaml
 from rltune.console import Console
 from rltune.outcome import Outcome
 from rltune.plan import tracking_uri
-from rltune.recorder import Control, Recorder
+from rltune.recorder import Control, Recorder, ending
 from rltune.resources import Share
 from rltune.retrain import Retraining
 from rltune.session import Session
 from rltune.stages import Router, RunRecorder, StagedSearcher
 from rltune.study import Entry, keep_copy, open_ledger
-from rltune.tracking import NoTracker, Tracker, TrackingSettings
+from rltune.tracking import Ending, NoTracker, Tracker, TrackingSettings
 from rltune.trial import Assignment, Trial
 
 PACKAGES = ("rltune", "ray", "torch", "gymnasium", "optuna", "mlflow", "hydra-core", "numpy")
@@ -125,11 +125,21 @@ class Conductor:
             packages="\n".join(f"{name}=={version}" for name, version in _versions().items()) + "\n",
         )
         if session.resumed:
-            done = {e.number: (e.state, e.reports) for e in self.study.entries() if e.state != "RUNNING"}
-            self.tracker.settle(done)
+            self.tracker.settle(self._endings())
         self.console.start([outcome.view(entry) for entry in self.study.entries()])
         for note in self.plan.notes:
             self.console.note(note)
+
+    def _endings(self) -> dict[int | str, Ending]:
+        """How trials and certification's runs have ended, by their names in MLflow."""
+        runs = self.retraining.entries() if self.retraining else []
+        named: dict[int | str, Entry] = {entry.number: entry for entry in self.study.entries()}
+        named |= {str(entry.attributes["name"]): entry for entry in runs if "name" in entry.attributes}
+        return {
+            name: ending(self.session.folder, entry, entry.state, str(entry.attributes.get("stop_reason", "")))
+            for name, entry in named.items()
+            if entry.state != "RUNNING"
+        }
 
     def _described(self) -> dict[str, Any]:
         """What tells one sweep from another in MLflow's table."""

@@ -21,7 +21,7 @@ from rltune.config import RunConfig
 from rltune.console import Console
 from rltune.schedule import AshaScheduler
 from rltune.study import Entry, Study
-from rltune.tracking import Tracker
+from rltune.tracking import Ending, Tracker
 from rltune.trial import STOP_FILE, TRIALS
 
 logger = logging.getLogger(__name__)
@@ -280,7 +280,7 @@ class Recorder(Callback):
         self._note_cost(number, result)
         self.study.finish(number, state, best, reason)
         self.console.trial_ended(number, state, best, reason + where if state == "FAIL" else None)
-        self._tell_tracker(number, state, best, reason)
+        self._tell_tracker(number, state, reason)
 
     def _interrupted(self, number: int, result: dict[str, Any]) -> None:
         """The trial stays RUNNING in the ledger: `sweeps.resume` goes on with it."""
@@ -288,7 +288,7 @@ class Recorder(Callback):
         self.study.note(number, stop_reason="interrupted")
         best = self.study.entry(number).best
         self.console.trial_ended(number, "INTERRUPTED", best, None)
-        self._tell_tracker(number, "INTERRUPTED", best, "interrupted")
+        self._tell_tracker(number, "INTERRUPTED", "interrupted")
 
     def _note_cost(self, number: int, result: dict[str, Any]) -> None:
         if "train_s" in result:
@@ -296,15 +296,33 @@ class Recorder(Callback):
         if "node" in result:
             self.study.note(number, node=result["node"])
 
-    def _tell_tracker(self, number: int, state: str, best: float | None, reason: str) -> None:
-        metrics = {"best_objective": best} if best is not None else {}
-        record = self.study.entry(number).attributes.get("checkpoint")
-        folder = self.folder / record["path"] if record and state == "COMPLETE" else None
-        tags = {"rltune.stop_reason": reason}
-        attributes = self.study.entry(number).attributes
-        if state == "FAIL":
-            tags |= {f"rltune.{key}": str(attributes[key]) for key in ("traceback", "log") if key in attributes}
-        self.tracker.trial_ended(number, state, metrics=metrics, tags=tags, artifacts=folder)
+    def _tell_tracker(self, number: int, state: str, reason: str) -> None:
+        end = ending(self.folder, self.study.entry(number), state, reason)
+        self.tracker.trial_ended(number, state, metrics=end.metrics, tags=end.tags, artifacts=end.artifacts)
+
+
+def ending(folder: Path, entry: Entry, state: str, reason: str) -> Ending:
+    """What MLflow is told of a trial's end.
+
+    Args:
+        folder: The sweep's.
+        entry: The trial as the ledger has it.
+        state: As `Ending` has it.
+        reason: Why it ended.
+    """
+    attributes = entry.attributes
+    record = attributes.get("checkpoint")
+    tags = {"rltune.stop_reason": reason}
+    if state == "FAIL":
+        tags |= {f"rltune.{key}": str(attributes[key]) for key in ("traceback", "log") if key in attributes}
+    return Ending(
+        state,
+        metrics={} if entry.best is None else {"best_objective": entry.best},
+        tags=tags,
+        artifacts=folder / record["path"] if record and state == "COMPLETE" else None,
+        params=entry.params,
+        reports=entry.reports,
+    )
 
 
 def _forget(trial: Any) -> None:

@@ -22,6 +22,7 @@ from rltune.spool import Op
 
 STATUS = {"COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED", "INTERRUPTED": "KILLED"}
 KEY_TAG, TRIAL_TAG, SWEEP_TAG, ROOT_TAG = "rltune.key", "rltune.trial", "rltune.sweep", "rltune.root"
+KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"  # which checkpoint the run's artifact folder of that name is
 Key = int | str  # a trial's number, or the name of another run below the sweep's, see `above`
 PARENT_TAG = "mlflow.parentRunId"
 MAX_METRICS, MAX_PARAMS = 1000, 100  # per log_batch, MLflow 3.17
@@ -100,23 +101,29 @@ class Runs:
         del self._logged[number]
 
     def _settle(self, op: Op) -> None:
-        """End the runs that a killed driver left open although the ledger had the trial's end already."""
-        for run in self._children(self._id(None, op["t"]), " and attributes.status = 'RUNNING'"):
-            known = op["trials"].get(run.data.tags.get(TRIAL_TAG))
-            if known:
-                number = int(run.data.tags[TRIAL_TAG])
-                run_id = self._id(number, op["t"])
+        """Do again what a killed driver had told the ledger alone about trials that have ended."""
+        parent = self._id(None, op["t"])
+        shown = {run.data.tags.get(TRIAL_TAG): run for run in self._children(parent) + self._below(parent)}
+        for name, known in op["ended"].items():
+            number: Key = int(name) if name.isdecimal() else name
+            run, path = shown.get(name), known["artifacts"]
+            if run is None or run.info.status == "RUNNING":
+                self._open(number, {**known, "t": op["t"], "tags": {}}, child_name(number))
                 points = [("objective", value, int(step), op["t"]) for step, value in known["reports"].items()]
-                self._log_points(number, run_id, points)
-                self._client.set_terminated(run_id, STATUS[known["state"]], op["t"])
-                del self._logged[number]
+                self._log_points(number, self._ids[number], points)
+                self._end({**op, **known, "trial": number})
+            if path and Path(path).exists() and (run is None or KEPT_TAG not in run.data.tags):
+                self._artifact({**op, "trial": number, "path": path, "folder": CHECKPOINT})
 
     def _artifact(self, op: Op) -> None:
         path = Path(op["path"])
         if not path.exists():
             raise FileNotFoundError(f"{path} is gone")
         log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
-        log(self._id(op["trial"], op["t"], reopen=False), str(path), op["folder"])
+        run_id = self._id(op["trial"], op["t"], reopen=False)
+        log(run_id, str(path), op["folder"])
+        if op["folder"] == CHECKPOINT:
+            self._client.set_tag(run_id, KEPT_TAG, path.name)  # afterwards: without it a resume does it again
 
     def _describe(self, op: Op) -> None:
         from mlflow.entities import Metric
@@ -131,7 +138,7 @@ class Runs:
     def _close(self, op: Op) -> None:
         parent = self._id(None, op["t"])
         running = "" if self._unsure else " and attributes.status = 'RUNNING'"
-        children = self._children(parent, running) + self._find(f"tags.`{ROOT_TAG}` = '{parent}'{running}")
+        children = self._children(parent, running) + self._below(parent, running)
         if self._unsure:
             self._without_doubles(self._search_all(None, op["t"]))
         for run in self._without_doubles(children):
@@ -226,6 +233,10 @@ class Runs:
 
     def _children(self, parent: str, more: str = "") -> list[Any]:
         return self._find(f"tags.`{PARENT_TAG}` = '{parent}'{more}")
+
+    def _below(self, parent: str, more: str = "") -> list[Any]:
+        """The runs of a certification."""
+        return self._find(f"tags.`{ROOT_TAG}` = '{parent}'{more}")
 
     def _find(self, where: str) -> list[Any]:
         runs: list[Any] = []

@@ -11,16 +11,16 @@ import queue
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rltune.address import check, redact, resolve_uri, secrets_of
 from rltune.registry import Registered
-from rltune.runs import STATUS, Key, Runs
+from rltune.runs import CHECKPOINT, STATUS, Key, Runs
 from rltune.spool import Spool
 
-__all__ = ["NoTracker", "Registered", "Tracker", "TrackingSettings", "check", "resolve_uri"]
+__all__ = ["Ending", "NoTracker", "Registered", "Tracker", "TrackingSettings", "check", "resolve_uri"]
 
 REGISTER_TIMEOUT_S = 180.0
 CHAMPION_TIMEOUT_S = 30.0
@@ -42,6 +42,27 @@ class TrackingSettings:
     experiment: str
     sweep: str
     spool_dir: Path
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a trial ended.
+
+    Attributes:
+        state: COMPLETE, PRUNED, FAIL, or INTERRUPTED: KILLED until a resume continues it.
+        metrics: Final values, put at the trial's last step; a curve that has that step keeps its value.
+        tags: Any tags.
+        artifacts: A folder to keep under ``checkpoint``; it must stay until it was sent.
+        params: Its sampled values, for a server that has no run of it.
+        reports: Its objective by environment step, for a server that may not have them all.
+    """
+
+    state: str
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
+    artifacts: Path | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+    reports: Mapping[int, float] = field(default_factory=dict)
 
 
 def _sweep_key(folder: Path) -> str:
@@ -125,14 +146,13 @@ class Tracker:
         """
         self._put("trial", number, run_id=run_id, params=dict(params), tags=dict(tags))
 
-    def settle(self, ended: Mapping[int, tuple[str, Mapping[int, float]]]) -> None:
+    def settle(self, ended: Mapping[Key, Ending]) -> None:
         """Let MLflow agree with the ledger about trials whose end a killed driver may not have told it.
 
         Args:
-            ended: State and reports of the trials that have ended, by number.
+            ended: The trials and certification's runs that have ended.
         """
-        trials = {number: {"state": state, "reports": reports} for number, (state, reports) in ended.items()}
-        self._put("settle", None, trials=trials)
+        self._put("settle", None, ended={key: vars(ending) for key, ending in ended.items()})
 
     def report(self, number: Key, metrics: Mapping[str, float], env_steps: int) -> None:
         """Add a point to each curve. Non-finite values are left out, a step that a curve has is ignored."""
@@ -165,7 +185,7 @@ class Tracker:
             state = "FAIL"
         self._put("end", number, state=state, metrics=dict(metrics), tags=dict(tags))
         if artifacts is not None:
-            self._put("artifact", number, path=str(Path(artifacts).absolute()), folder="checkpoint")
+            self._put("artifact", number, path=str(Path(artifacts).absolute()), folder=CHECKPOINT)
 
     def artifact(self, path: Path, folder: str | None = None) -> None:
         """Keep a file or a folder's content with the parent run; it must stay until it was sent."""
