@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rltune.certify import Finalist
-from rltune.champion import Candidate, _better
+from rltune.champion import Candidate, _better, register
 from rltune.config import CertifyConfig, EnvConfig, RunConfig
 from rltune.registry import Registered
 from rltune.tracking import NoTracker
@@ -50,3 +50,20 @@ def test_a_score_on_other_episodes_is_not_compared() -> None:
     better, why = _better(candidate(500.0), champion(10.0, **{"rltune.episodes": "7 others"}), NoTracker())
     assert not better
     assert "could not be evaluated" in why
+
+
+def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: Path, monkeypatch: Any) -> None:
+    class Remembers(NoTracker):
+        def champion(self, name: str, alias: str = "champion") -> Registered:
+            return champion(450.0)
+
+        def register(self, **_: Any) -> Registered:
+            return champion(450.0)
+
+    (tmp_path / "policy").mkdir()
+    monkeypatch.setattr("rltune.champion.model_arguments", lambda *_: {})
+    monkeypatch.setattr("rltune.champion._carried", lambda _: {})
+    winner = Finalist("trial 1", 1, {}, 450.0, tmp_path, 1)
+    model = register(Candidate(winner, None, CONFIG, "a-sweep"), Remembers(), print)
+    assert model is not None
+    assert (model["champion"], model["uri"]) == (True, "models:/cartpole-ppo@champion")

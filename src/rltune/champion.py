@@ -79,9 +79,10 @@ def register(candidate: Candidate, tracker: Tracker, tell: Callable[[str], None]
     )
     if registered is None:
         return None
-    if not better and before and registered.version != before.version:
+    again = before is not None and registered.version == before.version  # by a resume of a sweep that has ended
+    if not better and before and not again:
         tell(f"{candidate.name}: version {before.version} stays {ALIAS}; {why}")
-    champion = registered.alias == ALIAS
+    champion = again or registered.alias == ALIAS
     uri = f"models:/{candidate.name}@{ALIAS}" if champion else registered.uri
     return {"name": candidate.name, "version": registered.version, "uri": uri, "champion": champion}
 
