@@ -285,6 +285,9 @@ def test_a_moved_sweep_goes_on_and_a_damaged_checkpoint_is_named_and_passed_over
     newest = broken.attributes["latest"]["path"]
     moved = first.folder.rename(tmp_path / "elsewhere")
     (moved / newest / "toy.json").write_text("{}")
+    halves = [moved / ".tune" / "tune", moved / newest / ".." / ".best-4711"]  # as a killed driver leaves them
+    for half in halves:
+        half.mkdir(parents=True)
 
     stream.truncate(0)
     last = resume_sweep("elsewhere", output_dir=str(tmp_path), stream=stream, trainable=ToyTrial)
@@ -292,6 +295,7 @@ def test_a_moved_sweep_goes_on_and_a_damaged_checkpoint_is_named_and_passed_over
     assert [entry.state for entry in ledger(last)] == ["COMPLETE"] * 2
     assert all(list(entry.reports)[-1] == 2000 for entry in ledger(last))
     assert not first.folder.exists()
+    assert not any(half.exists() for half in halves)
 
 
 def test_a_finished_sweep_is_extended_by_a_larger_budget(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:

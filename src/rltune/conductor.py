@@ -22,7 +22,7 @@ from ray import tune
 from ray.tune import Callback, CheckpointConfig, FailureConfig, PlacementGroupFactory, RunConfig, TuneConfig
 from ray.tune.search import Searcher
 
-from rltune import champion, checkpoint, cluster, outcome, report, rungs, schedule, search
+from rltune import champion, checkpoint, cluster, disk, outcome, report, rungs, schedule, search
 from rltune.address import redact, resolve_uri
 from rltune.certification import CONTROL, Certification
 from rltune.certify import TABLE, Finalist, compare, finalists, measure, write_table
@@ -101,6 +101,8 @@ class Conductor:
         self._begin()
         if self.unfinished or self.study.num_trials < self.config.budget.trials or not self._certified():
             self._search()
+        if self.control.reason == disk.FULL:
+            raise disk.full(self.session.folder)
         return self._end()
 
     def _certified(self) -> bool:
@@ -199,6 +201,10 @@ class Conductor:
                 tuner.fit()
         except KeyboardInterrupt:
             self.control.request("interrupted at once", 2)
+        except Exception as error:
+            if not disk.is_full(error):
+                raise
+            self.control.request(disk.FULL)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

@@ -5,6 +5,7 @@ A Tune callback; an exception in one would end the whole sweep, so none leaves i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 
 from ray.tune import Callback, Stopper
 
-from rltune import deaths
+from rltune import deaths, disk
 from rltune.config import RunConfig
 from rltune.console import Console
 from rltune.schedule import AshaScheduler
@@ -68,7 +69,8 @@ class Control(Stopper):
         if self.reason is None:
             self.reason, self.signal = reason, signal
             self._deadline = time.monotonic() + GRACE_S
-            self._file.touch()
+            with contextlib.suppress(OSError):  # on a full disk nobody is asked: their processes end at the deadline
+                self._file.touch()
 
     def asked(self) -> bool:
         """Whether an end was asked for."""
@@ -101,6 +103,9 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
         try:
             method(self, *args, **kwargs)
         except Exception as error:
+            if disk.is_full(error):
+                self.control.request(disk.FULL)
+                return
             logger.exception("recording failed in %s", method.__name__)
             self.console.note(f"could not record an event ({type(error).__name__}: {error}); see the sweep's log")
 
@@ -253,6 +258,10 @@ class Recorder(Callback):
         _forget(trial)
 
     def _failed(self, number: int, reason: str, trace: str, result: dict[str, Any]) -> None:
+        if disk.says_full(trace):  # no fault of the trial's, which goes on when there is room again
+            self.control.request(disk.FULL)
+            self._interrupted(number, result)
+            return
         if reason.startswith("non-finite") or self._retries[number] >= self.config.failures.max_retries:
             self._end_failed(number, deaths.of_work(self.folder, self._place(number), reason, trace), result)
             return

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import importlib
 import logging
+import shutil
 import signal
 import threading
 import time
@@ -20,10 +21,10 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from rltune import orphans, plan
+from rltune import disk, orphans, plan
 from rltune.cluster import connected, prepare
 from rltune.config import RunConfig, from_mapping, new_name, read_settings, sweep_folder, write_settings
-from rltune.errors import StudyError
+from rltune.errors import RltuneError, StudyError
 from rltune.resources import Share
 from rltune.session import Session
 from rltune.sweep_folder import find_sweep
@@ -127,8 +128,13 @@ def _modules(session: Session) -> list[str]:
 def _work(session: Session, share: Share) -> Outcome:
     from rltune.conductor import Conductor  # imported by now, in a thread
 
-    with _opened(session), Conductor(session, share) as conductor, _signals(conductor.control.request):
-        return conductor.run()
+    try:
+        with _opened(session), Conductor(session, share) as conductor, _signals(conductor.control.request):
+            return conductor.run()
+    except Exception as error:
+        if isinstance(error, RltuneError) or not disk.is_full(error):
+            raise
+        raise disk.full(session.folder) from error
 
 
 @contextlib.contextmanager
@@ -183,7 +189,14 @@ def _locked(session: Session) -> Iterator[None]:
                 "wait for it, or end it with Ctrl-C where it runs",
             ) from None
         orphans.end(session.folder)
+        _clear_leftovers(session.folder)
         yield
+
+
+def _clear_leftovers(folder: Path) -> None:
+    """Remove what a killed driver and its workers had half done: Tune's own folder, drafts of checkpoints."""
+    for leftover in (folder / ".tune", *folder.glob("*/*/.*-*")):  # trials/7/.best-4711, certify/ alike
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _exists(name: str, folder: Path) -> StudyError:

@@ -54,9 +54,13 @@ class Watchdog:
         while not self._ended.wait(min(1.0, self._limit_s / 4)):
             since = self._since
             if since is not None and time.monotonic() - since > self._limit_s:
-                self._home.mkdir(parents=True, exist_ok=True)
-                with (self._home / STACK_FILE).open("w") as file:
-                    file.write(f"no progress for {self._limit_s:g} s\n")
-                    file.flush()
-                    faulthandler.dump_traceback(file)
+                with contextlib.suppress(OSError):  # a full disk must not keep a hung process alive
+                    self._tell()
                 os._exit(EXIT_CODE)
+
+    def _tell(self) -> None:
+        self._home.mkdir(parents=True, exist_ok=True)
+        with (self._home / STACK_FILE).open("w") as file:
+            file.write(f"no progress for {self._limit_s:g} s\n")
+            file.flush()
+            faulthandler.dump_traceback(file)
