@@ -158,6 +158,9 @@ def configure(build: Build, params: Mapping[str, Any], seed: int) -> AlgorithmCo
     algo = with_params(build.algo, params)
     config = config_class(algo)()
     config.environment(env=rllib_name(build.env), env_config=dict(build.env.kwargs) if is_plain(build.env) else {})
+    # RLlib would start a failing env runner again for ever and train on without it (2.60): a trial is to fail of it,
+    # with the environment's own words, and goes on from its checkpoint.
+    config.fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=False)
     for section, arguments in algo.items():
         if section not in META:
             _apply(config, section, dict(arguments), str(algo["name"]))

@@ -41,6 +41,7 @@ LEARNER_STATISTICS = (
     "vf_loss",
 )
 
+ANSWER_S = 5.0  # for an env runner that was sampling when its trial ended
 OFFLINE_EPISODES = 10  # of the evaluation after each iteration of an algorithm that does not act itself
 
 
@@ -178,7 +179,21 @@ class RLlibRunner:
 
     def stop(self) -> None:
         """Close environments and free the networks."""
+        self._end_silent_runners()
         self._algorithm.stop()
+
+    def _end_silent_runners(self) -> None:
+        """End remote env runners that hang: RLlib waits for each of them to stop, for ever (2.60)."""
+        group = getattr(self._algorithm, "env_runner_group", None)
+        remote = list(group._worker_manager.actors().values()) if group is not None else []
+        if not remote:
+            return
+        import ray
+
+        asked = {actor.ping.remote(): actor for actor in remote}
+        _, silent = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
+        for answer in silent:
+            ray.kill(asked[answer])
 
 
 def read_result(result: Mapping[str, Any]) -> Progress:

@@ -231,8 +231,12 @@ class Trial(tune.Trainable):
             began, before = time.perf_counter(), self._progress[place].env_steps
             self._progress[place] = runner.train().after(self._progress[place])
             self._train_s += time.perf_counter() - began
-            self._watchdog.progress()
-            stalled = stalled + 1 if self._progress[place].env_steps <= before else 0
+            if self._progress[place].env_steps > before:
+                stalled = 0
+                self._watchdog.progress()
+                continue
+            # RLlib goes on without the samples of an env runner that hangs: its iterations end, the trial does not.
+            stalled += 1
             if stalled >= MAX_STALLED:
                 raise RuntimeError(f"no environment step in {stalled} iterations; do the env runners still live?")
         return False
@@ -314,6 +318,8 @@ def _seed_folder(folder: Path, place: int) -> Path:
 
 def _describe(error: BaseException) -> dict[str, Any]:
     """A failure as the ledger keeps it: the reason in one line, and the end of the traceback."""
-    text = str(error).strip().splitlines()
-    reason = str(error) if isinstance(error, NonFiniteError) else f"{type(error).__name__}: {text[0] if text else ''}"
+    cause = getattr(error, "cause", None)  # Ray wraps what an env runner's process raised
+    first = cause if isinstance(cause, BaseException) else error
+    text = str(first).strip().splitlines()
+    reason = str(first) if isinstance(first, NonFiniteError) else f"{type(first).__name__}: {text[0] if text else ''}"
     return {"failed": reason[:500], "traceback": "".join(traceback.format_exception(error))[-4000:]}
