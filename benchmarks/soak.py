@@ -23,7 +23,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent / "tests")]
 
-from benchmarks import soak_faults, soak_storm, soak_tracking  # noqa: E402
+from benchmarks import soak_faults, soak_real, soak_storm, soak_tracking  # noqa: E402
 
 RESULTS = HERE / "results"
 
@@ -40,8 +40,12 @@ def parts(quick: bool, seed: int, down_s: float) -> dict[str, Callable[[Path], d
         "best": lambda folder: soak_faults.best(folder, 10 if quick else 50),
         "faults": soak_faults.faults,
         "damaged": soak_faults.damaged,
-        "tracking": lambda folder: soak_tracking.outages(folder, 12 if quick else 60, down_s),
+        "tracking": lambda folder: soak_tracking.outages(folder, down_s),
         "postgres": lambda folder: soak_tracking.together(folder, 2 if quick else 4),
+        "certification": lambda folder: soak_real.certification(folder, 3 if quick else 6, seed),
+        "remote": lambda folder: soak_real.remote(folder, not quick),
+        "full_disk": soak_real.full_disk,
+        "memory_limit": soak_real.memory_limit,
         "memory": lambda folder: soak_faults.memory(folder, trials),
     }
 

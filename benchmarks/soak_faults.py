@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import json
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -213,7 +215,7 @@ def _memory(trials: int) -> dict[str, Any]:
         seen.append(resident_mb())
 
     Recorder.on_trial_complete = measured  # type: ignore[method-assign]
-    before = (len(me.children(recursive=True)), me.num_fds(), threading.active_count())
+    before, open_before = (len(me.children(recursive=True)), me.num_fds(), threading.active_count()), _open_files()
     run_sweep(request(*TOY, f"budget.trials={trials}", "name=many"), stream=io.StringIO(), trainable=InstantTrial)
     gc.collect()
     deadline = time.monotonic() + 20
@@ -222,7 +224,18 @@ def _memory(trials: int) -> dict[str, Any]:
     after = (len(me.children(recursive=True)), me.num_fds(), threading.active_count())
     keys = ("processes", "descriptors", "threads")
     grown = {key: late - early for key, early, late in zip(keys, before, after, strict=True)}
-    return {"trials": len(seen), "memory_grown_mb": round(seen[-1] - seen[min(20, len(seen) // 5)], 1), "more": grown}
+    grown_mb = round(seen[-1] - seen[min(20, len(seen) // 5)], 1)
+    left = sorted((_open_files() - open_before).elements())
+    return {"trials": len(seen), "memory_grown_mb": grown_mb, "more": grown, "opened": left}
+
+
+def _open_files() -> Counter[str]:
+    """What this process has open, by name; sockets and pipes have numbers, which say nothing."""
+    found: Counter[str] = Counter()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found[os.readlink(link).partition(":[")[0]] += 1
+    return found
 
 
 def _alone(part: str, folder: Path, *words: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,22 @@ PATIENCE_S = 300
 
 
 def start(folder: Path, script: str, *words: str) -> subprocess.Popen[str]:
-    """Start a driver in a folder; what it writes goes to ``output.txt``."""
+    """Start a driver of this folder's scripts."""
+    return launch(folder, str(HERE / script), *words)
+
+
+def launch(folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """Type ``python <words>`` in a folder, whose modules it finds; what it writes goes to ``output.txt``."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [str(HERE.parent / "src"), str(HERE.parent), str(HERE.parent / "tests")]
+    paths = [str(HERE.parent / "src"), str(HERE.parent), str(HERE.parent / "tests"), str(folder)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_", "TUNE_"))}
-    environment = {**kept, "PYTHONPATH": os.pathsep.join(paths), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    kept |= {"PYTHONPATH": os.pathsep.join(paths), "MLFLOW_DISABLE_TELEMETRY": "true", **(environment or {})}
     with (folder / "output.txt").open("a") as out:
-        out.write(f"== {script} {' '.join(words)}\n")
+        out.write(f"== {' '.join(words)}\n")
         out.flush()
         return subprocess.Popen(
-            [sys.executable, str(HERE / script), *words],
-            cwd=folder, env=environment, stdout=out, stderr=out, text=True, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, *words], cwd=folder, env=kept, stdout=out, stderr=out, text=True, start_new_session=True
+        )
 
 
 def moments(kills: int, seed: int) -> list[tuple[str, float]]:
@@ -52,21 +56,23 @@ def _iterations(folder: Path) -> int:
 def wait_for(process: subprocess.Popen[str], folder: Path, kind: str, seconds: float, drafts: str) -> None:
     """Until the moment has come, or the driver has ended by itself."""
     if kind == "early":
-        _pause(process, seconds)
+        pause(process, seconds)
         return
     before = _iterations(folder)
-    _until(process, lambda: _iterations(folder) > before + 1)
-    _pause(process, seconds)
+    until(process, lambda: _iterations(folder) > before + 1)
+    pause(process, seconds)
     if kind == "writing":
-        _until(process, lambda: any(folder.glob(drafts)), 0.001)
+        until(process, lambda: any(folder.glob(drafts)), 0.001)
 
 
-def _pause(process: subprocess.Popen[str], seconds: float) -> None:
+def pause(process: subprocess.Popen[str], seconds: float) -> None:
+    """So long, or until the driver has ended by itself."""
     deadline = time.monotonic() + seconds
-    _until(process, lambda: time.monotonic() >= deadline)
+    until(process, lambda: time.monotonic() >= deadline)
 
 
-def _until(process: subprocess.Popen[str], true: Callable[[], bool], every_s: float = 0.02) -> None:
+def until(process: subprocess.Popen[str], true: Callable[[], bool], every_s: float = 0.02) -> None:
+    """Until it is true, or the driver has ended by itself."""
     deadline = time.monotonic() + PATIENCE_S
     while process.poll() is None and not true():
         if time.monotonic() > deadline:

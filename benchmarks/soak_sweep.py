@@ -23,6 +23,7 @@ from rltune.progress import Progress  # noqa: E402
 from rltune.trial import Trial  # noqa: E402
 
 TOY = (
+    "+algo.training.ballast=4096",
     "+algo.training.quality=1.0", "+algo.training.fault=null", "+algo.training.seconds=0.0",
     "+algo.training.curve=0", "+algo.training.saving=0.0", "~tuned", "~space", "+space.quality=[uniform,0,1]",
     "searcher=random", "scheduler=none", "budget.env_steps=2000", "certify=off", "certify.top=0",
@@ -40,6 +41,7 @@ class SoakRunner(ToyRunner):
 
     def __init__(self, params: Mapping[str, Any], seed: int, diary: Path) -> None:
         self.diary = diary
+        self.grown: list[bytes] = []
         super().__init__(params, seed, float(params.get("seconds", 0.0)))
 
     def train(self) -> Progress:
@@ -52,11 +54,13 @@ class SoakRunner(ToyRunner):
             made = Progress(made.env_steps, made.episodes, value, value - 1, value + 1, 10.0, made.learner)
         if self.params.get("fault") == "memory" and self.env_steps == 500:
             raise MemoryError("no room for the replay buffer")
+        if self.params.get("fault") == "grow":
+            self.grown.append(b"x" * 200_000_000)
         return made
 
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:
         """Write, as slowly as a large network, so that kills fall inside."""
-        (folder / "half.bin").write_bytes(os.urandom(4096))
+        (folder / "half.bin").write_bytes(os.urandom(int(self.params.get("ballast") or 4096)))
         time.sleep(float(self.params.get("saving") or 0.0))
         super().save(folder, info)
 

@@ -67,29 +67,33 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def outages(folder: Path, trials: int, down_s: float) -> dict[str, Any]:
+def outages(folder: Path, down_s: float) -> dict[str, Any]:
     """Three outages, errors and stalls while a sweep runs; what arrived afterwards."""
     from test_tracking import Server
 
     folder.mkdir(parents=True)
+    plan, up_s, trial_s = ["down", "error", "down", "stall", "down"], 5.0, 4.0
+    trials = int(1.1 * len(plan) * (down_s + up_s) * 2 / trial_s)  # two at a time, somewhat longer than all of it
     server = Server(folder).start().wait()
     proxy = Proxy(server.port)
     words = [f"name={NAME}", f"budget.trials={trials}", "+space.seconds=0.2", "tracking=server"]
     words.append(f"tracking.uri=http://127.0.0.1:{proxy.server_port}")
     try:
         driver = start(folder, "soak_sweep.py", "run", *words)
-        plan = ["down", "error", "down", "stall", "down"]
+        met = 0
         for mode in plan:
-            _wait_up(driver, 5.0)
+            _wait_up(driver, up_s)
             proxy.mode = mode
             _wait_up(driver, down_s)
             proxy.mode = "up"
+            met += driver.poll() is None
         code = driver.wait(PATIENCE_S + trials * 20)
         resumed = start(folder, "soak_sweep.py", "resume", NAME).wait(PATIENCE_S)
     finally:
         server.kill()
         proxy.shutdown()
-    return {"outages": plan, "seconds_each": down_s, "exit": code, "resume_exit": resumed, **_arrived(folder, trials)}
+    told = {"outages": plan, "met_while_training": met, "seconds_each": down_s}
+    return {**told, "exit": code, "resume_exit": resumed, **_arrived(folder, trials)}
 
 
 def _wait_up(driver: Any, seconds: float) -> None:
@@ -180,4 +184,4 @@ def _of_server(uri: str) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(outages(Path(sys.argv[1]), 12, float(sys.argv[2])), indent=1))
+    print(json.dumps(outages(Path(sys.argv[1]), float(sys.argv[2])), indent=1))
