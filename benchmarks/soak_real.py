@@ -15,6 +15,7 @@ from typing import Any
 from benchmarks.soak_storm import HERE, NAME, PATIENCE_S, books, kill, launch, pause, start, until
 
 SEEDS, TRIALS = 3, 3
+REPORTS = "trial_intermediate_values"
 # An environment of a person's own, whose steps go wrong where they are taken.
 STUMBLING = """
 import time
@@ -43,21 +44,29 @@ def certification(folder: Path, kills: int, seed: int) -> dict[str, Any]:
     draw = random.Random(seed)
     words = [f"name={NAME}", "algo=ppo", "env=cartpole", f"budget.trials={TRIALS}", "budget.env_steps=20000"]
     words += ["certify.top=1", f"certify.seeds={SEEDS}", "certify.episodes=5", "certify.champion_episodes=10"]
-    words += ["cluster.num_cpus=2", "resources.max_concurrent=2", "report=false"]
+    words += ["cluster.num_cpus=2", "resources.max_concurrent=2", "report=false", "scheduler=none"]
     runs, store = folder / "outputs" / NAME / "certify.db", folder / "mlflow.db"
     moments: list[Callable[[], bool]] = [
         lambda ended=ended: _count(runs, "trials where state = 'COMPLETE'") >= ended  # type: ignore[misc]
         for ended in sorted(draw.choices(range(2 * SEEDS), k=max(0, kills - 2)))
     ]
     moments += [lambda: _count(store, "registered_models") > 0, lambda: _count(store, "model_versions") > 0][:kills]
-    process, killed = launch(folder, "-m", "sweeps.run", *words), 0
+    process, killed, trained = launch(folder, "-m", "sweeps.run", *words), 0, -1
     for number, come in enumerate(moments):
-        until(process, lambda come=come: runs.exists() and come(), 0.005)  # type: ignore[misc]
-        pause(process, draw.uniform(0.0, 2.0) if number < kills - 2 else draw.uniform(0.0, 0.2))
+        last = number >= kills - 2  # in these two there is nothing left to train
+        _train_on(process, runs, -1 if last else trained)
+        until(process, come, 0.005)
+        pause(process, draw.uniform(0.0, 0.2 if last else 2.0))
+        trained = _count(runs, REPORTS)
         killed += kill(process)
         process = launch(folder, "-m", "sweeps.resume", f"sweep={NAME}")
     code = process.wait(PATIENCE_S)
     return {"killed": killed, "last_exit": code, **_certified(folder)}
+
+
+def _train_on(process: subprocess.Popen[str], runs: Path, trained: int) -> None:
+    """Until this driver has trained certification's runs further."""
+    until(process, lambda: runs.exists() and _count(runs, REPORTS) > trained, 0.02)
 
 
 def _count(path: Path, what: str) -> int:
