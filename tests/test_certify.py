@@ -110,7 +110,7 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
         for place in range(3):
             run = names[f"{owner}-seed-{place}"]
             assert run.data.tags["mlflow.parentRunId"] == names[owner].info.run_id
-            assert run.info.run_id == one.per_seed[place].mlflow_run_id
+            assert (run.info.run_id, run.info.run_name) == (one.per_seed[place].mlflow_run_id, one.per_seed[place].name)
     parent = names[outcome.name]
     assert parent.data.tags["rltune.winner"] == "trial 2"
     assert names["trial-002"].data.tags["rltune.certified"] == "winner"

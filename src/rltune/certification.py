@@ -26,6 +26,7 @@ class SeedResult:
         checkpoint: What was evaluated, relative to the sweep's folder.
         run: Its number in the study ``<name>-certify``.
         mlflow_run_id: Its run; None without MLflow.
+        name: That run's name, after the configuration that asked first: two of the same values share their runs.
     """
 
     seed: int
@@ -34,6 +35,7 @@ class SeedResult:
     checkpoint: str = ""
     run: int = 0
     mlflow_run_id: str | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True)

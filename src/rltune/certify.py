@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rltune import bootstrap, checkpoint
-from rltune.certification import Certification, CertifiedPolicy, Configuration, SeedResult
+from rltune.certification import Certification, CertifiedPolicy, Configuration
 from rltune.policy import Evaluation, evaluate, load_policy
 from rltune.study import Entry
 
@@ -108,18 +108,13 @@ def measure(found: Certification, sweep: Path, episodes: int) -> tuple[Certifica
     best = found.best()
     run = max(best.per_seed, key=lambda result: result.mean)
     folder = sweep / run.checkpoint
-    winner = Finalist(best.name, best.trial, best.params, best.search_score, folder, run_name(best, found.seeds, run))
+    winner = Finalist(best.name, best.trial, best.params, best.search_score, folder, run.name)
     if not (folder / "policy").is_dir():
         return found, winner
     evaluation = evaluate(load_policy(folder / "policy"), episodes=episodes, seed=EVALUATION_SEED)
     low, high = bootstrap.foreseen(evaluation.returns, episodes, best.worst)
     policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, evaluation.mean, evaluation.iqm, low, high)
     return replace(found, policy=policy), replace(winner, evaluation=evaluation)
-
-
-def run_name(configuration: Configuration, seeds: Sequence[int], run: SeedResult) -> str:
-    """A certification run's name in MLflow."""
-    return name_of(configuration, seeds.index(run.seed))
 
 
 def name_of(configuration: Configuration, place: int) -> str:

@@ -171,6 +171,7 @@ class Retraining:
                 checkpoint=entry.attributes["checkpoint"]["path"],
                 run=entry.number,
                 mlflow_run_id=entry.attributes.get("mlflow_run_id"),
+                name=entry.attributes["name"],
             )
             for entry in good
         )
