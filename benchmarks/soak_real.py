@@ -112,8 +112,8 @@ def _certified(folder: Path) -> dict[str, Any]:
 def remote(folder: Path, whole: bool) -> dict[str, Any]:
     """An env runner in a process of its own that raises or hangs, under both engines: how its trial ends."""
     wanted = {
-        ("raise", "fast"): "ValueError: the pole broke",
-        ("raise", "rllib"): "ValueError: the pole broke",
+        ("raise", "fast"): "env runner died: ValueError: the pole broke",
+        ("raise", "rllib"): "env runner died: ValueError: the pole broke",
         ("hang", "rllib"): "no progress for 60 s",
         ("hang", "fast"): "none of 1 env runners returned a fragment",
     }

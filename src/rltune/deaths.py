@@ -6,6 +6,7 @@ killed; the file adds the end of what the process had written to its standard er
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from rltune.watchdog import STACK_FILE
 FAILURE_FILE = "failure.txt"  # in the trial's folder
 MAX_TRACE = 4000  # characters kept in the ledger and in MLflow
 MAX_LOG = 20_000
+RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")  # as a traceback's last line begins
 MEMORY_WORDS = ("OutOfMemory", "low on memory", "OOM")
 
 
@@ -55,7 +57,19 @@ def of_process(sweep: Path, place: str, error: str, pid: int | None) -> Death:
 
 def of_work(sweep: Path, place: str, reason: str, trace: str) -> Death:
     """A trial whose work raised; its process lives on."""
-    return _kept(sweep, place, reason, trace, "")
+    return _kept(sweep, place, in_its_words(reason, trace), trace, _of_runner(reason, trace))
+
+
+def in_its_words(reason: str, trace: str) -> str:
+    """The reason, or what an env runner of the trial's had raised: RLlib ends its process at any exception (2.60)."""
+    raised = [line for line in _of_runner(reason, trace).splitlines() if RAISED.match(line)]
+    return f"env runner died: {raised[-1].strip()[:300]}" if raised else reason
+
+
+def _of_runner(reason: str, trace: str) -> str:
+    """The end of what an env runner wrote that has died; empty where it is something else that went wrong."""
+    pid = re.search(r"^\s*pid: (\d+)$", trace, re.MULTILINE)
+    return _written(int(pid[1])) if pid and reason.startswith("ActorDiedError") else ""
 
 
 def _written(pid: int | None) -> str:

@@ -266,7 +266,9 @@ class Recorder(Callback):
             self._end_failed(number, deaths.of_work(self.folder, self._place(number), reason, trace), result)
             return
         self._retries[number] += 1
-        self.console.note(f"trial {number}: {reason}; trying once more from its last checkpoint")
+        self.console.note(
+            f"trial {number}: {deaths.in_its_words(reason, trace)}; trying once more from its last checkpoint"
+        )
         self.searcher.retry(self.study.entry(number))
 
     def _end_failed(self, number: int, death: deaths.Death, result: dict[str, Any]) -> None:

@@ -1,0 +1,39 @@
+"""Why a trial went wrong: in the words of whoever knew it."""
+
+from __future__ import annotations
+
+from ray.exceptions import RayTaskError
+
+from rltune import deaths
+from rltune.trial import _describe
+
+DIED = """Traceback (most recent call last):
+ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.
+	class_name: ArrayEnvRunner
+	pid: 4711
+"""
+WRITTEN = """Worker exception caught during `apply()`: the pole broke
+Traceback (most recent call last):
+  File "stumbling.py", line 16, in step
+    raise ValueError("the pole broke")
+ValueError: the pole broke
+"""
+
+
+def test_a_trial_whose_env_runner_died_fails_with_what_its_environment_raised(tmp_path, monkeypatch):
+    (tmp_path / "worker-ff-01000000-4711.err").write_text(WRITTEN)
+    monkeypatch.setattr("rltune.cluster.logs", lambda: tmp_path)
+    death = deaths.of_work(tmp_path, "trials/3", "ActorDiedError: The actor died unexpectedly", DIED)
+    assert death.reason == "env runner died: ValueError: the pole broke"
+    assert 'raise ValueError("the pole broke")' in (tmp_path / death.log).read_text()
+
+
+def test_without_its_log_an_env_runners_death_is_told_as_ray_tells_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("rltune.cluster.logs", lambda: tmp_path)
+    assert deaths.of_work(tmp_path, "trials/3", "ActorDiedError: it died", DIED).reason == "ActorDiedError: it died"
+    assert deaths.of_work(tmp_path, "trials/3", "ValueError: no", "pid: 1").reason == "ValueError: no"
+
+
+def test_what_ray_wraps_is_told_as_it_was_raised():
+    wrapped = RayTaskError("learn", "Traceback ...", ValueError("a network of size 0")).as_instanceof_cause()
+    assert _describe(wrapped)["failed"] == "ValueError: a network of size 0"
