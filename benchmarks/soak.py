@@ -30,7 +30,7 @@ RESULTS = HERE / "results"
 
 def parts(quick: bool, seed: int, down_s: float) -> dict[str, Callable[[Path], dict[str, Any]]]:
     """Every part by its name; ``quick`` takes fewer and shorter ones."""
-    kills, signals, doubles, trials = (4, 3, 3, 60) if quick else (20, 20, 20, 500)
+    kills, signals, doubles, trials = (3, 2, 2, 60) if quick else (20, 20, 20, 500)
     down_s = min(down_s, 8.0) if quick else down_s
     return {
         "kills": lambda folder: soak_storm.ours(folder, 12, kills, 0.1, seed),
@@ -39,7 +39,7 @@ def parts(quick: bool, seed: int, down_s: float) -> dict[str, Callable[[Path], d
         "two_drivers": lambda folder: soak_storm.two_drivers(folder, doubles),
         "best": lambda folder: soak_faults.best(folder, 10 if quick else 50),
         "faults": soak_faults.faults,
-        "damaged": soak_faults.damaged,
+        "damaged": lambda folder: soak_faults.damaged(folder, 4 if quick else 1),
         "tracking": lambda folder: soak_tracking.outages(folder, down_s),
         "postgres": lambda folder: soak_tracking.together(folder, 2 if quick else 4),
         "certification": lambda folder: soak_real.certification(folder, 3 if quick else 6, seed),

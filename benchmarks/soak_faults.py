@@ -121,16 +121,15 @@ def _cases(sweep: Path) -> list[tuple[str, Path, Callable[[Path], None]]]:
     return [(f"{path.name} {damage.__name__[1:]}", path, damage) for path, damages in places for damage in damages]
 
 
-def damaged(folder: Path) -> dict[str, Any]:
-    """An interrupted sweep, copied for each case, damaged and resumed."""
+def damaged(folder: Path, every: int) -> dict[str, Any]:
+    """An interrupted sweep, copied for each case or every so many, damaged and resumed."""
     words = [f"name={NAME}", "budget.trials=4", "+space.seconds=0.1", "checkpoint.every_s=0"]
     driver = start(folder / "whole", "soak_sweep.py", "run", *words)
     wait_for(driver, folder / "whole", "training", 1.0, "")
     driver.send_signal(signal.SIGTERM)
     driver.wait(60)
     _unsent(folder / "whole" / "outputs" / NAME)
-    done = _alone("damaged", folder)
-    return done
+    return _alone("damaged", folder, str(every))
 
 
 def _unsent(sweep: Path) -> None:
@@ -144,7 +143,7 @@ def _unsent(sweep: Path) -> None:
     journal.close(empty=False)
 
 
-def _all_damaged(folder: Path) -> dict[str, Any]:
+def _all_damaged(folder: Path, every: int) -> dict[str, Any]:
     """In a process with a Ray of its own, which all cases share."""
     from rltune import plan
     from rltune.cluster import connected, prepare
@@ -152,7 +151,8 @@ def _all_damaged(folder: Path) -> dict[str, Any]:
 
     plan.preflight = lambda made: None
     whole = folder / "whole"
-    names = [(name, path.relative_to(whole), damage) for name, path, damage in _cases(whole / "outputs" / NAME)]
+    cases = _cases(whole / "outputs" / NAME)[::every]
+    names = [(name, path.relative_to(whole), damage) for name, path, damage in cases]
     answers = {}
     prepare()
     with connected(ClusterConfig(num_cpus=2)):
@@ -250,5 +250,6 @@ def _alone(part: str, folder: Path, *words: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    found = _all_damaged(Path(sys.argv[2])) if sys.argv[1] == "damaged" else _memory(int(sys.argv[3]))
+    number = int(sys.argv[3])
+    found = _all_damaged(Path(sys.argv[2]), number) if sys.argv[1] == "damaged" else _memory(number)
     print(json.dumps(found), flush=True)
