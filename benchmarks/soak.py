@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ RESULTS = HERE / "results"
 
 def parts(quick: bool, seed: int, down_s: float) -> dict[str, Callable[[Path], dict[str, Any]]]:
     """Every part by its name; ``quick`` takes fewer and shorter ones."""
-    kills, signals, doubles, trials = (3, 2, 2, 60) if quick else (20, 20, 20, 500)
+    kills, signals, doubles, trials = (4, 2, 2, 60) if quick else (20, 20, 20, 500)
     down_s = min(down_s, 8.0) if quick else down_s
     return {
         "kills": lambda folder: soak_storm.ours(folder, 12, kills, 0.1, seed),
@@ -65,7 +66,11 @@ def main() -> None:
     for name in arguments.only.split(",") if arguments.only else known:
         folder = Path(tempfile.mkdtemp(prefix=f"soak-{name}-"))
         began = time.monotonic()
-        found = known[name](folder / "work")
+        try:
+            found = known[name](folder / "work")
+        except Exception as error:  # the other parts are wanted all the same
+            traceback.print_exc()
+            found = {"failed": f"{type(error).__name__}: {error}"}
         found["took_s"] = round(time.monotonic() - began)
         record["parts"][name] = found
         print(f"== {name}, {os.cpu_count()} cores\n{json.dumps(found, indent=1)}", flush=True)
