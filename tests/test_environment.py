@@ -301,9 +301,20 @@ class Longer(gymnasium.ObservationWrapper):
         return np.append(observation, np.float32(0))
 
 
+class Lost(gymnasium.ObservationWrapper):
+    def observation(self, observation):
+        return np.full_like(observation, np.nan)
+
+
+def test_observations_that_are_no_numbers_are_refused():
+    with pytest.raises(ConfigError, match="observations are not finite"):
+        check(EnvSpec("CartPole-v1", {}, ({"entry_point": f"{__name__}:Lost"},)))
+
+
 def test_learning_sees_shaped_rewards_and_the_objective_the_true_ones():
     spec = spec_of({"id": "Pendulum-v1", "rewards": {"scale": 0.1, "clip": 0.5, "normalise": False}})
     assert spec_of({"id": "Pendulum-v1", "rewards": {"scale": 1.0, "clip": None, "normalise": False}}).rewards == {}
+    assert spec_of({"id": "Pendulum-v1", "rewards": {"normalise": True, "scale": 1.0}}).rewards == {"normalise": True}
     sink = collections.deque()
     with wrappers.returns_into(sink):
         shaped = environment.make_training(spec)
@@ -346,6 +357,65 @@ def test_atari_gives_four_grey_images_in_the_order_that_networks_read_and_its_tr
     assert obs.shape == (84, 84, 4)
     assert 0.0 <= obs.min() < obs.max() <= 1.0
     assert rllib_name(spec).startswith("rltune:")
+
+
+@pytest.mark.parametrize("fire", [False, True])
+def test_the_native_atari_vector_gives_what_the_wrappers_give(fire):
+    pytest.importorskip("ale_py")
+    import yaml
+
+    from rltune import atari
+
+    raw = yaml.safe_load((conf_dir() / "env" / "breakout.yaml").read_text())
+    raw["wrappers"][0]["kwargs"]["noop_max"] = 0  # the number of no-ops comes from another generator
+    if not fire:
+        del raw["wrappers"][1]
+    spec = spec_of({key: value for key, value in raw.items() if key != "name"})
+    sink = collections.deque()
+    with wrappers.returns_into(sink):
+        together = atari.native(spec, 2)
+        single = environment.make_training(spec)
+    assert together.single_observation_space == single.observation_space
+    assert together.single_action_space == single.action_space
+    seen, obs = together.reset(seed=5)[0][0], single.reset(seed=5)[0]
+    if fire:  # pressed for one frame there, for a step of four here: the ball is elsewhere, the wall is not
+        assert (seen[:40] == obs[:40]).mean() > 0.95
+        together.close()
+        return
+    assert (seen == obs).all()
+    rng, ended = np.random.default_rng(0), False
+    while not ended:
+        action = int(rng.integers(4)) if rng.random() < 0.5 else 1
+        frames, rewards, terminated, truncated, _ = together.step(np.array([action, 0]))
+        obs, reward, over, cut, _ = single.step(action)
+        assert (frames[0] == obs).all()
+        assert (rewards[0], terminated[0], truncated[0]) == (reward, over, cut)
+        ended = over or cut
+    assert sink[0] == sink[1]
+    assert (together.step(np.array([1, 0]))[0][0] == single.reset()[0]).all(), "begun anew, whatever the action"
+    together.close()
+
+
+def test_the_engine_samples_standard_atari_natively_and_anything_else_singly():
+    pytest.importorskip("ale_py")
+    import yaml
+
+    from rltune import atari
+
+    raw = yaml.safe_load((conf_dir() / "env" / "pong.yaml").read_text())
+    raw.pop("name")
+    native = environment.Creator(spec_of(raw)).together(3)
+    assert isinstance(native, atari.StandardAtari)
+    assert native.num_envs == 3
+    native.close()
+    other = [*raw["wrappers"], {"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_steps": 9}}]
+    for change in (
+        {"wrappers": other},
+        {"rewards": {"normalise": True}},
+        {"kwargs": {"frameskip": 1, "mode": 1}},
+        {"id": "CartPole-v1", "wrappers": [], "kwargs": {}},
+    ):
+        assert environment.Creator(spec_of(raw | change)).together(3) is None
 
 
 def test_an_id_alone_names_the_sweep():

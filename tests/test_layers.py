@@ -30,6 +30,7 @@ ORDER = (
         "orphans",
         "certification",
         "multi_agent",
+        "atari",
     ),
     ("environment", "offline", "catalogue"),
     ("algorithm", "cluster", "policy_uri", "team"),

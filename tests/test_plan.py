@@ -170,3 +170,11 @@ def test_a_folder_of_someone_else_is_refused(make, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_, **__: False)  # root may write everywhere
     with pytest.raises(ConfigError, match="cannot be written"):
         make()
+
+
+@pytest.mark.parametrize("elsewhere", ["algo.env_runners.num_env_runners=1", "env.vectorize=async"])
+def test_shaped_rewards_are_refused_where_true_returns_would_not_come_back(elsewhere, request_of):
+    with pytest.raises(ConfigError, match="the true returns would stay in other processes") as refused:
+        plan.make(request_of("env=pendulum", "env.rewards.scale=0.1", elsewhere))
+    assert elsewhere.split("=")[0] in refused.value.fix
+    plan.make(request_of("env=pendulum", elsewhere))

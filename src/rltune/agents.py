@@ -37,7 +37,7 @@ def make(spec: Any, **kwargs: Any) -> Any:
         raise ConfigError(
             f"env.id={spec.id} defines no environment of several agents",
             f"a module with a function {' or '.join(MAKERS)}, as PettingZoo's have",
-            "env.id=mpe2.simple_spread_v3, or ~env.policies for an environment of one agent",
+            "env.id=mpe2.simple_spread_v3, or env.policies=null for an environment of one agent",
         )
     return _parallel(getattr(module, name)(**{**spec.kwargs, **kwargs}), spec.id)
 
@@ -94,12 +94,12 @@ def owners(policies: str | Mapping[str, str], agents: list[str]) -> dict[str, st
     for agent in agents:
         pattern = next((key for key in policies if fnmatchcase(agent, str(key))), None)
         if pattern is None:
-            raise ConfigError(f"env.policies names no policy for {agent}", USAGE, f"+env.policies.{agent}=...")
+            raise ConfigError(f"env.policies names no policy for {agent}", USAGE, f"++env.policies.{agent}=...")
         found[agent] = str(policies[pattern])
     idle = [key for key in policies if not any(fnmatchcase(agent, str(key)) for agent in agents)]
     if idle:
         raise ConfigError(
-            f"env.policies.{idle[0]}: there is no such agent", choices(str(idle[0]), agents), f"~env.policies.{idle[0]}"
+            f"env.policies.{idle[0]}: there is no such agent", choices(str(idle[0]), agents), "env.policies=separate"
         )
     wrong = [name for name in found.values() if not re.fullmatch(r"[\w-]+", name, re.ASCII)]
     if wrong:
@@ -120,13 +120,13 @@ def check(spec: Any) -> None:
     Raises:
         ConfigError: What is wrong, what is allowed, and what to type.
     """
-    for key, used in (
-        ("env.wrappers", spec.wrappers),
-        ("env.normalise_observations", spec.normalise_observations),
-        ("env.rewards", spec.rewards),
+    for key, used, without in (
+        ("env.wrappers", spec.wrappers, "env.wrappers=[]"),
+        ("env.normalise_observations", spec.normalise_observations, "env.normalise_observations=false"),
+        ("env.rewards", spec.rewards, "env.rewards.normalise=false env.rewards.scale=1 env.rewards.clip=null"),
     ):
         if used:
-            raise ConfigError(f"{key} is for one agent, and env.policies asks for several", f"no {key}", f"~{key}")
+            raise ConfigError(f"{key} is for one agent, and env.policies asks for several", f"no {key}", without)
     try:
         env = make(spec)
         env.reset(seed=0)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid"}
 """The extra of ours that brings a module; Gymnasium's own families are told by their entry points."""
 
+AS_THEY_ARE = {"normalise": False, "scale": 1.0, "clip": None}
+"""The rewards that are the environment's own."""
+
 
 @dataclass(frozen=True)
 class EnvSpec:
@@ -63,7 +66,8 @@ def spec_of(config: Any) -> EnvSpec:
     if isinstance(config, EnvSpec):
         return config
     raw = asdict(config) if is_dataclass(config) and not isinstance(config, type) else dict(config)
-    rewards = {key: value for key, value in (raw.get("rewards") or {}).items() if value not in (None, False, 1.0)}
+    given = (raw.get("rewards") or {}).items()
+    rewards = {key: value for key, value in given if value != AS_THEY_ARE.get(key)}
     return EnvSpec(
         raw["id"],
         raw.get("kwargs") or {},
@@ -112,6 +116,27 @@ def make_training(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 
     env = make(spec, **kwargs)
     return ShapedReward(env, spec.rewards) if spec.rewards else env
+
+
+class Creator:
+    """What RLlib builds an environment with, by the name that `rllib_name` registers.
+
+    Args:
+        spec: The environment.
+    """
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self.spec = spec
+
+    def __call__(self, context: Mapping[str, Any]) -> Any:
+        """One environment."""
+        return make_training(self.spec, **dict(context))
+
+    def together(self, num_envs: int) -> Any:
+        """As many in one native vector environment, for the engine's sampling; None where there is none."""
+        from rltune import atari
+
+        return atari.native(self.spec, num_envs)
 
 
 def is_plain(spec: EnvSpec) -> bool:
@@ -236,6 +261,8 @@ def _check_first_step(env: Any, spec: EnvSpec) -> None:
                 "wrappers that declare the observation_space of what they return",
                 "correct the wrapper, or env.wrappers=[]",
             )
+        if not np.isfinite(array).all():
+            raise ConfigError(f"{key}: observations are not finite: {array}", "finite numbers", "env.wrappers=[]")
 
 
 def _check_normalisation(env: Any, spec: EnvSpec) -> None:
@@ -321,7 +348,7 @@ def rllib_name(spec: EnvSpec) -> str:
 
     name = "rltune:" + json.dumps(spec.to_dict(), sort_keys=True)
     if spec.policies is None:
-        register_env(name, lambda context: make_training(spec, **dict(context)))
+        register_env(name, Creator(spec))
         return name
     from rltune.multi_agent import Parallel
 

@@ -169,6 +169,11 @@ def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -
     if mode == gym.VectorizeMode.VECTOR_ENTRY_POINT:
         return VectorEnvs(creator(EnvContext({**context, "num_envs": count}, worker_index=worker_index)))
 
+    together = getattr(creator, "together", None)
+    native = together(count) if together is not None and mode == gym.VectorizeMode.SYNC else None
+    if native is not None:
+        return VectorEnvs(native)
+
     def make(index: int) -> Any:
         return creator(context.copy_with_overrides(worker_index=worker_index, vector_index=index))
 
