@@ -1,6 +1,7 @@
 """The engine against stock RLlib and Stable-Baselines3: interleaved rounds at equal settings, one table.
 
-    python benchmarks/engine.py [--quick] [--cases ppo_cartpole_32,...] [--json results.json]
+    python benchmarks/engine.py [--quick] [--cases ppo_cartpole_32,...] [--kinds ours,sb3] [--json results.json]
+    python benchmarks/engine.py --kinds ours,compiled       # ours with torch.compile
     python benchmarks/engine.py --learning [--seeds 10]     # final returns of engine and stock RLlib
 
 Each contender is a process that stays alive; they take turns, so that a noisy machine is noisy for all of
@@ -25,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 VENV = Path(os.environ.get("RLTUNE_BENCH_VENV", ROOT / ".bench-venv"))
 PEERS = ["torch==2.13.0", "stable-baselines3==2.9.2", "gymnasium==1.2.2", "mujoco<4", "imageio", "packaging"]
-KINDS = ("ours", "rllib", "sb3")
+KINDS = {"ours": "ours", "rllib": "stock RLlib", "sb3": "SB3", "compiled": "ours, torch.compile"}
 CASES: dict[str, tuple[str, float, dict[str, float]]] = {
     "ppo_cartpole_32": ("PPO CartPole, 32 envs, batch 2048, 10 epochs, 64x64", 1.5, {"sb3": 1.5, "rllib": 2.5}),
     "ppo_cartpole_1": ("PPO CartPole, 1 env", 1.5, {"sb3": 1.2}),
@@ -40,14 +41,15 @@ class Contender:
     """One process of ``engine_worker.py``.
 
     Args:
-        kind: ``ours``, ``rllib`` or ``sb3``.
+        kind: ``ours``, ``rllib``, ``sb3`` or ``compiled``.
         case: What it trains.
+        device: Of the learner: ``cpu`` or ``cuda``.
     """
 
-    def __init__(self, kind: str, case: str) -> None:
+    def __init__(self, kind: str, case: str, device: str = "cpu") -> None:
         python = VENV / "bin" / "python" if kind == "sb3" else Path(sys.executable)
         site = next((VENV / "lib").glob("python*/site-packages"), None)
-        command = [str(python), str(ROOT / "benchmarks" / "engine_worker.py"), kind, case]
+        command = [str(python), str(ROOT / "benchmarks" / "engine_worker.py"), kind, case, "--device", device]
         command += ["--site", str(site)] if site and kind != "sb3" else []
         environment = {
             **os.environ,
@@ -91,9 +93,9 @@ def make_venv() -> None:
     subprocess.run([str(VENV / "bin" / "python"), "-m", "pip", "install", "-q", *PEERS], check=True)
 
 
-def measure(case: str, rounds: int, kinds: list[str], shorten: float) -> dict[str, list[float]]:
+def measure(case: str, rounds: int, kinds: list[str], shorten: float, device: str = "cpu") -> dict[str, list[float]]:
     """Steps per second of each contender in each round."""
-    contenders = {kind: Contender(kind, case) for kind in kinds}
+    contenders = {kind: Contender(kind, case, device) for kind in kinds}
     rates: dict[str, list[float]] = {kind: [] for kind in kinds}
     try:
         for _ in range(rounds):
@@ -121,30 +123,32 @@ def summary(case: str, rates: dict[str, list[float]]) -> dict[str, Any]:
     return {"steps_per_s": {k: statistics.median(v) for k, v in rates.items()}, "ratios": ratios, "rounds": rates}
 
 
+def head(kinds: list[str]) -> str:
+    """The table's first lines."""
+    names = [KINDS[kind] for kind in kinds] + [f"ours / {KINDS[kind]}" for kind in kinds if kind != "ours"]
+    return f"| env steps/s, one process, one torch thread | {' | '.join(names)} |\n|---" + "|---" * len(names) + "|"
+
+
 def row(case: str, result: dict[str, Any]) -> str:
     """One line of the table."""
-    speeds = " | ".join(f"{result['steps_per_s'].get(kind, float('nan')):,.0f}" for kind in KINDS)
-    cells = []
-    for kind in ("sb3", "rllib"):
-        ratio = result["ratios"].get(kind)
-        if ratio is None:
-            cells.append("")
-            continue
+    cells = [f"{speed:,.0f}" for speed in result["steps_per_s"].values()]
+    for ratio in result["ratios"].values():
         bar = f" (>= {ratio['bar']})" if ratio["bar"] else ""
         cells.append(f"**{ratio['median']:.2f}** [{ratio['low']:.2f}, {ratio['high']:.2f}]{bar}")
-    return f"| {CASES[case][0]} | {speeds} | {' | '.join(cells)} |"
+    return f"| {CASES[case][0]} | {' | '.join(cells)} |"
 
 
 def speed(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the cases and print the table."""
-    make_venv()
+    kinds = ["ours", *(kind for kind in arguments.kinds.split(",") if kind != "ours")]
+    if "sb3" in kinds:
+        make_venv()
     rounds, shorten = (3, 0.5) if arguments.quick else (9, 1.0)
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    print("| env steps/s, one process, one torch thread | ours | stock RLlib | SB3 | ours / SB3 | ours / stock |")
-    print("|---|---|---|---|---|---|")
+    print(head(kinds))
     results = {}
     for case in arguments.cases.split(","):
-        results[case] = summary(case, measure(case, rounds, list(KINDS), shorten))
+        results[case] = summary(case, measure(case, rounds, kinds, shorten))
         print(row(case, results[case]), flush=True)
     return results
 
@@ -154,6 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="three short rounds")
     parser.add_argument("--cases", default=",".join(CASES), help="comma-separated")
+    parser.add_argument("--kinds", default="ours,rllib,sb3", help=f"comma-separated, of {', '.join(KINDS)}")
     parser.add_argument("--json", type=Path, default=ROOT / "outputs" / "benchmarks" / "engine.json")
     parser.add_argument("--learning", action="store_true", help="compare final returns instead of speed")
     parser.add_argument("--seeds", type=int, default=10)

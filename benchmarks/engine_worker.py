@@ -29,7 +29,7 @@ def relu_nets(width: int) -> dict[str, Any]:
     return {"fcnet_hiddens": [width, width], "fcnet_activation": "relu", "head_fcnet_hiddens": []}
 
 
-def rllib_config(case: str) -> Any:
+def rllib_config(case: str, device: str) -> Any:
     """The case as an RLlib config, for ours and for stock RLlib."""
     from ray.rllib.algorithms.dqn import DQNConfig
     from ray.rllib.algorithms.ppo import PPOConfig
@@ -65,19 +65,21 @@ def rllib_config(case: str) -> Any:
         config.env_runners(rollout_fragment_length=1).reporting(min_time_s_per_iteration=0)
         config.reporting(min_sample_timesteps_per_iteration=20)
     config.environment(env).env_runners(num_env_runners=0, num_envs_per_env_runner=envs)
-    return config.learners(num_learners=0).debugging(seed=0)
+    return config.learners(num_learners=0, num_gpus_per_learner=int(device == "cuda")).debugging(seed=0)
 
 
-def rllib_round(kind: str, case: str) -> Callable[[float], tuple[int, float]]:
+def rllib_round(kind: str, case: str, device: str) -> Callable[[float], tuple[int, float]]:
     """A function that trains for some seconds and returns steps and seconds."""
     logging.disable(logging.WARNING)
     from rltune.engine import build
 
-    config = rllib_config(case)
+    config = rllib_config(case, device)
+    if kind == "compiled":
+        config.framework(torch_compile_learner=True)
     if kind == "rllib" and not case.startswith("ppo"):
         # Stock RLlib spends about 0.1 s a step here: keep its iterations short enough to be timed.
         config.reporting(min_sample_timesteps_per_iteration=50)
-    algorithm = build(config, "fast" if kind == "ours" else "rllib")
+    algorithm = build(config, "rllib" if kind == "rllib" else "fast")
     done = 0
 
     def train() -> int:
@@ -98,7 +100,7 @@ def rllib_round(kind: str, case: str) -> Callable[[float], tuple[int, float]]:
     return run
 
 
-def sb3_round(case: str) -> Callable[[float], tuple[int, float]]:
+def sb3_round(case: str, device: str) -> Callable[[float], tuple[int, float]]:
     """The same with Stable-Baselines3, at equal settings."""
     import gymnasium as gym
     from stable_baselines3 import DQN, PPO, SAC
@@ -112,18 +114,21 @@ def sb3_round(case: str) -> Callable[[float], tuple[int, float]]:
         if case.endswith("norm"):
             vec = VecNormalize(vec, norm_reward=False)
         nets = {"net_arch": {"pi": [64, 64], "vf": [64, 64]}, "activation_fn": nn.Tanh}
-        model: Any = PPO("MlpPolicy", vec, n_steps=2048 // envs, batch_size=256, n_epochs=10, policy_kwargs=nets)
+        model: Any = PPO(
+            "MlpPolicy", vec, n_steps=2048 // envs, batch_size=256, n_epochs=10, policy_kwargs=nets, device=device
+        )
         chunk = 2048
     elif case == "dqn_cartpole":
         model = DQN(
             "MlpPolicy", gym.make("CartPole-v1"), batch_size=64, train_freq=4, gradient_steps=1, buffer_size=50_000,
             learning_starts=1000, target_update_interval=500, policy_kwargs={"net_arch": [64, 64]}, learning_rate=1e-3,
+            device=device,
         )  # fmt: skip
         chunk = 1000
     else:
         model = SAC(
             "MlpPolicy", gym.make("Pendulum-v1"), batch_size=256, train_freq=1, gradient_steps=1, buffer_size=50_000,
-            learning_starts=300, policy_kwargs={"net_arch": [256, 256]},
+            learning_starts=300, policy_kwargs={"net_arch": [256, 256]}, device=device,
         )  # fmt: skip
         chunk = 20
 
@@ -150,8 +155,9 @@ def sb3_round(case: str) -> Callable[[float], tuple[int, float]]:
 def main() -> None:
     """Build the contender, then one round per line on stdin (the seconds)."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("kind", choices=["ours", "rllib", "sb3"])
+    parser.add_argument("kind", choices=["ours", "rllib", "sb3", "compiled"], help="compiled: ours with torch.compile")
     parser.add_argument("case")
+    parser.add_argument("--device", default="cpu", help="of the learner: cpu or cuda")
     parser.add_argument("--site", help="another environment's packages, for MuJoCo")
     arguments = parser.parse_args()
     if arguments.site:
@@ -159,8 +165,8 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    kind, case = arguments.kind, arguments.case
-    run = sb3_round(case) if kind == "sb3" else rllib_round(kind, case)
+    kind, case, device = arguments.kind, arguments.case, arguments.device
+    run = sb3_round(case, device) if kind == "sb3" else rllib_round(kind, case, device)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         steps, seconds = run(float(line))

@@ -1,6 +1,7 @@
-"""Everything side by side: ``make bench``, or ``python -m benchmarks.run [--quick] [--only engine,sweep,driver]``.
+"""Everything side by side: ``make bench``, or ``python -m benchmarks.run [--quick] [--only engine,sweep,driver,gpu]``.
 
-Runs engine.py, sweep.py and driver.py one after another, prints their tables and writes benchmarks/results/<date>.json.
+Runs engine.py, sweep.py, driver.py and gpu.py one after another, prints their tables and writes them into
+benchmarks/results/<date>.json.
 The peers are installed into an environment of their own (see engine.py) on the first run.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-PARTS = ("engine", "sweep", "driver")
+PARTS = ("engine", "sweep", "driver", "gpu")
 
 
 def run(part: str, quick: bool) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
 from rltune.engine.off_policy import OffPolicy, TargetNetworks, TransitionRunner
-from rltune.engine.parameters import FlatParameters, clip, flat_optimizer
+from rltune.engine.parameters import FlatParameters, clip, compiled, flat_optimizer
 from rltune.engine.q_network import action_values
 from rltune.engine.transitions import RowLayout
 
@@ -64,7 +64,7 @@ class DQNUpdate:
         self.target = action_values(module, None, target=True)
         self.lr = float(optimizer.param_groups[0]["lr"])
         self._last: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None
-        self._step = torch.compile(self._gradient_step) if config.torch_compile_learner else self._gradient_step
+        self._step = compiled(self._gradient_step, [self.optimizer], config)
 
     def step(self, batch: Array, weights: Array) -> Tensor:
         """Update on ``batch`` with importance ``weights``; absolute temporal-difference errors [rows]."""

@@ -7,11 +7,13 @@ The module's and RLlib's optimizer's tensors become views into the flat ones: st
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+
+Step = TypeVar("Step", bound=Callable[..., Any])
 
 ALIGN = 16
 """Floats; each tensor starts on a cache line, which the matrix products like."""
@@ -169,3 +171,21 @@ class FlatRMSprop:
 def flat_optimizer(flat: FlatParameters, optimizer: torch.optim.Optimizer) -> FlatAdam | FlatRMSprop:
     """The flat counterpart of RLlib's optimizer."""
     return (FlatRMSprop if isinstance(optimizer, torch.optim.RMSprop) else FlatAdam)(flat, optimizer)
+
+
+def compiled(step: Step, optimizers: Sequence[Any], config: Any) -> Step:
+    """A gradient step as RLlib's ``torch_compile_learner`` asks for it.
+
+    Args:
+        step: The gradient step.
+        optimizers: The flat ones that it calls. Their fused updates stay outside of the graph: Dynamo cannot trace
+            them (torch 2.13).
+        config: RLlib's, with backend and mode.
+    """
+    if not config.torch_compile_learner:
+        return step
+    untraced: Any = torch.compiler.disable
+    for optimizer in optimizers:
+        optimizer.step = untraced(optimizer.step)
+    backend, mode = config.torch_compile_learner_dynamo_backend, config.torch_compile_learner_dynamo_mode
+    return cast(Step, torch.compile(step, backend=backend, mode=mode))

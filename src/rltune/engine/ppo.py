@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rltune.engine.base import FastAlgorithm
 from rltune.engine.networks import actor_critic
-from rltune.engine.parameters import FlatParameters, clip, flat_optimizer
+from rltune.engine.parameters import FlatParameters, clip, compiled, flat_optimizer
 from rltune.engine.ppo_gradient import (
     PPOBatch,
     PPOCoefficients,
@@ -54,7 +54,7 @@ class PPOUpdate:
             self.generator.seed()
         self._outputs: tuple[Tensor, Tensor] = (self.flat.data, self.flat.data)
         self._policy_gradient = categorical_gradient if self.discrete else gaussian_gradient
-        self._step = torch.compile(self._minibatch) if config.torch_compile_learner else self._minibatch
+        self._step = compiled(self._minibatch, [self.optimizer], config)
 
     @property
     def kl_coeff(self) -> float:

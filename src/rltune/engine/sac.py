@@ -21,7 +21,7 @@ from rltune.engine.critics import critic, plain_critics
 from rltune.engine.errors import UnsupportedError
 from rltune.engine.networks import NUMPY_FLOPS, Stack, network_of, parse
 from rltune.engine.off_policy import OffPolicy, TargetNetworks, TransitionRunner
-from rltune.engine.parameters import FlatAdam, FlatParameters, clip
+from rltune.engine.parameters import FlatAdam, FlatParameters, clip, compiled
 from rltune.engine.transitions import RowLayout
 
 __all__ = ["FastSAC", "SACUpdate", "plain_critics"]
@@ -110,7 +110,7 @@ class SACUpdate:
         self._generator.manual_seed(config.seed if config.seed is not None else torch.seed())
         self._read_rates()
         self._last: dict[str, Tensor] | None = None
-        self._step = torch.compile(self._gradient_step) if config.torch_compile_learner else self._gradient_step
+        self._step = compiled(self._gradient_step, list(self.optimizers.values()), config)
 
     def _critic(self, module: Any, name: str, flat: FlatParameters | None) -> Any:
         """A critic; a target's parameters first move into a flat tensor of their own (see ``targets``)."""
