@@ -152,7 +152,7 @@ def full_disk(folder: Path) -> dict[str, Any]:
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", place], capture_output=True).returncode:
         return {"skipped": "only root may mount a small file system"}
     try:
-        words = [f"name={NAME}", "budget.trials=8", "algo.training.ballast=1000000", "+space.seconds=0.02"]
+        words = [f"name={NAME}", "budget.trials=8", "+space.ballast=1000000", "+space.seconds=0.02"]
         code = start(folder, "soak_sweep.py", "run", *words).wait(PATIENCE_S)
         said = "no room is left on the disk" in (folder / "output.txt").read_text()
         before = _whole(place / NAME)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from ray.exceptions import RayTaskError
+from types import SimpleNamespace
 
-from rltune import deaths
+import pytest
+from ray.air.execution._internal.actor_manager import RayActorManager
+from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayTaskError
+
+from rltune import cluster, deaths
 from rltune.trial import _describe
 
 DIED = """Traceback (most recent call last):
@@ -37,3 +41,22 @@ def test_without_its_log_an_env_runners_death_is_told_as_ray_tells_it(tmp_path, 
 def test_what_ray_wraps_is_told_as_it_was_raised():
     wrapped = RayTaskError("learn", "Traceback ...", ValueError("a network of size 0")).as_instanceof_cause()
     assert _describe(wrapped)["failed"] == "ValueError: a network of size 0"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OutOfMemoryError("1 worker(s) were killed due to the node running low on memory."), "out of memory"),
+        (NodeDiedError("its machine is gone"), "NodeDiedError: its machine is gone"),
+    ],
+)
+def test_a_process_that_ray_ended_costs_its_trial_and_not_the_sweep(error, reason, tmp_path, monkeypatch):
+    monkeypatch.setattr("rltune.cluster.logs", lambda: None)
+    told = []
+    actor = SimpleNamespace(actor_id=1, _on_error=lambda _, exception: told.append(exception))
+    manager = SimpleNamespace(_failed_actor_ids=set(), _cleanup_actor=lambda tracked_actor: None)
+    task = SimpleNamespace(_tracked_actor=actor, _on_error=None)
+    with cluster.lost_processes():
+        RayActorManager._actor_task_failed(manager, task, error)
+    assert isinstance(told[0], RayActorError)
+    assert deaths.of_process(tmp_path, "trials/0", str(told[0]), None).reason == f"worker died: {reason}"

@@ -179,6 +179,29 @@ def warm_actors(cluster: ClusterConfig, share: Share) -> Iterator[None]:
         tune_controller.PlacementGroupResourceManager, tune_controller._ActorClassCache = plain
 
 
+@contextmanager
+def lost_processes() -> Iterator[None]:
+    """Let a process that Ray ended for want of memory, or that its machine took along, cost its trial alone.
+
+    Tune knows two kinds of errors and raises at any other (2.60), which would end the whole sweep.
+    """
+    from ray.air.execution._internal.actor_manager import RayActorManager
+    from ray.exceptions import RayActorError, RayError, RayTaskError
+
+    plain = RayActorManager._actor_task_failed
+
+    def failed(manager: Any, task: Any, error: Exception) -> None:
+        if isinstance(error, RayError) and not isinstance(error, RayActorError | RayTaskError):
+            error = RayActorError(error_msg=f"{type(error).__name__}: {error}")
+        plain(manager, task, error)
+
+    RayActorManager._actor_task_failed = failed
+    try:
+        yield
+    finally:
+        RayActorManager._actor_task_failed = plain
+
+
 class _PlainActors:
     """Tune's cache of actor classes, without environment variables."""
 

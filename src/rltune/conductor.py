@@ -197,7 +197,7 @@ class Conductor:
             ),
         )
         try:
-            with cluster.warm_actors(self.config.cluster, self.share):
+            with cluster.warm_actors(self.config.cluster, self.share), cluster.lost_processes():
                 tuner.fit()
         except KeyboardInterrupt:
             self.control.request("interrupted at once", 2)
