@@ -190,6 +190,13 @@ def test_what_no_team_can_be_made_of_is_said_before_any_trial(settings, what, fi
     assert refused.value.allowed
 
 
-def test_an_algorithm_for_one_agent_is_refused(request_of):
-    with pytest.raises(ConfigError, match="algo=dqn is for one agent"):
-        plan.preflight(plan.make(request_of("algo=dqn", "env=simple_spread")))
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [
+        ("algo=dqn", "algo=dqn is for one agent"),
+        ("++algo.rl_module.model_config.use_lstm=true", "is for one agent"),
+    ],
+)
+def test_what_trains_one_agent_alone_is_refused(override, what, request_of):
+    with pytest.raises(ConfigError, match=what):
+        plan.preflight(plan.make(request_of(override, "env=simple_spread")))

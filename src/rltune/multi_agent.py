@@ -87,6 +87,12 @@ def configure(config: Any, spec: Any, algo: str) -> None:
         raise ConfigError(
             f"algo={algo} is for one agent, and env.policies asks for several", "ppo, a2c, appo or impala", "algo=ppo"
         )
+    if config.model_config.get("use_lstm"):
+        raise ConfigError(
+            "algo.rl_module.model_config.use_lstm=true is for one agent, and env.policies asks for several",
+            "networks without memory",
+            "algo.rl_module.model_config.use_lstm=false",
+        )
     from ray.rllib.policy.policy import PolicySpec
 
     env = agents.make(spec)
