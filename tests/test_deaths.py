@@ -57,6 +57,6 @@ def test_a_process_that_ray_ended_costs_its_trial_and_not_the_sweep(error, reaso
     manager = SimpleNamespace(_failed_actor_ids=set(), _cleanup_actor=lambda tracked_actor: None)
     task = SimpleNamespace(_tracked_actor=actor, _on_error=None)
     with cluster.lost_processes():
-        RayActorManager._actor_task_failed(manager, task, error)
+        RayActorManager._actor_task_failed(manager, tracked_actor_task=task, exception=error)  # as Ray calls it
     assert isinstance(told[0], RayActorError)
     assert deaths.of_process(tmp_path, "trials/0", str(told[0]), None).reason == f"worker died: {reason}"

@@ -190,10 +190,10 @@ def lost_processes() -> Iterator[None]:
 
     plain = RayActorManager._actor_task_failed
 
-    def failed(manager: Any, task: Any, error: Exception) -> None:
-        if isinstance(error, RayError) and not isinstance(error, RayActorError | RayTaskError):
-            error = RayActorError(error_msg=f"{type(error).__name__}: {error}")
-        plain(manager, task, error)
+    def failed(manager: Any, tracked_actor_task: Any, exception: Exception) -> None:
+        if isinstance(exception, RayError) and not isinstance(exception, RayActorError | RayTaskError):
+            exception = RayActorError(error_msg=f"{type(exception).__name__}: {exception}")
+        plain(manager, tracked_actor_task=tracked_actor_task, exception=exception)
 
     RayActorManager._actor_task_failed = failed
     try:
