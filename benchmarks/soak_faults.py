@@ -27,7 +27,7 @@ REASONS = {
     "nan_loss": "non-finite numbers: total_loss=nan",
     "nan_return": "non-finite numbers: return_mean=nan",
     "hang": "no progress for 3 s",
-    "die": "worker died",
+    "die": "worker died: Worker unexpectedly exits",
     "stall": "no environment step in 50 iterations",
     "memory": "MemoryError: no room for the replay buffer",
 }

@@ -60,3 +60,16 @@ def test_a_process_that_ray_ended_costs_its_trial_and_not_the_sweep(error, reaso
         RayActorManager._actor_task_failed(manager, tracked_actor_task=task, exception=error)  # as Ray calls it
     assert isinstance(told[0], RayActorError)
     assert deaths.of_process(tmp_path, "trials/0", str(told[0]), None).reason == f"worker died: {reason}"
+
+
+def test_the_last_of_a_trials_errors_is_the_one_that_counts(tmp_path):
+    (tmp_path / "error.txt").write_text("Failure # 1 (occurred at noon)\nfirst\nFailure # 2 (occurred later)\nsecond\n")
+    assert deaths.last_words(str(tmp_path / "error.txt")) == "second\n"
+    assert deaths.last_words(str(tmp_path / "none.txt")) == deaths.last_words(None) == ""
+
+
+def test_a_death_that_ray_only_guesses_about_is_not_called_out_of_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("rltune.cluster.logs", lambda: None)
+    guess = "Worker exit detail: End of file. Some common causes include: (1) the process was killed by the OOM killer"
+    death = deaths.of_process(tmp_path, "trials/0", f"The actor died unexpectedly.\n\tpid: 1\n{guess}\n", None)
+    assert death.reason.startswith("worker died: End of file. Some common causes include: (1) the process was killed")

@@ -131,7 +131,8 @@ def test_a_worker_that_dies_is_tried_again_and_then_fails_alone(
     states = {entry.params["fault"]: entry.state for entry in ledger(outcome)}
     assert states == {None: "COMPLETE", "die": "FAIL"}
     died = next(entry for entry in ledger(outcome) if entry.state == "FAIL")
-    assert "died" in died.attributes["stop_reason"]
+    assert died.attributes["stop_reason"].startswith("worker died: ")
+    assert "unknown" not in died.attributes["stop_reason"]
     log = outcome.folder / died.attributes["log"]
     assert died.attributes["stop_reason"] in log.read_text()
     assert "the fault told it to" in log.read_text(), "what the process itself wrote last is kept"

@@ -17,7 +17,7 @@ FAILURE_FILE = "failure.txt"  # in the trial's folder
 MAX_TRACE = 4000  # characters kept in the ledger and in MLflow
 MAX_LOG = 20_000
 RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception)\b")  # as a traceback's last line begins
-MEMORY_WORDS = ("OutOfMemory", "low on memory", "OOM")
+MEMORY_WORDS = ("OutOfMemory", "low on memory")  # not OOM, which is among the causes that Ray guesses of any death
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ def of_process(sweep: Path, place: str, error: str, pid: int | None) -> Death:
         trace = stack.read_text()
         return _kept(sweep, place, f"{trace.splitlines()[0]}; see {stack}", trace, written)
     error = error.strip() or "unknown"
-    line = next((line for line in error.splitlines() if "Error" in line), error.splitlines()[0]).strip()
+    detail = re.search(r"Worker exit detail: (.+)", error)
+    line = detail[1] if detail else next((line for line in error.splitlines() if "Error" in line), error)
+    line = line.strip().splitlines()[0]
     short = "out of memory" if any(word in error for word in MEMORY_WORDS) else line
     return _kept(sweep, place, f"worker died: {short[:300]}", error, written)
 
@@ -64,6 +66,14 @@ def in_its_words(reason: str, trace: str) -> str:
     """The reason, or what an env runner of the trial's had raised: RLlib ends its process at any exception (2.60)."""
     raised = [line for line in _of_runner(reason, trace).splitlines() if RAISED.match(line)]
     return f"env runner died: {raised[-1].strip()[:300]}" if raised else reason
+
+
+def last_words(file: str | None) -> str:
+    """The newest entry of Tune's file of a trial's errors: ``get_error`` would look where it is copied later (2.60)."""
+    try:
+        return Path(file or "").read_text().rpartition("Failure # ")[2].partition("\n")[2]
+    except OSError:
+        return ""
 
 
 def _of_runner(reason: str, trace: str) -> str:

@@ -252,7 +252,7 @@ class Recorder(Callback):
         self.control.live.discard(self._place(number))
         last = trial.last_result or {}
         death = deaths.of_process(
-            self.folder, self._place(number), str(trial.get_error() or ""), last.get("worker_pid")
+            self.folder, self._place(number), deaths.last_words(trial.error_file), last.get("worker_pid")
         )
         self._end_failed(number, death, last)
         _forget(trial)
