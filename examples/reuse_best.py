@@ -17,6 +17,7 @@ def main(uri: str = "models:/cartpole-ppo@champion") -> None:
     policy = rltune.load_policy(uri)
     env = policy.env()  # render_mode="human" shows it in a window
     observation, _ = env.reset(seed=0)
+    policy.reset()  # a recurrent policy forgets the episode before; others have nothing to forget
     episode_return, steps, ended = 0.0, 0, False
     while not ended:
         action = policy.act(observation)  # also takes a batch; deterministic=False samples as training does

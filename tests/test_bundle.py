@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
+import mlflow
 import numpy as np
 import pytest
 import torch
+import tree
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
@@ -19,9 +21,19 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rltune import bundle, checkpoint
+from rltune.policy import model_arguments
 
 NUM_OBSERVATIONS = 1000
 SMALL = {"fcnet_hiddens": [32, 32]}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads that wait for each other take many times the CPU on busy cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def runner_of(config: Any, env: str, **model: Any) -> SingleAgentEnvRunner:
@@ -81,6 +93,119 @@ def test_a_bundle_acts_as_rllib_does_without_exploration(name, tmp_path):
     np.testing.assert_allclose(policy.act(observations), theirs, atol=1e-6)
     one_by_one = np.stack([policy.act(obs) for obs in observations])
     np.testing.assert_allclose(one_by_one, theirs, atol=1e-6)
+
+
+RECURRENT = {
+    "ppo, categorical": (PPOConfig, "CartPole-v1", {}),
+    "ppo, shared layers, gaussian": (PPOConfig, "Pendulum-v1", {"vf_share_layers": True, "fcnet_activation": "relu"}),
+    "dqn, dueling": (DQNConfig, "CartPole-v1", {}),
+}
+
+
+def recurrent_runner(kind: Any, env: str, **model: Any) -> SingleAgentEnvRunner:
+    """As runner_of, with an LSTM whose memory decides what it does: untrained ones hardly look at theirs."""
+    torch.manual_seed(0)
+    runner = runner_of(kind(), env, use_lstm=True, lstm_cell_size=8, **model)
+    with torch.no_grad():
+        for name, weights in runner.module.named_parameters():
+            if "lstm.weight" in name:
+                weights *= 6
+            elif name.startswith(("pi.", "af.")) and name.endswith("bias"):
+                weights *= 0
+    return runner
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_recurrent_bundle_acts_as_rllibs_module_over_sequences(name, tmp_path):
+    kind, env, model = RECURRENT[name]
+    runner = recurrent_runner(kind, env, **model)
+    bundle.write(runner.module, tmp_path, info={})
+    policy, space = bundle.load(tmp_path), runner.env.single_action_space
+    steps = some_observations(runner.env.single_observation_space).reshape(20, NUM_OBSERVATIONS // 20, -1)
+    repeated = {"obs": None, "state_in": runner.module.get_initial_state()}
+    repeated["state_in"] = tree.map_structure(lambda part: torch.stack([part] * steps.shape[1]), repeated["state_in"])
+    forgetful, differences = [], []
+    policy.reset()
+    for obs in steps:
+        with torch.no_grad():
+            out = runner.module.forward_inference({**repeated, "obs": torch.from_numpy(obs)[:, None]})
+        repeated["state_in"] = out["state_out"]
+        if "actions" in out:
+            theirs = out["actions"][:, 0].numpy()
+        elif hasattr(space, "n"):
+            theirs = out["action_dist_inputs"][:, 0].argmax(-1).numpy()
+        else:
+            theirs = np.clip(space.high * out["action_dist_inputs"][:, 0, :1].numpy(), space.low, space.high)
+        differences.append(np.abs(policy.act(obs) - theirs).max())
+        forgetful.append(np.abs(policy.predict(obs)[0] - theirs).max())
+    assert max(differences) <= (0 if hasattr(space, "n") else 1e-6)
+    assert max(forgetful) > 1e-2, "its memory matters"
+
+
+def test_a_recurrent_policy_repeats_the_episodes_of_rllibs_own_env_runner(tmp_path):
+    runner = recurrent_runner(PPOConfig, "CartPole-v1")
+    episodes = runner.sample(num_timesteps=40, explore=False, random_actions=False)
+    bundle.write(runner.module, tmp_path, info={})
+    policy = bundle.load(tmp_path)
+    assert policy.memory_size == 16
+    for episode in episodes:
+        policy.reset()
+        rows = episode.get_observations()[: len(episode)]
+        assert [policy.act(obs) for obs in rows] == list(episode.get_actions())
+
+
+@pytest.fixture(scope="module")
+def recurrent(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recurrent")
+    bundle.write(recurrent_runner(PPOConfig, "CartPole-v1").module, folder, info={})
+    return SimpleNamespace(folder=folder, policy=bundle.load(folder))
+
+
+def test_predict_leaves_a_recurrent_policys_memory_to_the_caller(recurrent):
+    policy = recurrent.policy
+    steps, state, started = some_observations(policy.observation_space)[:60].reshape(20, 3, 4), None, None
+    together = []
+    for place, obs in enumerate(steps):
+        if place == 10:
+            started = [False, True, False]  # another episode begins in the middle place
+        actions, state = policy.predict(obs, state, started)
+        assert state.shape == (3, policy.memory_size)
+        together.append(actions)
+        started = None
+    for place in range(3):
+        policy.reset()
+        alone = []
+        for number, obs in enumerate(steps[:, place]):
+            if number == 10 and place == 1:
+                policy.reset()
+            alone.append(policy.act(obs))
+        assert alone == [actions[place] for actions in together]
+
+
+def test_a_recurrent_policy_refuses_the_memory_of_other_episodes(recurrent):
+    policy = recurrent.policy
+    policy.reset()
+    policy.act(np.zeros((3, 4)))
+    with pytest.raises(ValueError, match="2 observations"):
+        policy.act(np.zeros((2, 4)))
+    policy.reset()
+    assert policy.act(np.zeros((2, 4))).shape == (2,)
+    with pytest.raises(ValueError, match=r"\(1, 16\) is wanted"):
+        policy.predict(np.zeros(4), np.zeros((1, 3)))
+
+
+def test_a_recurrent_policy_as_a_pyfunc_takes_its_state_and_gives_the_next(recurrent, tmp_path):
+    mlflow.pyfunc.save_model(tmp_path / "model", **model_arguments(recurrent.folder))
+    model = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    assert [one.name for one in model.metadata.signature.outputs] == ["actions", "state"]
+    mine, given = None, {}
+    for place, obs in enumerate(some_observations(recurrent.policy.observation_space)[:60].reshape(20, 3, 4)):
+        start = np.array([place == 10, False, False])
+        wanted, mine = recurrent.policy.predict(obs, mine, start)
+        out = model.predict({"obs": obs, "episode_start": start, **given})
+        given = {"state": out["state"]}
+        np.testing.assert_array_equal(out["actions"], wanted)
+    np.testing.assert_allclose(out["state"], mine, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [SACConfig, TQCConfig])
@@ -253,8 +378,9 @@ def test_a_bundle_is_small_and_quick_to_write_and_to_use(cartpole, tmp_path):
 
 
 def test_a_network_that_cannot_be_expressed_names_its_layer(tmp_path):
-    runner = runner_of(PPOConfig(), "CartPole-v1", use_lstm=True)
-    with pytest.raises(ValueError, match="LSTM"):
+    runner = runner_of(PPOConfig(), "CartPole-v1")
+    runner.module.pi.net.mlp.append(torch.nn.Dropout())
+    with pytest.raises(ValueError, match="Dropout"):
         bundle.write(runner.module, tmp_path / "a", info={})
     assert not (tmp_path / "a").exists()
 

@@ -6,6 +6,7 @@ import math
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
@@ -62,8 +63,8 @@ def data(tmp_path_factory):
             self.draw = env.action_space.sample
             return env
 
-        def act(self, *_):
-            return self.draw()
+        def predict(self, *_, **__):
+            return np.asarray(self.draw()), None
 
     folder = tmp_path_factory.mktemp("data")
     for env_id in ("CartPole-v1", "Pendulum-v1"):
@@ -195,7 +196,6 @@ def test_an_algorithm_of_ones_own_is_taken_from_its_package(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("kind", ["fast", "rllib"])
 def test_a_policy_of_normalised_observations_acts_as_in_its_trial(kind, tmp_path: Path, request_of, ray_cluster):
-    import numpy as np
     import torch
 
     for env, tolerance in (("cartpole", 0.0), ("pendulum", 1e-6)):

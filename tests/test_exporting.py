@@ -36,6 +36,21 @@ def policy_of(name: str, folder: Path) -> Any:
     return bundle.load(folder)
 
 
+def test_a_recurrent_policy_takes_its_state_as_input_and_gives_the_next(tmp_path: Path) -> None:
+    runner = runner_of(PPOConfig(), "Pendulum-v1", use_lstm=True, lstm_cell_size=8)
+    bundle.write(runner.module, tmp_path, info={})
+    policy, path = bundle.load(tmp_path), tmp_path / "policy.onnx"
+    assert export_policy(policy, path).num_checked == 1000
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    mine, state = None, np.zeros((3, policy.memory_size), np.float32)
+    for seen in np.random.default_rng(5).normal(size=(50, 3, 3)).astype(np.float32):
+        wanted, mine = policy.predict(seen, mine)
+        actions, state = session.run(["actions", "next_state"], {"observations": seen, "state": state})
+        np.testing.assert_allclose(actions, wanted, atol=1e-5)
+    np.testing.assert_allclose(state, mine, atol=1e-5)
+    assert np.abs(state).max() > 1e-2
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_onnx_acts_as_the_policy_with_normaliser_and_scaling_inside(name: str, tmp_path: Path) -> None:
     policy = policy_of(name, tmp_path)

@@ -132,6 +132,9 @@ def _network(module: Any) -> _ENTRY:
         raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are {known}")
     layers: dict[str, Any] = {}
     weights: dict[str, np.ndarray] = {}
+    encoder = parts["encoder"]
+    if type(encoder).__name__ == "TorchLSTMEncoder":
+        parts |= {"encoder": encoder.tokenizer, "memory": encoder.lstm}
     for part, container in parts.items():
         flat = _flatten(container)
         if any(isinstance(layer, Permute) for layer in flat):
@@ -178,7 +181,7 @@ def _q_head(module: Any) -> dict[str, Any]:
 def _flatten(container: Any) -> list[Any]:
     """The plain layers of one of RLlib's network parts, in order."""
     name = type(container).__name__
-    if name in LAYERS:
+    if name in LAYERS or _one_cell(container):
         return [container]
     if isinstance(container, nn.Sequential):
         return [layer for child in container for layer in _flatten(child)]
@@ -189,14 +192,19 @@ def _flatten(container: Any) -> list[Any]:
     raise ValueError(f"a bundle cannot express the layer {name}: known are {', '.join(sorted(LAYERS))}")
 
 
+def _one_cell(layer: Any) -> bool:
+    """Whether this is an LSTM of one layer in one direction, which acts as a cell does, step by step."""
+    return isinstance(layer, nn.LSTM) and (layer.num_layers, layer.bidirectional, layer.proj_size) == (1, False, 0)
+
+
 def _layer(layer: nn.Module, prefix: str, weights: dict[str, np.ndarray]) -> dict[str, Any]:
     """One layer's entry in policy.json; its arrays go to ``weights`` under ``prefix``."""
-    name = type(layer).__name__
+    name = "LSTMCell" if isinstance(layer, nn.LSTM) else type(layer).__name__
     entry: dict[str, Any] = {"type": name} | {key: getattr(layer, key) for key in LAYERS[name]}
-    if name in ("Linear", "Conv2d"):
-        entry["bias"] = layer.bias is not None
+    if name in ("Linear", "Conv2d", "LSTMCell"):
+        entry["bias"] = bool(layer.bias) if isinstance(layer, nn.LSTM) else layer.bias is not None
     for key, value in layer.state_dict().items():
-        weights[f"{prefix}.{key}"] = value.detach().cpu().numpy()
+        weights[f"{prefix}.{key.removesuffix('_l0')}"] = value.detach().cpu().numpy()
     return entry
 
 

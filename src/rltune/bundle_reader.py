@@ -39,8 +39,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "Conv2d": ("in_channels", "out_channels", "kernel_size", "stride"),
     "ZeroPad2d": ("padding",),
     "Permute": ("dims",),
+    "LSTMCell": ("input_size", "hidden_size"),
 }
-WEIGHTED = ("Linear", "LayerNorm", "Conv2d")
+WEIGHTED = ("Linear", "LayerNorm", "Conv2d", "LSTMCell")
 
 
 class Permute(nn.Module):
@@ -60,7 +61,11 @@ class Network(nn.Module):
 
     ``forward`` maps (batch, features) to logits (batch, actions) for a categorical head, to mean and log
     standard deviation side by side (batch, 2 x action size) for the Gaussian ones, and to values
-    (batch, actions) for a Q head.
+    (batch, actions) for a Q head. One with memory (an LSTM after the encoder) does so for the first step of an episode;
+    ``step`` carries the memory on.
+
+    Attributes:
+        memory_size: Numbers that an episode's memory takes: the LSTM's output and its cell; 0 without memory.
     """
 
     def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
@@ -72,10 +77,22 @@ class Network(nn.Module):
         own = {key: torch.from_numpy(weights[key.removeprefix("parts.")]) for key in self.state_dict()}
         self.load_state_dict(own, assign=True)
         self.requires_grad_(False).eval()
+        cell: Any = self.parts["memory"][0] if "memory" in self.parts else None  # type: ignore[index]
+        self.memory_size: int = 2 * cell.hidden_size if cell else 0
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """Map observations to what the head's distribution needs; shapes as the class says."""
+        return self.step(rows, rows.new_zeros(rows.shape[0], self.memory_size))[0]
+
+    def step(self, rows: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As ``forward``, from and to a memory (batch, memory_size); zeros where an episode begins."""
         hidden = self.parts["encoder"](rows)
+        if self.memory_size:
+            hidden, cell = self.parts["memory"][0](hidden, memory.chunk(2, dim=-1))  # type: ignore[index]
+            memory = torch.cat((hidden, cell), dim=-1)
+        return self._headed(hidden), memory
+
+    def _headed(self, hidden: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.parts["head"](hidden)
         kind = self.head_spec["kind"]
         if kind == "q":
@@ -134,6 +151,7 @@ class Policy:
         self.spaces: dict[str, dict[str, Any]] = {k: spec[f"{k}_space"] for k in ("observation", "action")}
         self._spec, self._kind = spec, spec["head"]["kind"]
         self._rng = np.random.default_rng()
+        self._memory: np.ndarray | None = None
         observation, action = self.spaces["observation"], self.spaces["action"]
         self._shape: tuple[int, ...] = tuple(observation.get("shape", ()))
         if spec.get("observation_filter"):
@@ -179,8 +197,20 @@ class Policy:
         """Seed the policy's own generator, which draws sampled actions where ``act`` is given none."""
         self._rng = np.random.default_rng(seed)
 
+    @property
+    def memory_size(self) -> int:
+        """Numbers that a recurrent policy remembers of an episode; 0 for a policy without memory."""
+        return self.network.memory_size
+
+    def reset(self) -> None:
+        """Forget: the next ``act`` begins an episode. Needed by recurrent policies alone, harmless for others."""
+        self._memory = None
+
     def act(self, obs: Any, deterministic: bool = True, rng: np.random.Generator | int | None = None) -> Any:
         """The action for one observation, or the actions for a batch of them.
+
+        A recurrent policy goes on from the call before: one episode, or side by side as many as the batch has
+        observations, until ``reset``. ``predict`` leaves its memory to the caller.
 
         Args:
             obs: One observation, of the observation space's shape, or a batch with one more axis in front.
@@ -195,24 +225,58 @@ class Policy:
             ValueError: ``obs`` fits neither one observation nor a batch.
         """
         rows, single = self._rows(obs)
-        with torch.inference_mode():
-            out = self.network(torch.from_numpy(rows)).numpy()
-        chosen = self._best(out) if deterministic else self._sample(out, rng)
-        actions = chosen if self.spaces["action"]["type"] == "Discrete" else self._for_env(chosen)
+        actions, self._memory = self._decide(rows, self._recalled(self._memory, len(rows)), deterministic, rng)
         return actions[0] if single else actions
 
     def predict(
-        self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True
+        self,
+        obs: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        rng: np.random.Generator | int | None = None,
     ) -> tuple[np.ndarray, Any]:
         """Act with the signature of Stable-Baselines3, for evaluation code written for it.
 
         Args:
             obs: As for ``act``.
-            state: Handed back: these policies have none.
-            episode_start: Not needed without a state.
+            state: A recurrent policy's memory as the last call returned it, (batch, memory_size); None where all
+                episodes begin. Handed back by policies without memory.
+            episode_start: Which episodes begin with their observation: their memory is not used.
             deterministic: As for ``act``. Stable-Baselines3's own default is False; evaluation passes True.
+            rng: As for ``act``.
+
+        Returns:
+            The actions, and the state for the next call.
         """
-        return np.asarray(self.act(obs, deterministic)), state
+        rows, single = self._rows(obs)
+        memory = self._recalled(state if self.memory_size else None, len(rows))
+        if episode_start is not None and self.memory_size:
+            memory = np.where(np.asarray(episode_start, dtype=bool).reshape(-1, 1), np.float32(0), memory)
+        actions, memory = self._decide(rows, memory, deterministic, rng)
+        return np.asarray(actions[0] if single else actions), memory if self.memory_size else state
+
+    def _recalled(self, state: Any, num_episodes: int) -> np.ndarray:
+        """A memory (batch, memory_size), zeros for None.
+
+        Raises:
+            ValueError: It is the memory of another number of episodes, or of another policy.
+        """
+        wanted = (num_episodes, self.memory_size)
+        if state is None or not self.memory_size:
+            return np.zeros(wanted, np.float32)
+        memory = np.asarray(state, np.float32)
+        if memory.shape != wanted:
+            raise ValueError(f"a memory of shape {memory.shape} for {num_episodes} observations: {wanted} is wanted")
+        return memory
+
+    def _decide(
+        self, rows: np.ndarray, memory: np.ndarray, deterministic: bool, rng: np.random.Generator | int | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        with torch.inference_mode():
+            out, after = self.network.step(torch.from_numpy(rows), torch.from_numpy(memory))
+        chosen = self._best(out.numpy()) if deterministic else self._sample(out.numpy(), rng)
+        return chosen if self.spaces["action"]["type"] == "Discrete" else self._for_env(chosen), after.numpy()
 
     def _rows(self, obs: Any) -> tuple[np.ndarray, bool]:
         """Observations as float32 rows (batch, features), and whether ``obs`` was a single one."""

@@ -41,9 +41,10 @@ def record(policy: Any, path: Path, episodes: int, seed: int, deterministic: boo
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     rng = np.random.default_rng(seed)
     for episode in range(episodes):
-        obs, done = env.reset(seed=seed + episode)[0], False
+        obs, state, done = env.reset(seed=seed + episode)[0], None, False
         while not done:
-            action = policy.act(obs, deterministic, rng)
+            action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng)
+            action = action[()]  # a discrete one as a number, not as an array without axes
             following, reward, terminated, truncated, _ = env.step(action)
             row = (episode, np.ravel(obs), np.ravel(action), float(reward), terminated, truncated, np.ravel(following))
             for name, value in zip(COLUMNS, row, strict=True):

@@ -27,7 +27,7 @@ from rltune.errors import PolicyError, choices
 from rltune.policy import load_policy
 
 FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}  # and the packages that each needs
-NUM_CHECKED = 1000
+NUM_CHECKED, NUM_EPISODES = 1000, 25  # a policy with memory is checked over so many episodes side by side
 TOLERANCE = 1e-5  # of continuous actions; discrete ones must be equal
 HEADS = ("categorical", "q", "gaussian", "squashed_gaussian")
 
@@ -67,7 +67,9 @@ class Graph(nn.Module):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Act, as ``bundle_reader.Policy.act`` does with NumPy."""
-        out: torch.Tensor = self.network(self._rows(observations))
+        return self._actions(self.network(self._rows(observations)))
+
+    def _actions(self, out: torch.Tensor) -> torch.Tensor:
         if self.discrete:
             best: torch.Tensor = out.argmax(-1)
             return best
@@ -89,6 +91,15 @@ class Graph(nn.Module):
             rows = (rows - self.mean) / self.scale
             rows = torch.clamp(rows, -self.clip, self.clip) if self.clip else rows
         return rows.to(torch.float32)
+
+
+class RecurrentGraph(Graph):
+    """The same for a policy with memory, whose state (n, memory_size) goes in and comes out; zeros begin an episode."""
+
+    def forward(self, observations: torch.Tensor, state: torch.Tensor) -> Any:  # type: ignore[override]
+        """Act, as ``bundle_reader.Policy.predict`` does with NumPy."""
+        out, after = self.network.step(self._rows(observations), state)
+        return self._actions(out), after
 
 
 def _buffer(values: Any) -> torch.Tensor:
@@ -121,15 +132,17 @@ def export_policy(
     observations = _observations(policy)
     draft = path.with_name(f".{path.stem}-draft{'.onnx' if format == 'onnx' else '.pt2'}")
     try:
-        act = _written(policy, observations, draft, format)
-        difference = _difference(np.asarray(policy.act(observations)), act(observations), format)
+        step = _written(policy, observations, draft, format)
+        difference = _difference(
+            _played(policy, policy.predict, observations), _played(policy, step, observations), format
+        )
         draft.replace(path)
     except PolicyError:
         raise
     except Exception as error:  # torch's exporters raise whatever they like
         raise PolicyError(
             f"policy={name} cannot be exported: {type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
-            f"policies without memory, with heads {', '.join(HEADS)}, over Box or Discrete observations",
+            f"policies with heads {', '.join(HEADS)}, over Box or Discrete observations",
             "rltune.load_policy takes every policy of a sweep",
         ) from error
     finally:
@@ -149,31 +162,51 @@ def _check_format(format: str) -> None:
         )
 
 
-def _written(
-    policy: bundle_reader.Policy, observations: np.ndarray, path: Path, format: str
-) -> Callable[[np.ndarray], np.ndarray]:
+Step = Callable[[np.ndarray, Any], Any]  # observations and a state to actions and the next state
+
+
+def _played(policy: bundle_reader.Policy, step: Step, observations: np.ndarray) -> np.ndarray:
+    """The actions for all observations: at once, or of a policy with memory as the steps of some episodes."""
+    if not policy.memory_size:
+        return np.asarray(step(observations, None)[0])
+    state, actions = np.zeros((NUM_EPISODES, policy.memory_size), np.float32), []
+    for seen in observations.reshape(-1, NUM_EPISODES, *observations.shape[1:]):
+        chosen, state = step(seen, state)
+        actions.append(chosen)
+    return np.concatenate(actions)
+
+
+def _written(policy: bundle_reader.Policy, observations: np.ndarray, path: Path, format: str) -> Step:
     """Write the file, and give what it does when it is loaded again."""
     if policy._spec["head"]["kind"] not in HEADS:
         raise ValueError(f"its head is {policy._spec['head']['kind']}")
-    graph = Graph(policy).eval()
-    example = torch.from_numpy(observations[:2])
+    graph = (RecurrentGraph if policy.memory_size else Graph)(policy).eval()
+    example = [torch.from_numpy(observations[:2])]
+    inputs, outputs = ["observations"], ["actions"]
+    if policy.memory_size:
+        example.append(torch.zeros(2, policy.memory_size))
+        inputs, outputs = [*inputs, "state"], [*outputs, "next_state"]
     about = json.dumps({"info": policy.info, "spaces": policy.spaces})
     with _silence():
-        program = torch.export.export(graph, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        batch = torch.export.Dim("batch")
+        program = torch.export.export(graph, tuple(example), dynamic_shapes=tuple({0: batch} for _ in example))
         if format == "torch":
             torch.export.save(program, path, extra_files={"rltune.json": about})
             loaded = torch.export.load(path).module()
-            return lambda batch: np.asarray(loaded(torch.from_numpy(batch)).detach())
-        made: Any = torch.onnx.export(
-            program, dynamo=True, verbose=False, input_names=["observations"], output_names=["actions"]
-        )
+            return lambda *given: _stepped(loaded(*(torch.from_numpy(one) for one in given if one is not None)))
+        made: Any = torch.onnx.export(program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
         made.model.metadata_props["rltune"] = about
         made.save(str(path), external_data=False)
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    (given,) = session.get_inputs()
-    return lambda batch: np.asarray(session.run(None, {given.name: batch})[0])
+    return lambda *given: _stepped(session.run(outputs, dict(zip(inputs, given, strict=False))))
+
+
+def _stepped(out: Any) -> tuple[np.ndarray, Any]:
+    """Actions and the next state, None where the file has none."""
+    arrays = [np.asarray(one) for one in (out if isinstance(out, list | tuple) else [out])]
+    return arrays[0], arrays[1] if len(arrays) > 1 else None
 
 
 @contextlib.contextmanager

@@ -33,25 +33,22 @@ SMALL_NETWORK = 300_000  # weights; below it several torch threads cost more tha
 class Policy(bundle_reader.Policy):
     """A trained policy that knows the environment it was trained in."""
 
-    def act(self, obs: Any, deterministic: bool = True, rng: np.random.Generator | int | None = None) -> Any:
-        """The action for one observation, or the actions for a batch of them.
-
-        Args:
-            obs: One observation, of the observation space's shape, or a batch with one more axis in front.
-            deterministic: As RLlib with ``explore=False``; otherwise sampled from the policy's distribution.
-            rng: Draws sampled actions: a generator, or a seed for this call alone. None: the policy's own.
-
-        Returns:
-            What ``env.step`` takes, as NumPy; with a batch axis in front where ``obs`` has one.
-
-        Raises:
-            PolicyError: ``obs`` fits neither one observation nor a batch.
-        """
+    def _rows(self, obs: Any) -> tuple[np.ndarray, bool]:
         try:
-            return super().act(obs, deterministic, rng)
+            return super()._rows(obs)
         except ValueError as error:
             raise PolicyError(
                 str(error), "observations of policy.observation_space", "policy.env().reset() gives one"
+            ) from None
+
+    def _recalled(self, state: Any, num_episodes: int) -> np.ndarray:
+        try:
+            return super()._recalled(state, num_episodes)
+        except ValueError as error:
+            raise PolicyError(
+                f"this policy remembers its episodes: {error}",
+                "one observation of each episode, as many as in the call before",
+                "policy.reset() where episodes begin, or policy.predict(obs, state, episode_start)",
             ) from None
 
     def env(self, **kwargs: Any) -> Any:
@@ -302,11 +299,12 @@ class _Episodes:
         current = list(range(len(envs)))  # the episode of each environment
         obs = [env.reset(seed=self._seed + episode)[0] for env, episode in zip(envs, current, strict=True)]
         waiting, done = len(envs), 0
-        busy = list(range(len(envs)))
+        busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
         while busy:
-            actions = self._policy.act(np.stack([obs[i] for i in busy]), self._deterministic, self._rng)
-            still = []
-            for i, action in zip(busy, actions, strict=True):
+            seen = np.stack([obs[i] for i in busy])
+            actions, memory = self._policy.predict(seen, memory, begins, self._deterministic, self._rng)
+            begins, still = np.zeros(len(busy), dtype=bool), []
+            for place, (i, action) in enumerate(zip(busy, actions, strict=True)):
                 obs[i], reward, terminated, truncated, _ = envs[i].step(action)
                 returns[current[i]] += float(reward)
                 lengths[current[i]] += 1
@@ -317,8 +315,10 @@ class _Episodes:
                         continue
                     current[i], waiting = waiting, waiting + 1
                     obs[i] = envs[i].reset(seed=self._seed + current[i])[0]
-                still.append(i)
-            busy = still
+                    begins[place] = True
+                still.append(place)
+            memory = None if memory is None else memory[still]
+            begins, busy = begins[still], [busy[place] for place in still]
         return returns, lengths
 
 
@@ -366,14 +366,18 @@ def model_arguments(folder: str | Path, carried: Mapping[str, Any] | None = None
     space = policy.observation_space
     space.seed(0)
     example = np.stack([space.sample() for _ in range(2)])
-    actions = policy.act(example)
+    actions, memory = policy.predict(example)
+    given: Any = {"obs": example, "state": memory} if policy.memory_size else example
+    outputs = [TensorSpec(actions.dtype, (-1, *actions.shape[1:]), "actions" if policy.memory_size else None)]
+    if policy.memory_size:
+        outputs.append(TensorSpec(memory.dtype, (-1, policy.memory_size), "state"))
     here = Path(__file__).parent
     return {
         "python_model": str(here / "served.py"),
         "artifacts": {"policy": str(folder)},
         "code_paths": [str(here / "bundle_reader.py")],
-        "signature": ModelSignature(outputs=Schema([TensorSpec(actions.dtype, (-1, *actions.shape[1:]))])),
-        "input_example": example,
+        "signature": ModelSignature(outputs=Schema(outputs)),
+        "input_example": given,
         # Without the local tag of a CPU build ("+cpu"), which no package index has.
         "pip_requirements": [f"{name}=={version(name).split('+')[0]}" for name in ("mlflow", "numpy", "torch")],
         "metadata": {"rltune": {"info": policy.info, "spaces": policy.spaces, **(carried or {})}},

@@ -30,36 +30,37 @@ def _reader() -> ModuleType:
 
 
 class PolicyModel(PythonModel):
-    """Batches of observations in, actions out; deterministic."""
+    """Batches of observations in, actions out; deterministic. Nothing is remembered between two calls."""
 
     def load_context(self, context: Any) -> None:
         """Read the bundle among the model's artifacts."""
         self._policy = _reader().load(context.artifacts["policy"])
 
     # The hint names one of the types only: MLflow (3.17) warns, in red, of no hint and of Any.
-    def predict(self, context: Any, model_input: np.ndarray, params: dict[str, Any] | None = None) -> np.ndarray:
+    def predict(self, context: Any, model_input: np.ndarray, params: dict[str, Any] | None = None) -> Any:
         """Act on a batch.
 
         Args:
             context: Not needed.
             model_input: Observations (n, ...) as an array or nested lists, the same under the key ``obs``,
                 or a data frame with one row an observation and one column a feature. One observation is a
-                batch of one.
+                batch of one. For a recurrent policy also ``state`` (n, memory_size), as the last call returned it,
+                and ``episode_start`` (n): where it is true, or without a state, an episode begins.
             params: Not needed.
 
         Returns:
-            Actions (n, ...).
+            Actions (n, ...); of a recurrent policy ``actions`` and the ``state`` for the next call, by these names.
         """
-        if isinstance(model_input, dict):
-            model_input = model_input["obs"]
-        obs = np.asarray(model_input)  # a data frame becomes its values
+        given = model_input if isinstance(model_input, dict) else {"obs": model_input}
+        obs = np.asarray(given["obs"])  # a data frame becomes its values
         space = self._policy.spaces["observation"]
         shape = tuple(space.get("shape", ()))
         if obs.shape == shape:
             obs = obs[None]
         if obs.ndim == 2 and obs.shape[1] == np.prod(shape, dtype=int):
             obs = obs.reshape(-1, *shape)  # a data frame is flat, the space need not be
-        return np.asarray(self._policy.act(obs))
+        actions, state = self._policy.predict(obs, given.get("state"), given.get("episode_start"))
+        return {"actions": actions, "state": state} if self._policy.memory_size else np.asarray(actions)
 
 
 mlflow.models.set_model(PolicyModel())
