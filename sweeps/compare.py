@@ -26,7 +26,7 @@ def work(settings: DictConfig) -> int:
 
     for name in settings.sweeps:
         if not (Path(name) / "config.yaml").is_file():
-            find_sweep(name, settings.output_dir)
+            find_sweep(name, settings.output_dir, "sweeps")
     from rltune.comparison import compare_sweeps  # brings Optuna with it, which a wrong name need not wait for
 
     found = compare_sweeps(list(settings.sweeps), settings.output_dir)

@@ -45,7 +45,7 @@ REFUSED = {
     "show sweep=nope": ("sweep=nope", "", "sweeps.list"),
     "report sweep=nope": ("sweep=nope", "", "sweeps.list"),
     "export": ("policy has no value", "models:/<name>@champion", "policy=sweep:latest"),
-    "compare sweeps=[nope]": ("sweep=nope", "", "sweeps.list"),
+    "compare sweeps=[nope]": ("sweeps=nope", "", "sweeps.list"),
     "evaluate env=nope": ("env=nope", "acrobot", "sweeps.evaluate --help"),
     "evaluate": ("policy has no value", "models:/<name>@champion", "policy=sweep:latest"),
     "evaluate policy=sweep:nope": ("policy=sweep:nope", "", "sweeps.list"),
