@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # everything that it imports.
 ORDER = (
     ("errors",),
-    ("address", "bundle_reader", "bootstrap", "sweep_folder", "disk"),
+    ("address", "bundle_reader", "bootstrap", "sweep_folder", "disk", "conditions"),
     ("config", "wrappers"),
     ("agents",),
     (

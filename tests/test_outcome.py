@@ -131,7 +131,7 @@ def sweeps(tmp_path):
         os.utime(home / "config.yaml", (1e9 - age, 1e9 - age))
         study = Study(ledger.empty(home), name, create=True)
         for wanted in trials:
-            number, _ = study.ask({}, {})
+            number, _ = study.ask(lambda suggest: {}, {})
             study.note(number, params=dict(wanted.params), **dict(wanted.attributes))
             for step, objective in wanted.reports.items():
                 study.report(number, step, objective)

@@ -47,7 +47,7 @@ def test_sweeps_that_start_together_on_an_empty_database_keep_every_report(addre
         try:
             study = Study(url, f"sweep-{sweep}", create=True)
             for _ in range(2):
-                number, raw = study.ask(SPACE.distributions(), {})
+                number, raw = study.ask(SPACE.draw, {})
                 study.note(number, params=SPACE.decode(raw), seeds=[number])
                 for step in range(100, 600, 100):
                     study.report(number, step, float(step + sweep))

@@ -46,9 +46,10 @@ def sweep(
     )
     (folder / "config.yaml").write_text(to_yaml(config))
     study = Study(ledger.empty(folder), folder.name, create=True)
+    searched = FloatDistribution(1e-4, 1e-2, log=True)
     for number in range(num_trials):
         lr = 10 ** (-4 + 2 * number / max(1, num_trials - 1))
-        study.ask({"lr": FloatDistribution(1e-4, 1e-2, log=True)}, {"lr": lr})
+        study.ask(lambda suggest: {"lr": suggest("lr", searched)}, {"lr": lr})
         study.note(number, params={"lr": lr}, seeds=[number], train_s=1.0)
         whole = number >= num_trials // 2
         for env_steps in range(200, 1001 if whole else 401, 200):

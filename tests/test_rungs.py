@@ -108,7 +108,7 @@ def live_sweep(seed, study, reports_at, without_episode=0.0):
     draw, made = random.Random(seed), Rungs(1000, 0.1, 3)
     waiting, running = list(range(12)), {}
     for _ in range(12):
-        number, _ = study.ask({}, {})
+        number, _ = study.ask(lambda suggest: {}, {})
         study.note(number, params={}, seeds=[number])
     while waiting or running:
         while waiting and len(running) < 4:

@@ -156,11 +156,11 @@ def waiting(study):
 
 def half_drawn(study):
     study._study.enqueue_trial(SPACE.encode({"lr": 3e-4}))
-    study.ask({"lr": SPACE.distributions()["lr"]}, {})
+    study.ask(lambda suggest: {"lr": suggest("lr", SPACE.distributions()["lr"])}, {})
 
 
 def drawn(study):
-    study.ask(SPACE.distributions(), SPACE.encode({"lr": 3e-4}))
+    study.ask(SPACE.draw, SPACE.encode({"lr": 3e-4}))
 
 
 @pytest.mark.parametrize("killed", [waiting, half_drawn, drawn])

@@ -32,7 +32,7 @@ def study(url):
 
 
 def ask(study, **fixed):
-    number, raw = study.ask(SPACE.distributions(), SPACE.encode(fixed))
+    number, raw = study.ask(SPACE.draw, SPACE.encode(fixed))
     params = SPACE.decode(raw)
     study.note(number, params=params, seeds=[number + 100])
     return number, params

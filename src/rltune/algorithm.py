@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rltune import agents
 from rltune.environment import EnvSpec, is_plain, rllib_name
 from rltune.errors import ConfigError, choices
-from rltune.space import Space
+from rltune.space import Space, parse
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -27,6 +27,8 @@ Path = tuple[str, ...]
 META = ("name", "class")
 DEFAULT_MODULE = "default_policy"
 CONTINUOUS_ONLY = {"SACConfig", "IQLConfig"}  # and what derives from them: TQC, CQL
+# And what derives from them: TQC, CQL, BC, IQL. Ray 2.60 cannot build or feed their networks with an LSTM.
+WITHOUT_LSTM = {"SACConfig", "MARWILConfig", "DreamerV3Config"}
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,16 @@ def locate(algo: Mapping[str, Any], name: str, key: str | None = None) -> Path:
     raise ConfigError(
         f"{key}: '{name}' stands in several places", where, f"write it as space.{'.'.join(places[0][-2:])}"
     )
+
+
+def search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space:
+    """Read a ``space`` group whose conditions may name arguments of an algo file too.
+
+    Raises:
+        ConfigError: As `rltune.space.parse`.
+    """
+    alone = tuple(name for name, places in leaves(algo).items() if len(places) == 1)
+    return parse(raw, values_of(algo, alone))
 
 
 def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -264,17 +276,23 @@ def _model_config(raw: Mapping[str, Any]) -> Any:
         ) from None
 
 
-def preflight(build: Build, space: Space) -> None:
+def preflight(build: Build, space: Space) -> list[AlgorithmConfig]:
     """Build and validate the config at the ends of the space, and its network once, before the first trial.
+
+    Returns:
+        The configs at these ends.
 
     Raises:
         ConfigError: With the corner's values and RLlib's own message.
     """
     networks: dict[str, AlgorithmConfig] = {}
+    configs = []
     for corner in space.corners():
         config = configure(build, corner, seed=0)
+        configs.append(config)
         networks.setdefault(str(config.model_config), config)
         _check_processes(config, build.algo)
+        _check_memory(config)
         if getattr(config, "noisy", False):
             raise ConfigError(
                 "algo.training.noisy=true: RLlib 2.60's new API stack has no noisy layers, so it would change nothing",
@@ -291,6 +309,7 @@ def preflight(build: Build, space: Space) -> None:
             ) from None
     for config in networks.values():
         _build_module(config, build)
+    return configs
 
 
 def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
@@ -308,6 +327,24 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
                 f"{key}={found} by RLlib's default for {type(config).__name__}, which the trial's share does not hold",
                 "the number of env runners in the algo file, and the learner in the trial's own process",
                 f"+{key}={allowed}",
+            )
+
+
+def _check_memory(config: AlgorithmConfig) -> None:
+    """Refuse what RLlib would fail with in the first update, or pass over without a word (Ray 2.60)."""
+    model: Mapping[str, Any] = config.model_config
+    if model.get("use_lstm") and WITHOUT_LSTM & {base.__name__ for base in type(config).__mro__}:
+        raise ConfigError(
+            f"algo.rl_module.model_config.use_lstm=true: RLlib 2.60's {type(config).__name__} trains no LSTM",
+            "use_lstm with ppo, a2c, appo, impala or dqn",
+            "algo.rl_module.model_config.use_lstm=false, or algo=ppo",
+        )
+    for key in ("lstm_use_prev_action", "lstm_use_prev_reward"):
+        if model.get(key):
+            raise ConfigError(
+                f"algo.rl_module.model_config.{key}=true: RLlib 2.60's new API stack reads it nowhere",
+                f"{key}=false",
+                f"~algo.rl_module.model_config.{key}",
             )
 
 

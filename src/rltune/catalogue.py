@@ -14,7 +14,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from rltune import space
+from rltune import conditions, space
 
 KINDS = ("envs", "algos", "spaces")
 
@@ -83,7 +83,9 @@ def _spaces(folders: Sequence[Path]) -> Rows:
     rows: list[tuple[str, ...]] = []
     for name, path in _files(folders, "space").items():
         for number, (parameter, form) in enumerate(_read(path).items()):
-            dimension = next(iter(space.parse({parameter: form}).dimensions), None)
-            shown = str(form) if dimension is None else f"[{dimension.kind}, {', '.join(map(str, dimension.args))}]"
-            rows.append((name if number == 0 else "", str(parameter), shown))
+            when, plain = conditions.split(str(parameter), form)
+            dimension = next(iter(space.parse({parameter: plain}).dimensions), None)
+            shown = conditions.plain(plain) if dimension is None else str(dimension)
+            wanted = conditions.shown({control: (value,) for control, value in when.items()})
+            rows.append((name if number == 0 else "", str(parameter), f"{shown} {wanted}".rstrip()))
     return ("space", "parameter", "range"), rows

@@ -19,6 +19,7 @@ WINNER, WHOLE, STOPPED, FAILED, INK, LINES = "#d9480f", "#3b6fb6", "#a9b4c0", "#
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 STATES = {"COMPLETE": ("whole budget", WHOLE), "PRUNED": ("stopped early", STOPPED), "FAIL": ("failed", FAILED)}
 MAX_TICKS = 5
+NOT_SEARCHED = "-"  # where a trial does not have a parameter, by the parameter's condition
 
 
 def look(entry: Entry, winner: int | None) -> tuple[str, str]:
@@ -208,25 +209,29 @@ def _varied(found: Findings, entries: Sequence[Entry]) -> list[str]:
 
 def _dimension(found: Findings, name: str, entries: Sequence[Entry]) -> dict[str, Any]:
     """One axis of the parallel coordinates; logarithms and choices get ticks that show their values."""
-    raw = [entry.params.get(name) for entry in entries]
     scale = scale_of(found, name)
     if scale == "choice":
-        known = sorted({format_value(value) for value in raw})
-        known.sort(key=_as_number)
+        raw = [format_value(entry.params[name]) if name in entry.params else NOT_SEARCHED for entry in entries]
+        known = sorted(set(raw), key=_as_number)
         return {
             "label": name,
-            "values": [known.index(format_value(value)) for value in raw],
+            "values": [known.index(value) for value in raw],
             "tickvals": list(range(len(known))),
             "ticktext": known,
             "range": [-0.3, len(known) - 0.7],
         }
-    if scale == "linear":
-        return {"label": name, "values": raw}
-    place = positions(scale)
-    finite = [value for value in raw if value is not None]
-    ends = place(min(finite)), place(max(finite))
-    values = [place(value) if value is not None else ends[0] for value in raw]
-    return {"label": name, "values": values, "range": list(ends)} | _ticks(scale, finite)
+    place, mine = positions(scale), [entry.params[name] for entry in entries if name in entry.params]
+    if scale == "linear" and len(mine) == len(entries):
+        return {"label": name, "values": mine}
+    low, high = place(min(mine)), place(max(mine))
+    ticks = _ticks(scale, mine)
+    if len(mine) < len(entries):  # trials without it, by its condition: below the axis' own values
+        below = low - 0.2 * ((high - low) or 1.0)
+        ticks = {"tickvals": [below, *ticks["tickvals"]], "ticktext": [NOT_SEARCHED, *ticks["ticktext"]]}
+    else:
+        below = low
+    values = [place(entry.params[name]) if name in entry.params else below for entry in entries]
+    return {"label": name, "values": values, "range": [below, high]} | ticks
 
 
 def scale_of(found: Findings, name: str) -> str:
@@ -248,10 +253,10 @@ def _ticks(scale: str, values: Sequence[Any]) -> dict[str, Any]:
         return {"tickvals": [place(value) for value in known], "ticktext": [format_value(value) for value in known]}
     low, high = place(known[0]), place(known[-1])
     ticks = [low + (high - low) * part / 3 for part in range(4)]
-    texts = [float(10**at if scale == "log" else 1 - 10**-at) for at in ticks]
+    texts = [float(10**at if scale == "log" else 1 - 10**-at if scale == "gap" else at) for at in ticks]
     return {
         "tickvals": ticks,
-        "ticktext": [format_value(float(f"{text:.2g}") if scale == "log" else text) for text in texts],
+        "ticktext": [format_value(text if scale == "gap" else float(f"{text:.2g}")) for text in texts],
     }
 
 

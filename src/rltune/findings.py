@@ -90,7 +90,7 @@ class Findings:
     @property
     def searched(self) -> space.Space:
         """The space."""
-        return space.parse(self.settings["space"])
+        return algorithm.search_space(self.settings["algo"], self.settings["space"])
 
 
 def gather(folder: Path) -> Findings:
@@ -288,8 +288,11 @@ def values(found: Findings) -> list[Value]:
         won = (winning or {}).get(name)
         kind = dimensions.get(name)
         shown = f"{kind.kind} {', '.join(format_value(part) for part in kind.args)}" if kind else "fixed"
-        known = winning is not None and name in winning
-        rows.append(Value(name, shown, format_value(before), format_value(won) if known else "-", won != before))
+        if kind and kind.when:
+            shown += f", {kind.condition}"
+        known = winning is not None and name in winning  # what its condition left out is not
+        changed = won != before if known or not (kind and kind.when) else False
+        rows.append(Value(name, shown, format_value(before), format_value(won) if known else "-", changed))
     return rows
 
 

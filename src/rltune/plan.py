@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rltune import address, algorithm, environment, rungs, samplers, space
+from rltune import address, algorithm, environment, rungs, samplers
 from rltune.algorithm import Build
 from rltune.cluster import machine_of
 from rltune.config import RunConfig
@@ -70,7 +70,8 @@ class Plan:
         import numpy as np
 
         seed = int(np.random.SeedSequence([self.config.seed, number, 1]).generate_state(1)[0])
-        return samplers.sampler(self.config.searcher.kind, self.config.searcher.args, seed)
+        searcher = self.config.searcher
+        return samplers.sampler(searcher.kind, searcher.args, seed, self.space.conditional)
 
     def assignment_build(self) -> dict[str, Any]:
         """`build` as plain values, for the workers."""
@@ -85,7 +86,7 @@ def make(config: RunConfig) -> Plan:
     Raises:
         RltuneError: Names the first thing that is wrong.
     """
-    searched = space.parse(config.space)
+    searched = algorithm.search_space(config.algo, config.space)
     first = first_trial(config, searched)
     env_runners = int((config.algo.get("env_runners") or {}).get("num_env_runners", 0) or 0)
     request = Request(
@@ -106,7 +107,7 @@ def make(config: RunConfig) -> Plan:
     environment.check(spec)
     if config.tracking.kind != "off":
         address.check(tracking_uri(config))
-    samplers.sampler(config.searcher.kind, config.searcher.args, config.seed)
+    samplers.sampler(config.searcher.kind, config.searcher.args, config.seed, searched.conditional)
     warm, notes = _warm_starts(config, searched, first)
     algo = algorithm.with_absolute_inputs(config.algo)
     build = Build(algo, spec, config.env.vectorize, config.resources.gpus_per_trial)
@@ -128,12 +129,14 @@ def _check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
 def first_trial(config: RunConfig, searched: Space) -> dict[str, Any]:
     """The algo file's own values of what is searched, which are the tuned ones where conf/tuned has the pair.
 
+    Those of parameters whose condition does not hold among them are left out.
+
     Raises:
         ConfigError: The space names an argument that the algo file does not have.
     """
-    values = algorithm.values_of(config.algo, searched.names)
+    values = algorithm.values_of(config.algo, (*searched.names, *searched.idle))
     names = {dimension.name for dimension in searched.dimensions}
-    return {name: value for name, value in values.items() if name in names}
+    return searched.active({name: value for name, value in values.items() if name in names})
 
 
 def tracking_uri(config: RunConfig) -> str | None:
@@ -146,7 +149,7 @@ def _warm_starts(
 ) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
     names = {dimension.name for dimension in searched.dimensions}
     starts: list[Mapping[str, Any]] = []
-    notes = []
+    notes = [f"{name} is not searched, because {why}" for name, why in searched.idle.items()]
     for number, values in enumerate(config.warm_start):
         if not isinstance(values, Mapping):
             raise ConfigError(
@@ -157,7 +160,9 @@ def _warm_starts(
         dropped = sorted(set(values) - names)
         if dropped:
             notes.append(f"warm start {number}: {', '.join(dropped)} not searched here, so left as set")
-        kept = {name: value for name, value in values.items() if name in names}
+        wanted = {name: value for name, value in values.items() if name in names}
+        kept = searched.active(wanted)
+        notes += [f"warm start {number}: {name} left out: its condition fails" for name in wanted if name not in kept]
         inside = searched.encode(kept)
         for dimension in searched.dimensions:
             if dimension.name in kept and dimension.label not in inside:
@@ -178,10 +183,20 @@ def _check_writable(folder: Path) -> None:
         raise ConfigError(f"output_dir={folder} cannot be written", "a folder of yours", "output_dir=/path/to/sweeps")
 
 
-def preflight(plan: Plan) -> None:
+def preflight(plan: Plan) -> tuple[str, ...]:
     """Run the check that needs RLlib: the configuration builds at the ends of the space.
+
+    Returns:
+        Notes on what the fast engine leaves to stock RLlib, in some trials or in all.
 
     Raises:
         ConfigError: With the corner and RLlib's own words.
     """
-    algorithm.preflight(plan.build, plan.space)
+    from rltune import engine
+
+    configs = algorithm.preflight(plan.build, plan.space)
+    if plan.config.engine != "fast":
+        return ()
+    reasons = [engine.static_unsupported(config) for config in configs]
+    who = "some trials, those with" if None in reasons else "all trials, because the fast engine does not serve"
+    return tuple(f"stock RLlib trains {who} {reason}" for reason in dict.fromkeys(reasons) if reason)

@@ -118,7 +118,7 @@ class Retraining:
     def _new(self, configuration: Configuration, place: int, key: str) -> Entry:
         # A driver that was killed between these two left a run without a key: that one is taken instead.
         vacant = [e for e in self.entries() if "key" not in e.attributes and e.number not in self._numbers()]
-        number = vacant[0].number if vacant else self.books.ask({}, {})[0]
+        number = vacant[0].number if vacant else self.books.ask(lambda suggest: {}, {})[0]
         shown = {"params": dict(configuration.params), "configuration": configuration.name, "place": place}
         self.books.note(number, **shown, seeds=[self.seeds[place]], name=name_of(configuration, place))
         self.books.note(number, key=key)

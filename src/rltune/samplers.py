@@ -6,6 +6,7 @@ Optuna is imported inside the function, so that a typing error on the command li
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,14 @@ if TYPE_CHECKING:
 SAMPLERS: Mapping[str, str] = {"tpe": "TPESampler", "random": "RandomSampler"}
 
 
-def sampler(kind: str, args: Mapping[str, Any], seed: int) -> BaseSampler:
+def sampler(kind: str, args: Mapping[str, Any], seed: int, conditional: bool = False) -> BaseSampler:
     """The sampler that a searcher file names.
+
+    Args:
+        kind: One of SAMPLERS.
+        args: Its arguments.
+        seed: Its seed.
+        conditional: Whether trials differ in what they have: TPE then models each group of parameters by itself.
 
     Raises:
         ConfigError: The kind or an argument is unknown, or its value is refused.
@@ -36,9 +43,13 @@ def sampler(kind: str, args: Mapping[str, Any], seed: int) -> BaseSampler:
                 choices(name, known),
                 f"correct or remove it: ~searcher.args.{name}",
             )
+    if conditional and kind == "tpe" and args.get("multivariate") is not False:
+        args = {"group": True, **args}  # otherwise it draws at random what not all trials have (Optuna 5)
     try:
-        _dry_run(cls(seed=seed, **args))
-        made: BaseSampler = cls(seed=seed, **args)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of group, which conditions need
+            _dry_run(cls(seed=seed, **args))
+            made: BaseSampler = cls(seed=seed, **args)
         return made
     except (TypeError, ValueError, AssertionError) as error:
         raise ConfigError(

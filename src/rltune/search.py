@@ -98,14 +98,14 @@ class LedgerSearcher(Searcher):
         if "seeds" in entry.attributes:
             return entry
         number = entry.number
-        raw = self._study.complete(number, self._plan.sampler(number), self._space.distributions())
+        raw = self._study.complete(number, self._plan.sampler(number), self._space.draw)
         return self._noted(number, raw)
 
     def _new(self) -> Entry:
         asked = self._study.num_trials
         warm = self._plan.warm_starts[asked] if asked < len(self._plan.warm_starts) else {}
         sampler = self._plan.sampler(asked)
-        return self._noted(*self._study.ask(self._space.distributions(), self._space.encode(warm), sampler))
+        return self._noted(*self._study.ask(self._space.draw, self._space.encode(warm), sampler))
 
     def _noted(self, number: int, raw: Mapping[str, Any]) -> Entry:
         self._study.note(number, params=self._space.decode(raw), seeds=self._plan.seeds(number))

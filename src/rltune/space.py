@@ -1,7 +1,8 @@
 """The search space: ``name: [kind, args...]`` from YAML to Optuna's distributions and back.
 
 A kind may search on another scale than the value's own; the study then shows the searched quantity under its own
-label (``log2(minibatch_size)``, ``1-gamma``), and `Space.decode` gives the value. Runs in the driver.
+label (``log2(minibatch_size)``, ``1-gamma``), and `Space.decode` gives the value. ``[when, {other: value}, form]``
+searches a parameter only where another one has a value (`rltune.conditions`). Runs in the driver.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from rltune import conditions
 from rltune.errors import ConfigError, choices
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 SCALARS = (str, int, float, bool, type(None))
+CONTINUOUS = ("uniform", "loguniform", "one_minus_loguniform")  # a condition on one exact value would never hold
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,20 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class Dimension:
-    """One searched parameter."""
+    """One searched parameter.
+
+    Attributes:
+        name: The argument's.
+        kind: One of KINDS.
+        args: What the kind takes.
+        when: Other searched parameters, each with the values of which it must have one for this to be drawn; empty
+            for one that is always drawn.
+    """
 
     name: str
     kind: str
     args: tuple[Any, ...]
+    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -116,29 +128,77 @@ class Dimension:
         low, high = self.args[:2]
         return (1.0 - high, 1.0 - low) if self.kind == "one_minus_loguniform" else (low, high)
 
+    @property
+    def condition(self) -> str:
+        """When it is drawn, in words; empty for always."""
+        return conditions.shown(self.when)
+
     def __str__(self) -> str:
-        return f"[{', '.join(str(part) for part in (self.kind, *self.args))}]"
+        return f"{conditions.plain([self.kind, *self.args])} {self.condition}".rstrip()
+
+
+Suggest = Callable[[str, "BaseDistribution"], Any]
 
 
 @dataclass(frozen=True)
 class Space:
-    """The searched parameters of a sweep and those that are fixed."""
+    """The searched parameters of a sweep and those that are fixed.
+
+    Attributes:
+        dimensions: What is searched, each after those that its condition names.
+        fixed: Values by name.
+        idle: Parameters whose condition can hold in no trial of this sweep, with the reason.
+    """
 
     dimensions: tuple[Dimension, ...]
     fixed: Mapping[str, Any]
+    idle: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
         """All names, searched and fixed."""
         return (*(dimension.name for dimension in self.dimensions), *self.fixed)
 
+    @property
+    def conditional(self) -> bool:
+        """Whether trials may differ in what they have."""
+        return any(dimension.when for dimension in self.dimensions)
+
     def distributions(self) -> dict[str, BaseDistribution]:
         """Optuna's distributions by the label of the searched quantity."""
         return {dimension.label: dimension.distribution() for dimension in self.dimensions}
 
+    def draw(self, suggest: Suggest) -> dict[str, Any]:
+        """Ask for one trial's searched quantities, those alone whose conditions hold.
+
+        Args:
+            suggest: Gives the quantity for a label and its distribution.
+
+        Returns:
+            Quantities by label.
+        """
+        raw: dict[str, Any] = {}
+        values: dict[str, Any] = {}
+        for dimension in self.dimensions:
+            if conditions.hold(dimension.when, values):
+                raw[dimension.label] = suggest(dimension.label, dimension.distribution())
+                values[dimension.name] = dimension.decode(raw[dimension.label])
+        return raw
+
+    def active(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """``values`` without those of parameters whose condition fails among them; of what is missing, none does."""
+        kept: dict[str, Any] = {}
+        for dimension in self.dimensions:
+            mine = {name: allowed for name, allowed in dimension.when.items() if name in values}
+            if dimension.name in values and conditions.hold(mine, kept):
+                kept[dimension.name] = values[dimension.name]
+        searched = {dimension.name for dimension in self.dimensions}
+        return {name: value for name, value in values.items() if name in kept or name not in searched}
+
     def decode(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """A trial's values by name, from what the study holds for it (labels)."""
-        return {d.name: d.decode(raw[d.label]) for d in self.dimensions} | dict(self.fixed)
+        mine = [d for d in self.dimensions if not d.when or d.label in raw]
+        return {d.name: d.decode(raw[d.label]) for d in mine} | dict(self.fixed)
 
     def encode(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The searched quantities for ``values``; those outside the space are left to the sampler."""
@@ -156,42 +216,111 @@ class Space:
 
         All low and all high, and each of the two with one parameter at its other end: this meets every pair of one
         parameter's end with another's opposite end (a minibatch larger than its batch, say) in 2n + 2 points. The
-        other values of a choice follow, each once.
+        other values of a choice follow, each once. A parameter with a condition is moved where its condition holds.
         """
         ends = {dimension.name: dimension.ends() for dimension in self.dimensions}
         points: list[dict[str, Any]] = []
         for side in (0, 1):
             base = {name: pair[side] for name, pair in ends.items()}
-            points += [base, *({**base, name: pair[1 - side]} for name, pair in ends.items())]
+            points += [base, *(self._moved(base, d, ends[d.name][1 - side]) for d in self.dimensions)]
+            # Where conditions hold that do not at this end: their parameters at this end too.
+            points += [self._moved(base, d, ends[d.name][side]) for d in self.dimensions if d.when]
         low = points[0]
         for dimension in self.dimensions:
             middle = dimension.args[1:-1] if dimension.kind == "choice" else ()
-            points += [{**low, dimension.name: value} for value in middle]  # each may fail in a way of its own
-        return [{**point, **self.fixed} for point in points]
+            points += [self._moved(low, dimension, value) for value in middle]  # each may fail in a way of its own
+        active = [{**self.active(point), **self.fixed} for point in points]
+        return [point for place, point in enumerate(active) if point not in active[:place]]
+
+    def _moved(self, point: Mapping[str, Any], dimension: Dimension, value: Any) -> dict[str, Any]:
+        """``point`` with one parameter at another value, and its conditions fulfilled."""
+        moved = {**point, dimension.name: value}
+        waiting = [dimension]
+        by_name = {one.name: one for one in self.dimensions}
+        while waiting:
+            for name, allowed in waiting.pop().when.items():
+                if moved[name] not in allowed:
+                    moved[name] = allowed[0]
+                waiting.append(by_name[name])
+        return moved
 
 
-def parse(raw: Mapping[str, Any]) -> Space:
+def parse(raw: Mapping[str, Any], algo: Mapping[str, Any] | None = None) -> Space:
     """Read the ``space`` group.
 
     Args:
-        raw: Name to ``[kind, args...]`` (searched) or to a plain value (fixed).
+        raw: Name to ``[kind, args...]`` (searched), ``[when, {name: value}, form]`` (searched where the others have
+            these values) or a plain value (fixed).
+        algo: The algorithm file's values by name, which a condition may name too.
 
     Raises:
-        ConfigError: A kind is unknown or its arguments make no range.
+        ConfigError: A kind is unknown or its arguments make no range; a condition names what is not there, wants what
+            cannot be, or goes round in a circle.
     """
-    dimensions, fixed = [], {}
+    found: dict[str, Dimension] = {}
+    fixed: dict[str, Any] = {}
+    when: dict[str, Mapping[str, Any]] = {}
     for name, entry in raw.items():
-        if isinstance(entry, Sequence) and not isinstance(entry, str) and entry and isinstance(entry[0], str):
-            dimensions.append(_dimension(str(name), str(entry[0]), tuple(entry[1:])))
+        own, form = conditions.split(str(name), entry)
+        if isinstance(form, Sequence) and not isinstance(form, str) and form and isinstance(form[0], str):
+            found[str(name)] = _dimension(str(name), str(form[0]), tuple(form[1:]))
+        elif own:  # a plain value under a condition is a choice of one
+            found[str(name)] = Dimension(str(name), "choice", (form,))
         else:
-            fixed[str(name)] = entry
-    return Space(tuple(dimensions), fixed)
+            fixed[str(name)] = form
+        when[str(name)] = own
+    return _with_conditions(found, fixed, when, {**(algo or {}), **fixed})
+
+
+def _with_conditions(
+    found: Mapping[str, Dimension],
+    fixed: Mapping[str, Any],
+    when: Mapping[str, Mapping[str, Any]],
+    constant: Mapping[str, Any],
+) -> Space:
+    """The space with its conditions checked, those on constants decided at once."""
+    ordered: list[Dimension] = []
+    idle: dict[str, str] = {}
+    for name in conditions.order({name: when[name] for name in found}):
+        wanted: dict[str, tuple[Any, ...]] = {}
+        for control, value in when[name].items():
+            if control in found:
+                wanted[control] = _reachable(found[name], found[control], value)
+                if control in idle:
+                    idle[name] = f"{control} is not searched either"
+            elif control not in constant:
+                raise conditions.unknown(name, control, [*found, *constant])
+            elif not conditions.equal(constant[control], value):
+                idle[name] = f"{control} is {constant[control]}"
+        if name not in idle:
+            ordered.append(replace(found[name], when=wanted))
+    return Space(tuple(ordered), fixed, idle)
+
+
+def _reachable(dimension: Dimension, control: Dimension, value: Any) -> tuple[Any, ...]:
+    """The values of ``control`` that a condition wants, one or several.
+
+    Raises:
+        ConfigError: It never has one of them.
+    """
+    if control.kind == "choice" and value in control.args:
+        return (value,)
+    wanted = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+    for one in wanted:
+        try:
+            if control.kind in CONTINUOUS:
+                raise ValueError
+            control.encode(one)
+        except (ValueError, TypeError):
+            raise conditions.unreachable(dimension.name, control.name, one, str(control)) from None
+    return wanted
 
 
 def _dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
     shown = f"space.{name}=[{', '.join(str(part) for part in (kind, *args))}]"
     if kind not in KINDS:
-        raise ConfigError(f"{shown}: unknown kind '{kind}'", choices(kind, KINDS), f"space.{name}=[uniform,0.1,0.9]")
+        known = [*KINDS, conditions.WHEN]
+        raise ConfigError(f"{shown}: unknown kind '{kind}'", choices(kind, known), f"space.{name}=[uniform,0.1,0.9]")
     rule = KINDS[kind]
     fix = f"write space.{name} as {rule.usage}"
     if (rule.num_args is None and not args) or (rule.num_args is not None and len(args) != rule.num_args):

@@ -12,7 +12,7 @@ import math
 import re
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -30,6 +30,7 @@ from rltune import config
 from rltune.address import redact
 from rltune.errors import StudyError
 
+Draw = Callable[[Callable[[str, BaseDistribution], Any]], dict[str, Any]]
 LATE_RUN = "mlflow_run_id/"
 TABLE_ATTEMPTS = 8
 LEDGER, COPY = "study.db", "study.backup.db"
@@ -127,14 +128,15 @@ class Study:
 
     def ask(
         self,
-        distributions: dict[str, BaseDistribution],
+        draw: Draw,
         fixed: Mapping[str, Any],
         sampler: optuna.samplers.BaseSampler | None = None,
     ) -> tuple[int, dict[str, Any]]:
         """A new trial.
 
         Args:
-            distributions: What is searched.
+            draw: Asks for the searched quantities one by one, `rltune.space.Space.draw`: which ones may depend on the
+                others' values.
             fixed: Searched quantities to take as they are (a warm start); the sampler draws the others.
             sampler: Proposes it; None is Optuna's own.
 
@@ -144,24 +146,21 @@ class Study:
         self._study.sampler = sampler or self._study.sampler
         if fixed:
             self._study.enqueue_trial(dict(fixed))
-        trial = self._study.ask(distributions)
+        trial = self._study.ask()
         self._ids[trial.number] = trial._trial_id
         self._num_trials = max(self.num_trials, trial.number + 1)
-        return trial.number, dict(trial.params)
+        return trial.number, draw(trial._suggest)
 
-    def complete(
-        self, number: int, sampler: optuna.samplers.BaseSampler, distributions: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
+    def complete(self, number: int, sampler: optuna.samplers.BaseSampler, draw: Draw) -> dict[str, Any]:
         """Draw what a driver that was killed while it asked has left undrawn; what was drawn stays.
 
         Returns:
             The trial's searched quantities by label.
         """
         if self._storage.get_trial(self._id(number)).state == TrialState.WAITING:
-            return self.ask(distributions, {}, sampler)[1]  # Optuna hands out what waits before anything new
+            return self.ask(draw, {}, sampler)[1]  # Optuna hands out what waits before anything new
         self._study.sampler = sampler
-        trial = optuna.trial.Trial(self._study, self._id(number))
-        return {label: trial._suggest(label, distribution) for label, distribution in distributions.items()}
+        return draw(optuna.trial.Trial(self._study, self._id(number))._suggest)
 
     def report(self, number: int, env_steps: int, objective: float) -> None:
         """Keep one report; NaN says that no episode had ended by then."""

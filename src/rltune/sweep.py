@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -108,14 +109,15 @@ def _conduct(session: Session) -> Outcome:
         if session.resumed:  # first of all: what a killed driver left running must not meet what we start
             held.enter_context(_locked(session))
         with connected(session.plan.config.cluster, _modules(session)) as machine:
-            checked.result()
+            session = checked.result()
             return _work(session, session.plan.share_of(machine))
 
 
-def _check(session: Session) -> None:
+def _check(session: Session) -> Session:
     """Check what needs RLlib, and import what the driver needs next: time spent waiting for Ray otherwise."""
-    plan.preflight(session.plan)
+    notes = plan.preflight(session.plan) or ()
     importlib.import_module("rltune.conductor")
+    return replace(session, plan=replace(session.plan, notes=(*session.plan.notes, *notes)))
 
 
 def _modules(session: Session) -> list[str]:

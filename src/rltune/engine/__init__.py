@@ -22,7 +22,7 @@ from rltune.engine.normalise import normalise_observations
 from rltune.engine.support import static_reason
 from rltune.errors import ConfigError, choices
 
-__all__ = ["NonFiniteError", "build", "normalise_observations", "unsupported"]
+__all__ = ["NonFiniteError", "build", "normalise_observations", "static_unsupported", "unsupported"]
 
 KINDS = ("fast", "rllib")
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def unsupported(config: AlgorithmConfig) -> str | None:
 
     Builds one environment for a moment to see its spaces, unless something else already decides.
     """
-    reason = static_reason(config) if _fast_class(config) else f"the algorithm {config.algo_class.__name__}"
+    reason = static_unsupported(config)
     if reason is not None:
         return reason
     from rltune.engine.runner import check_spaces
@@ -65,6 +65,11 @@ def unsupported(config: AlgorithmConfig) -> str | None:
     finally:
         envs.close()
     return None
+
+
+def static_unsupported(config: AlgorithmConfig) -> str | None:
+    """As `unsupported`, from the config alone: no environment is built."""
+    return static_reason(config) if _fast_class(config) else f"the algorithm {config.algo_class.__name__}"
 
 
 def build(config: AlgorithmConfig, kind: str = "fast") -> Algorithm:
@@ -84,9 +89,8 @@ def build(config: AlgorithmConfig, kind: str = "fast") -> Algorithm:
         raise ConfigError(f"engine: {kind!r} is unknown", choices(kind, KINDS), "engine=fast")
     if kind == "rllib":
         return config.build_algo()
-    cls = _fast_class(config)
-    reason = static_reason(config) if cls else f"the algorithm {config.algo_class.__name__}"
-    if reason is None:
+    cls, reason = _fast_class(config), static_unsupported(config)
+    if cls and reason is None:
         try:
             return cls(config=config)
         except UnsupportedError as error:
