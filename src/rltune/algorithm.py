@@ -333,10 +333,12 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
 def _check_memory(config: AlgorithmConfig) -> None:
     """Refuse what RLlib would fail with in the first update, or pass over without a word (Ray 2.60)."""
     model: Mapping[str, Any] = config.model_config
-    if model.get("use_lstm") and WITHOUT_LSTM & {base.__name__ for base in type(config).__mro__}:
+    unable = WITHOUT_LSTM & {base.__name__ for base in type(config).__mro__}
+    if model.get("use_lstm") and (unable or config.is_multi_agent):
+        who = f"RLlib 2.60's {type(config).__name__} trains" if unable else "policies of several agents act with"
         raise ConfigError(
-            f"algo.rl_module.model_config.use_lstm=true: RLlib 2.60's {type(config).__name__} trains no LSTM",
-            "use_lstm with ppo, a2c, appo, impala or dqn",
+            f"algo.rl_module.model_config.use_lstm=true: {who} no LSTM",
+            "use_lstm with ppo, a2c, appo, impala or dqn and one agent",
             "algo.rl_module.model_config.use_lstm=false, or algo=ppo",
         )
     for key in ("lstm_use_prev_action", "lstm_use_prev_reward"):
