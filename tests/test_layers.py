@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # everything that it imports.
 ORDER = (
     ("errors",),
-    ("address", "bundle_reader", "bootstrap", "sweep_folder", "disk", "conditions"),
+    ("address", "bundle_reader", "bootstrap", "sweep_folder", "disk", "conditions", "recurrence"),
     ("config", "wrappers"),
     ("agents",),
     (

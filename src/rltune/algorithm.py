@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from rltune import agents
+from rltune import agents, recurrence
 from rltune.environment import EnvSpec, is_plain, rllib_name
 from rltune.errors import ConfigError, choices
 from rltune.space import Space, parse
@@ -27,8 +27,6 @@ Path = tuple[str, ...]
 META = ("name", "class")
 DEFAULT_MODULE = "default_policy"
 CONTINUOUS_ONLY = {"SACConfig", "IQLConfig"}  # and what derives from them: TQC, CQL
-# And what derives from them: TQC, CQL, BC, IQL. Ray 2.60 cannot build or feed their networks with an LSTM.
-WITHOUT_LSTM = {"SACConfig", "MARWILConfig", "DreamerV3Config"}
 
 
 @dataclass(frozen=True)
@@ -292,7 +290,7 @@ def preflight(build: Build, space: Space) -> list[AlgorithmConfig]:
         configs.append(config)
         networks.setdefault(str(config.model_config), config)
         _check_processes(config, build.algo)
-        _check_memory(config)
+        recurrence.check(config)
         if getattr(config, "noisy", False):
             raise ConfigError(
                 "algo.training.noisy=true: RLlib 2.60's new API stack has no noisy layers, so it would change nothing",
@@ -327,26 +325,6 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
                 f"{key}={found} by RLlib's default for {type(config).__name__}, which the trial's share does not hold",
                 "the number of env runners in the algo file, and the learner in the trial's own process",
                 f"+{key}={allowed}",
-            )
-
-
-def _check_memory(config: AlgorithmConfig) -> None:
-    """Refuse what RLlib would fail with in the first update, or pass over without a word (Ray 2.60)."""
-    model: Mapping[str, Any] = config.model_config
-    unable = WITHOUT_LSTM & {base.__name__ for base in type(config).__mro__}
-    if model.get("use_lstm") and (unable or config.is_multi_agent):
-        who = f"RLlib 2.60's {type(config).__name__} trains" if unable else "policies of several agents act with"
-        raise ConfigError(
-            f"algo.rl_module.model_config.use_lstm=true: {who} no LSTM",
-            "use_lstm with ppo, a2c, appo, impala or dqn and one agent",
-            "algo.rl_module.model_config.use_lstm=false, or algo=ppo",
-        )
-    for key in ("lstm_use_prev_action", "lstm_use_prev_reward"):
-        if model.get(key):
-            raise ConfigError(
-                f"algo.rl_module.model_config.{key}=true: RLlib 2.60's new API stack reads it nowhere",
-                f"{key}=false",
-                f"~algo.rl_module.model_config.{key}",
             )
 
 
