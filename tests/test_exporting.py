@@ -7,13 +7,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import onnxruntime
 import pytest
 import torch
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
 from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from test_bundle import runner_of
 
 from rltune import bundle, exporting
@@ -49,6 +53,29 @@ def test_a_recurrent_policy_takes_its_state_as_input_and_gives_the_next(tmp_path
         np.testing.assert_allclose(actions, wanted, atol=1e-5)
     np.testing.assert_allclose(state, mine, atol=1e-5)
     assert np.abs(state).max() > 1e-2
+
+
+def test_convolutions_are_exported_too(tmp_path: Path) -> None:
+    """Of a module that is built alone: RLlib's env runner would want a whole environment."""
+    spaces = {
+        "observation_space": gymnasium.spaces.Box(0, 255, (10, 10, 3), np.uint8),
+        "action_space": gymnasium.spaces.Discrete(4),
+    }
+    torch.manual_seed(0)
+    model = {"conv_filters": [[8, 3, 2], [16, 3, 2]], "fcnet_hiddens": [16], "vf_share_layers": False}
+    catalog = {"catalog_class": PPOCatalog, "model_config": DefaultModelConfig(**model)}
+    module = DefaultPPOTorchRLModule(**spaces, **catalog)
+    bundle.write(module, tmp_path, info={})
+    policy = bundle.load(tmp_path)
+    done = export_policy(policy, tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(str(done.path), providers=["CPUExecutionProvider"])
+    seen = np.random.default_rng(5).integers(0, 256, (50, 10, 10, 3), dtype=np.uint8)
+    (actions,) = session.run(None, {"observations": seen})
+    np.testing.assert_array_equal(actions, policy.act(seen))
+    with torch.no_grad():
+        logits = module.forward_inference({"obs": torch.from_numpy(seen).float()})["action_dist_inputs"]
+    np.testing.assert_array_equal(actions, logits.argmax(-1).numpy())
+    assert len(set(actions.tolist())) > 1
 
 
 @pytest.mark.parametrize("name", CASES)
