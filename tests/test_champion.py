@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
+from real import Project
 
-from rltune.certify import Finalist
+from rltune.certify import EVALUATION_SEED, Finalist
 from rltune.champion import Candidate, _better, register
 from rltune.config import CertifyConfig, EnvConfig, RunConfig
-from rltune.registry import Registered
+from rltune.policy import evaluate, load_policy
+from rltune.registry import Registered, Registry
+from rltune.summary import format_objective
 from rltune.tracking import NoTracker
 
 CONFIG = RunConfig(env=EnvConfig("cartpole", "CartPole-v1"), algo={"name": "ppo"}, certify=CertifyConfig(3, 5, 50, 100))
@@ -50,6 +55,18 @@ def test_a_score_on_other_episodes_is_not_compared() -> None:
     better, why = _better(candidate(500.0), champion(10.0, **{"rltune.episodes": "7 others"}), NoTracker())
     assert not better
     assert "could not be evaluated" in why
+
+
+def test_a_champion_measured_on_other_episodes_plays_those_of_its_challenger(finished_sweep: Project) -> None:
+    registry: Any = Registry(MlflowClient(finished_sweep.store), finished_sweep.store, "0")
+    known = registry.champion("cartpole-ppo", "champion")
+    before = replace(known, tags={**known.tags, "rltune.episodes": "7 others", "rltune.score": "1e9"})
+    policy = load_policy(str(finished_sweep.sweep / finished_sweep.summary["winner"]["checkpoint"]))
+    score = evaluate(policy, CONFIG.certify.champion_episodes, EVALUATION_SEED).mean
+    for ours, moved in ((score + 1.0, True), (score, False)):
+        better, why = _better(candidate(ours), before, registry)
+        assert better is moved
+        assert f"the {format_objective(score)} of version {known.version}" in why
 
 
 def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: Path, monkeypatch: Any) -> None:
