@@ -73,7 +73,7 @@ def connected(cluster: ClusterConfig, modules: Sequence[str] = ()) -> Iterator[M
 
     ours = not ray.is_initialized()
     if ours:
-        _start(cluster, modules)
+        _start_alone(cluster, modules)
     try:
         total = ray.cluster_resources()
         yield Machine(cpus=total.get("CPU", 0.0), gpus=total.get("GPU", 0.0))
@@ -98,7 +98,19 @@ def ensure() -> None:
     import ray
 
     if not ray.is_initialized():
-        _start(ClusterConfig())
+        _start_alone(ClusterConfig())
+
+
+def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = ()) -> None:
+    """Start or join Ray while other threads work with it.
+
+    Registering an environment or importing RLlib asks for Ray's job, and Ray starts itself for whoever asks too early
+    (2.60): a second Ray in the middle of our start, which then fails. Under its own lock it waits for ours.
+    """
+    from ray._private.auto_init_hook import auto_init_lock
+
+    with auto_init_lock:
+        _start(cluster, modules)
 
 
 def _start(cluster: ClusterConfig, modules: Sequence[str] = ()) -> None:

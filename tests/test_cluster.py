@@ -1,0 +1,37 @@
+"""Starting Ray, without a Ray."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import ray
+from ray._private.auto_init_hook import auto_init_ray
+
+from rltune.cluster import connected
+from rltune.config import ClusterConfig
+
+
+def test_a_thread_that_needs_ray_while_it_starts_gets_this_one_and_starts_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    starts: list[dict[str, Any]] = []
+    other = threading.Thread(target=auto_init_ray)  # what ray.get and others do first
+
+    def init(**arguments: Any) -> None:
+        starts.append(arguments)
+        if len(starts) == 1:
+            other.start()
+            other.join(0.3)
+        up.set()
+
+    up = threading.Event()
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", up.is_set)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with connected(ClusterConfig(num_cpus=2, num_gpus=0)) as machine:
+        other.join()
+    assert machine.cpus == 2
+    assert [start["num_cpus"] for start in starts] == [2]
