@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,6 @@ def compose(root: str, *overrides: str) -> Any:
     ConfigStore.instance().store("base_run", RunConfig)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         return hydra_compose(root, list(overrides))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With two processes (`make test`), what shares a costly fixture runs in one of them, and so does a file's rest."""
-    for item in items:
-        asked: Sequence[str] = getattr(item, "fixturenames", ())
-        shared = next((name for name in ("finished_sweep", "ray_cluster") if name in asked), item.nodeid.split("::")[0])
-        item.add_marker(pytest.mark.xdist_group(shared))
 
 
 @pytest.fixture(scope="session")

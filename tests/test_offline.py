@@ -19,8 +19,8 @@ class Pusher:
     def env(self):
         return gymnasium.make("MountainCarContinuous-v0", max_episode_steps=30)
 
-    def act(self, obs, deterministic, rng):
-        return np.array([np.sign(obs[1]) if deterministic else rng.uniform(-1, 1)], np.float32)
+    def predict(self, obs, state, deterministic, rng):
+        return np.array([np.sign(obs[1]) if deterministic else rng.uniform(-1, 1)], np.float32), None
 
 
 @pytest.fixture(scope="module")

@@ -304,7 +304,8 @@ class Conductor:
         if found:
             self._show_certified(found)
         self.tracker.artifact(self.session.folder / "summary.json")
-        if self.config.report and (pages := report.attempt(self.session.folder, self.console.note)):
+        wanted = self.config.report and ended.status != "interrupted"  # seconds that a signal does not give
+        if wanted and (pages := report.attempt(self.session.folder, self.console.note)):
             self.tracker.artifact(pages, report.FOLDER)
         status = {"interrupted": "KILLED", "failed": "FAILED"}.get(ended.status, "FINISHED")
         if not self.tracker.close(status, timeout_s=5.0 if ended.status == "interrupted" else 60.0):

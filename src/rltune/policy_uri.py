@@ -197,7 +197,7 @@ def _recorded(folder: Path, record: Mapping[str, Any], source: Source) -> Path:
     if not checkpoint.is_dir():
         raise PolicyError(
             f"policy={source.uri}: its checkpoint {checkpoint} is gone",
-            "a checkpoint that sweeps.prune has kept",
+            "a trial whose checkpoint is still there",
             f"policy=sweep:{folder.name}",
         )
     if not source.trust and record.get("digest") and digest(checkpoint) != record["digest"]:
