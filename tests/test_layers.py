@@ -31,6 +31,7 @@ ORDER = (
         "certification",
         "multi_agent",
         "atari",
+        "registering",
     ),
     ("environment", "offline", "catalogue"),
     ("algorithm", "cluster", "policy_uri", "team"),

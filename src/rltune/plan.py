@@ -17,6 +17,7 @@ from rltune.cluster import machine_of
 from rltune.config import RunConfig
 from rltune.environment import EnvSpec
 from rltune.errors import ConfigError
+from rltune.registering import wait_for_ray
 from rltune.resources import Machine, Request, Share, share
 from rltune.space import Space
 
@@ -192,6 +193,7 @@ def preflight(plan: Plan) -> tuple[str, ...]:
     Raises:
         ConfigError: With the corner and RLlib's own words.
     """
+    wait_for_ray()  # which starts meanwhile
     from rltune import engine
 
     configs = algorithm.preflight(plan.build, plan.space)
