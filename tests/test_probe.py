@@ -204,6 +204,16 @@ def test_on_one_cpu_only_the_width_is_tried(config):
     assert len(notes) == 3
 
 
+def test_shaped_rewards_are_measured_only_as_a_sweep_may_run_them(settings):
+    shaped = {**settings, "env": {**settings["env"], "rewards": {"normalise": True}}}
+    grid, notes = cells(from_mapping(shaped), 16)
+    assert {cell.env_runners for cell in grid} == {0}
+    assert notes == ["1 env runner left out: with shaped rewards the trial samples itself"]
+    with pytest.raises(ConfigError, match="the true returns would stay there") as refused:
+        cells(from_mapping({**shaped, "env_runners": [1, 2]}), 16)
+    assert refused.value.fix == "env_runners=[0]"
+
+
 REFUSED = [
     ({"widths": [0]}, "widths=[0]", "at least 1", "widths=[1,4,16,64]"),
     ({"widths": []}, "widths=[]", "at least 1", "widths="),

@@ -336,6 +336,22 @@ def _extra(env_id: str) -> str:
     return f"pip install 'rltune[{extra}]'" if extra else "install the package that the message names"
 
 
+def check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
+    """True returns, which are the objective, do not come back from another process where rewards are shaped.
+
+    Raises:
+        ConfigError: Rewards are shaped, and other processes would sample.
+    """
+    key = "algo.env_runners.num_env_runners" if env_runners else "env.vectorize"
+    value, own = (env_runners, 0) if env_runners else (vectorize, "sync")
+    if spec.rewards and (env_runners or vectorize == "async"):
+        raise ConfigError(
+            f"env.rewards={dict(spec.rewards)} with {key}={value}: the true returns would stay in other processes",
+            "shaped rewards where the trial's own process samples",
+            f"{key}={own}",
+        )
+
+
 def rllib_name(spec: EnvSpec) -> str:
     """The name under which RLlib builds this environment.
 

@@ -15,7 +15,6 @@ from rltune import address, algorithm, environment, rungs, samplers
 from rltune.algorithm import Build
 from rltune.cluster import machine_of
 from rltune.config import RunConfig
-from rltune.environment import EnvSpec
 from rltune.errors import ConfigError
 from rltune.registering import wait_for_ray
 from rltune.resources import Machine, Request, Share, share
@@ -104,7 +103,7 @@ def make(config: RunConfig) -> Plan:
     rungs.rungs(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     _check_writable(Path(config.output_dir).expanduser().absolute())
     spec = environment.spec_of(config.env)
-    _check_rewards(spec, env_runners, config.env.vectorize)
+    environment.check_rewards(spec, env_runners, config.env.vectorize)
     environment.check(spec)
     if config.tracking.kind != "off":
         address.check(tracking_uri(config))
@@ -113,18 +112,6 @@ def make(config: RunConfig) -> Plan:
     algo = algorithm.with_absolute_inputs(config.algo)
     build = Build(algo, spec, config.env.vectorize, config.resources.gpus_per_trial)
     return Plan(config, searched, build, warm, request, notes)
-
-
-def _check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
-    """True returns, which are the objective, do not come back from another process where rewards are shaped."""
-    key = "algo.env_runners.num_env_runners" if env_runners else "env.vectorize"
-    value, own = (env_runners, 0) if env_runners else (vectorize, "sync")
-    if spec.rewards and (env_runners or vectorize == "async"):
-        raise ConfigError(
-            f"env.rewards={dict(spec.rewards)} with {key}={value}: the true returns would stay in other processes",
-            "shaped rewards where the trial's own process samples",
-            f"{key}={own}",
-        )
 
 
 def first_trial(config: RunConfig, searched: Space) -> dict[str, Any]:

@@ -90,9 +90,21 @@ def cells(config: ProbeConfig, cpus: int) -> tuple[list[Cell], list[str]]:
 
     Raises:
         ResourceError: None fits.
+        ConfigError: Rewards are shaped, and all would sample in other processes.
     """
-    fit, notes = [], []
+    spec, fit, notes = environment.spec_of(config.env), [], []
+    environment.check_rewards(spec, 0, config.env.vectorize)
+    if spec.rewards and min(config.env_runners):
+        shown = ",".join(map(str, config.env_runners))
+        raise ConfigError(
+            f"env_runners=[{shown}] with env.rewards={dict(spec.rewards)}: the true returns would stay there",
+            "shaped rewards where the trial's own process samples",
+            "env_runners=[0]",
+        )
     for env_runners in sorted(set(config.env_runners)):
+        if env_runners and spec.rewards:
+            notes.append(f"{_count(env_runners, 'env runner')} left out: with shaped rewards the trial samples itself")
+            continue
         for threads in sorted(set(config.threads)):
             if env_runners + threads <= cpus:
                 fit += [Cell(envs, env_runners, threads) for envs in sorted(set(config.widths))]
