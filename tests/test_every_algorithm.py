@@ -105,8 +105,9 @@ def test_tuned_settings_are_the_first_trial_exactly_and_name_their_source(name):
     assert (CONF / "env" / f"{env}.yaml").exists()
     tuned = OmegaConf.load(CONF / "tuned" / f"{name}.yaml")
     algo = OmegaConf.to_container(OmegaConf.merge(OmegaConf.load(CONF / "algo" / f"{algo_name}.yaml"), tuned.algo))
-    raw = OmegaConf.merge(OmegaConf.load(CONF / "space" / f"{algo_name}.yaml"), tuned.get("space", {}))
-    searched = space.parse(OmegaConf.to_container(raw))
+    raw, wider = OmegaConf.load(CONF / "space" / f"{algo_name}.yaml"), tuned.get("wider", {})
+    assert {key: pair[0] for key, pair in wider.items()} == {key: raw[key] for key in wider}, "of the space as it is"
+    searched = space.parse(OmegaConf.to_container(raw) | {key: list(pair[1]) for key, pair in wider.items()})
     first = algorithm.values_of(algo, searched.names)
     assert set(searched.encode(first)) == {dimension.label for dimension in searched.dimensions}, "inside the space"
     preset = EnvSpec("Pendulum-v1" if algo_name in CONTINUOUS else "CartPole-v1")

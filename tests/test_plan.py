@@ -86,6 +86,26 @@ def test_a_warm_start_at_the_end_of_a_range_is_within_it(make):
     assert made.space.encode(made.warm_starts[0]).keys() == {"1-gamma", "lambda_", "log2(minibatch_size)"}
 
 
+def test_tuned_settings_widen_our_ranges_and_none_of_ones_own(make, tmp_path_factory):
+    assert make().config.space["entropy_coeff"] == ["loguniform", 1e-8, 0.02]
+    own = tmp_path_factory.mktemp("conf")
+    (own / "space").mkdir()
+    (own / "space" / "mine.yaml").write_text("lr: [loguniform, 1e-4, 1e-2]\nentropy_coeff: [uniform, 0.001, 0.1]\n")
+    settings = compose("run", *SAFE, "space=mine", f"hydra.searchpath=[{own}]")
+    made = plan.make(from_mapping(settings))
+    assert made.config.space == {"lr": ["loguniform", 1e-4, 1e-2], "entropy_coeff": ["uniform", 0.001, 0.1]}
+    assert made.notes == (
+        "the files' own values: entropy_coeff=1e-08 lies outside [uniform, 0.001, 0.1], so it is drawn instead",
+    )
+    typed = make(space={"entropy_coeff": ["loguniform", 1e-4, 1e-2]})
+    assert typed.config.space == {"entropy_coeff": ["loguniform", 1e-4, 1e-2]}, "nor one of the command line"
+
+
+def test_a_wider_range_that_names_no_range_to_widen_is_refused(make):
+    with pytest.raises(ConfigError, match=r"^wider.lr=.* is no pair"):
+        make(wider={"lr": ["loguniform", 1e-5, 0.1]})
+
+
 def test_a_warm_start_of_an_unknown_name_is_refused_with_the_nearest(make):
     with pytest.raises(ConfigError) as refused:
         make(warm_start=[{"lr": 1e-3}, {"lrr": 1e-3}])

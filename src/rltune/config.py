@@ -182,6 +182,7 @@ class RunConfig:
     algo: dict[str, Any] = field(default_factory=dict)
     env: EnvConfig = field(default_factory=EnvConfig)
     space: dict[str, Any] = field(default_factory=dict)
+    wider: dict[str, Any] = field(default_factory=dict)
     warm_start: list[Any] = field(default_factory=list)
     searcher: SearcherConfig = field(default_factory=SearcherConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)

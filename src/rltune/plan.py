@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,7 @@ def make(config: RunConfig) -> Plan:
     Raises:
         RltuneError: Names the first thing that is wrong.
     """
+    config = widened(config)
     searched = algorithm.search_space(config.algo, config.space)
     first = first_trial(config, searched)
     env_runners = int((config.algo.get("env_runners") or {}).get("num_env_runners", 0) or 0)
@@ -112,6 +113,23 @@ def make(config: RunConfig) -> Plan:
     algo = algorithm.with_absolute_inputs(config.algo)
     build = Build(algo, spec, config.env.vectorize, config.resources.gpus_per_trial)
     return Plan(config, searched, build, warm, request, notes)
+
+
+def widened(config: RunConfig) -> RunConfig:
+    """The request with the ranges of a tuned file where the space has those that the file names, and nowhere else.
+
+    Raises:
+        ConfigError: An entry is no pair of a range and a wider one.
+    """
+    space = dict(config.space)
+    for name, pair in config.wider.items():
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ConfigError(
+                f"wider.{name}={pair} is no pair", "[the space's range, a wider one]", "see conf/tuned/ppo_acrobot.yaml"
+            )
+        if space.get(name) == pair[0]:
+            space[name] = pair[1]
+    return replace(config, space=space, wider={})
 
 
 def first_trial(config: RunConfig, searched: Space) -> dict[str, Any]:
@@ -151,15 +169,22 @@ def _warm_starts(
         wanted = {name: value for name, value in values.items() if name in names}
         kept = searched.active(wanted)
         notes += [f"warm start {number}: {name} left out: its condition fails" for name in wanted if name not in kept]
-        inside = searched.encode(kept)
-        for dimension in searched.dimensions:
-            if dimension.name in kept and dimension.label not in inside:
-                shown = f"{dimension.name}={kept[dimension.name]}"
-                notes.append(f"warm start {number}: {shown} lies outside {dimension}, so it is drawn instead")
+        notes += [f"warm start {number}: {what}" for what in _outside(searched, kept)]
         starts.append(kept)
     if first and first not in starts:
         starts.append(first)
+        notes += [f"the files' own values: {what}" for what in _outside(searched, first)]
     return tuple(starts), tuple(notes)
+
+
+def _outside(searched: Space, values: Mapping[str, Any]) -> list[str]:
+    """What a trial that begins with these values has to draw all the same, in words."""
+    inside = searched.encode(values)
+    return [
+        f"{dimension.name}={values[dimension.name]} lies outside {dimension}, so it is drawn instead"
+        for dimension in searched.dimensions
+        if dimension.name in values and dimension.label not in inside
+    ]
 
 
 def _check_writable(folder: Path) -> None:
