@@ -73,3 +73,15 @@ def test_a_death_that_ray_only_guesses_about_is_not_called_out_of_memory(tmp_pat
     guess = "Worker exit detail: End of file. Some common causes include: (1) the process was killed by the OOM killer"
     death = deaths.of_process(tmp_path, "trials/0", f"The actor died unexpectedly.\n\tpid: 1\n{guess}\n", None)
     assert death.reason.startswith("worker died: End of file. Some common causes include: (1) the process was killed")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "alike"),
+    [
+        ("no progress for 3 s; see /s/trials/1/stalled.txt", "no progress for 3 s; see /s/trials/22/stalled.txt", True),
+        ("ValueError: angle -0.25 in <Pole at 0x7f3a10>", "ValueError: angle 1e-05 in <Pole at 0x7f3abc>", True),
+        ("ValueError: the pole broke", "ValueError: the cart broke", False),
+    ],
+)
+def test_failures_that_differ_in_their_numbers_alone_are_of_one_kind(first, second, alike):
+    assert (deaths.kind(first) == deaths.kind(second)) is alike

@@ -45,7 +45,7 @@ class ToyRunner:
 
     def __init__(self, params: Mapping[str, Any], seed: int, seconds: float) -> None:
         self.params, self.seed, self.seconds = params, seed, seconds
-        self.env_steps = 0
+        self.env_steps, self.resumed = 0, False
         if params.get("fault") == "build":
             raise ValueError("a network of size 0")
 
@@ -66,12 +66,18 @@ class ToyRunner:
     def _misbehave(self, fault: Any) -> None:
         if fault == "raise" and self.env_steps == 500:
             raise ValueError("the pole broke")
+        if fault == "numbered" and self.env_steps == 500:
+            raise ValueError(f"the pole broke at {self.seed / 7}")
         if fault == "nan_loss" and self.env_steps == 500:
             raise NonFiniteError("non-finite numbers: total_loss=nan")
         if fault == "hang" and self.env_steps == 500:
             time.sleep(3600)
         if fault == "die" and self.env_steps == 500:
             print("the fault told it to", file=sys.stderr, flush=True)
+            os._exit(1)
+        if fault == "raise_once" and self.env_steps == 500 and not self.resumed:
+            raise ValueError("the pole broke, this time")
+        if fault == "die_once" and self.env_steps == 500 and not self.resumed:
             os._exit(1)
         if fault == "stall" and self.env_steps > 500:
             self.env_steps = 500
@@ -82,7 +88,7 @@ class ToyRunner:
         (folder / "toy.json").write_text(json.dumps({"env_steps": self.env_steps, "seed": self.seed}))
 
     def restore(self, folder: Path) -> None:
-        self.env_steps = json.loads((folder / "toy.json").read_text())["env_steps"]
+        self.env_steps, self.resumed = json.loads((folder / "toy.json").read_text())["env_steps"], True
 
     def stop(self) -> None:
         pass

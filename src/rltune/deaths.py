@@ -68,6 +68,11 @@ def in_its_words(reason: str, trace: str) -> str:
     return f"env runner died: {raised[-1].strip()[:300]}" if raised else reason
 
 
+def kind(reason: str) -> str:
+    """What reasons that differ in their numbers alone have in common: process, trial, step, address."""
+    return re.sub(r"\b(?=\w*\d)(0x[0-9a-f]+|[0-9a-f]{8,})\b|-?\d+(\.\d+)?(e[+-]?\d+)?", "#", reason)
+
+
 def last_words(file: str | None) -> str:
     """The newest entry of Tune's file of a trial's errors: ``get_error`` would look where it is copied later (2.60)."""
     try:

@@ -188,15 +188,17 @@ class Recorder(Callback):
         number, env_steps = int(result["number"]), int(result["env_steps"])
         objective = float(result["objective"])
         self._note_checkpoints(number, result.get("records") or {}, trial.config["assignment"])
-        if env_steps <= self._steps.get(number, 0):
-            return  # asked to stop before it had trained on: nothing new to tell
+        if result.get("between") or env_steps <= self._steps.get(number, 0):
+            return  # asked to stop before it had trained on, or a checkpoint alone: nothing new to tell
+        learner = {name: value for name, value in result.items() if name.startswith("learner/")}
+        learner |= {f"learner/{name}": value for name, value in (result.get("learner") or {}).items()}
+        metrics = {name: result[name] for name in METRICS if name in result} | learner
+        # Nothing between these two: what a kill there costs is the point of all curves but the objective's.
         self.study.report(number, env_steps, objective)
+        self.tracker.report(number, metrics, env_steps)
         self._count(max(0, env_steps - self._steps.get(number, 0)) * self.config.replicates)
         self._steps[number] = env_steps
         self.console.report(number, objective, env_steps)
-        learner = {name: value for name, value in result.items() if name.startswith("learner/")}
-        learner |= {f"learner/{name}": value for name, value in (result.get("learner") or {}).items()}
-        self.tracker.report(number, {name: result[name] for name in METRICS if name in result} | learner, env_steps)
         self._tell_progress(objective)
 
     def _place(self, number: int) -> str:
@@ -278,7 +280,7 @@ class Recorder(Callback):
         if self._first_failures is not None:
             self._first_failures.append(reason)
             limit = self.config.failures.stop_after
-            if len(self._first_failures) >= limit and len(set(self._first_failures)) == 1:
+            if len(self._first_failures) >= limit and len(set(map(deaths.kind, self._first_failures))) == 1:
                 self.control.failed = True
                 self.control.request(f"the first {limit} trials all failed: {reason}")
 
@@ -310,6 +312,18 @@ class Recorder(Callback):
     def _tell_tracker(self, number: int, state: str, reason: str) -> None:
         end = ending(self.folder, self.study.entry(number), state, reason)
         self.tracker.trial_ended(number, state, metrics=end.metrics, tags=end.tags, artifacts=end.artifacts)
+
+
+def catch_up(study: Study) -> list[Entry]:
+    """All trials, each unfinished one with the report that belongs to its last checkpoint.
+
+    A driver that was killed between the two had kept the checkpoint alone, and the trial goes on behind that point.
+    """
+    for entry in study.entries():
+        for record in (entry.attributes.get(key) for key in ("checkpoint", "latest") if entry.state == "RUNNING"):
+            if record and record["objective"] is not None and record["env_steps"] not in entry.reports:
+                study.report(entry.number, record["env_steps"], record["objective"])
+    return study.entries()
 
 
 def ending(folder: Path, entry: Entry, state: str, reason: str) -> Ending:

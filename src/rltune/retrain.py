@@ -15,6 +15,7 @@ from rltune import certification, checkpoint
 from rltune.certification import CONTROL, Certification, Configuration, SeedResult
 from rltune.certify import RUN_SEED, finalists, name_of
 from rltune.errors import StudyError
+from rltune.recorder import catch_up
 from rltune.session import Session
 from rltune.study import Entry, Study
 from rltune.trial import CERTIFY, Assignment
@@ -51,6 +52,7 @@ class Retraining:
                 self._books = Study(url, name)
             except StudyError:  # the first time; what is wrong with the storage is said again
                 self._books = Study(url, name, create=True)
+            catch_up(self._books)
             self._books.set_attribute("folder", str(folder))
         return self._books
 

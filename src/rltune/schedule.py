@@ -25,8 +25,8 @@ class AshaScheduler(FIFOScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Tune's question after each report that does not end its trial."""
-        if result.get("shelf", TRIALS) != TRIALS:
-            return str(TrialScheduler.CONTINUE)  # a certification's run has its whole budget
+        if result.get("shelf", TRIALS) != TRIALS or result.get("between"):
+            return str(TrialScheduler.CONTINUE)  # a certification's run has its whole budget; the other is no report
         number = int(result["number"])
         level = self._rungs.report(number, result["env_steps"], result["objective"]) if self._rungs else None
         if level is None:

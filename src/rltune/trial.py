@@ -28,6 +28,7 @@ from rltune.watchdog import Watchdog
 STOP_FILE = ".stop"  # in the sweep's folder: trials save their latest state and hand back
 TRIALS, CERTIFY = "trials", "certify"
 MAX_STALLED = 50  # iterations without one environment step before a trial counts as hung
+ASKED, DUE = "asked", "due"  # why training pauses before the next report: the sweep ends, the state is to be saved
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,8 @@ class Trial(tune.Trainable):
             The report: ``objective`` (NaN until the first episode has ended), ``env_steps``, ``return_mean/min/max``,
             ``episode_length_mean``, ``episodes``, ``env_steps_per_s``, ``train_s``, ``learner/<name>``; ``records``
             of the checkpoints written; at the end ``returns`` of the episodes played, where any were asked for;
-            ``failed`` and ``traceback`` when the trial went wrong.
+            ``failed`` and ``traceback`` when the trial went wrong. Where reports lie further apart than checkpoints
+            ``between`` is true of what comes for the sake of its ``records`` alone.
         """
         report: dict[str, Any] = {}
         if self._failure is None:
@@ -178,9 +180,12 @@ class Trial(tune.Trainable):
     def _advance(self) -> dict[str, Any]:
         began, steps_before, trained_before = time.time(), self._env_steps(), self._train_s
         target = self._next_target()
-        interrupted = False
+        pause: str | None = None
         for place, runner in enumerate(self._runners):
-            interrupted = interrupted or self._train(place, runner, target)
+            pause = pause or self._train(place, runner, target)
+        if pause == DUE:
+            return self._numbers() | {"records": self._save_latest(math.nan), "between": True}
+        interrupted = pause == ASKED
         self._reports += 1
         report = self._numbers()
         seconds = max(self._train_s - trained_before, 1e-9)
@@ -221,25 +226,27 @@ class Trial(tune.Trainable):
         """How many report points lie at or before ``env_steps``."""
         return env_steps * self._task.reports // self._task.env_steps
 
-    def _train(self, place: int, runner: Runner, target: int) -> bool:
-        """Train one seed up to ``target``; True when the sweep asks to stop before."""
+    def _train(self, place: int, runner: Runner, target: int) -> str | None:
+        """Train one seed up to ``target``; ASKED or DUE when it pauses before."""
         stalled = 0
         stop = Path(self._task.sweep) / STOP_FILE
         while self._progress[place].env_steps < target:
             if stop.exists():
-                return True
+                return ASKED
             began, before = time.perf_counter(), self._progress[place].env_steps
             self._progress[place] = runner.train().after(self._progress[place])
             self._train_s += time.perf_counter() - began
             if self._progress[place].env_steps > before:
                 stalled = 0
                 self._watchdog.progress()
+                if self._progress[place].env_steps < target and self._save_is_due():
+                    return DUE
                 continue
             # RLlib goes on without the samples of an env runner that hangs: its iterations end, the trial does not.
             stalled += 1
             if stalled >= MAX_STALLED:
                 raise RuntimeError(f"no environment step in {stalled} iterations; do the env runners still live?")
-        return False
+        return None
 
     def _env_steps(self) -> int:
         return min((progress.env_steps for progress in self._progress), default=0)
@@ -271,10 +278,18 @@ class Trial(tune.Trainable):
             self._best = objective
             records["best"] = self._save("best", objective)
             self._best_path = records["best"]["path"]
-        if force or time.monotonic() - self._saved_at >= self._task.checkpoint_every_s:
-            records["latest"] = records.get("best") or self._save("latest", objective)
-            self._saved_at = time.monotonic()
+        if force or self._save_is_due():
+            records |= self._save_latest(objective, records.get("best"))
         return records
+
+    def _save_is_due(self) -> bool:
+        return time.monotonic() - self._saved_at >= self._task.checkpoint_every_s
+
+    def _save_latest(self, objective: float, written: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The record of the latest state, saved now unless it just was; an objective of NaN is kept as none."""
+        record = written or self._save("latest", objective)
+        self._saved_at = time.monotonic()
+        return {"latest": record}
 
     def _save(self, kind: str, objective: float) -> dict[str, Any]:
         value = objective if math.isfinite(objective) else None
