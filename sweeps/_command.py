@@ -5,9 +5,11 @@ The only place that touches Hydra's runtime.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +47,9 @@ def command(root: str, schema: type, work: Callable[[DictConfig], int]) -> None:
     composed: list[DictConfig] = []
     try:
         # Hydra only composes: the work runs outside, where no handler of Hydra's reports or swallows what it raises.
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)(composed.append)()
-        code = work(composed[0]) if composed else 0
+        with told_by_signals():
+            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)(composed.append)()
+            code = work(composed[0]) if composed else 0
     except RltuneError as error:
         _leave(error)
     except (HydraException, OmegaConfBaseException) as error:
@@ -59,6 +62,18 @@ def command(root: str, schema: type, work: Callable[[DictConfig], int]) -> None:
     except BrokenPipeError:
         sys.exit(0)
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def told_by_signals() -> Iterator[None]:
+    """Exit with 130 or 143 where a signal ends the work before it can end itself, everything on the way closed."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))  # as Ray has it from its start on (2.60)
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        sys.exit(128 + (stop.args[0] if stop.args else signal.SIGINT))
+    except SystemExit as stop:
+        sys.exit(128 + signal.SIGTERM if stop.code == signal.SIGTERM else stop.code)
 
 
 def need_policy(settings: DictConfig, root: str) -> None:

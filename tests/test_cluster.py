@@ -35,3 +35,18 @@ def test_a_thread_that_needs_ray_while_it_starts_gets_this_one_and_starts_no_oth
         other.join()
     assert machine.cpus == 2
     assert [start["num_cpus"] for start in starts] == [2]
+
+
+@pytest.mark.parametrize("dashboard", [False, True])
+def test_ray_listens_on_this_machine_alone_and_shows_its_dashboard_only_when_asked(
+    dashboard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(ray, "init", lambda **arguments: asked.update(arguments))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "cluster_resources", dict)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    chosen = {"dashboard": True} if dashboard else {}
+    with connected(ClusterConfig(num_cpus=2, num_gpus=0, **chosen)):
+        assert asked["include_dashboard"] is dashboard
+        assert {asked["dashboard_host"], asked["_node_ip_address"]} == {"127.0.0.1"}

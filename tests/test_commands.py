@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import psutil
 import pytest
 from omegaconf import OmegaConf
 
@@ -120,3 +123,23 @@ def test_cfg_job_prints_the_composed_settings_and_runs_nothing(typed):
     assert settings.algo.name == "ppo"
     assert settings.env.id == "CartPole-v1"
     assert settings.budget.trials == 24
+
+
+def test_sigterm_while_ray_starts_ends_with_143_says_that_nothing_was_begun_and_leaves_nothing(tmp_path):
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_"))}
+    env["HOME"] = str(tmp_path)  # where Ray would leave its token for all to read
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sweeps.run", "name=early", "cluster.num_cpus=1"],
+        cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    started = []
+    while process.poll() is None and not any("gcs_server" in child.name() for child in started):
+        time.sleep(0.02)
+        started = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=100)
+    assert process.returncode == 143, out
+    assert "nothing was begun that could be resumed" in out
+    assert "Traceback" not in out
+    assert list(tmp_path.iterdir()) == []
+    assert psutil.wait_procs(started, timeout=60)[1] == []

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # everything that it imports.
 ORDER = (
     ("errors",),
-    ("address", "bundle_reader", "bootstrap", "sweep_folder", "disk", "conditions", "recurrence"),
-    ("config", "wrappers"),
+    ("address", "bundle_reader", "bootstrap", "sweep_folder", "conditions", "recurrence"),
+    ("config", "wrappers", "disk"),
     ("agents",),
     (
         "space",

@@ -127,16 +127,34 @@ def test_a_worker_that_dies_is_tried_again_and_then_fails_alone(
         "tracking=off",
         "budget.trials=3",
         "warm_start=[{fault:null},{fault:die},{fault:null}]",
+        "budget.reports=1",
+        "checkpoint.every_s=0",
     )
     states = {entry.params["fault"]: entry.state for entry in ledger(outcome)}
     assert states == {None: "COMPLETE", "die": "FAIL"}
     died = next(entry for entry in ledger(outcome) if entry.state == "FAIL")
+    assert died.attributes["latest"]["env_steps"] == 400, "what was saved before the only report counts"
+    assert all(list(entry.reports) == ([2000] if entry.state == "COMPLETE" else []) for entry in ledger(outcome))
     assert died.attributes["stop_reason"].startswith("worker died: ")
     assert "unknown" not in died.attributes["stop_reason"]
     log = outcome.folder / died.attributes["log"]
     assert died.attributes["stop_reason"] in log.read_text()
     assert "the fault told it to" in log.read_text(), "what the process itself wrote last is kept"
     assert str(log) in stream.getvalue()
+
+
+def test_a_trial_that_goes_wrong_once_goes_on_from_its_last_checkpoint_to_the_end(
+    toy_run: Callable[..., Outcome],
+) -> None:
+    outcome = toy_run(
+        "+space.fault=[choice,raise_once,die_once]",
+        "scheduler=none",
+        "tracking=off",
+        "budget.trials=2",
+        "warm_start=[{fault:raise_once},{fault:die_once}]",
+    )
+    assert [entry.state for entry in ledger(outcome)] == ["COMPLETE"] * 2, "from the beginning they would fail again"
+    assert [list(entry.reports) for entry in ledger(outcome)] == [list(range(100, 2001, 100))] * 2
 
 
 def test_a_trial_that_hangs_loses_its_process_and_the_sweep_goes_on(toy_run: Callable[..., Outcome]) -> None:
@@ -160,7 +178,7 @@ def test_the_sweep_ends_early_when_its_first_trials_all_fail_alike(
     toy_run: Callable[..., Outcome], stream: io.StringIO
 ) -> None:
     outcome = toy_run(
-        "+space.fault=raise",
+        "+space.fault=numbered",
         "budget.trials=30",
         "failures.stop_after=3",
         "failures.max_retries=0",
@@ -275,6 +293,28 @@ def test_an_interrupted_sweep_is_finished_by_resume_with_the_same_trials_and_run
         assert set(entry.reports) <= set(after[number].reports)
     assert len(children(last, tmp_path)) == 8
     assert {run.info.status for run in children(last, tmp_path)} == {"FINISHED"}
+
+
+def test_a_second_signal_waits_for_no_trial_and_leaves_the_books_whole(
+    toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO, monkeypatch: Any
+) -> None:
+    from rltune import recorder
+
+    keep, turns = recorder.Recorder.on_step_end, iter(range(1_000_000))
+
+    def spy(self: recorder.Recorder, *args: Any, **info: Any) -> None:
+        keep(self, *args, **info)
+        if self._steps.get(0) == 400 and next(turns) in (20, 21):  # it hangs by then
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(recorder.Recorder, "on_step_end", spy)
+    monkeypatch.setattr(recorder, "GRACE_S", 600.0)  # only the watchdog would end the wait, and fail the trial
+    words = ("+space.fault=hang", "failures.stall_s=15", "failures.max_retries=0", "budget.trials=1")
+    first = toy_run(*words, "scheduler=none")
+    assert (first.exit_code, first.status) == (143, "interrupted")
+    assert f"python -m sweeps.resume sweep={first.name}" in stream.getvalue()
+    assert [(entry.state, list(entry.reports)) for entry in ledger(first)] == [("RUNNING", [100, 200, 300, 400])]
+    assert [run.info.status for run in children(first, tmp_path)] == ["KILLED"]
 
 
 def test_a_moved_sweep_goes_on_and_a_damaged_checkpoint_is_named_and_passed_over(

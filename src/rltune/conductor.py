@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -36,6 +35,7 @@ from rltune.retrain import Retraining
 from rltune.session import Session
 from rltune.stages import Router, RunRecorder, StagedSearcher
 from rltune.study import Entry, keep_copy, open_ledger
+from rltune.sweep_folder import resume_command
 from rltune.tracking import Ending, NoTracker, Tracker, TrackingSettings
 from rltune.trial import Assignment, Trial
 
@@ -87,7 +87,7 @@ class Conductor:
     ) -> None:
         """Leave no run RUNNING and no connection open, whatever happened."""
         self.console.stop()
-        self.tracker.close("KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED", timeout_s=5.0)
+        self.tracker.close("FAILED" if isinstance(error, Exception) else "KILLED", timeout_s=5.0)
         self.control.clear()
         if self.retraining:
             self.retraining.close()
@@ -262,7 +262,7 @@ class Conductor:
         self._publish(ended, found)
         self.console.stop()
         unfinished = ended.trials["interrupted"] or self.control.signal is not None or not self._certified()
-        resume = f"python -m sweeps.resume sweep={ended.name}{self._dir_override()}" if unfinished else None
+        resume = resume_command(self.session.folder) if unfinished else None
         self.console.summary(outcome.page(ended, entries, self._shown_uri(), resume))
         return ended
 
@@ -367,10 +367,6 @@ class Conductor:
 
     def _shown_uri(self) -> str | None:
         return None if self.config.tracking.kind == "off" else redact(resolve_uri(tracking_uri(self.config)))
-
-    def _dir_override(self) -> str:
-        root = self.session.folder.parent
-        return "" if root == Path("outputs").absolute() else f" output_dir={root}"
 
 
 def _trial_name(trial: Any) -> str:

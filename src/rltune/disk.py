@@ -9,6 +9,7 @@ import errno
 from pathlib import Path
 
 from rltune.errors import StudyError
+from rltune.sweep_folder import resume_command
 
 FULL = "no room is left on the disk"
 # The last two are SQLite's and torch's words, whose errors carry no number.
@@ -45,5 +46,5 @@ def full(folder: Path) -> StudyError:
     return StudyError(
         f"{folder}: {FULL}; what was recorded before is whole",
         "room for the ledger and the trials' checkpoints",
-        f"make room, then python -m sweeps.resume sweep={folder.name}",
+        f"make room, then {resume_command(folder)}",
     )

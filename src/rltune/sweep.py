@@ -12,6 +12,7 @@ import importlib
 import logging
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,7 +29,7 @@ from rltune.config import RunConfig, from_mapping, new_name, read_settings, swee
 from rltune.errors import RltuneError, StudyError
 from rltune.resources import Share
 from rltune.session import Session
-from rltune.sweep_folder import find_sweep
+from rltune.sweep_folder import find_sweep, resume_command
 
 if TYPE_CHECKING:
     from rltune.outcome import Outcome
@@ -56,7 +57,7 @@ def run_sweep(config: RunConfig, *, stream: TextIO | None = None, trainable: typ
     folder = sweep_folder(config, name)
     if folder.exists():
         raise _exists(name, folder)
-    return _conduct(Session(made, name, folder, False, began, stream, trainable))
+    return _interruptible(Session(made, name, folder, False, began, stream, trainable))
 
 
 def resume_sweep(
@@ -92,13 +93,24 @@ def resume_sweep(
                 "the whole address",
                 f"python -m sweeps.resume sweep={folder.name} {key}=...",
             )
-    return _conduct(Session(plan.make(config), folder.name, folder, True, began, stream, trainable))
+    return _interruptible(Session(plan.make(config), folder.name, folder, True, began, stream, trainable))
 
 
 def _without_none(changes: Mapping[str, Any]) -> dict[str, Any]:
     """The changes that were asked for, at any depth."""
     nested = {key: _without_none(value) if isinstance(value, Mapping) else value for key, value in changes.items()}
     return {key: value for key, value in nested.items() if value is not None and value != {}}
+
+
+def _interruptible(session: Session) -> Outcome:
+    """Conduct; a signal that comes before trials can be asked to save their state, or a second one, leaves at once."""
+    try:
+        return _conduct(session)
+    except (KeyboardInterrupt, SystemExit):  # the latter by Ray's handler of SIGTERM, in force from its start (2.60)
+        begun = session.resumed or (session.folder / "config.yaml").exists()
+        how = f"to go on: {resume_command(session.folder)}" if begun else "nothing was begun that could be resumed"
+        print(f"interrupted; {how}", file=session.stream or sys.stdout, flush=True)
+        raise
 
 
 def _conduct(session: Session) -> Outcome:
@@ -205,7 +217,7 @@ def _exists(name: str, folder: Path) -> StudyError:
     return StudyError(
         f"name={name}: {folder} exists",
         "a name of its own for each sweep",
-        f"python -m sweeps.resume sweep={name}",
+        resume_command(folder),
     )
 
 
@@ -218,7 +230,7 @@ def _signals(request: Callable[[str, int], None]) -> Iterator[None]:
 
     def handle(number: int, _: Any) -> None:
         if handle.__dict__.setdefault("seen", 0):
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(number)
         handle.__dict__["seen"] = 1
         request("interrupted", number)
 

@@ -25,3 +25,11 @@ def find_sweep(sweep: str, output_dir: str = "outputs", key: str = "sweep") -> P
     if sweep not in found:
         raise StudyError(f"{key}={sweep}: no such sweep in {root}", choices(sweep, found), "python -m sweeps.list")
     return root / sweep
+
+
+def resume_command(folder: Path) -> str:
+    """What to type to go on with a sweep, from the present folder."""
+    root = folder.parent
+    return f"python -m sweeps.resume sweep={folder.name}" + (
+        "" if root == Path("outputs").absolute() else f" output_dir={root}"
+    )
