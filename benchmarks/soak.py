@@ -31,7 +31,7 @@ RESULTS = HERE / "results"
 
 def parts(quick: bool, seed: int, down_s: float) -> dict[str, Callable[[Path], dict[str, Any]]]:
     """Every part by its name; ``quick`` takes fewer and shorter ones."""
-    kills, signals, doubles, trials = (4, 2, 2, 60) if quick else (20, 20, 20, 500)
+    kills, signals, doubles, trials = (4, 4, 2, 60) if quick else (20, 20, 20, 500)
     down_s = min(down_s, 8.0) if quick else down_s
     return {
         "kills": lambda folder: soak_storm.ours(folder, 12, kills, 0.1, seed),

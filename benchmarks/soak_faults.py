@@ -190,7 +190,10 @@ def _answer(copy: Path, place: Path) -> str:
 
 
 def memory(folder: Path, trials: int) -> dict[str, Any]:
-    """One driver, many short trials: memory, processes, descriptors and threads before and after."""
+    """One Ray, many short trials: memory, processes, descriptors and threads before and after.
+
+    Ray itself (2.60) keeps a dead connection open for each time that it is started in a process, with or without us.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     return _alone("memory", folder, str(trials))
 
@@ -198,6 +201,25 @@ def memory(folder: Path, trials: int) -> dict[str, Any]:
 def _memory(trials: int) -> dict[str, Any]:
     import psutil
 
+    from rltune.cluster import connected, prepare
+    from rltune.config import ClusterConfig
+
+    me = psutil.Process()
+    prepare()
+    with connected(ClusterConfig(num_cpus=2)):
+        found = _left_by(trials, me)
+    _until_no_more(me, 0)
+    return {**found, "processes_after_ray": len(me.children(recursive=True))}
+
+
+def _until_no_more(me: Any, processes: int) -> None:
+    deadline = time.monotonic() + 20
+    while len(me.children(recursive=True)) > processes and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
+def _left_by(trials: int, me: Any) -> dict[str, Any]:
+    """What a sweep of so many trials leaves behind in this process, after a small one that pays for the imports."""
     from benchmarks.driver import request, resident_mb
     from benchmarks.instant import InstantTrial
     from rltune import plan
@@ -205,9 +227,8 @@ def _memory(trials: int) -> dict[str, Any]:
     from rltune.sweep import run_sweep
 
     plan.preflight = lambda made: None
-    quick = request(*TOY, "budget.trials=4", "name=warm-up")
-    run_sweep(quick, stream=io.StringIO(), trainable=InstantTrial)
-    me, seen = psutil.Process(), []
+    run_sweep(request(*TOY, "budget.trials=4", "name=warm-up"), stream=io.StringIO(), trainable=InstantTrial)
+    seen: list[float] = []
     plain = Recorder.on_trial_complete
 
     def measured(*args: Any, **kwargs: Any) -> None:
@@ -218,9 +239,7 @@ def _memory(trials: int) -> dict[str, Any]:
     before, open_before = (len(me.children(recursive=True)), me.num_fds(), threading.active_count()), _open_files()
     run_sweep(request(*TOY, f"budget.trials={trials}", "name=many"), stream=io.StringIO(), trainable=InstantTrial)
     gc.collect()
-    deadline = time.monotonic() + 20
-    while len(me.children(recursive=True)) > before[0] and time.monotonic() < deadline:
-        time.sleep(0.2)
+    _until_no_more(me, before[0])
     after = (len(me.children(recursive=True)), me.num_fds(), threading.active_count())
     keys = ("processes", "descriptors", "threads")
     grown = {key: late - early for key, early, late in zip(keys, before, after, strict=True)}

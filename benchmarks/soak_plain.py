@@ -38,9 +38,14 @@ class Toy(tune.Trainable):
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write it."""
+        # Tune has it written where nobody looks and copies it then: the storm is told when to strike.
+        mark = self.diary.parents[1] / "writing" / self.trial_id
+        mark.parent.mkdir(exist_ok=True)
+        mark.touch()
         (Path(checkpoint_dir) / "half.bin").write_bytes(os.urandom(4096))
         time.sleep(self.config["saving"])
         (Path(checkpoint_dir) / "toy.json").write_text(json.dumps({"env_steps": self.env_steps}))
+        mark.unlink(missing_ok=True)
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
         """Read it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -125,6 +126,7 @@ def books(folder: Path, trials: int, iteration_s: float) -> dict[str, Any]:
             "and t.key = 'rltune.trial' group by 1, 2, 3"
         ).fetchall()
     steps = {(number, step) for number, key, step, _ in points if key == "objective"}
+    others = [key for _, key, _, _ in points if key not in ("objective", "best_objective")]
     lines = {path.name: Counter(path.read_text().split()) for path in folder.glob("trained/*")}
     repeated = sum(count - 1 for counts in lines.values() for count in counts.values())
     return {
@@ -136,19 +138,26 @@ def books(folder: Path, trials: int, iteration_s: float) -> dict[str, Any]:
         "parents": sum(number is None for _, number in runs),
         "running": sum(status == "RUNNING" for status, _ in runs),
         "points_missing": trials * 20 - len(steps),
+        "other_points_missing": len(set(others)) * trials * 20 - len(others),
         "points_doubled": sum(count > 1 for *_, count in points),
         "repeated_s": round(repeated * iteration_s, 1),
     }
 
 
 def plain(folder: Path, trials: int, kills: int, seconds: float, seed: int) -> dict[str, Any]:
-    """A plain Ray Tune script through the same storm."""
+    """A plain Ray Tune script through the same storm, for as long as it has anything left to do."""
     words = (str(trials), str(seconds), "0.05")
     process = start(folder, "soak_plain.py", "run", *words)
-    killed = 0
+    killed = failed = 0
     for kind, moment in moments(kills, seed):
-        wait_for(process, folder, kind, moment, "plain/sweep/*/checkpoint_tmp*")
-        killed += kill(process)
+        wait_for(process, folder, kind, moment, "writing/*")
+        if not kill(process):
+            if process.returncode == 0:
+                break
+            failed += 1
+        killed += process.returncode == -signal.SIGKILL
+        for mark in folder.glob("writing/*"):
+            mark.unlink(missing_ok=True)
         process = start(folder, "soak_plain.py", "resume", *words)
     try:
         code: int | None = process.wait(PATIENCE_S)
@@ -158,32 +167,48 @@ def plain(folder: Path, trials: int, kills: int, seconds: float, seed: int) -> d
     text = (folder / "output.txt").read_text()
     last = [line for line in text.splitlines() if line.startswith('{"trials"')]
     answer = json.loads(last[-1]) if last else {}
-    with sqlite3.connect(folder / "mlflow.db") as store:
-        statuses = Counter(status for (status,) in store.execute("select status from runs"))
     lines = {path.name: Counter(path.read_text().split()) for path in folder.glob("trained/*")}
     repeated = sum(count - 1 for counts in lines.values() for count in counts.values())
-    started_anew = max(0, len(lines) - trials)
     return {
         "killed": killed,
         "last_exit": code,
+        "failed_resumes": failed,
         **answer,
         "trials_begun": len(lines),
-        "doubled": started_anew,
-        "runs": sum(statuses.values()),
-        "running": statuses["RUNNING"],
+        "doubled": max(0, len(lines) - trials),
+        **_plain_books(folder),
         "repeated_s": round(repeated * (seconds + 0.05), 1),
     }
 
 
+def _plain_books(folder: Path) -> dict[str, Any]:
+    """What MLflow shows of a plain script: its runs, and how many trials have their whole curve in one of them."""
+    with sqlite3.connect(folder / "mlflow.db") as store:
+        statuses = Counter(status for (status,) in store.execute("select status from runs"))
+        points = store.execute(
+            "select r.name, r.run_uuid, count(distinct m.step) from runs r join metrics m on m.run_uuid = r.run_uuid "
+            "and m.key = 'objective' group by 1, 2"
+        ).fetchall()
+    whole = {name for name, _, count in points if count == 20}
+    return {"runs": sum(statuses.values()), "running": statuses["RUNNING"], "curves_whole": len(whole)}
+
+
 def signals(folder: Path, count: int, seed: int) -> dict[str, Any]:
-    """First signals at drawn moments: exit codes and seconds; each sweep is resumed by the next driver."""
+    """First signals at drawn moments: exit codes and seconds; each sweep is resumed by the next driver.
+
+    Every fourth comes while the driver starts its Ray.
+    """
     draw = random.Random(seed)
     words = [f"name={NAME}", "budget.trials=1000", "+space.seconds=0.1", "tracking=off"]
     codes, took, told = [], [], 0
     process = start(folder, "soak_sweep.py", "run", *words)
-    for _ in range(count):
+    for turn in range(count):
         number = draw.choice((signal.SIGINT, signal.SIGTERM))
-        wait_for(process, folder, "training", draw.uniform(0.0, 1.0), "")
+        if turn % 4 == 3:
+            until(process, lambda process=process: _starts_ray(process))  # type: ignore[misc]
+            pause(process, draw.uniform(0.0, 1.0))
+        else:
+            wait_for(process, folder, "training", draw.uniform(0.0, 1.0), "")
         began = time.monotonic()
         process.send_signal(number)
         code = process.wait(60)
@@ -193,6 +218,14 @@ def signals(folder: Path, count: int, seed: int) -> dict[str, Any]:
         process = start(folder, "soak_sweep.py", "resume", NAME)
     kill(process)
     return {"signals": count, "right_codes": sum(codes), "resume_named": told, "longest_s": round(max(took), 1)}
+
+
+def _starts_ray(process: subprocess.Popen[str]) -> bool:
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return any("gcs_server" in child.name() for child in psutil.Process(process.pid).children(recursive=True))
+    return False
 
 
 def two_drivers(folder: Path, count: int) -> dict[str, Any]:

@@ -100,6 +100,7 @@ def main() -> None:
     from rltune import plan
     from rltune.errors import RltuneError
     from rltune.sweep import resume_sweep, run_sweep
+    from sweeps._command import told_by_signals
 
     timed()
     plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality
@@ -107,14 +108,15 @@ def main() -> None:
     from benchmarks.soak_sweep import SoakTrial as Trainable
 
     try:
-        if sys.argv[1] == "run":
-            ended = run_sweep(request(*TOY, *sys.argv[2:]), trainable=Trainable)
-        else:
-            changes: dict[str, Any] = {}
-            for word in sys.argv[3:]:
-                key, value = word.split("=", 1)
-                changes.setdefault(key.split(".")[0], {})[key.split(".")[1]] = value
-            ended = resume_sweep(sys.argv[2], changes=changes, trainable=Trainable)
+        with told_by_signals():
+            if sys.argv[1] == "run":
+                ended = run_sweep(request(*TOY, *sys.argv[2:]), trainable=Trainable)
+            else:
+                changes: dict[str, Any] = {}
+                for word in sys.argv[3:]:
+                    key, value = word.split("=", 1)
+                    changes.setdefault(key.split(".")[0], {})[key.split(".")[1]] = value
+                ended = resume_sweep(sys.argv[2], changes=changes, trainable=Trainable)
     except RltuneError as error:
         print(error.pretty(), file=sys.stderr)
         sys.exit(2)
