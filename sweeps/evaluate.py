@@ -37,12 +37,12 @@ def work(settings: DictConfig) -> int:
         )
     from rltune import policy_uri, video
     from rltune.overview import show_evaluation
-    from rltune.policy import evaluate, load_policy
+    from rltune.policy import evaluate, playable
 
     if settings.video:
         video.check()
     env = _other(settings)
-    policy = load_policy(settings.policy, output_dir=settings.output_dir)
+    policy = playable(settings.policy, output_dir=settings.output_dir)
     result = evaluate(policy, settings.episodes, settings.seed, env=env, deterministic=settings.deterministic)
     show_evaluation(settings.policy, policy.info, result, settings.env.get("id"))
     if settings.video:

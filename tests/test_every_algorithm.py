@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from rltune import algorithm, plan, space
+from rltune import algorithm, plan, restored, space
 from rltune.environment import EnvSpec
 from rltune.errors import ConfigError
-from rltune.policy import load_policy
+from rltune.policy import evaluate, load_policy, playable
+from rltune.restored import Restored
 from rltune.runner import RLlibRunner
 from sweeps._command import conf_dir
 
@@ -23,7 +24,12 @@ TUNED = sorted(path.stem for path in (CONF / "tuned").glob("*.yaml"))
 OFFLINE = ("bc", "marwil", "cql", "iql")
 CONTINUOUS = ("sac", "tqc", "cql", "iql")
 SMALL = {  # enough for two updates of each
-    "ppo": ["algo.training.train_batch_size_per_learner=64", "algo.training.minibatch_size=64", "~space"],
+    "ppo": [
+        "algo.training.train_batch_size_per_learner=64",
+        "algo.training.minibatch_size=64",
+        "env.normalise_observations=true",
+        "~space",
+    ],
     "sac": [
         "algo.rl_module.model_config.fcnet_hiddens=[16]",
         "algo.training.num_steps_sampled_before_learning_starts=150",
@@ -89,12 +95,18 @@ def test_every_algorithm_is_built_from_its_files_and_trains(name, data, ray_clus
     assert 0 < first.env_steps < second.env_steps
     if name in OFFLINE:
         assert math.isfinite(second.return_mean), "it acts in the evaluation environment"
-    if (tmp_path / "policy-missing.txt").exists():
-        assert name == "dreamerv3", "its file says that its policies are not registered"
+    policy = playable(tmp_path, trust=True)
+    assert isinstance(policy, Restored) == (name == "dreamerv3"), "its file says that its policies are not registered"
+    if name == "dreamerv3":
+        assert evaluate(policy, 3, seed=7).returns == evaluate(playable(tmp_path, trust=True), 3, seed=7).returns
         return
-    policy = load_policy(tmp_path)
     obs, _ = policy.env().reset(seed=0)
     assert policy.action_space.contains(policy.act(obs))
+    if name == "ppo":
+        (tmp_path / "policy").rename(tmp_path / "bundle")
+        restored.leave(tmp_path, "for want of a bundle", policy.info)
+        one, other = (evaluate(found, 2, seed=7).returns for found in (policy, playable(tmp_path, trust=True)))
+        assert one == other, "by RLlib's parts it acts as from its bundle"
 
 
 @pytest.mark.parametrize("name", TUNED)

@@ -35,6 +35,7 @@ ORDER = (
     ),
     ("environment", "offline", "catalogue"),
     ("algorithm", "cluster", "policy_uri", "team"),
+    ("restored",),
     ("policy",),
     ("engine", "exporting", "video"),
     ("runner",),

@@ -17,7 +17,7 @@ from mlflow.entities import LoggedModelOutput
 from rltune import bundle, policy_uri
 from rltune.checkpoint import digest
 from rltune.errors import PolicyError
-from rltune.policy import Evaluation, evaluate, load_algorithm, load_policy, model_arguments
+from rltune.policy import Evaluation, evaluate, load_algorithm, load_policy, model_arguments, playable
 
 CARTPOLE = {"id": "CartPole-v1", "kwargs": {}, "wrappers": []}
 OBSERVATIONS = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)
@@ -290,6 +290,11 @@ def test_a_network_without_a_bundle_says_why_and_what_else_works(tmp_path):
     with pytest.raises(PolicyError, match="TorchLSTMEncoder") as caught:
         load_policy(tmp_path)
     assert "load_algorithm" in caught.value.fix
+    assert "sweeps.evaluate" in caught.value.fix
+    with pytest.raises(PolicyError, match="TorchLSTMEncoder"):
+        playable(tmp_path)  # RLlib's parts would run code
+    with pytest.raises(PolicyError, match="no algorithm in"):
+        playable(tmp_path, trust=True)
 
 
 def test_a_damaged_bundle_is_refused_with_its_address(checkpoint, tmp_path):

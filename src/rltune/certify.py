@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rltune import bootstrap, checkpoint
+from rltune import bootstrap, checkpoint, restored
 from rltune.certification import Certification, CertifiedPolicy, Configuration
-from rltune.policy import Evaluation, evaluate, load_policy
+from rltune.policy import Evaluation, evaluate, playable
 from rltune.study import Entry
 
 EVALUATION_SEED = 1_000_003  # the same episodes for all sweeps, so that a champion and its challenger are comparable
@@ -82,15 +82,20 @@ def compare(candidates: Sequence[Finalist], top: int, episodes: int, tell: Calla
     """
     judged = []
     for finalist in candidates[:top]:
-        if not (finalist.folder / "policy").is_dir():
+        if not plays(finalist.folder):
             tell(f"{finalist.name} cannot be evaluated: its network needs RLlib")
             continue
-        evaluation = evaluate(load_policy(finalist.folder / "policy"), episodes=episodes, seed=EVALUATION_SEED)
+        evaluation = evaluate(playable(finalist.folder, trust=True), episodes=episodes, seed=EVALUATION_SEED)
         tell(f"{finalist.name} on {episodes} fresh episodes: {evaluation.mean:.1f}")
         judged.append(replace(finalist, evaluation=evaluation))
     if judged:
         return max(judged, key=lambda one: one.score)
     return candidates[0] if candidates else None
+
+
+def plays(folder: Path) -> bool:
+    """Whether a checkpoint can be evaluated: from its bundle, or by RLlib's own parts."""
+    return (folder / "policy").is_dir() or restored.there(folder)
 
 
 def measure(found: Certification, sweep: Path, episodes: int) -> tuple[Certification, Finalist]:
@@ -109,9 +114,9 @@ def measure(found: Certification, sweep: Path, episodes: int) -> tuple[Certifica
     run = max(best.per_seed, key=lambda result: result.mean)
     folder = sweep / run.checkpoint
     winner = Finalist(best.name, best.trial, best.params, best.search_score, folder, run.name)
-    if not (folder / "policy").is_dir():
+    if not plays(folder):
         return found, winner
-    evaluation = evaluate(load_policy(folder / "policy"), episodes=episodes, seed=EVALUATION_SEED)
+    evaluation = evaluate(playable(folder, trust=True), episodes=episodes, seed=EVALUATION_SEED)
     low, high = bootstrap.foreseen(evaluation.returns, episodes, best.worst)
     policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, evaluation.mean, evaluation.iqm, low, high)
     return replace(found, policy=policy), replace(winner, evaluation=evaluation)

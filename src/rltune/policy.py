@@ -8,6 +8,7 @@ anywhere.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rltune import bundle_reader, cluster, policy_uri, team
+from rltune import bundle_reader, cluster, policy_uri, restored, team
 from rltune.bootstrap import iqm
 from rltune.bundle import describe_space
 from rltune.errors import PolicyError
@@ -93,6 +94,23 @@ def load_policy(uri: str | Path, *, trust: bool = False, output_dir: str | Path 
             ) from error
 
 
+def playable(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Any:
+    """A policy to evaluate: as `load_policy` gives it, or by RLlib's own parts where its network needs them.
+
+    Those run code when they are loaded: one's own sweeps' are taken, by ``sweep:...``, and others with ``trust``.
+
+    Raises:
+        PolicyError: As for `load_policy` and, where RLlib is needed, as for `load_algorithm`.
+    """
+    try:
+        return load_policy(uri, trust=trust, output_dir=output_dir)
+    except policy_uri.NeedsRLlibError:
+        if not trust and not str(uri).lower().startswith("sweep:"):
+            raise
+        with policy_uri.trusted(policy_uri.Source(str(uri), Path(output_dir), trust)) as folder:
+            return restored.Restored(folder.parent)
+
+
 def load_algorithm(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Any:
     """Load RLlib's algorithm to train on from; starts Ray where none runs.
 
@@ -111,12 +129,7 @@ def load_algorithm(uri: str | Path, *, trust: bool = False, output_dir: str | Pa
         PolicyError: There is no such checkpoint, or it is not trusted.
     """
     source = policy_uri.Source(str(uri), Path(output_dir), trust)
-    if not trust and source.uri.lower().startswith(("models:", "runs:")):
-        raise _untrusted(source.uri, "comes from a tracking store")
-    with policy_uri.located(source, "algorithm") as folder:
-        strangers = [path for path in (folder, *folder.rglob("*")) if path.stat().st_uid != os.getuid()]
-        if strangers and not trust:
-            raise _untrusted(source.uri, f"{strangers[0]} belongs to another user")
+    with policy_uri.trusted(source) as folder:
         cluster.ensure()
         from ray.rllib.algorithms.algorithm import Algorithm
 
@@ -125,20 +138,13 @@ def load_algorithm(uri: str | Path, *, trust: bool = False, output_dir: str | Pa
         return Algorithm.from_checkpoint(str(folder))
 
 
-def _untrusted(uri: str, why: str) -> PolicyError:
-    return PolicyError(
-        f"policy={uri}: {why}, and RLlib's checkpoints run code when they are loaded",
-        "checkpoints that you made",
-        f"rltune.load_algorithm({uri!r}, trust=True) if you trust its author",
-    )
-
-
 def _register_environment(folder: Path) -> None:
     """Make an environment with wrappers known to Ray again, under the name that the checkpoint has for it."""
     from rltune import environment
 
+    told = folder.parent / restored.INFO
     try:
-        info = load_policy(folder.parent / "policy").info
+        info = json.loads(told.read_text()) if told.is_file() else load_policy(folder.parent / "policy").info
     except PolicyError:
         return
     if info.get("env"):
@@ -202,7 +208,7 @@ def evaluate(
     """
     if episodes < 1:
         raise PolicyError(f"episodes={episodes}", "at least 1", "episodes=100")
-    found: Any = load_policy(policy) if isinstance(policy, str | Path) else policy
+    found: Any = playable(policy) if isinstance(policy, str | Path) else policy
     with _few_threads(found.network):
         if isinstance(found, team.Team):
             wanted = team.Wanted(episodes, seed, deterministic, progress)

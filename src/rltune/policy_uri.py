@@ -44,6 +44,34 @@ class Source:
     trust: bool = False
 
 
+class NeedsRLlibError(PolicyError):
+    """A checkpoint whose network acts in RLlib alone."""
+
+
+@contextmanager
+def trusted(source: Source) -> Iterator[Path]:
+    """The folder of RLlib's checkpoint, which runs code when it is loaded, if its author may be trusted.
+
+    Raises:
+        PolicyError: There is none, another user owns its files, or they come from a tracking server.
+    """
+    if not source.trust and source.uri.lower().startswith(("models:", "runs:")):
+        raise _untrusted(source.uri, "comes from a tracking store")
+    with located(source, "algorithm") as folder:
+        strangers = [path for path in (folder, *folder.rglob("*")) if path.stat().st_uid != os.getuid()]
+        if strangers and not source.trust:
+            raise _untrusted(source.uri, f"{strangers[0]} belongs to another user")
+        yield folder
+
+
+def _untrusted(uri: str, why: str) -> PolicyError:
+    return PolicyError(
+        f"policy={uri}: {why}, and RLlib's checkpoints run code when they are loaded",
+        "checkpoints that you made",
+        f"rltune.load_algorithm({uri!r}, trust=True) if you trust its author",
+    )
+
+
 @contextmanager
 def located(source: Source, part: str = "policy") -> Iterator[Path]:
     """The folder with one part of a checkpoint, here for as long as the context is open.
@@ -82,10 +110,10 @@ def _part(folder: Path, part: str, uri: str) -> Path:
         return found[0]
     reason = folder / "policy-missing.txt"
     if part == "policy" and reason.is_file():
-        raise PolicyError(
+        raise NeedsRLlibError(
             f"policy={uri}: {reason.read_text().strip()}",
             "networks that act without RLlib: those of PPO, DQN, SAC, TQC and BC",
-            f"rltune.load_algorithm({uri!r}) needs RLlib but takes every network",
+            f"python -m sweeps.evaluate policy=sweep:<name>, or rltune.load_algorithm({uri!r}): both run RLlib",
         )
     if not folder.exists():
         raise PolicyError(f"policy={uri}: there is no folder {folder}", FORMS, "policy=sweep:latest")

@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from rltune import certification, checkpoint
+from rltune import certification, checkpoint, restored
 from rltune.certification import CONTROL, Certification, Configuration, SeedResult
-from rltune.certify import RUN_SEED, finalists, name_of
+from rltune.certify import RUN_SEED, finalists, name_of, plays
 from rltune.errors import StudyError
 from rltune.recorder import catch_up
 from rltune.session import Session
@@ -76,7 +76,7 @@ class Retraining:
     def choose(self, searched: Sequence[Entry]) -> list[Configuration]:
         """What is to be certified, the control first; nothing when the search found nothing."""
         best = finalists(self._session.folder, searched)
-        best = [one for one in best if not (one.folder / "policy-missing.txt").is_file()]
+        best = [one for one in best if plays(one.folder) or not (one.folder / restored.REASON).is_file()]
         found = [
             Configuration(one.name, one.trial, one.params, one.objective, ()) for one in best[: self._settings.top]
         ]

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from rltune import bundle, engine, team, wrappers
+from rltune import bundle, engine, restored, team, wrappers
 from rltune.algorithm import DEFAULT_MODULE, Build, configure
 from rltune.engine.normalise import CLIP, wants_normalisation
 from rltune.environment import make
@@ -142,7 +142,7 @@ class RLlibRunner:
         try:
             self._write_policy(folder / "policy", info)
         except ValueError as error:
-            (folder / "policy-missing.txt").write_text(f"{error}\n")
+            restored.leave(folder, str(error), info)
 
     def _write_policy(self, folder: Path, info: Mapping[str, Any]) -> None:
         if self._env.policies is not None:

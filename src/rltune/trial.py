@@ -206,11 +206,11 @@ class Trial(tune.Trainable):
 
     def play(self, folder: Path) -> list[float]:
         """Run a checkpoint's policy on the episodes that were asked for; tests replace it."""
-        from rltune.policy import evaluate, load_policy
+        from rltune.policy import evaluate, playable
 
         task = self._task
         result = evaluate(
-            load_policy(folder),
+            playable(folder, trust=True),
             task.episodes,
             task.evaluation_seed,
             progress=lambda done, total: self._watchdog.progress(),

@@ -17,6 +17,7 @@ import numpy as np
 from rltune import bundle_reader, environment, team
 from rltune.errors import PolicyError
 from rltune.policy import Evaluation, environment_of
+from rltune.restored import Restored
 
 FPS = 30  # where the environment does not say
 
@@ -67,6 +68,12 @@ def film(policy: bundle_reader.Policy, result: Evaluation, folder: Path, seed: i
     """
     check()
     team.one_agent(policy, "video=true")
+    if isinstance(policy, Restored):
+        raise PolicyError(
+            "video=true: RLlib's parts, which this policy needs, do not play an episode a second time alike",
+            "policies that act without RLlib: those of PPO, DQN, SAC, TQC and BC",
+            "video=false",
+        )
     for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # pygame would look for a sound card and a screen
         os.environ.setdefault(name, "dummy")
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,134 @@
+"""A policy whose network a bundle cannot express, such as DreamerV3's, played by RLlib's own module and connectors.
+
+They come from the checkpoint as they are, without Ray and without the algorithm, but with RLlib installed, and they
+hold pickles: `policy_uri.trusted` says whose are taken. Such a policy is evaluated; it is neither registered nor
+exported. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rltune import environment
+from rltune.cluster import prepare
+from rltune.errors import PolicyError
+
+REASON, INFO = "policy-missing.txt", "policy-missing.json"
+PARTS = ("env_runner/env_to_module_connector", "env_runner/module_to_env_connector")
+MODULE = "learner_group/learner/rl_module/default_policy"
+KEPT = 64  # steps of an episode that are kept while it goes on: more than connectors look back
+
+
+def leave(folder: Path, reason: str, info: Mapping[str, Any]) -> None:
+    """Write why there is no bundle, and what the policy knows about itself."""
+    (folder / REASON).write_text(f"{reason}\n")
+    (folder / INFO).write_text(json.dumps(dict(info)))
+
+
+def there(folder: Path) -> bool:
+    """Whether a checkpoint without a bundle has what it takes to play."""
+    parts = [folder / "algorithm" / part for part in (*PARTS, MODULE)]
+    return (folder / INFO).is_file() and all(part.is_dir() for part in parts)
+
+
+class Restored:
+    """Acts like `rltune.policy.Policy` as far as an evaluation goes.
+
+    DreamerV3's world model draws its latent state even where the action is its distribution's mode: the same seed
+    gives the same episodes, deterministic or not.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Load.
+
+        Args:
+            folder: The checkpoint, whose files run code when they are loaded.
+
+        Raises:
+            PolicyError: It lacks a part.
+        """
+        if not there(folder):
+            raise PolicyError(
+                f"{folder} cannot be played by RLlib's parts either",
+                f"{INFO} and algorithm/ with a module and connectors of one agent",
+                "rltune.load_algorithm takes every checkpoint",
+            )
+        prepare()
+        from ray.rllib.connectors.env_to_module import EnvToModulePipeline
+        from ray.rllib.connectors.module_to_env import ModuleToEnvPipeline
+        from ray.rllib.core.rl_module import RLModule
+
+        before, after = (str(folder.absolute() / "algorithm" / part) for part in PARTS)
+        self.info: dict[str, Any] = json.loads((folder / INFO).read_text())
+        self.network = RLModule.from_checkpoint(str(folder.absolute() / "algorithm" / MODULE))
+        self.network.eval()
+        self._before, self._after = (
+            EnvToModulePipeline.from_checkpoint(before),
+            ModuleToEnvPipeline.from_checkpoint(after),
+        )
+        for connector in self._before.connectors:
+            if hasattr(connector, "_update_stats"):  # MeanStdFilter's (2.60): what is played must not change it
+                connector._update_stats = False
+        env = environment.make(self.info["env"])
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        env.close()
+
+    def predict(
+        self,
+        obs: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        rng: np.random.Generator | int | None = None,
+    ) -> tuple[np.ndarray, Any]:
+        """Act in several episodes at once, as `rltune.policy.Policy.predict` does.
+
+        Args:
+            obs: A batch.
+            state: What the last call returned, to be used once; None where all episodes begin.
+            episode_start: Which episodes begin with their observation.
+            deterministic: The mode of the distribution of actions.
+            rng: What draws are seeded from.
+        """
+        begins = np.ones(len(obs), dtype=bool) if state is None else np.asarray(episode_start, dtype=bool)
+        episodes = [
+            self._begun(row) if begin else _continued(state[place], row)
+            for place, (row, begin) in enumerate(zip(obs, begins, strict=True))
+        ]
+        shared: dict[str, Any] = {}
+        common = {
+            "episodes": episodes,
+            "rl_module": self.network,
+            "explore": not deterministic,
+            "shared_data": shared,
+        }
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(int(np.random.default_rng(rng).integers(2**31)))
+            forward = self.network.forward_inference if deterministic else self.network.forward_exploration
+            decided = self._after(batch=forward(self._before(batch={}, **common)), **common)
+        own = decided.pop("actions")
+        acted = decided.pop("actions_for_env", own)
+        memory = np.empty(len(obs), dtype=object)
+        for place, episode in enumerate(episodes):
+            memory[place] = (episode, own[place], {name: values[place] for name, values in decided.items()})
+        return np.asarray(acted), memory
+
+    def _begun(self, obs: Any) -> Any:
+        from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+        episode = SingleAgentEpisode(observation_space=self.observation_space, action_space=self.action_space)
+        episode.add_env_reset(obs)
+        return episode
+
+
+def _continued(last: Any, obs: Any) -> Any:
+    """The episode with what its last action led to; the reward is no input of a policy."""
+    episode, action, outputs = last
+    episode.add_env_step(obs, action, 0.0, extra_model_outputs=outputs)
+    return episode.cut(len_lookback_buffer=KEPT) if len(episode) >= KEPT else episode
