@@ -1,13 +1,15 @@
-"""What the books say after a driver was killed between two of their lines."""
+"""What the books say after a driver was killed between two of their lines, and what else is written of them."""
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rltune.recorder import catch_up
+from rltune.recorder import Control, catch_up
 from rltune.study import Study
 
 
@@ -42,3 +44,9 @@ def test_a_report_that_is_there_stays_as_it_is_and_so_does_an_ended_trial(study:
     study.note(0, latest=record(200, 2.0))
     study.finish(0, "FAIL", None, "it broke")
     assert dict(catch_up(study)[0].reports) == {100: 1.0}
+
+
+def test_what_tune_keeps_of_the_control_holds_no_login(tmp_path: Path, request_of: Callable[..., Any]) -> None:
+    config = request_of("tracking=server", "tracking.uri=http://me:s3cret@127.0.0.1:9")
+    assert "s3cret" in config.tracking.uri
+    assert b"s3cret" not in pickle.dumps(Control(tmp_path, config))

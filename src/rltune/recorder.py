@@ -64,6 +64,10 @@ class Control(Stopper):
         self.failed = False  # given up because nothing works
         self.live: set[str] = set()  # places of the trials whose workers are up, and have a state to save
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune pickles it with the experiment, into a folder that all may read (2.60); the config may hold logins."""
+        return {}
+
     def request(self, reason: str, signal: int | None = None) -> None:
         """Ask the trials to save their state and hand back."""
         if self.reason is None:
