@@ -79,6 +79,22 @@ def test_mlflow_shows_one_child_per_trial_with_the_ledgers_states(
             assert "the pole broke" in (outcome.folder / runs[entry.number].data.tags["rltune.log"]).read_text()
 
 
+def test_a_parameter_is_drawn_in_the_trials_where_its_condition_holds_and_in_no_other(
+    toy_run: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    outcome = toy_run(
+        *("+algo.training.luck=0.0", "+algo.training.worth=0.0", "searcher=tpe", "budget.trials=5"),
+        *("+space.luck=[choice,0.0,1.0]", "+space.worth=[when,{luck: 1.0},[uniform,5,6]]"),
+    )
+    entries = ledger(outcome)
+    assert {entry.number: "worth" in entry.params for entry in entries} == {
+        entry.number: entry.params["luck"] == 1.0 for entry in entries
+    }
+    assert {entry.params["luck"] for entry in entries} == {0.0, 1.0}
+    runs = {int(run.data.tags["rltune.trial"]): run for run in children(outcome, tmp_path)}
+    assert {number: set(run.data.params) for number, run in runs.items()} == {e.number: set(e.params) for e in entries}
+
+
 def test_mlflow_metrics_are_stepped_by_environment_steps(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
     outcome = toy_run("scheduler=none", "budget.trials=2")
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
