@@ -33,7 +33,7 @@ sweep: $(VENV)/.for-use
 	@$(BIN)/python -m sweeps.run $(ARGS)
 
 test: $(VENV)/.for-tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 ui: $(VENV)/.for-use
 	@$(BIN)/mlflow ui $(ARGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,15 @@ import pytest
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 # Ray's workers inherit the environment, not sys.path: they must find the toy too.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+
+
+LONG = ("finished_sweep", "ray_cluster")  # whoever asks for these waits for whole sweeps
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files whose tests wait for sweeps, the most of them first: two processes end together then."""
+    waiting = Counter(item.path for item in items if set(LONG) & set(getattr(item, "fixturenames", ())))
+    items.sort(key=lambda item: -waiting[item.path])  # stable: a file's own order stays
 
 
 def compose(root: str, *overrides: str) -> Any:
