@@ -62,7 +62,7 @@ ORDER = (
 )
 RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
 FACE, COMMANDS = len(ORDER), len(ORDER) + 1  # rltune/__init__.py, and sweeps.* above everything
-ALONE = ("served", "served_team")  # shipped inside every registered model, where there is no rltune
+ALONE = ("served",)  # shipped inside every registered model, where there is no rltune
 
 LIGHT = (
     "config",

@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -364,7 +363,6 @@ def model_arguments(folder: str | Path, carried: Mapping[str, Any] | None = None
     """
     if team.is_team(Path(folder)):
         return team.model_arguments(folder, carried)
-    from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # the console shows the progress
@@ -377,14 +375,5 @@ def model_arguments(folder: str | Path, carried: Mapping[str, Any] | None = None
     outputs = [TensorSpec(actions.dtype, (-1, *actions.shape[1:]), "actions" if policy.memory_size else None)]
     if policy.memory_size:
         outputs.append(TensorSpec(memory.dtype, (-1, policy.memory_size), "state"))
-    here = Path(__file__).parent
-    return {
-        "python_model": str(here / "served.py"),
-        "artifacts": {"policy": str(folder)},
-        "code_paths": [str(here / "bundle_reader.py")],
-        "signature": ModelSignature(outputs=Schema(outputs)),
-        "input_example": given,
-        # Without the local tag of a CPU build ("+cpu"), which no package index has.
-        "pip_requirements": [f"{name}=={version(name).split('+')[0]}" for name in ("mlflow", "numpy", "torch")],
-        "metadata": {"rltune": {"info": policy.info, "spaces": policy.spaces, **(carried or {})}},
-    }
+    about = {"info": policy.info, "spaces": policy.spaces, **(carried or {})}
+    return team.as_model(folder, Schema(outputs), given, about)

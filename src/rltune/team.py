@@ -11,13 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 
 from rltune import agents, bundle, bundle_reader, environment
 from rltune.errors import PolicyError, choices
+
+if TYPE_CHECKING:
+    from mlflow.types import Schema
 
 MARK, MEMBERS = "policy.json", "policies"
 NUM_ENVS = 8  # at once in an evaluation
@@ -224,7 +227,6 @@ def model_arguments(folder: str | Path, carried: Mapping[str, Any] | None = None
         folder: The team's.
         carried: JSON-able facts for ``metadata``.
     """
-    from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # the console shows the progress
@@ -236,13 +238,28 @@ def model_arguments(folder: str | Path, carried: Mapping[str, Any] | None = None
         example[agent] = np.stack([space.sample() for _ in range(2)])
     actions = team.act(example)
     outputs = [TensorSpec(action.dtype, (-1, *action.shape[1:]), agent) for agent, action in actions.items()]
+    return as_model(folder, Schema(outputs), example, {"info": team.info, "spaces": team.spaces, **(carried or {})})
+
+
+def as_model(folder: str | Path, outputs: Schema, example: Any, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What MLflow's ``log_model`` and ``save_model`` take for a policy or a team.
+
+    Args:
+        folder: Its files.
+        outputs: What comes out of the model.
+        example: Of what goes in.
+        about: JSON-able, for ``metadata``.
+    """
+    from mlflow.models import ModelSignature
+
     here = Path(__file__).parent
     return {
-        "python_model": str(here / "served_team.py"),
+        "python_model": str(here / "served.py"),
         "artifacts": {"policy": str(folder)},
         "code_paths": [str(here / "bundle_reader.py")],
-        "signature": ModelSignature(outputs=Schema(outputs)),
+        "signature": ModelSignature(outputs=outputs),
         "input_example": example,
+        # Without the local tag of a CPU build ("+cpu"), which no package index has.
         "pip_requirements": [f"{name}=={version(name).split('+')[0]}" for name in ("mlflow", "numpy", "torch")],
-        "metadata": {"rltune": {"info": team.info, "spaces": team.spaces, **(carried or {})}},
+        "metadata": {"rltune": dict(about)},
     }
