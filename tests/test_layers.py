@@ -17,7 +17,7 @@ ORDER = (
     ("errors",),
     ("address", "bundle_reader", "bootstrap", "sweep_folder", "conditions", "recurrence"),
     ("config", "wrappers", "disk"),
-    ("agents",),
+    ("agents", "hatch"),
     (
         "space",
         "resources",
@@ -32,6 +32,7 @@ ORDER = (
         "multi_agent",
         "atari",
         "registering",
+        "nursery",
     ),
     ("environment", "offline", "catalogue"),
     ("algorithm", "cluster", "policy_uri", "team"),

@@ -5,6 +5,7 @@ The only module that starts Ray, on behalf of `rltune.sweep`. Runs in the driver
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import secrets
@@ -16,6 +17,7 @@ from typing import Any
 
 from rltune.config import ClusterConfig
 from rltune.errors import ResourceError
+from rltune.nursery import Nursery
 from rltune.resources import Machine, Share, local_machine
 
 # Read by Tune when it is imported or run. Its own output, loggers and snapshots are switched off: the console, MLflow
@@ -43,6 +45,13 @@ def machine_of(cluster: ClusterConfig) -> Machine | None:
     return Machine(cpus=cluster.num_cpus or here.cpus, gpus=here.gpus if cluster.num_gpus is None else cluster.num_gpus)
 
 
+def can_fork(cluster: ClusterConfig) -> bool:
+    """Whether processes of the Ray to come may be forked: only of our own, and where no GPU's library is loaded."""
+    machine = machine_of(cluster)
+    ray = sys.modules.get("ray")
+    return machine is not None and not machine.gpus and not (ray and ray.is_initialized())
+
+
 def prepare() -> None:
     """Set what Ray and Tune read from the environment when they are imported; to be called before they are."""
     for key, value in TUNE_SETTINGS.items():
@@ -54,7 +63,7 @@ def prepare() -> None:
 
 
 @contextmanager
-def connected(cluster: ClusterConfig, modules: Sequence[str] = ()) -> Iterator[Machine]:
+def connected(cluster: ClusterConfig, modules: Sequence[str] = (), nursery: Nursery | None = None) -> Iterator[Machine]:
     """Start or join Ray, and leave it again.
 
     A Ray that runs in this process already (a test's, a notebook's) is used and left running.
@@ -62,6 +71,7 @@ def connected(cluster: ClusterConfig, modules: Sequence[str] = ()) -> Iterator[M
     Args:
         cluster: Which.
         modules: What the processes of a Ray of our own import as soon as they start, before there is a trial.
+        nursery: Where they come from with their imports done.
 
     Yields:
         What it has for trials.
@@ -73,7 +83,7 @@ def connected(cluster: ClusterConfig, modules: Sequence[str] = ()) -> Iterator[M
 
     ours = not ray.is_initialized()
     if ours:
-        _start_alone(cluster, modules)
+        _start_alone(cluster, modules, nursery)
     try:
         total = ray.cluster_resources()
         yield Machine(cpus=total.get("CPU", 0.0), gpus=total.get("GPU", 0.0))
@@ -101,7 +111,7 @@ def ensure() -> None:
         _start_alone(ClusterConfig())
 
 
-def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = ()) -> None:
+def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), nursery: Nursery | None = None) -> None:
     """Start or join Ray while other threads work with it.
 
     Registering an environment or importing RLlib asks for Ray's job, and Ray starts itself for whoever asks too early
@@ -109,11 +119,11 @@ def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = ()) -> None:
     """
     from ray._private.auto_init_hook import auto_init_lock
 
-    with auto_init_lock:
+    with auto_init_lock, nursery.serving() if nursery else contextlib.nullcontext():
         _start(cluster, modules)
 
 
-def _start(cluster: ClusterConfig, modules: Sequence[str] = ()) -> None:
+def _start(cluster: ClusterConfig, modules: Sequence[str]) -> None:
     import ray
 
     if cluster.address is not None:

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from omegaconf import DictConfig, OmegaConf
 
 from rltune import disk, orphans, plan
-from rltune.cluster import connected, prepare
+from rltune.cluster import can_fork, connected, prepare
 from rltune.config import RunConfig, from_mapping, new_name, read_settings, sweep_folder, write_settings
 from rltune.errors import RltuneError, StudyError
+from rltune.nursery import Nursery, opened
 from rltune.resources import Share
 from rltune.session import Session
 from rltune.sweep_folder import find_sweep, resume_command
@@ -116,19 +117,22 @@ def _interruptible(session: Session) -> Outcome:
 def _conduct(session: Session) -> Outcome:
     """Check what is expensive to check while Ray starts, and only then write anything."""
     prepare()
-    with contextlib.ExitStack() as held, ThreadPoolExecutor(1) as beside:
-        checked = beside.submit(_check, session)
+    cluster, modules = session.plan.config.cluster, _modules(session)
+    # A Ray that does not start ends the nursery first, for whose answer the thread beside would wait for ever.
+    with ThreadPoolExecutor(1) as beside, contextlib.ExitStack() as held:
         if session.resumed:  # first of all: what a killed driver left running must not meet what we start
             held.enter_context(_locked(session))
-        with connected(session.plan.config.cluster, _modules(session)) as machine:
+        nursery = held.enter_context(opened(modules if can_fork(cluster) else ()))
+        checked = beside.submit(_check, session, nursery)
+        with connected(cluster, modules, nursery) as machine:
             session = checked.result()
             return _work(session, session.plan.share_of(machine))
 
 
-def _check(session: Session) -> Session:
+def _check(session: Session, nursery: Nursery | None) -> Session:
     """Check what needs RLlib, and import what the driver needs next: time spent waiting for Ray otherwise."""
-    notes = plan.preflight(session.plan) or ()
     importlib.import_module("rltune.conductor")
+    notes = (nursery.call(plan.preflight, session.plan) if nursery else plan.preflight(session.plan)) or ()
     return replace(session, plan=replace(session.plan, notes=(*session.plan.notes, *notes)))
 
 

@@ -1,0 +1,40 @@
+"""What Ray starts instead of its own worker: asks the nursery for a process that has its imports done, and ends.
+
+A script without any import of ours, because all that it takes is paid by every process of every trial. Without a
+nursery that answers it becomes Ray's own worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+SOCKET = "RLTUNE_NURSERY"  # the environment variable that names the nursery's socket
+WORKER = "RLTUNE_WORKER"  # and the one that names Ray's own worker
+BORN = b"1"
+
+
+def born(address: str, arguments: list[str]) -> bool:
+    """Have the nursery fork a worker that goes on in this process's place, with its streams and its environment.
+
+    Args:
+        address: The nursery's socket.
+        arguments: What Ray's own worker would be started with.
+    """
+    order = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
+    content = json.dumps(order).encode()
+    try:
+        with socket.socket(socket.AF_UNIX) as asked:
+            asked.connect(address)
+            socket.send_fds(asked, [len(content).to_bytes(8, "little")], [0, 1, 2])
+            asked.sendall(content)
+            return asked.recv(1) == BORN
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    if not born(os.environ.get(SOCKET, ""), sys.argv[1:]):
+        os.execv(sys.executable, [sys.executable, os.environ[WORKER], *sys.argv[1:]])  # noqa: S606 - as Ray would

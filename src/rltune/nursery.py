@@ -1,0 +1,291 @@
+"""Ray's workers, forked from one process that has done the imports: they cost 5 s of CPU once, and memory once.
+
+RLlib and torch take a process 5 s of CPU and 250 MB before its first step. Ray starts a process a slot, each of which
+would pay that; so would each that takes the place of one that died. Here Ray starts `hatch` instead, which has the
+nursery fork a worker: up in 0.1 s, and most of its memory is shared. The nursery also runs what needs RLlib before
+there is a worker (`Nursery.call`), so that the driver need not import it.
+
+`Nursery` runs in the driver, `main` in a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import pickle
+import random
+import runpy
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from select import select
+from typing import Any, TypeVar
+
+from rltune.hatch import BORN, SOCKET, WORKER
+
+# What RLlib imports and what does not import Ray, so that it can be imported before Ray's settings are known.
+EARLY = ("torch", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema")
+LATE = ("ray.rllib.algorithms.algorithm", "ray._private.workers.default_worker")
+LONGEST_ADDRESS = 100  # of a Unix socket: 108 with its end
+OOM_SCORE = "1000"  # as Ray gives its workers (2.60): a trial dies before the driver does
+CALL = b"call"
+Answer = TypeVar("Answer")
+
+
+class Nursery:
+    """The process that workers are forked from, as the driver sees it; it ends with the driver.
+
+    Args:
+        modules: What the workers will need; one that cannot be imported is left to the worker, which will say why.
+        folder: Private, for the socket.
+    """
+
+    def __init__(self, modules: Sequence[str], folder: Path) -> None:
+        self.address = str(folder / "socket")
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(self.address)
+        listening.listen(1024)
+        with listening:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "rltune.nursery", str(listening.fileno()), *modules],
+                stdin=subprocess.PIPE,  # whose end tells it that the driver is gone
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[listening.fileno()],
+                start_new_session=True,  # a Ctrl-C is the driver's to handle
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        """While this lasts, a Ray that is started here has its workers from the nursery."""
+        import ray
+        from ray._private import parameter
+
+        plain, home = parameter.RayParams, Path(ray.__file__).parent
+
+        def params(*args: Any, **kwargs: Any) -> Any:
+            made = plain(*args, **kwargs)
+            made.worker_path = str(Path(__file__).with_name("hatch.py"))
+            return made
+
+        found = {SOCKET: self.address, WORKER: str(home / "_private" / "workers" / "default_worker.py")}
+        os.environ.update(found)
+        parameter.RayParams = params
+        try:
+            yield
+        finally:
+            parameter.RayParams = plain
+            for name in found:
+                del os.environ[name]
+
+    def call(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Call a function where the imports are done, in a process of its own; Ray must be starting meanwhile.
+
+        Args:
+            function: Of a module, by whose name it is found there.
+            arguments: Such as can be pickled, and the answer too.
+
+        Raises:
+            Exception: What the function raises.
+        """
+        try:
+            with socket.socket(socket.AF_UNIX) as asked:
+                asked.connect(self.address)
+                asked.sendall(CALL + pickle.dumps((function, arguments)))
+                asked.shutdown(socket.SHUT_WR)
+                content = b"".join(iter(lambda: asked.recv(65536), b""))
+                failed, answer = pickle.loads(content)  # noqa: S301 - from a process of our own, by a private socket
+        except (OSError, EOFError, pickle.PickleError):  # no nursery, or one that gave up: here then
+            return function(*arguments)
+        if failed:
+            raise answer
+        return answer  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """End it; workers that it bore live on until their Ray ends them."""
+        self._process.terminate()
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+
+@contextlib.contextmanager
+def opened(modules: Sequence[str]) -> Iterator[Nursery | None]:
+    """A nursery for a Ray of our own.
+
+    Args:
+        modules: See `Nursery`; none are needed for a test's toy.
+
+    Yields:
+        None where there is no forking: without modules, outside Linux, under a very long temporary folder.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # mode 0700
+    try:
+        if not modules or sys.platform != "linux" or len(str(folder / "socket")) > LONGEST_ADDRESS:
+            yield None
+            return
+        nursery = Nursery(modules, folder)
+        try:
+            yield nursery
+        finally:
+            nursery.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# -- in the nursery ---------------------------------------------------------------------------------------------------
+
+
+def main(listening: socket.socket, modules: Sequence[str]) -> Callable[[], None]:
+    """Serve until the driver is gone.
+
+    Ray's library reads its settings, such as the number of its raylet's process, when it is imported (2.60): the first
+    worker that is asked for brings them along.
+
+    Args:
+        listening: Where workers and calls are asked for.
+        modules: To be imported besides RLlib.
+
+    Returns:
+        In each forked process, what it is to do; the nursery itself never comes back.
+    """
+    _import(EARLY)
+    fit: bool | None = None
+    waiting: list[tuple[socket.socket, bytes]] = []
+    while True:
+        if sys.stdin in select([listening, sys.stdin], [], [])[0]:
+            os._exit(0)
+        asked, _ = listening.accept()
+        begin, streams, _, _ = socket.recv_fds(asked, len(CALL) + 4, 3)
+        if begin.startswith(CALL):
+            waiting.append((asked, begin[len(CALL) :]))
+        else:
+            order = json.loads(_read(asked, int.from_bytes(begin, "little")))
+            if fit is None:
+                fit = _prepare(order["environment"], modules)
+            if fit and _forked([listening, *(other for other, _ in waiting)]):
+                return functools.partial(_be_worker, asked, order, streams)
+            asked.close()
+            for stream in streams:
+                os.close(stream)
+        while fit is not None and waiting:
+            asked, begin = waiting.pop()
+            if _forked([listening, *(other for other, _ in waiting)]):
+                return functools.partial(_answer, asked, begin)
+            asked.close()
+
+
+def _prepare(environment: Mapping[str, str], modules: Sequence[str]) -> bool:
+    """Import what is left; whether forked processes can be Ray's."""
+    _take_on(environment)
+    import ray.actor
+
+    class Known(ray.ActorClassID):
+        """An actor class draws its number when it is defined, and with it the state that forked processes inherit."""
+
+        @classmethod
+        def from_random(cls) -> Any:
+            return ray.ActorClassID(os.urandom(ray.ActorClassID.size()))
+
+    plain, ray.actor.ActorClassID = ray.actor.ActorClassID, Known
+    _import([*LATE, *modules])
+    ray.actor.ActorClassID = plain
+    gc.collect()
+    gc.freeze()  # the collector would write to pages that forked processes share
+    fit = _draw() != _draw()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead need nobody to wait for them
+    return fit
+
+
+def _draw() -> bytes:
+    """A number as Ray would draw it in a forked process: two of them with the same one would break it (2.60)."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        import ray
+
+        os.write(write, ray.ObjectRef.from_random().binary())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read, "rb") as drawn:
+        return drawn.read()
+
+
+def _import(modules: Iterable[str]) -> None:
+    for module in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+
+
+def _take_on(environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def _read(asked: socket.socket, size: int) -> bytes:
+    content = b""
+    while len(content) < size and (more := asked.recv(size - len(content))):
+        content += more
+    return content
+
+
+def _forked(inherited: Sequence[socket.socket]) -> bool:
+    """Fork; True in the new process, which is to have none of these."""
+    if os.fork():
+        return False
+    for other in inherited:
+        other.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    random.seed()
+    sys.modules["numpy"].random.seed()
+    return True
+
+
+def _be_worker(asked: socket.socket, order: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """Go on as the process that Ray has started would have."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    _take_on(order["environment"])
+    os.chdir(order["folder"])
+    Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
+    asked.sendall(BORN)
+    asked.close()
+    worker = order["environment"][WORKER]
+    sys.argv = [worker, *order["arguments"]]
+    sys.path[0] = str(Path(worker).parent)
+    runpy.run_path(worker, run_name="__main__")
+
+
+def _answer(asked: socket.socket, begin: bytes) -> None:
+    """Call what was asked for, without a Ray."""
+    from ray._private import auto_init_hook
+
+    auto_init_hook.enable_auto_connect = False
+    content = begin + b"".join(iter(lambda: asked.recv(65536), b""))
+    function, arguments = pickle.loads(content)  # noqa: S301 - the driver's, by a private socket
+    try:
+        answer = False, function(*arguments)
+    except Exception as error:
+        answer = True, error
+    asked.sendall(pickle.dumps(answer))
+
+
+if __name__ == "__main__":
+    number, *wanted = sys.argv[1:]
+    main(socket.socket(fileno=int(number)), wanted)()

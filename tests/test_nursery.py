@@ -1,0 +1,118 @@
+"""Processes forked from one that has the imports done, without a Ray: a script stands in for Ray's own worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rltune import hatch, nursery
+from rltune.errors import ConfigError
+
+# What is asked for in a worker: written to its standard output as Ray's worker would write its log.
+WORKER = """
+import json, os, random, sys
+import numpy, ray
+print(json.dumps({
+    "pid": os.getpid(), "arguments": sys.argv[1:], "folder": os.getcwd(), "wanted": os.environ.get("WANTED"),
+    "warm": "torch" in sys.modules and "ray.rllib.algorithms.algorithm" in sys.modules,
+    "numbers": [ray.ObjectRef.from_random().hex(), random.random(), numpy.random.random()], "main": __name__,
+    "oom_score": open("/proc/self/oom_score_adj").read().strip(),
+}), flush=True)
+"""
+# A driver that has a nursery, and waits to be killed.
+DRIVER = "from rltune import nursery\nwith nursery.opened(['json']) as it:\n    print(it.pid, flush=True)\n    input()"
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "worker.py"
+        path.write_text(WORKER)
+        yield path
+
+
+@pytest.fixture(scope="module")
+def warm(worker: Path) -> Iterator[nursery.Nursery]:
+    with nursery.opened(["rltune.errors", "no.such.module"]) as opened:
+        assert opened is not None
+        bear(opened, worker)  # the first one brings Ray's settings
+        yield opened
+
+
+def bear(opened: nursery.Nursery, worker: Path, *arguments: str) -> dict[str, Any]:
+    """Start what Ray would start, and read what its worker prints."""
+    environment = {**os.environ, hatch.SOCKET: opened.address, hatch.WORKER: str(worker), "WANTED": "yes"}
+    typed = [sys.executable, hatch.__file__, *arguments]
+    done = subprocess.run(typed, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def refuse(key: str) -> None:
+    raise ConfigError(f"{key}=3", "1 or 2", f"{key}=2")
+
+
+def test_a_worker_is_born_with_its_imports_done_and_is_what_ray_asked_for(
+    warm: nursery.Nursery, worker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    born = bear(warm, worker, "--node-id", "a b")
+    assert born["warm"]
+    assert born["arguments"] == ["--node-id", "a b"]
+    assert born["folder"] == str(tmp_path)
+    assert born["wanted"] == "yes"
+    assert born["main"] == "__main__"
+    assert born["oom_score"] == "1000"
+
+
+def test_workers_draw_numbers_of_their_own(warm: nursery.Nursery, worker: Path) -> None:
+    one, other = bear(warm, worker), bear(warm, worker)
+    assert one["pid"] != other["pid"]
+    assert not set(map(str, one["numbers"])) & set(map(str, other["numbers"]))
+
+
+def test_a_call_is_answered_by_another_process_that_starts_no_ray(warm: nursery.Nursery) -> None:
+    assert warm.call(os.getpid) != os.getpid()
+    assert warm.call(os.getppid) == warm.pid
+    assert warm.call(sorted, range(100_000)) == list(range(100_000))  # more than one read of a socket
+
+
+def test_what_a_call_raises_arrives_in_its_three_parts(warm: nursery.Nursery) -> None:
+    with pytest.raises(ConfigError) as raised:
+        warm.call(refuse, "budget.trials")
+    assert raised.value.pretty().splitlines()[1:] == ["  allowed: 1 or 2", "  try:     budget.trials=2"]
+
+
+def test_without_an_answer_ray_has_its_own_worker_and_the_driver_calls_itself(worker: Path) -> None:
+    with nursery.opened(["json"]) as opened:
+        assert opened is not None
+    assert bear(opened, worker, "--node-id", "1")["arguments"] == ["--node-id", "1"]
+    assert opened.call(os.getpid) == os.getpid()
+    assert not Path(opened.address).parent.exists()
+
+
+def test_it_ends_with_a_driver_that_is_killed() -> None:
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    left = psutil.Process(int(driver.stdout.readline()))
+    driver.kill()
+    driver.communicate()
+    deadline = time.monotonic() + 60
+    while left.is_running() and left.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
+
+
+def test_there_is_none_where_nothing_is_to_be_imported() -> None:
+    with nursery.opened([]) as opened:
+        assert opened is None
