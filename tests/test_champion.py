@@ -78,7 +78,7 @@ def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: 
             return champion(450.0)
 
     (tmp_path / "policy").mkdir()
-    monkeypatch.setattr("rltune.champion.model_arguments", lambda *_: {})
+    monkeypatch.setattr("rltune.policy.model_arguments", lambda *_: {})
     monkeypatch.setattr("rltune.champion._carried", lambda _: {})
     winner = Finalist("trial 1", 1, {}, 450.0, tmp_path, 1)
     model = register(Candidate(winner, None, CONFIG, "a-sweep"), Remembers(), print)

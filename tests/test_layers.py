@@ -17,7 +17,7 @@ ORDER = (
     ("errors",),
     ("address", "bundle_reader", "bootstrap", "sweep_folder", "conditions", "recurrence"),
     ("config", "wrappers", "disk"),
-    ("agents", "hatch"),
+    ("agents", "hatch", "ahead"),
     (
         "space",
         "resources",

@@ -96,9 +96,12 @@ def test_what_a_call_raises_arrives_in_its_three_parts(warm: nursery.Nursery) ->
 def test_without_an_answer_ray_has_its_own_worker_and_the_driver_calls_itself(worker: Path) -> None:
     with nursery.opened(["json"]) as opened:
         assert opened is not None
-    assert bear(opened, worker, "--node-id", "1")["arguments"] == ["--node-id", "1"]
-    assert opened.call(os.getpid) == os.getpid()
+        psutil.Process(opened.pid).kill()
+        assert bear(opened, worker, "--node-id", "1")["arguments"] == ["--node-id", "1"]
+        assert opened.call(os.getpid) == os.getpid()
     assert not Path(opened.address).parent.exists()
+    with pytest.raises(FileNotFoundError):  # nobody waits for what would be called here now
+        opened.call(os.getpid)
 
 
 def test_it_ends_with_a_driver_that_is_killed() -> None:

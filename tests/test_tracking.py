@@ -719,3 +719,25 @@ def test_the_check_leaves_nothing_behind_and_does_not_import_mlflow(tmp_path):
     )
     assert done.stdout.strip() == "False"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_mlflow_is_imported_when_the_first_trial_reports_which_it_would_hold_up_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(spool, "OPENING_S", 600.0)
+    connected = threading.Event()
+
+    class Server:
+        def connect(self):
+            connected.set()
+
+        def apply(self, ops):
+            pass
+
+    kept = spool.Spool(tmp_path, Server(), print)
+    try:
+        kept.put({"op": "start", "trial": None})
+        kept.put({"op": "trial", "trial": 0})
+        assert not connected.wait(0.5)
+        kept.put({"op": "report", "trial": 0, "metrics": {}, "step": 1})
+        assert connected.wait(60)
+    finally:
+        kept.stop()

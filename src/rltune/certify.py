@@ -13,12 +13,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rltune import bootstrap, checkpoint, restored
 from rltune.certification import Certification, CertifiedPolicy, Configuration
-from rltune.policy import Evaluation, evaluate, playable
 from rltune.study import Entry
+
+if TYPE_CHECKING:
+    from rltune.policy import Evaluation
 
 EVALUATION_SEED = 1_000_003  # the same episodes for all sweeps, so that a champion and its challenger are comparable
 RUN_SEED = 2_000_003  # other ones for the runs of a certification: what chooses a policy must not measure it too
@@ -85,7 +87,7 @@ def compare(candidates: Sequence[Finalist], top: int, episodes: int, tell: Calla
         if not plays(finalist.folder):
             tell(f"{finalist.name} cannot be evaluated: its network needs RLlib")
             continue
-        evaluation = evaluate(playable(finalist.folder, trust=True), episodes=episodes, seed=EVALUATION_SEED)
+        evaluation = _played(finalist.folder, episodes)
         tell(f"{finalist.name} on {episodes} fresh episodes: {evaluation.mean:.1f}")
         judged.append(replace(finalist, evaluation=evaluation))
     if judged:
@@ -116,10 +118,17 @@ def measure(found: Certification, sweep: Path, episodes: int) -> tuple[Certifica
     winner = Finalist(best.name, best.trial, best.params, best.search_score, folder, run.name)
     if not plays(folder):
         return found, winner
-    evaluation = evaluate(playable(folder, trust=True), episodes=episodes, seed=EVALUATION_SEED)
+    evaluation = _played(folder, episodes)
     low, high = bootstrap.foreseen(evaluation.returns, episodes, best.worst)
     policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, evaluation.mean, evaluation.iqm, low, high)
     return replace(found, policy=policy), replace(winner, evaluation=evaluation)
+
+
+def _played(checkpoint_folder: Path, episodes: int) -> Evaluation:
+    """A checkpoint's policy on the episodes that are the same in every sweep."""
+    from rltune.policy import evaluate, playable  # brings torch, for which a sweep's start need not wait
+
+    return evaluate(playable(checkpoint_folder, trust=True), episodes=episodes, seed=EVALUATION_SEED)
 
 
 def name_of(configuration: Configuration, place: int) -> str:

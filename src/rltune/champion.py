@@ -15,7 +15,6 @@ from rltune.certification import Certification
 from rltune.certify import EVALUATION_SEED, Finalist
 from rltune.config import RunConfig, to_yaml
 from rltune.errors import PolicyError
-from rltune.policy import evaluate, load_policy, model_arguments
 from rltune.registry import Registered
 from rltune.summary import format_objective
 from rltune.tracking import Tracker
@@ -67,6 +66,8 @@ def register(candidate: Candidate, tracker: Tracker, tell: Callable[[str], None]
     if not bundle.is_dir():
         tell("the winner's network cannot be expressed without RLlib, so it is not registered")
         return None
+    from rltune.policy import model_arguments  # see `certify`
+
     before = tracker.champion(candidate.name, ALIAS)
     better, why = _better(candidate, before, tracker)
     registered = tracker.register(
@@ -111,6 +112,8 @@ def _score_of(before: Registered, candidate: Candidate, tracker: Tracker) -> flo
         files = tracker.fetch(before, Path(folder))
         if files is None:
             return None
+        from rltune.policy import evaluate, load_policy
+
         try:
             policy = load_policy(files)
             episodes = candidate.config.certify.champion_episodes

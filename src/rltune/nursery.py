@@ -51,6 +51,7 @@ class Nursery:
 
     def __init__(self, modules: Sequence[str], folder: Path) -> None:
         self.address = str(folder / "socket")
+        self._closed = False
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(self.address)
         listening.listen(1024)
@@ -101,6 +102,7 @@ class Nursery:
 
         Raises:
             Exception: What the function raises.
+            OSError: The nursery was closed meanwhile.
         """
         try:
             with socket.socket(socket.AF_UNIX) as asked:
@@ -109,14 +111,17 @@ class Nursery:
                 asked.shutdown(socket.SHUT_WR)
                 content = b"".join(iter(lambda: asked.recv(65536), b""))
                 failed, answer = pickle.loads(content)  # noqa: S301 - from a process of our own, by a private socket
-        except (OSError, EOFError, pickle.PickleError):  # no nursery, or one that gave up: here then
-            return function(*arguments)
+        except (OSError, EOFError, pickle.PickleError):
+            if self._closed:  # the sweep ends: nobody waits for the answer any more
+                raise
+            return function(*arguments)  # no nursery, or one that gave up
         if failed:
             raise answer
         return answer  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """End it; workers that it bore live on until their Ray ends them."""
+        self._closed = True
         self._process.terminate()
         self._process.wait()
         assert self._process.stdin is not None

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from ray.tune import Callback, Stopper
 
-from rltune import deaths, disk
+from rltune import ahead, deaths, disk
 from rltune.config import RunConfig
 from rltune.console import Console
 from rltune.schedule import AshaScheduler
@@ -39,6 +39,7 @@ METRICS = (
     "train_s",
 )
 PROGRESS_EVERY_S = 2.0  # the parent's curve needs no point per report
+AHEAD = ("rltune.policy", "matplotlib.figure", "matplotlib.backends.backend_agg")  # what a sweep's end needs
 ENDED_KEPT = 64  # trials of the past that Tune still goes through at every event
 
 
@@ -200,6 +201,7 @@ class Recorder(Callback):
         # Nothing between these two: what a kill there costs is the point of all curves but the objective's.
         self.study.report(number, env_steps, objective)
         self.tracker.report(number, metrics, env_steps)
+        ahead.begin(*AHEAD)
         self._count(max(0, env_steps - self._steps.get(number, 0)) * self.config.replicates)
         self._steps[number] = env_steps
         self.console.report(number, objective, env_steps)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from rltune import environment
 from rltune.cluster import prepare
@@ -96,6 +95,8 @@ class Restored:
             deterministic: The mode of the distribution of actions.
             rng: What draws are seeded from.
         """
+        import torch  # whoever only asks whether a checkpoint plays need not wait for it
+
         begins = np.ones(len(obs), dtype=bool) if state is None else np.asarray(episode_start, dtype=bool)
         episodes = [
             self._begun(row) if begin else _continued(state[place], row)

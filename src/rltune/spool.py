@@ -29,6 +29,8 @@ DAMAGED = "reports.damaged"
 MAX_BATCH = 64
 JOINING = ("report", "progress")  # operations that may be sent together
 LINGER_S = 1.5  # one request costs the driver as much as ten reports: those of a moment travel together
+OPENING = ("start", "text", "trial")  # operations before the first report
+OPENING_S = 5.0  # that wait so long for it: importing MLflow takes 2 s of CPU, which the first trials need to start
 FIRST_WAIT_S = 0.25
 LONGEST_WAIT_S = 5.0
 
@@ -210,6 +212,7 @@ class Spool:
         self._failures = self._strikes = 0
         self._connected = self._down = False
         self._num_taken = self._num_gone = 0
+        self._came = time.monotonic()
         self._threads = [
             threading.Thread(target=self._keep, name="rltune-tracking-keep", daemon=True),
             threading.Thread(target=self._send, name="rltune-tracking", daemon=True),
@@ -338,6 +341,10 @@ class Spool:
         """Seconds to wait for more: 0 when something is due, None without an end."""
         if not self._pending:
             return None
+        left_s = self._came + OPENING_S - time.monotonic()
+        opening = all(not entry.call and entry.op["op"] in OPENING for entry in self._pending)
+        if opening and not self._connected and left_s > 0:
+            return left_s
         alone = self._down or self._strikes or len(self._pending) >= MAX_BATCH
         if alone or any(entry.op["op"] not in JOINING for entry in self._pending):
             return 0
