@@ -43,6 +43,8 @@ def work(settings: DictConfig) -> int:
         video.check()
     env = _other(settings)
     policy = playable(settings.policy, output_dir=settings.output_dir)
+    if settings.video:
+        video.check_policy(policy)
     result = evaluate(policy, settings.episodes, settings.seed, env=env, deterministic=settings.deterministic)
     show_evaluation(settings.policy, policy.info, result, settings.env.get("id"))
     if settings.video:

@@ -8,6 +8,8 @@ exported. Runs anywhere.
 from __future__ import annotations
 
 import json
+import logging
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,24 +61,29 @@ class Restored:
                 "rltune.load_algorithm takes every checkpoint",
             )
         prepare()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of RLlib about its own environments and classes (2.60)
+            self._load(folder.absolute() / "algorithm")
+        self.info: dict[str, Any] = json.loads((folder / INFO).read_text())
+        env = environment.make(self.info["env"], disable_env_checker=True)
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        env.close()
+
+    def _load(self, folder: Path) -> None:
         from ray.rllib.connectors.env_to_module import EnvToModulePipeline
         from ray.rllib.connectors.module_to_env import ModuleToEnvPipeline
         from ray.rllib.core.rl_module import RLModule
 
-        before, after = (str(folder.absolute() / "algorithm" / part) for part in PARTS)
-        self.info: dict[str, Any] = json.loads((folder / INFO).read_text())
-        self.network = RLModule.from_checkpoint(str(folder.absolute() / "algorithm" / MODULE))
+        for name in ("ray.rllib", "ray._common.deprecation"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        before, after = (str(folder / part) for part in PARTS)
+        self.network = RLModule.from_checkpoint(str(folder / MODULE))
         self.network.eval()
-        self._before, self._after = (
-            EnvToModulePipeline.from_checkpoint(before),
-            ModuleToEnvPipeline.from_checkpoint(after),
-        )
+        self._before = EnvToModulePipeline.from_checkpoint(before)
+        self._after = ModuleToEnvPipeline.from_checkpoint(after)
         for connector in self._before.connectors:
             if hasattr(connector, "_update_stats"):  # MeanStdFilter's (2.60): what is played must not change it
                 connector._update_stats = False
-        env = environment.make(self.info["env"])
-        self.observation_space, self.action_space = env.observation_space, env.action_space
-        env.close()
 
     def predict(
         self,

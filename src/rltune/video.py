@@ -53,6 +53,21 @@ def check() -> None:
         )
 
 
+def check_policy(policy: Any) -> None:
+    """Whether its episodes can be played a second time, which is when they are filmed.
+
+    Raises:
+        PolicyError: They cannot.
+    """
+    team.one_agent(policy, "video=true")
+    if isinstance(policy, Restored):
+        raise PolicyError(
+            "video=true: RLlib's parts, which this policy needs, do not play an episode a second time alike",
+            "policies that act without RLlib: those of PPO, DQN, SAC, TQC and BC",
+            "video=false",
+        )
+
+
 def film(policy: bundle_reader.Policy, result: Evaluation, folder: Path, seed: int = 0, env: Any = None) -> list[Film]:
     """Play the best, the median and the worst episode of an evaluation again, and film them.
 
@@ -67,13 +82,7 @@ def film(policy: bundle_reader.Policy, result: Evaluation, folder: Path, seed: i
         PolicyError: The encoder is missing, or the environment cannot draw itself.
     """
     check()
-    team.one_agent(policy, "video=true")
-    if isinstance(policy, Restored):
-        raise PolicyError(
-            "video=true: RLlib's parts, which this policy needs, do not play an episode a second time alike",
-            "policies that act without RLlib: those of PPO, DQN, SAC, TQC and BC",
-            "video=false",
-        )
+    check_policy(policy)
     for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # pygame would look for a sound card and a screen
         os.environ.setdefault(name, "dummy")
     folder.mkdir(parents=True, exist_ok=True)
