@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from benchmarks.soak_storm import HERE, NAME, PATIENCE_S, start
+from benchmarks.soak_storm import HERE, NAME, PATIENCE_S, start, wait_for
 
 sys.path.insert(0, str(HERE.parent / "tests"))
 STALL_S = 20.0
@@ -80,6 +80,7 @@ def outages(folder: Path, down_s: float) -> dict[str, Any]:
     words.append(f"tracking.uri=http://127.0.0.1:{proxy.server_port}")
     try:
         driver = start(folder, "soak_sweep.py", "run", *words)
+        wait_for(driver, folder, "training", 0.0, "")  # a server that is away from the start is refused
         met = 0
         for mode in plan:
             _wait_up(driver, up_s)

@@ -24,8 +24,9 @@ ValueError: the pole broke
 """
 
 
-def test_a_trial_whose_env_runner_died_fails_with_what_its_environment_raised(tmp_path, monkeypatch):
-    (tmp_path / "worker-ff-01000000-4711.err").write_text(WRITTEN)
+@pytest.mark.parametrize("after", ["", "\nDuring handling of the above exception, another one:\nRuntimeError\n"])
+def test_a_trial_whose_env_runner_died_fails_with_what_its_environment_raised(after, tmp_path, monkeypatch):
+    (tmp_path / "worker-ff-01000000-4711.err").write_text(WRITTEN + after)
     monkeypatch.setattr("rltune.cluster.logs", lambda: tmp_path)
     death = deaths.of_work(tmp_path, "trials/3", "ActorDiedError: The actor died unexpectedly", DIED)
     assert death.reason == "env runner died: ValueError: the pole broke"

@@ -65,7 +65,8 @@ def of_work(sweep: Path, place: str, reason: str, trace: str) -> Death:
 def in_its_words(reason: str, trace: str) -> str:
     """The reason, or what an env runner of the trial's had raised: RLlib ends its process at any exception (2.60)."""
     raised = [line for line in _of_runner(reason, trace).splitlines() if RAISED.match(line)]
-    return f"env runner died: {raised[-1].strip()[:300]}" if raised else reason
+    told = [line for line in raised if ": " in line] or raised  # what its end raises besides may say nothing
+    return f"env runner died: {told[-1].strip()[:300]}" if told else reason
 
 
 def kind(reason: str) -> str:
