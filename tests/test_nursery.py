@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -73,6 +74,14 @@ def test_a_worker_is_born_with_its_imports_done_and_is_what_ray_asked_for(
     assert born["wanted"] == "yes"
     assert born["main"] == "__main__"
     assert born["oom_score"] == "1000"
+
+
+def test_one_that_is_ended_while_it_asks_costs_no_other(warm: nursery.Nursery, worker: Path) -> None:
+    for begun in (b"", (100).to_bytes(8, "little") + b"{"):
+        with socket.socket(socket.AF_UNIX) as asked:
+            asked.connect(warm.address)
+            asked.sendall(begun)
+    assert bear(warm, worker)["warm"]
 
 
 def test_workers_draw_numbers_of_their_own(warm: nursery.Nursery, worker: Path) -> None:

@@ -37,6 +37,7 @@ EARLY = ("torch", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", 
 LATE = ("ray.rllib.algorithms.algorithm", "ray._private.workers.default_worker")
 LONGEST_ADDRESS = 100  # of a Unix socket: 108 with its end
 OOM_SCORE = "1000"  # as Ray gives its workers (2.60): a trial dies before the driver does
+PATIENCE_S = 120.0  # for an answer, which waits for Ray to ask for its first worker; it does when it starts
 CALL = b"call"
 Answer = TypeVar("Answer")
 
@@ -106,6 +107,7 @@ class Nursery:
         """
         try:
             with socket.socket(socket.AF_UNIX) as asked:
+                asked.settimeout(PATIENCE_S)
                 asked.connect(self.address)
                 asked.sendall(CALL + pickle.dumps((function, arguments)))
                 asked.shutdown(socket.SHUT_WR)
@@ -179,10 +181,10 @@ def main(listening: socket.socket, modules: Sequence[str]) -> Callable[[], None]
         if begin.startswith(CALL):
             waiting.append((asked, begin[len(CALL) :]))
         else:
-            order = json.loads(_read(asked, int.from_bytes(begin, "little")))
-            if fit is None:
+            order = _order(asked, begin)
+            if order and fit is None:
                 fit = _prepare(order["environment"], modules)
-            if fit and _forked([listening, *(other for other, _ in waiting)]):
+            if order and fit and _forked([listening, *(other for other, _ in waiting)]):
                 return functools.partial(_be_worker, asked, order, streams)
             asked.close()
             for stream in streams:
@@ -242,11 +244,13 @@ def _take_on(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
-def _read(asked: socket.socket, size: int) -> bytes:
-    content = b""
+def _order(asked: socket.socket, begin: bytes) -> dict[str, Any] | None:
+    """What a worker is to be; None when who asked was ended meanwhile."""
+    size, content = int.from_bytes(begin, "little"), b""
     while len(content) < size and (more := asked.recv(size - len(content))):
         content += more
-    return content
+    order: dict[str, Any] | None = json.loads(content) if content and len(content) == size else None
+    return order
 
 
 def _forked(inherited: Sequence[socket.socket]) -> bool:
@@ -273,7 +277,7 @@ def _be_worker(asked: socket.socket, order: Mapping[str, Any], streams: Sequence
     asked.close()
     worker = order["environment"][WORKER]
     sys.argv = [worker, *order["arguments"]]
-    sys.path[0] = str(Path(worker).parent)
+    sys.path.insert(0, str(Path(worker).parent))
     runpy.run_path(worker, run_name="__main__")
 
 
