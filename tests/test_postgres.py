@@ -14,6 +14,7 @@ from mlflow import MlflowClient
 from test_tracking import Server
 from toy import TOY, ToyTrial
 
+from rltune import cluster
 from rltune.space import parse
 from rltune.study import Study
 from rltune.sweep import resume_sweep, run_sweep
@@ -98,7 +99,10 @@ def test_a_sweep_with_both_on_postgresql_is_complete_resumable_and_tells_no_pass
     assert sorted(point.step for point in points) == list(range(100, 2001, 100))
     assert client.list_artifacts(children["0"].info.run_id, "checkpoint"), "the server passed the artifacts on"
 
-    kept = [path for place in (tmp_path, mlflow_server.folder) for path in place.rglob("*") if path.is_file()]
+    logs = cluster.logs()
+    assert logs is not None
+    places = (tmp_path, mlflow_server.folder, logs.parent)  # the last is all that Ray and Tune keep of their session
+    kept = [path for place in places for path in place.rglob("*") if path.is_file()]
     told = [str(run.data.to_dictionary()) for run in runs] + [stream.getvalue()]
     texts = {str(path): path.read_bytes() for path in kept} | {text[:80]: text.encode() for text in told}
     assert any(path.endswith("sweep.log") for path in texts)
