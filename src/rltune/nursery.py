@@ -72,25 +72,16 @@ class Nursery:
         return self._process.pid
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[None]:
-        """While this lasts, a Ray that is started here has its workers from the nursery."""
+    def serving(self) -> Iterator[str]:
+        """While this lasts, what Ray starts finds the nursery; yields the script that Ray is to start workers by."""
         import ray
-        from ray._private import parameter
 
-        plain, home = parameter.RayParams, Path(ray.__file__).parent
-
-        def params(*args: Any, **kwargs: Any) -> Any:
-            made = plain(*args, **kwargs)
-            made.worker_path = str(Path(__file__).with_name("hatch.py"))
-            return made
-
-        found = {SOCKET: self.address, WORKER: str(home / "_private" / "workers" / "default_worker.py")}
+        worker = Path(ray.__file__).parent / "_private" / "workers" / "default_worker.py"
+        found = {SOCKET: self.address, WORKER: str(worker)}
         os.environ.update(found)
-        parameter.RayParams = params
         try:
-            yield
+            yield str(Path(__file__).with_name("hatch.py"))
         finally:
-            parameter.RayParams = plain
             for name in found:
                 del os.environ[name]
 
