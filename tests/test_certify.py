@@ -16,6 +16,7 @@ from toy import ToyTrial, ledger
 
 from rltune.certification import Certification
 from rltune.outcome import Outcome
+from rltune.pruning import prune
 from rltune.study import Entry, Study, open_study
 from rltune.sweep import resume_sweep
 
@@ -121,7 +122,9 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
 
 
 def _check_extension(first: Outcome, before: Certification, tmp_path: Path) -> None:
-    """More trials: the configurations that are certified already are not trained again."""
+    """More trials: what is certified already is not trained again, also when spare checkpoints were deleted."""
+    prune(first.name, str(tmp_path / "outputs"), sure=True, stream=io.StringIO())
+    assert not (first.folder / ledger(first)[0].attributes["checkpoint"]["path"]).exists()
     trained = {entry.number: entry.attributes["key"] for entry in books(first)}
     last = resume(first, tmp_path, budget={"trials": 7})
     assert last.trials["complete"] == 7

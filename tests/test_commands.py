@@ -47,6 +47,7 @@ REFUSED = {
     "resume sweep=nope": ("sweep=nope", "", "sweeps.list"),
     "show sweep=nope": ("sweep=nope", "", "sweeps.list"),
     "report sweep=nope": ("sweep=nope", "", "sweeps.list"),
+    "prune sweep=nope": ("sweep=nope", "", "sweeps.list"),
     "export": ("policy has no value", "models:/<name>@champion", "policy=sweep:latest"),
     "compare sweeps=[nope]": ("sweeps=nope", "", "sweeps.list"),
     "evaluate env=nope": ("env=nope", "acrobot", "sweeps.evaluate --help"),

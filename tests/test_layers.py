@@ -59,7 +59,7 @@ ORDER = (
     ("stages",),
     ("conductor",),
     ("sweep",),
-    ("overview",),
+    ("overview", "pruning"),
 )
 RANK = {name: rank for rank, row in enumerate(ORDER) for name in row}
 FACE, COMMANDS = len(ORDER), len(ORDER) + 1  # rltune/__init__.py, and sweeps.* above everything

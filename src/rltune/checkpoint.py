@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+TRIALS, CERTIFY = "trials", "certify"  # the shelves in a sweep's folder: of its trials, of its certification's runs
 KEEP = 2  # the newest, and the one before it, which the ledger may still name
 
 

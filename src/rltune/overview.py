@@ -13,7 +13,7 @@ from rich.table import Table
 from rltune.certification import Certification
 from rltune.errors import RltuneError
 from rltune.summary import certified, first_line, format_count, format_objective, format_params
-from rltune.sweep_folder import find_sweep
+from rltune.sweep_folder import all_sweeps, find_sweep
 
 if TYPE_CHECKING:
     from rltune.policy import Evaluation
@@ -25,9 +25,7 @@ def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
     from rltune.outcome import counts  # brings Optuna with it
     from rltune.study import open_study
 
-    root = Path(output_dir).expanduser().absolute()
-    configs = sorted(root.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime)
-    folders = [path.parent for path in configs]
+    folders = all_sweeps(output_dir)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("sweep", "status", "trials", "done/stopped/failed", "env steps", "best"):
         table.add_column(heading, no_wrap=heading != "status", overflow="fold")
@@ -54,6 +52,7 @@ def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
     if folders:
         out.print(table)
     else:
+        root = Path(output_dir).expanduser().absolute()
         out.print(f"no sweeps in {root}; start one: python -m sweeps.run algo=ppo env=cartpole", soft_wrap=True)
 
 

@@ -18,12 +18,13 @@ from typing import Any, Protocol
 from ray.tune import Callback, Stopper
 
 from rltune import ahead, deaths, disk
+from rltune.checkpoint import TRIALS
 from rltune.config import RunConfig
 from rltune.console import Console
 from rltune.schedule import AshaScheduler
 from rltune.study import Entry, Study
 from rltune.tracking import Ending, Tracker
-from rltune.trial import STOP_FILE, TRIALS
+from rltune.trial import STOP_FILE
 
 logger = logging.getLogger(__name__)
 GRACE_S = 8.0  # for trials to save their state after a stop was asked for

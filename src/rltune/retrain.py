@@ -14,11 +14,12 @@ from dataclasses import replace
 from rltune import certification, checkpoint, restored
 from rltune.certification import CONTROL, Certification, Configuration, SeedResult
 from rltune.certify import RUN_SEED, finalists, name_of, plays
+from rltune.checkpoint import CERTIFY
 from rltune.errors import StudyError
 from rltune.recorder import catch_up
 from rltune.session import Session
 from rltune.study import Entry, Study
-from rltune.trial import CERTIFY, Assignment
+from rltune.trial import Assignment
 
 BOOKS = "certify.db"
 ENDED = ("COMPLETE", "FAIL")

@@ -7,8 +7,8 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
+from rltune.checkpoint import TRIALS
 from rltune.rungs import Rungs
-from rltune.trial import TRIALS
 
 
 class AshaScheduler(FIFOScheduler):

@@ -11,6 +11,7 @@ from typing import Any
 from ray.tune import Callback
 from ray.tune.search import Searcher
 
+from rltune.checkpoint import CERTIFY
 from rltune.console import Console
 from rltune.recorder import Recorder
 from rltune.retrain import ENDED, Retraining
@@ -19,7 +20,6 @@ from rltune.search import LedgerSearcher
 from rltune.study import Study
 from rltune.summary import first_line, format_objective
 from rltune.tracking import NoTracker, Tracker
-from rltune.trial import CERTIFY
 
 
 class StagedSearcher(Searcher):

@@ -7,7 +7,6 @@ for more until the budget is spent. Runs in the driver.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib
 import logging
 import shutil
@@ -30,7 +29,7 @@ from rltune.errors import RltuneError, StudyError
 from rltune.nursery import Nursery, opened
 from rltune.resources import Share
 from rltune.session import Session
-from rltune.sweep_folder import find_sweep, resume_command
+from rltune.sweep_folder import find_sweep, held, resume_command
 
 if TYPE_CHECKING:
     from rltune.outcome import Outcome
@@ -197,15 +196,13 @@ def _locked(session: Session) -> Iterator[None]:
     Raises:
         StudyError: Another driver has it.
     """
-    with (session.folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    with held(session.folder) as ours:
+        if not ours:
             raise StudyError(
                 f"sweep={session.name}: another driver is working on it",
                 "one driver at a time",
                 "wait for it, or end it with Ctrl-C where it runs",
-            ) from None
+            )
         orphans.end(session.folder)
         _clear_leftovers(session.folder)
         yield

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+from collections.abc import Iterator
 from pathlib import Path
 
 from rltune.errors import StudyError, choices
@@ -25,6 +28,24 @@ def find_sweep(sweep: str, output_dir: str = "outputs", key: str = "sweep") -> P
     if sweep not in found:
         raise StudyError(f"{key}={sweep}: no such sweep in {root}", choices(sweep, found), "python -m sweeps.list")
     return root / sweep
+
+
+def all_sweeps(output_dir: str) -> list[Path]:
+    """The folders of all sweeps, the newest last."""
+    root = Path(output_dir).expanduser().absolute()
+    return [path.parent for path in sorted(root.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime)]
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[bool]:
+    """Keep other drivers from a sweep; False where one has it."""
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 def resume_command(folder: Path) -> str:

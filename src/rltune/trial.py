@@ -21,12 +21,12 @@ from ray import tune
 
 from rltune import checkpoint
 from rltune.algorithm import Build
+from rltune.checkpoint import TRIALS
 from rltune.environment import spec_of
 from rltune.progress import NonFiniteError, Progress, Runner
 from rltune.watchdog import Watchdog
 
 STOP_FILE = ".stop"  # in the sweep's folder: trials save their latest state and hand back
-TRIALS, CERTIFY = "trials", "certify"
 MAX_STALLED = 50  # iterations without one environment step before a trial counts as hung
 ASKED, DUE = "asked", "due"  # why training pauses before the next report: the sweep ends, the state is to be saved
 

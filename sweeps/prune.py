@@ -1,0 +1,32 @@
+"""``python -m sweeps.prune``: free the checkpoints that no winner and no unfinished trial needs."""
+
+from dataclasses import dataclass
+
+from omegaconf import MISSING, DictConfig
+
+from sweeps._command import command
+
+
+@dataclass
+class PruneConfig:
+    """The settings of conf/prune.yaml."""
+
+    sweep: str = MISSING
+    output_dir: str = MISSING
+    delete: bool = MISSING
+
+
+def work(settings: DictConfig) -> int:
+    """Say what would be freed; with ``delete`` free it."""
+    from rltune.sweep_folder import find_sweep
+
+    if settings.sweep != "all":
+        find_sweep(settings.sweep, settings.output_dir)  # a wrong name need not wait for Optuna
+    from rltune.pruning import prune
+
+    prune(settings.sweep, settings.output_dir, settings.delete)
+    return 0
+
+
+if __name__ == "__main__":
+    command("prune", PruneConfig, work)
