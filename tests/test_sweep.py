@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from toy import ToyTrial, ledger
 
 from rltune.errors import StudyError
 from rltune.outcome import Outcome
-from rltune.sweep import resume_sweep
+from rltune.recorder import Control
+from rltune.sweep import HAND_OVER_S, resume_sweep
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -407,6 +409,16 @@ def test_replicates_run_several_seeds_and_report_their_mean(toy_run: Callable[..
         assert (outcome.folder / entry.attributes["checkpoint"]["path"] / "seed-2" / "toy.json").is_file()
     assert outcome.cost["env_steps"] == 2 * 3 * 2000
     assert all("return_std_over_seeds" in run.data.metrics for run in children(outcome, tmp_path))
+
+
+def test_threads_hand_over_sooner_while_a_sweep_runs_and_as_before_after_it(
+    toy_run: Callable[..., Outcome], monkeypatch: Any
+) -> None:
+    before, during = sys.getswitchinterval(), set()
+    monkeypatch.setattr(Control, "check_budgets", lambda self: during.add(sys.getswitchinterval()))
+    toy_run("budget.trials=1", "tracking=off")
+    assert list(during) == pytest.approx([HAND_OVER_S])
+    assert sys.getswitchinterval() == before
 
 
 def test_the_sweeps_folder_is_private_and_holds_the_summary(toy_run: Callable[..., Outcome]) -> None:
