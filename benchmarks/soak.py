@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave the folders behind")
     parser.add_argument("--json", type=Path, default=RESULTS / "soak.json")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would drivers
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would drivers
     known = parts(arguments.quick, arguments.seed, arguments.down_s)
     record: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "platform": platform.platform(), "parts": {}}
     for name in arguments.only.split(",") if arguments.only else known:

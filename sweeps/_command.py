@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -51,14 +51,14 @@ def command(root: str, schema: type, work: Callable[[DictConfig], int]) -> None:
             hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)(composed.append)()
             code = work(composed[0]) if composed else 0
     except RltuneError as error:
-        _leave(error)
+        leave(error)
     except (HydraException, OmegaConfBaseException) as error:
-        _leave(explain(error, root))
+        leave(explain(error, root))
     except ValueError as error:
         if composed:
             raise
         # Hydra's parser of groups raises nothing of its own: tuned=null
-        _leave(RltuneError(str(error), "group=option; ~group leaves it out", f"python -m sweeps.{root} --help"))
+        leave(RltuneError(str(error), "group=option; ~group leaves it out", f"python -m sweeps.{root} --help"))
     except BrokenPipeError:
         sys.exit(0)
     sys.exit(code)
@@ -90,6 +90,13 @@ def need_policy(settings: DictConfig, root: str) -> None:
         )
 
 
+def first_key(root: str) -> str:
+    """The first setting of a command's own file: what it is about."""
+    lines = (conf_dir() / f"{root}.yaml").read_text().splitlines()
+    begin = lines.index("", lines.index("defaults:"))
+    return next(line.partition(":")[0] for line in lines[begin:] if line and line[0].isalpha())
+
+
 def help_text(root: str) -> str:
     """The groups with their options, and the command's settings with the comments of its file.
 
@@ -116,7 +123,8 @@ def help_text(root: str) -> str:
     return "\n".join(parts)
 
 
-def _leave(error: RltuneError) -> None:
+def leave(error: RltuneError) -> NoReturn:
+    """Say what was wrong and end as a request that cannot be carried out does."""
     print(error.pretty(), file=sys.stderr)
     sys.exit(EXIT_REQUEST)
 
@@ -136,7 +144,10 @@ def explain(error: Exception, root: str) -> RltuneError:
             help_line,
         )
     if isinstance(error, OverrideParseException):
-        return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", help_line)
+        about = first_key(root)
+        meant = "=" not in error.override and about in ("sweep", "sweeps", "policy")
+        fix = f"python -m sweeps.{root} {about}={error.override}" if meant else help_line
+        return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _explain_key(lines[0], cause, help_line)
     if isinstance(error, ConfigCompositionException) and len(lines) > 1:

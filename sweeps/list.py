@@ -7,7 +7,8 @@ from pathlib import Path
 from omegaconf import MISSING, DictConfig
 
 from rltune.catalogue import KINDS, show
-from sweeps._command import command, conf_dir
+from rltune.errors import ConfigError, choices
+from sweeps._command import command, conf_dir, leave
 
 
 @dataclass
@@ -27,8 +28,10 @@ def work(settings: DictConfig) -> int:
 
 def catalogue(words: list[str]) -> bool:
     """Show what can be chosen, when the command line asks for it: ``envs [--config-dir DIR]``."""
-    if not words or words[0] not in KINDS:
+    if not words or "=" in words[0] or words[0].startswith("-"):
         return False
+    if words[0] not in KINDS:
+        leave(ConfigError(f"{words[0]}: nothing to list", choices(words[0], KINDS), "python -m sweeps.list envs"))
     own = [Path(words[place + 1]) for place, word in enumerate(words[:-1]) if word == "--config-dir"]
     show(words[0], [*own, conf_dir()])
     return True

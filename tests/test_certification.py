@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rltune import bootstrap
 from rltune.certification import CONTROL, Certification, CertifiedPolicy, Configuration, SeedResult, certify
+from rltune.summary import certified
 
 SEEDS = (11, 12, 13, 14)
 
@@ -88,6 +90,26 @@ def test_the_winner_has_the_highest_iqm_and_ties_are_named():
     assert (found.best().improvement, lucky.improvement) == (1.0, 0.25)
     control = next(one for one in found.configurations if one.name == CONTROL)
     assert (control.improvement, control.optimism) == (None, None)
+
+
+def test_the_control_with_the_winners_values_shares_its_runs_and_is_no_tie():
+    runs = tuple(SeedResult(seed, score, (score,), f"certify/{seed}/best-1") for seed, score in enumerate((8.0, 9.0)))
+    trial, control = (Configuration(name, None, {}, 9.0, runs) for name in ("trial 0", "control"))
+    other = Configuration("trial 1", 1, {}, 8.5, tuple(replace(run, checkpoint=f"{run.checkpoint}1") for run in runs))
+    found = certify([trial, control, other], [0, 1], 1)
+    assert {row["name"]: row["verdict"] for row in found.table()} == {
+        "trial 0": "winner",
+        "control": "the winner's values",
+        "trial 1": "tie",
+    }
+    text = "\n".join(part for part in certified(found.summary()) if isinstance(part, str))
+    assert "tied with trial 0, their intervals overlap: trial 1" in text
+
+
+def test_one_seed_is_said_to_have_no_interval():
+    found = certify([configuration("trial 0", [5.0], 9.0), configuration("control", [3.0])], [0], 1)
+    text = "\n".join(part for part in certified(found.summary()) if isinstance(part, str))
+    assert "one seed has no interval" in text
 
 
 def test_the_control_wins_only_when_it_is_better():

@@ -198,6 +198,17 @@ def test_a_sweeps_trials_are_shown_the_best_first_with_why_they_ended(sweeps, tm
     assert sorted(numbers) == ["0", "1", "2", "3", "4"]
     assert "lr=0.001" in text
     assert "non-finite loss" in " ".join(text.split())
+    (unfinished,) = (line for line in text.splitlines() if line.startswith("4 "))
+    assert "interrupted" in unfinished  # the sweep has ended, so it cannot be running
+    assert "no reason" not in unfinished
+
+
+def test_without_certification_the_winner_is_named_who_need_not_be_the_searchs_first(sweeps, tmp_path):
+    study = Study(f"sqlite:///{sweeps('s') / 'study.db'}", "s")
+    played = {"episodes": 10, "mean": 163.1, "low": 150.0, "high": 170.0}
+    study.set_attribute("winner", {"name": "trial 1", "objective": 12.0, "evaluation": played})
+    study.close()
+    assert "winner    trial 1: mean return 163.1 on 10 fresh episodes (150 to 170)" in shown("s", tmp_path)
 
 
 def test_latest_is_the_sweep_that_was_worked_on_last(sweeps, tmp_path):

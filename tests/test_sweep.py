@@ -338,7 +338,7 @@ def test_a_second_signal_waits_for_no_trial_and_leaves_the_books_whole(
 def test_a_moved_sweep_goes_on_and_a_damaged_checkpoint_is_named_and_passed_over(
     toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO, monkeypatch: Any
 ) -> None:
-    _interrupt_after(20, monkeypatch)
+    _interrupt_after(12, monkeypatch)
     first = toy_run("+space.seconds=0.02", "budget.trials=2", "scheduler=none", "tracking=off")
     broken = next(entry for entry in ledger(first) if entry.state == "RUNNING" and len(entry.reports) > 1)
     newest = broken.attributes["latest"]["path"]

@@ -167,8 +167,11 @@ class Certification:
         ]
 
     def verdict(self, one: Configuration) -> str:
-        """``winner``, ``tie`` or nothing."""
-        return "winner" if one.name == self.winner else "tie" if one.name in self.ties else ""
+        """``winner``, ``tie``, ``the winner's values`` (and so its runs), or nothing."""
+        if one.name == self.winner or one.name not in self.ties:
+            return "winner" if one.name == self.winner else ""
+        runs, winners = ([result.checkpoint for result in each.per_seed] for each in (one, self.best()))
+        return "the winner's values" if runs == winners and all(runs) else "tie"
 
     def summary(self) -> dict[str, Any]:
         """As ``summary.json`` has it."""

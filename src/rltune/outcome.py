@@ -149,4 +149,5 @@ def page(outcome: Outcome, entries: Sequence[Entry], tracking_uri: str | None, r
         model_uri=model.get("uri"),
         resume_command=resume,
         certified=outcome.certified,
+        winner=outcome.winner,
     )

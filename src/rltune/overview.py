@@ -12,7 +12,7 @@ from rich.table import Table
 
 from rltune.certification import Certification
 from rltune.errors import RltuneError
-from rltune.summary import certified, first_line, format_count, format_objective, format_params
+from rltune.summary import certified, first_line, format_count, format_objective, format_params, won
 from rltune.sweep_folder import all_sweeps, find_sweep
 
 if TYPE_CHECKING:
@@ -72,11 +72,15 @@ def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None) -> Non
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("trial", "state", "best", "env steps", "values", "why it ended"):
         table.add_column(heading, overflow="fold")
+    going_on = study.attribute("status") == "running"
     for entry in entries:
-        table.add_row(*_row(entry))
+        table.add_row(*_row(entry, going_on))
     out.print(table)
     if record := study.attribute("certification"):
         for part in certified(Certification.from_dict(record).summary()):
+            out.print(part)
+    elif winner := study.attribute("winner"):
+        for part in won(winner):
             out.print(part)
     study.close()
 
@@ -111,11 +115,12 @@ def _console(stream: TextIO | None) -> Console:
     return Console(file=stream, highlight=False, width=None if watched else 200)
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
-    reason = first_line(entry.attributes.get("stop_reason") or "")
+def _row(entry: Entry, going_on: bool) -> tuple[str, ...]:
+    unfinished = entry.state == "RUNNING"
+    reason = "" if unfinished else first_line(entry.attributes.get("stop_reason"))
     return (
         str(entry.number),
-        entry.state.lower(),
+        "interrupted" if unfinished and not going_on else entry.state.lower(),
         format_objective(entry.best),
         format_count(entry.env_steps),
         format_params(entry.params),

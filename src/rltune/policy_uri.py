@@ -225,8 +225,8 @@ def _recorded(folder: Path, record: Mapping[str, Any], source: Source) -> Path:
     if not checkpoint.is_dir():
         raise PolicyError(
             f"policy={source.uri}: its checkpoint {checkpoint} is gone",
-            "a trial whose checkpoint is still there",
-            f"policy=sweep:{folder.name}",
+            "a trial whose checkpoint is still there; sweeps.prune leaves the best ones and what MLflow has",
+            f"policy=sweep:{folder.name} is the winner; policy=runs:/<the trial's MLflow run>",
         )
     if not source.trust and record.get("digest") and digest(checkpoint) != record["digest"]:
         raise PolicyError(

@@ -294,7 +294,7 @@ class Recorder(Callback):
     def _ended(self, number: int, state: str, reason: str, result: dict[str, Any], where: str = "") -> None:
         best = self.study.entry(number).best
         if state == "COMPLETE" and best is None:
-            state, reason = "FAIL", f"no episode ended within {self._steps.get(number, 0)} environment steps"
+            state, reason = "FAIL", f"no episode ended within {self.config.budget.env_steps} environment steps"
         if state != "FAIL":
             self._first_failures = None
         self._note_cost(number, result)

@@ -174,7 +174,7 @@ def _certification(found: Findings, plots: list[dict[str, Any]]) -> str:
         [
             str(row["name"]),
             format_objective(row["iqm"]),
-            f"{format_objective(row['low'])} to {format_objective(row['high'])}",
+            "-" if len(row["per_seed"]) == 1 else f"{format_objective(row['low'])} to {format_objective(row['high'])}",
             format_objective(row["mean"]),
             "-" if row.get("improvement") is None else f"{row['improvement']:.2f}",
             format_objective(row.get("search_score")),
@@ -198,7 +198,7 @@ def _values(found: Findings) -> str:
     cells = [[row.name, row.won, row.before, row.searched] for row in rows]
     changed = {row.name for row in rows if row.changed and row.won != "-"}
     heads = ["", "winner", "default", "searched"]
-    caption = "The winner's values beside those of the algorithm's file. Bold: not the default."
+    caption = "Default: the pair's tuned settings if there are any, else the algorithm's file's. Bold: another value."
     return _section("The winner's values", _table(heads, cells, bold=changed), caption)
 
 

@@ -53,6 +53,8 @@ class Summary:
         tracking_uri: Where MLflow's store is; None when tracking is off.
         model_uri: The registered winner; None when nothing was registered.
         resume_command: What continues an interrupted sweep; None when there is nothing to continue.
+        certified: `Certification.summary`; None when nothing was certified.
+        winner: As `Outcome` has it; None without.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Summary:
     model_uri: str | None = None
     resume_command: str | None = None
     certified: Mapping[str, Any] | None = None
+    winner: Mapping[str, Any] | None = None
 
 
 def format_value(value: Any) -> str:
@@ -139,6 +142,8 @@ def closing_page(summary: Summary, failed: Iterable[TrialView]) -> Iterator[Rend
     yield from _outcome(summary)
     if summary.certified:
         yield from certified(summary.certified)
+    elif summary.winner:
+        yield from won(summary.winner)
     yield from _failures(failed)
     yield from _cost(summary)
     yield from _next(summary)
@@ -165,6 +170,22 @@ def _outcome(summary: Summary) -> Iterator[RenderableType]:
         table.add_row(*cells, style="bold green" if rank == 1 else "")
     yield ""
     yield table
+
+
+def won(winner: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Who won without certification: not always the first by the search's own numbers.
+
+    Args:
+        winner: As `Outcome` has it.
+    """
+    played = winner.get("evaluation")
+    how = (
+        f"mean return {format_objective(played['mean'])} on {played['episodes']} fresh episodes ({_span(played)})"
+        if played
+        else f"by the search's own objective, {format_objective(winner['objective'])}"
+    )
+    yield ""
+    yield Text(f"winner    {winner['name']}: {how}", style="bold green")
 
 
 def certified(found: Mapping[str, Any]) -> Iterator[RenderableType]:
@@ -194,8 +215,11 @@ def certified(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         )
     yield ""
     yield table
-    if found["ties"]:
-        yield f"tied with {found['winner']}, their intervals overlap: {', '.join(found['ties'])}"
+    ties = [row["name"] for row in found["configurations"] if row["verdict"] == "tie"]
+    if ties:
+        yield f"tied with {found['winner']}, their intervals overlap: {', '.join(ties)}"
+    if any(row["seeds"] == 1 for row in found["configurations"]):
+        yield "one seed has no interval, and no ties can be told by it: certify.seeds=5 has both"
     policy = found.get("policy")
     if policy:
         yield Text(
@@ -205,7 +229,7 @@ def certified(found: Mapping[str, Any]) -> Iterator[RenderableType]:
 
 
 def _span(row: Mapping[str, Any]) -> str:
-    return f"{format_objective(row['low'])} to {format_objective(row['high'])}"
+    return "-" if row.get("seeds") == 1 else f"{format_objective(row['low'])} to {format_objective(row['high'])}"
 
 
 def _failures(failed: Iterable[TrialView]) -> Iterator[RenderableType]:
