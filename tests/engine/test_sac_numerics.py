@@ -129,3 +129,21 @@ def test_weights_targets_and_statistics_equal_rllibs_learner(
     assert ours.curr_log_alpha["default_policy"].item() == pytest.approx(
         theirs.curr_log_alpha["default_policy"].item(), abs=1e-5
     )
+
+
+@pytest.mark.parametrize("model", [{}, {"plain": True}], ids=["fusion", "plain"])
+def test_rows_shared_by_the_critics_or_masked_as_on_a_gpu_give_the_same_gradient(model: dict[str, Any]) -> None:
+    weights = []
+    for by_rows in (True, False):
+        config = make_config("continuous", {})
+        if model.get("plain"):
+            plain_critics(config)
+        learner = make_learner(config)
+        update = SACUpdate(learner, config, RowLayout((INPUTS,), 2))
+        assert update._by_rows
+        update._by_rows = by_rows
+        columns = random_columns("continuous", 1, 0)
+        with torch.no_grad():
+            update.step(our_rows(columns, 1), columns["weights"])
+        weights.append(update.flats["policy"].data.clone())
+    torch.testing.assert_close(*weights, atol=1e-6, rtol=0)

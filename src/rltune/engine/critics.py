@@ -80,8 +80,8 @@ class Critic(Protocol):
     def backward(self, grad: Tensor) -> None:
         """Fill the parameters' gradient."""
 
-    def action_gradient(self, grad: Tensor) -> Tensor:
-        """The gradient by the action, leaving the parameters' alone."""
+    def action_gradient(self, grad: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The gradient by the action, of these rows where any are named, leaving the parameters' alone."""
 
 
 class ConcatCritic:
@@ -107,9 +107,9 @@ class ConcatCritic:
         """Fill the parameters' gradient."""
         self.stack.backward(grad)
 
-    def action_gradient(self, grad: Tensor) -> Tensor:
+    def action_gradient(self, grad: Tensor, rows: Tensor | None = None) -> Tensor:
         """The gradient by the action."""
-        return self.stack.backward(grad, into_input=True, into_params=False)[:, -self._actions :]
+        return self.stack.backward(grad, into_input=True, into_params=False, rows=rows)[:, -self._actions :]
 
 
 class DiscreteCritic:
@@ -134,7 +134,7 @@ class DiscreteCritic:
         """Fill the parameters' gradient."""
         self.stack.backward(grad)
 
-    def action_gradient(self, grad: Tensor) -> Tensor:
+    def action_gradient(self, grad: Tensor, rows: Tensor | None = None) -> Tensor:
         """Not defined for discrete actions."""
         raise NotImplementedError("discrete actions have no gradient")
 
@@ -169,17 +169,17 @@ class FusionCritic:
             out = layer.infer(out if index == 0 else torch.cat([out, ends], 1))
         return self.head.infer(out)
 
-    def _ends_gradient(self, grad: Tensor, into_params: bool) -> Tensor:
+    def _ends_gradient(self, grad: Tensor, into_params: bool, rows: Tensor | None = None) -> Tensor:
         """The gradient by the streams' ends, through head and fusion layers."""
-        grad = self.head.backward(grad, into_input=True, into_params=into_params)
+        grad = self.head.backward(grad, into_input=True, into_params=into_params, rows=rows)
         ends: Tensor | None = None
         for layer in reversed(self.fusion[1:]):
-            both = layer.backward(grad, into_input=True, into_params=into_params)
+            both = layer.backward(grad, into_input=True, into_params=into_params, rows=rows)
             grad, part = both[:, : -self._width], both[:, -self._width :]
             grad = grad.contiguous()
             ends = part if ends is None else ends + part
         if self.fusion:
-            grad = self.fusion[0].backward(grad, into_input=True, into_params=into_params)
+            grad = self.fusion[0].backward(grad, into_input=True, into_params=into_params, rows=rows)
         return grad if ends is None else grad + ends
 
     @property
@@ -193,10 +193,10 @@ class FusionCritic:
         self.action.backward(ends[:, : self._split])
         self.obs.backward(ends[:, self._split :])
 
-    def action_gradient(self, grad: Tensor) -> Tensor:
+    def action_gradient(self, grad: Tensor, rows: Tensor | None = None) -> Tensor:
         """The gradient by the action."""
-        ends = self._ends_gradient(grad, into_params=False)
-        return self.action.backward(ends[:, : self._split], into_input=True, into_params=False)
+        ends = self._ends_gradient(grad, into_params=False, rows=rows)
+        return self.action.backward(ends[:, : self._split], into_input=True, into_params=False, rows=rows)
 
 
 def critic(encoder: Any, head: Any, flat: FlatParameters | None, discrete: bool) -> Critic:

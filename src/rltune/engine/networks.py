@@ -125,13 +125,16 @@ class Stack:
                 layer.activation.numpy_(x)
         return x
 
-    def backward(self, grad: Tensor, *, into_input: bool = False, into_params: bool = True) -> Tensor:
+    def backward(
+        self, grad: Tensor, *, into_input: bool = False, into_params: bool = True, rows: Tensor | None = None
+    ) -> Tensor:
         """Backpropagate through the last :meth:`forward`.
 
         Args:
             grad: Gradient of the loss by the output [rows, outputs].
             into_input: Whether the gradient by the input is wanted.
             into_params: Whether to *overwrite* the parameters' gradients.
+            rows: Which rows of the forward pass ``grad`` is of, without ``into_params``; None: all.
 
         Returns:
             The gradient by the input, or by the first layer's output where it is not wanted.
@@ -140,7 +143,8 @@ class Stack:
         for index in range(len(self.layers) - 1, -1, -1):
             layer = self.layers[index]
             if layer.activation is not None:
-                grad = layer.activation.backward(grad, inputs[index + 1])
+                out = inputs[index + 1]
+                grad = layer.activation.backward(grad, out if rows is None else out[rows])
             if into_params:
                 if inputs[index].shape[1] < NARROW:
                     layer.weight_grad.copy_(torch.mm(inputs[index].t(), grad).t())

@@ -110,6 +110,8 @@ class SACUpdate:
         self._generator.manual_seed(config.seed if config.seed is not None else torch.seed())
         self._read_rates()
         self._last: dict[str, Tensor] | None = None
+        # Two critics share the rows: half of the work each. How many rows that is, a GPU and a graph would wait for.
+        self._by_rows = len(names) == 2 and self._device.type == "cpu" and not config.torch_compile_learner
         self._step = compiled(self._gradient_step, list(self.optimizers.values()), config)
 
     def _critic(self, module: Any, name: str, flat: FlatParameters | None) -> Any:
@@ -201,7 +203,12 @@ class SACUpdate:
         grad = torch.zeros_like(action)
         for net, value in zip(self.critics, values, strict=True):
             # The gradient goes to the smaller value; rows where the other one is smaller get none.
-            grad += net.action_gradient((value <= least) * -share)
+            smaller = value <= least
+            if self._by_rows:
+                rows = smaller.squeeze(1).nonzero().squeeze(1)
+                grad.index_add_(0, rows, net.action_gradient(value.new_full((len(rows), 1), -share), rows))
+            else:
+                grad += net.action_gradient(smaller * -share)
         raw_grad = grad * (1.0 - action.square()) + (2.0 * share) * alpha * action
         std_grad = raw_grad * std * noise[0] - alpha * share
         self.policy.backward(torch.cat([raw_grad, std_grad], 1))
