@@ -127,6 +127,25 @@ def test_a_report_that_comes_twice_counts_once(study):
     assert study.entry(number).reports == {100: 2.0}
 
 
+def test_a_report_and_the_checkpoint_that_comes_with_it_are_kept_together_or_not_at_all(study, url):
+    number, _ = ask(study)
+    study.report(number, 100, 1.0, checkpoint={"path": "best-100"})
+    with pytest.raises(TypeError):
+        study.report(number, 200, 2.0, checkpoint={"path": object()})
+    for entry in (study.entry(number), Study(url, "sweep").entry(number)):
+        assert dict(entry.reports) == {100: 1.0}
+        assert entry.attributes["checkpoint"] == {"path": "best-100"}
+
+
+def test_an_ended_trial_takes_nothing_more(study):
+    number, _ = ask(study)
+    study.finish(number, "FAIL", None, "it broke", node="here")
+    for change in (lambda: study.report(number, 100, 1.0), lambda: study.note(number, node="there")):
+        with pytest.raises(optuna.exceptions.UpdateFinishedTrialError):
+            change()
+    assert (dict(study.entry(number).reports), study.entry(number).attributes["node"]) == ({}, "here")
+
+
 @pytest.mark.parametrize("objective", [math.nan, math.inf, -math.inf])
 def test_a_report_that_is_not_finite_never_becomes_the_best(study, objective):
     number, _ = ask(study)

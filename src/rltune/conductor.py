@@ -29,7 +29,7 @@ from rltune.config import to_yaml
 from rltune.console import Console
 from rltune.outcome import Outcome
 from rltune.plan import tracking_uri
-from rltune.recorder import Control, Recorder, catch_up, ending
+from rltune.recorder import Control, Recorder, ending
 from rltune.resources import Share
 from rltune.retrain import Retraining
 from rltune.session import Session
@@ -61,7 +61,7 @@ class Conductor:
         self.study = open_ledger(self.config.study.storage, session.folder, new=not session.resumed)
         if session.resumed:
             keep_copy(session.folder)
-        entries = catch_up(self.study)
+        entries = self.study.entries()
         spent = self.config.replicates * sum(entry.env_steps for entry in entries)
         self.control = Control(session.folder, self.config, spent)
         self.unfinished = [entry for entry in entries if entry.state == "RUNNING"]

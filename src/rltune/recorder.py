@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,6 +39,7 @@ METRICS = (
     "env_steps_per_s",
     "train_s",
 )
+RECORDS = {"best": "checkpoint", "latest": "latest"}  # what a report calls its checkpoints, and what the ledger does
 PROGRESS_EVERY_S = 2.0  # the parent's curve needs no point per report
 AHEAD = ("rltune.policy", "matplotlib.figure", "matplotlib.backends.backend_agg")  # what a sweep's end needs
 ENDED_KEPT = 64  # trials of the past that Tune still goes through at every event
@@ -192,15 +193,18 @@ class Recorder(Callback):
     ) -> None:
         """A report came."""
         number, env_steps = int(result["number"]), int(result["env_steps"])
-        objective = float(result["objective"])
-        self._note_checkpoints(number, result.get("records") or {}, trial.config["assignment"])
+        objective, records = float(result["objective"]), result.get("records") or {}
+        noted = {kept: records[kind] for kind, kept in RECORDS.items() if kind in records}
+        _remember(trial.config["assignment"], records)
         if result.get("between") or env_steps <= self._steps.get(number, 0):
+            if noted:
+                self.study.note(number, **noted)
             return  # asked to stop before it had trained on, or a checkpoint alone: nothing new to tell
         learner = {name: value for name, value in result.items() if name.startswith("learner/")}
         learner |= {f"learner/{name}": value for name, value in (result.get("learner") or {}).items()}
         metrics = {name: result[name] for name in METRICS if name in result} | learner
         # Nothing between these two: what a kill there costs is the point of all curves but the objective's.
-        self.study.report(number, env_steps, objective)
+        self.study.report(number, env_steps, objective, **noted)
         self.tracker.report(number, metrics, env_steps)
         ahead.begin(*AHEAD)
         self._count(max(0, env_steps - self._steps.get(number, 0)) * self.config.replicates)
@@ -215,18 +219,6 @@ class Recorder(Callback):
     def _count(self, env_steps: int) -> None:
         """Charge the sweep's budget of steps."""
         self.control.env_steps += env_steps
-
-    def _note_checkpoints(self, number: int, records: dict[str, Any], task: dict[str, Any]) -> None:
-        if "best" in records:
-            self.study.note(number, checkpoint=records["best"])
-        if "latest" in records:
-            self.study.note(number, latest=records["latest"])
-        # A worker that dies is started again with this config: let it go on from here, not from the beginning.
-        for record in records.values():
-            if task["latest"] is None or record["env_steps"] >= task["latest"]["env_steps"]:
-                task["latest"] = record
-        if "best" in records:
-            task["best"], task["best_path"] = records["best"]["objective"], records["best"]["path"]
 
     def _tell_progress(self, objective: float) -> None:
         improved = math.isfinite(objective) and objective > self._best
@@ -292,45 +284,40 @@ class Recorder(Callback):
                 self.control.request(f"the first {limit} trials all failed: {reason}")
 
     def _ended(self, number: int, state: str, reason: str, result: dict[str, Any], where: str = "") -> None:
-        best = self.study.entry(number).best
-        if state == "COMPLETE" and best is None:
+        entry = self.study.entry(number)
+        if state == "COMPLETE" and entry.best is None:
             state, reason = "FAIL", f"no episode ended within {self.config.budget.env_steps} environment steps"
         if state != "FAIL":
             self._first_failures = None
-        self._note_cost(number, result)
-        self.study.finish(number, state, best, reason)
-        self.console.trial_ended(number, state, best, reason + where if state == "FAIL" else None)
-        self._tell_tracker(number, state, reason)
+        self.study.finish(number, state, entry.best, reason, **_cost(result))
+        self.console.trial_ended(number, state, entry.best, reason + where if state == "FAIL" else None)
+        self._tell_tracker(entry, state, reason)
 
     def _interrupted(self, number: int, result: dict[str, Any]) -> None:
         """The trial stays RUNNING in the ledger: `sweeps.resume` goes on with it."""
-        self._note_cost(number, result)
-        self.study.note(number, stop_reason="interrupted")
-        best = self.study.entry(number).best
-        self.console.trial_ended(number, "INTERRUPTED", best, None)
-        self._tell_tracker(number, "INTERRUPTED", "interrupted")
+        self.study.note(number, stop_reason="interrupted", **_cost(result))
+        entry = self.study.entry(number)
+        self.console.trial_ended(number, "INTERRUPTED", entry.best, None)
+        self._tell_tracker(entry, "INTERRUPTED", "interrupted")
 
-    def _note_cost(self, number: int, result: dict[str, Any]) -> None:
-        if "train_s" in result:
-            self.study.note(number, env_steps=int(result["env_steps"]), train_s=float(result["train_s"]))
-        if "node" in result:
-            self.study.note(number, node=result["node"])
-
-    def _tell_tracker(self, number: int, state: str, reason: str) -> None:
-        end = ending(self.folder, self.study.entry(number), state, reason)
-        self.tracker.trial_ended(number, state, metrics=end.metrics, tags=end.tags, artifacts=end.artifacts)
+    def _tell_tracker(self, entry: Entry, state: str, reason: str) -> None:
+        end = ending(self.folder, entry, state, reason)
+        self.tracker.trial_ended(entry.number, state, metrics=end.metrics, tags=end.tags, artifacts=end.artifacts)
 
 
-def catch_up(study: Study) -> list[Entry]:
-    """All trials, each unfinished one with the report that belongs to its last checkpoint.
+def _remember(task: dict[str, Any], records: Mapping[str, dict[str, Any]]) -> None:
+    """A worker that dies is started again with this config: let it go on from here, not from the beginning."""
+    for record in records.values():
+        if task["latest"] is None or record["env_steps"] >= task["latest"]["env_steps"]:
+            task["latest"] = record
+    if "best" in records:
+        task["best"], task["best_path"] = records["best"]["objective"], records["best"]["path"]
 
-    A driver that was killed between the two had kept the checkpoint alone, and the trial goes on behind that point.
-    """
-    for entry in study.entries():
-        for record in (entry.attributes.get(key) for key in ("checkpoint", "latest") if entry.state == "RUNNING"):
-            if record and record["objective"] is not None and record["env_steps"] not in entry.reports:
-                study.report(entry.number, record["env_steps"], record["objective"])
-    return study.entries()
+
+def _cost(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a trial's last report says of its costs, and where it ran."""
+    spent = {"env_steps": int(result["env_steps"]), "train_s": float(result["train_s"])} if "train_s" in result else {}
+    return spent | ({"node": result["node"]} if "node" in result else {})
 
 
 def ending(folder: Path, entry: Entry, state: str, reason: str) -> Ending:

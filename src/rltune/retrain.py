@@ -16,7 +16,6 @@ from rltune.certification import CONTROL, Certification, Configuration, SeedResu
 from rltune.certify import RUN_SEED, finalists, name_of, plays
 from rltune.checkpoint import CERTIFY
 from rltune.errors import StudyError
-from rltune.recorder import catch_up
 from rltune.session import Session
 from rltune.study import Entry, Study
 from rltune.trial import Assignment
@@ -53,7 +52,6 @@ class Retraining:
                 self._books = Study(url, name)
             except StudyError:  # the first time; what is wrong with the storage is said again
                 self._books = Study(url, name, create=True)
-            catch_up(self._books)
             self._books.set_attribute("folder", str(folder))
         return self._books
 
@@ -123,8 +121,7 @@ class Retraining:
         vacant = [e for e in self.entries() if "key" not in e.attributes and e.number not in self._numbers()]
         number = vacant[0].number if vacant else self.books.ask(lambda suggest: {}, {})[0]
         shown = {"params": dict(configuration.params), "configuration": configuration.name, "place": place}
-        self.books.note(number, **shown, seeds=[self.seeds[place]], name=name_of(configuration, place))
-        self.books.note(number, key=key)
+        self.books.note(number, **shown, seeds=[self.seeds[place]], name=name_of(configuration, place), key=key)
         entry = self.books.entry(number)
         self._known()[key] = entry
         return entry

@@ -26,7 +26,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
-from rltune import config
+from rltune import config, rows
 from rltune.address import redact
 from rltune.errors import StudyError
 
@@ -162,18 +162,19 @@ class Study:
         self._study.sampler = sampler
         return draw(optuna.trial.Trial(self._study, self._id(number))._suggest)
 
-    def report(self, number: int, env_steps: int, objective: float) -> None:
-        """Keep one report; NaN says that no episode had ended by then."""
-        self._storage.set_trial_intermediate_value(self._id(number), env_steps, objective)
-        if number in self._open:
-            cast(dict[int, float], self._open[number].reports)[env_steps] = objective
+    def report(self, number: int, env_steps: int, objective: float, **attributes: Any) -> None:
+        """Keep one report, and the attributes that come with it; NaN says that no episode had ended by then."""
+        self._write(number, {env_steps: objective}, attributes)
 
     def note(self, number: int, **attributes: Any) -> None:
         """Set attributes of a trial."""
-        for key, value in attributes.items():
-            self._storage.set_trial_user_attr(self._id(number), key, value)
-            if number in self._open:
-                cast(dict[str, Any], self._open[number].attributes)[key] = value
+        self._write(number, {}, attributes)
+
+    def _write(self, number: int, reports: Mapping[int, float], attributes: Mapping[str, Any]) -> None:
+        rows.write(self._storage, self._id(number), reports, attributes)
+        if number in self._open:
+            cast(dict[int, float], self._open[number].reports).update(reports)
+            cast(dict[str, Any], self._open[number].attributes).update(attributes)
 
     def note_run(self, number: int, run_id: str) -> None:
         """Keep a trial's MLflow run, which a slow server may tell only after the trial has ended."""
@@ -182,7 +183,7 @@ class Study:
         except optuna.exceptions.UpdateFinishedTrialError:  # Optuna closes a trial's own attributes then
             self.set_attribute(f"{LATE_RUN}{number}", run_id)
 
-    def finish(self, number: int, state: str, value: float | None, reason: str) -> None:
+    def finish(self, number: int, state: str, value: float | None, reason: str, **attributes: Any) -> None:
         """End a trial.
 
         Args:
@@ -190,8 +191,9 @@ class Study:
             state: COMPLETE, PRUNED or FAIL.
             value: Its best objective; COMPLETE needs one.
             reason: Why it ended.
+            attributes: Set before.
         """
-        self.note(number, stop_reason=reason)
+        self.note(number, stop_reason=reason, **attributes)
         if state == "COMPLETE":
             self._study.tell(number, value, state=TrialState.COMPLETE)
         else:
