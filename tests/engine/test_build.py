@@ -65,20 +65,23 @@ def test_train_returns_rllibs_keys(name: str) -> None:
 
 
 ALONE = """
+import sys, tempfile
 import ray
 from engine_toy import CONFIGS
 from rltune import engine
 for make in CONFIGS.values():
     algorithm = engine.build(make())
     algorithm.train()
+    algorithm.restore_from_path(algorithm.save_to_path(tempfile.mkdtemp()))
     algorithm.stop()
     assert not ray.is_initialized(), make
+    assert "torch._dynamo" not in sys.modules, make
 print("trained", *CONFIGS)
 """
 
 
-def test_training_starts_no_ray() -> None:
-    """In a process of its own: the one that runs the tests may have Ray up already."""
+def test_training_starts_no_ray_and_waits_for_no_compiler() -> None:
+    """In a process of its own: the one that runs the tests may have both already."""
     ran = subprocess.run(
         [sys.executable, "-c", ALONE], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=300
     )

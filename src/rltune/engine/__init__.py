@@ -18,7 +18,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rltune.engine.envs import make_envs
 from rltune.engine.errors import NonFiniteError, UnsupportedError
-from rltune.engine.frames import quicken
+from rltune.engine.lean import quicken
 from rltune.engine.normalise import normalise_observations
 from rltune.engine.support import static_reason
 from rltune.errors import ConfigError, choices
@@ -88,7 +88,7 @@ def build(config: AlgorithmConfig, kind: str = "fast") -> Algorithm:
     """
     if kind not in KINDS:
         raise ConfigError(f"engine: {kind!r} is unknown", choices(kind, KINDS), "engine=fast")
-    quicken()
+    quicken(compiling=config.torch_compile_learner or config.torch_compile_worker)
     if kind == "rllib":
         return config.build_algo()
     cls, reason = _fast_class(config), static_unsupported(config)
