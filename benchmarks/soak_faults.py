@@ -34,7 +34,7 @@ REASONS = {
 
 
 def _entries(folder: Path) -> list[Any]:
-    from rltune.study import open_study
+    from rltune.ledger import open_study
 
     study = open_study(folder)
     entries = study.entries()

@@ -134,7 +134,7 @@ def remote(folder: Path, whole: bool) -> dict[str, Any]:
 
 
 def _reason(sweep: Path) -> str:
-    from rltune.study import open_study
+    from rltune.ledger import open_study
 
     study = open_study(sweep)
     (entry,) = study.entries()
@@ -167,7 +167,7 @@ def full_disk(folder: Path) -> dict[str, Any]:
 def _whole(sweep: Path) -> dict[str, Any]:
     """Whether what the ledger names is whole, and whom it blames."""
     from rltune import checkpoint
-    from rltune.study import open_study
+    from rltune.ledger import open_study
 
     with contextlib.closing(sqlite3.connect(sweep / "study.db")) as ledger:
         verdict = ledger.execute("pragma quick_check").fetchone()[0]
@@ -194,7 +194,7 @@ def memory_limit(folder: Path) -> dict[str, Any]:
     words += ["+space.fault=[choice,null,grow]", "failures.max_retries=0", "+space.seconds=0.2"]
     limits = {"RAY_memory_usage_threshold": f"{share:.3f}", "RAY_memory_monitor_refresh_ms": "100"}
     code = launch(folder, str(HERE / "soak_sweep.py"), "run", *words, environment=limits).wait(PATIENCE_S)
-    from rltune.study import open_study
+    from rltune.ledger import open_study
 
     study = open_study(folder / "outputs" / NAME)
     ends = {str(entry.params["fault"]): (entry.state, entry.attributes.get("stop_reason")) for entry in study.entries()}

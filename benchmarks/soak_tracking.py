@@ -104,7 +104,7 @@ def _wait_up(driver: Any, seconds: float) -> None:
 
 
 def _arrived(folder: Path, trials: int) -> dict[str, Any]:
-    from rltune.study import open_study
+    from rltune.ledger import open_study
 
     study = open_study(folder / "outputs" / NAME)
     entries = study.entries()

@@ -5,10 +5,12 @@ The only place that touches Hydra's runtime.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,17 +29,21 @@ def conf_dir() -> Path:
     return inside if inside.is_dir() else Path(__file__).parents[1] / "conf"
 
 
-def command(root: str, schema: type, work: Callable[[DictConfig], int]) -> None:
+def command(
+    root: str, schema: type, work: Callable[[DictConfig], int], early: Callable[[], None] = lambda: None
+) -> None:
     """Run a command and exit.
 
     Args:
         root: Its file in conf/, without .yaml.
         schema: The dataclass under that file, stored as ``base_<root>``.
         work: Does it; returns the exit code.
+        early: Begins what takes long while the settings are composed.
     """
     if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
         print(help_text(root))
         sys.exit(0)
+    early()
     import hydra
     from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException
@@ -61,7 +67,17 @@ def command(root: str, schema: type, work: Callable[[DictConfig], int]) -> None:
         leave(RltuneError(str(error), "group=option; ~group leaves it out", f"python -m sweeps.{root} --help"))
     except BrokenPipeError:
         sys.exit(0)
-    sys.exit(code)
+    _exit(code)
+
+
+def _exit(code: int) -> NoReturn:
+    """End as `sys.exit` does, without taking apart all that was imported: torch and MLflow take seconds for it."""
+    threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter: threads first, then what is registered
+    atexit._run_exitfuncs()
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING, DictConfig
 
+from rltune import nursery
 from sweeps._command import command
 
 
@@ -59,4 +60,4 @@ def work(settings: DictConfig) -> int:
 
 
 if __name__ == "__main__":
-    command("resume", ResumeConfig, work)
+    command("resume", ResumeConfig, work, early=nursery.begin)

@@ -2,6 +2,7 @@
 
 from omegaconf import DictConfig
 
+from rltune import nursery
 from rltune.config import RunConfig, from_mapping
 from sweeps._command import command
 
@@ -15,4 +16,4 @@ def work(settings: DictConfig) -> int:
 
 
 if __name__ == "__main__":
-    command("run", RunConfig, work)
+    command("run", RunConfig, work, early=nursery.begin)

@@ -15,9 +15,10 @@ from mlflow import MlflowClient
 from toy import ToyTrial, ledger
 
 from rltune.certification import Certification
+from rltune.ledger import open_study
 from rltune.outcome import Outcome
 from rltune.pruning import prune
-from rltune.study import Entry, Study, open_study
+from rltune.study import Entry, Study
 from rltune.sweep import resume_sweep
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from toy import ToyTrial
 
-from rltune import disk, study
+from rltune import disk, ledger, study
 from rltune.errors import StudyError
 from rltune.outcome import Outcome
 from rltune.sweep import resume_sweep
@@ -19,7 +19,7 @@ from rltune.sweep import resume_sweep
 
 def states(folder: Path) -> list[str]:
     """How the ledger has the sweep's trials."""
-    opened = study.open_study(folder)
+    opened = ledger.open_study(folder)
     found = [entry.state for entry in opened.entries()]
     opened.close()
     return found

@@ -20,7 +20,8 @@ from real import Project, finish
 import rltune
 from rltune.certify import EVALUATION_SEED
 from rltune.config import RunConfig
-from rltune.study import Entry, open_study
+from rltune.ledger import open_study
+from rltune.study import Entry
 from rltune.sweep import run_sweep
 from sweeps._command import conf_dir
 
@@ -247,7 +248,7 @@ def test_sigterm_ends_a_sweep_with_143_and_the_resume_command(interrupted: dict[
     trials, parents, children, summary = interrupted["before"]
     assert summary["status"] == "interrupted"
     assert summary["trials"]["interrupted"] >= 1
-    assert "RUNNING" not in {run.info.status for run in (*parents, *children.values())}
+    assert "RUNNING" not in {run.info.status for run in (*parents, *children.values())}, first.out
     begun = [entry for entry in trials if entry.state == "RUNNING" and entry.reports]
     assert begun, "one trial had a checkpoint when the signal came; others may still have been starting"
     for entry in begun:

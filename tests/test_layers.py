@@ -43,6 +43,7 @@ ORDER = (
     ("trial", "measurement"),
     ("samplers",),
     ("study",),
+    ("ledger",),
     ("rungs",),
     ("search", "schedule"),
     ("summary", "spool", "measuring", "advice", "deaths", "mlflow_client"),
@@ -257,7 +258,7 @@ WRONG = [
     (
         upward_imports,
         "src/rltune/space.py",
-        "from rltune.study import open_study",
+        "from rltune.study import Study",
         "space may not import rltune.study",
     ),
     (

@@ -25,13 +25,16 @@ import json, os, random, sys
 import numpy, ray
 print(json.dumps({
     "pid": os.getpid(), "arguments": sys.argv[1:], "folder": os.getcwd(), "wanted": os.environ.get("WANTED"),
-    "warm": "torch" in sys.modules and "ray.rllib.algorithms.algorithm" in sys.modules,
+    "warm": {"torch", "ray.rllib.algorithms.algorithm", "rltune.offline"} <= set(sys.modules),
     "numbers": [ray.ObjectRef.from_random().hex(), random.random(), numpy.random.random()], "main": __name__,
     "oom_score": open("/proc/self/oom_score_adj").read().strip(),
 }), flush=True)
 """
 # A driver that has a nursery, and waits to be killed.
-DRIVER = "from rltune import nursery\nwith nursery.opened(['json']) as it:\n    print(it.pid, flush=True)\n    input()"
+DRIVER = "from rltune import nursery\nwith nursery.opened() as it:\n    print(it.pid, flush=True)\n    input()"
+
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def worker() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def warm(worker: Path) -> Iterator[nursery.Nursery]:
-    with nursery.opened(["rltune.errors", "no.such.module"]) as opened:
+    with nursery.opened() as opened:
         assert opened is not None
         bear(opened, worker)  # the first one brings Ray's settings
         yield opened
@@ -53,6 +56,7 @@ def warm(worker: Path) -> Iterator[nursery.Nursery]:
 def bear(opened: nursery.Nursery, worker: Path, *arguments: str) -> dict[str, Any]:
     """Start what Ray would start, and read what its worker prints."""
     environment = {**os.environ, hatch.SOCKET: opened.address, hatch.WORKER: str(worker), "WANTED": "yes"}
+    environment[hatch.MODULES] = "rltune.offline no.such.module"
     typed = [sys.executable, hatch.__file__, *arguments]
     done = subprocess.run(typed, env=environment, capture_output=True, text=True, check=True, timeout=120)
     found: dict[str, Any] = json.loads(done.stdout)
@@ -102,8 +106,16 @@ def test_what_a_call_raises_arrives_in_its_three_parts(warm: nursery.Nursery) ->
     assert raised.value.pretty().splitlines()[1:] == ["  allowed: 1 or 2", "  try:     budget.trials=2"]
 
 
+def test_it_is_ready_for_calls_when_it_knows_the_raylet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(hatch.MODULES, "")
+    with nursery.opened() as opened:
+        assert opened is not None
+        opened.prepare(4711)
+        assert opened.call(os.getenv, "RAY_RAYLET_PID") == "4711"
+
+
 def test_without_an_answer_ray_has_its_own_worker_and_the_driver_calls_itself(worker: Path) -> None:
-    with nursery.opened(["json"]) as opened:
+    with nursery.opened() as opened:
         assert opened is not None
         psutil.Process(opened.pid).kill()
         assert bear(opened, worker, "--node-id", "1")["arguments"] == ["--node-id", "1"]
@@ -125,6 +137,23 @@ def test_it_ends_with_a_driver_that_is_killed() -> None:
     assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
 
 
-def test_there_is_none_where_nothing_is_to_be_imported() -> None:
-    with nursery.opened([]) as opened:
-        assert opened is None
+def test_one_that_was_begun_early_is_the_one_that_a_sweep_has_and_ends_where_it_wants_none() -> None:
+    nursery.begin()
+    (early,) = nursery._begun
+    with nursery.opened() as opened:
+        assert opened is early
+    nursery.begin()
+    (early,) = nursery._begun
+    with nursery.opened(wanted=False) as none:
+        assert none is None
+    for gone in (opened, early):
+        assert not psutil.pid_exists(gone.pid)
+        assert not Path(gone.address).parent.exists()
+
+
+def test_a_command_that_comes_to_no_sweep_leaves_none_behind(tmp_path: Path) -> None:
+    typed = [sys.executable, "-m", "sweeps.run", "algo=pp0"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    ran = subprocess.run(typed, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 2, ran.stderr
+    assert list(tmp_path.glob("rltune-*")) == []

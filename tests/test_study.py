@@ -11,8 +11,9 @@ import optuna
 import pytest
 
 from rltune.errors import StudyError
+from rltune.ledger import keep_copy, open_ledger, open_study, storage_url
 from rltune.space import parse
-from rltune.study import Entry, Study, keep_copy, open_ledger, open_study, storage_url
+from rltune.study import Entry, Study
 
 SPACE = parse(
     {"lr": ["loguniform", 1e-5, 1e-2], "batch": ["pow2", 64, 256], "gamma": ["one_minus_loguniform", 0.01, 0.1]}

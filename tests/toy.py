@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rltune.ledger import open_study
 from rltune.outcome import Outcome
 from rltune.progress import NonFiniteError, Progress
-from rltune.study import Entry, open_study
+from rltune.study import Entry
 from rltune.trial import Trial
 
 STEP = 100  # environment steps an iteration

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from rltune.config import RunConfig
     from rltune.errors import RltuneError
     from rltune.exporting import export_policy
+    from rltune.ledger import open_study
     from rltune.policy import Evaluation, evaluate, load_algorithm, load_policy
-    from rltune.study import Study, open_study
+    from rltune.study import Study
     from rltune.sweep import resume_sweep, run_sweep
     from rltune.sweep_folder import find_sweep
 
@@ -30,7 +31,7 @@ _HOMES = {
     "find_sweep": "sweep_folder",
     "load_algorithm": "policy",
     "load_policy": "policy",
-    "open_study": "study",
+    "open_study": "ledger",
     "resume_sweep": "sweep",
     "run_sweep": "sweep",
 }

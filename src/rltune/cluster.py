@@ -10,6 +10,7 @@ import functools
 import os
 import secrets
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ TUNE_SETTINGS = {
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_DEDUP_LOGS": "0",
 }
+NODE_S = 30.0  # as long as Ray waits itself for its raylet
 OBJECT_STORE_BYTES = 256 * 2**20  # reports and placement messages only: samples never leave a trial
 
 
@@ -119,11 +121,11 @@ def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), nursery: N
     """
     from ray._private.auto_init_hook import auto_init_lock
 
-    with auto_init_lock, nursery.serving() if nursery else contextlib.nullcontext() as worker:
-        _start(cluster, modules, worker)
+    with auto_init_lock, nursery.serving(modules) if nursery else contextlib.nullcontext() as worker:
+        _start(cluster, modules, (nursery, worker) if nursery and worker else None)
 
 
-def _start(cluster: ClusterConfig, modules: Sequence[str], worker: str | None) -> None:
+def _start(cluster: ClusterConfig, modules: Sequence[str], born: tuple[Nursery, str] | None) -> None:
     import ray
 
     if cluster.address is not None:
@@ -138,8 +140,19 @@ def _start(cluster: ClusterConfig, modules: Sequence[str], worker: str | None) -
         return
     machine = machine_of(cluster)
     assert machine is not None
-    with _own_session(), _lean(worker):
+    with _own_session(), _lean(cluster.dashboard), _workers_of(*born) if born else contextlib.nullcontext():
         _init_local(cluster, machine, modules)
+
+
+@contextmanager
+def _replaced(owner: Any, **others: Any) -> Iterator[None]:
+    """Let some of its names mean something else for a while."""
+    plain = {name: getattr(owner, name) for name in others}
+    vars(owner).update(others)
+    try:
+        yield
+    finally:
+        vars(owner).update(plain)
 
 
 @contextmanager
@@ -151,39 +164,63 @@ def _own_session() -> Iterator[None]:
     """
     from ray._private import services
 
-    plain = services.ConsolePopen
-    services.ConsolePopen = functools.partial(plain, start_new_session=True)
-    try:
+    with _replaced(services, ConsolePopen=functools.partial(services.ConsolePopen, start_new_session=True)):
         yield
-    finally:
-        services.ConsolePopen = plain
 
 
 @contextmanager
-def _lean(worker: str | None) -> Iterator[None]:
+def _lean(dashboard: bool) -> Iterator[None]:
     """Give Ray what `ray.init` has no argument for (2.60).
 
-    Without the autoscaler, which has nothing to scale on one machine, and without the reader of logs, whose lines the
-    driver does not ask for, Ray is up a second earlier on two cores.
+    Two cores are three seconds earlier without the autoscaler, which has nothing to scale on one machine, the reader of
+    logs, whose lines the driver does not ask for, and the dashboard's server, which Ray starts and waits for even where
+    it is to serve no dashboard.
 
     Args:
-        worker: The script that workers are started by; None for Ray's own.
+        dashboard: Whether somebody wants to see it.
     """
-    from ray._private import parameter
+    from ray._private import parameter, services
 
-    plain = parameter.RayParams
-
-    def params(*args: Any, **kwargs: Any) -> Any:
-        made = plain(*args, **kwargs)
+    def params(*args: Any, made_by: Any = parameter.RayParams, **kwargs: Any) -> Any:
+        made = made_by(*args, **kwargs)
         made.no_monitor, made.include_log_monitor = True, False
-        made.worker_path = worker or made.worker_path
         return made
 
-    parameter.RayParams = params
-    try:
+    served = {} if dashboard else {"start_api_server": lambda *args, **kwargs: (None, None)}  # as where it cannot start
+    with _replaced(parameter, RayParams=params), _replaced(services, get_node=_node_of, **served):
         yield
-    finally:
-        parameter.RayParams = plain
+
+
+@contextmanager
+def _workers_of(nursery: Nursery, script: str) -> Iterator[None]:
+    """Let Ray start its workers by the nursery's script, and the nursery get ready as soon as there is a raylet."""
+    from ray._private import parameter, services
+
+    def params(*args: Any, made_by: Any = parameter.RayParams, **kwargs: Any) -> Any:
+        made = made_by(*args, **kwargs)
+        made.worker_path = script
+        return made
+
+    def start_raylet(*args: Any, plain: Any = services.start_raylet, **kwargs: Any) -> Any:
+        started = plain(*args, **kwargs)
+        nursery.prepare(started.process.pid)
+        return started
+
+    with _replaced(parameter, RayParams=params), _replaced(services, start_raylet=start_raylet):
+        yield
+
+
+def _node_of(gcs_address: str, node_id: str) -> dict[str, Any]:
+    """Ray's `services.get_node`, which looks for a node that is not there yet once a second."""
+    from ray._private import services, state
+
+    known = state.GlobalState()
+    known._initialize_global_state(services._get_gcs_client_options(gcs_address))
+    deadline = time.monotonic() + NODE_S
+    while time.monotonic() < deadline and node_id not in {node["NodeID"] for node in known.node_table()}:
+        time.sleep(0.02)
+    found: dict[str, Any] = known.get_node(node_id)
+    return found
 
 
 def _init_local(cluster: ClusterConfig, machine: Machine, modules: Sequence[str]) -> None:
@@ -219,13 +256,9 @@ def warm_actors(cluster: ClusterConfig, share: Share) -> Iterator[None]:
     from ray.air.execution import FixedResourceManager
     from ray.tune.execution import tune_controller
 
-    plain = tune_controller.PlacementGroupResourceManager, tune_controller._ActorClassCache
-    tune_controller.PlacementGroupResourceManager = FixedResourceManager
-    tune_controller._ActorClassCache = _PlainActors
-    try:
+    lighter = {"PlacementGroupResourceManager": FixedResourceManager, "_ActorClassCache": _PlainActors}
+    with _replaced(tune_controller, **lighter):
         yield
-    finally:
-        tune_controller.PlacementGroupResourceManager, tune_controller._ActorClassCache = plain
 
 
 @contextmanager
@@ -249,6 +282,18 @@ def lost_processes() -> Iterator[None]:
         yield
     finally:
         RayActorManager._actor_task_failed = plain
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Let Tune not look which of its callbacks are Ray's own, to count them in Ray's usage statistics.
+
+    To know MLflow's among them it imports MLflow (2.60), two seconds before the first trial.
+    """
+    from ray.air._internal import usage
+
+    with _replaced(usage, tag_callbacks=lambda callbacks: False):
+        yield
 
 
 class _PlainActors:

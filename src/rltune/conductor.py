@@ -27,6 +27,7 @@ from rltune.certification import CONTROL, Certification
 from rltune.certify import TABLE, Finalist, compare, finalists, measure, write_table
 from rltune.config import to_yaml
 from rltune.console import Console
+from rltune.ledger import keep_copy, open_ledger
 from rltune.outcome import Outcome
 from rltune.plan import tracking_uri
 from rltune.recorder import Control, Recorder, ending
@@ -34,7 +35,7 @@ from rltune.resources import Share
 from rltune.retrain import Retraining
 from rltune.session import Session
 from rltune.stages import Router, RunRecorder, StagedSearcher
-from rltune.study import Entry, keep_copy, open_ledger
+from rltune.study import Entry
 from rltune.sweep_folder import resume_command
 from rltune.tracking import Ending, NoTracker, Tracker, TrackingSettings
 from rltune.trial import Assignment, Trial
@@ -197,7 +198,7 @@ class Conductor:
             ),
         )
         try:
-            with cluster.warm_actors(self.config.cluster, self.share), cluster.lost_processes():
+            with cluster.warm_actors(self.config.cluster, self.share), cluster.lost_processes(), cluster.uncounted():
                 tuner.fit()
         except KeyboardInterrupt:
             self.control.request("interrupted at once", 2)
@@ -308,7 +309,7 @@ class Conductor:
         if wanted and (pages := report.attempt(self.session.folder, self.console.note)):
             self.tracker.artifact(pages, report.FOLDER)
         status = {"interrupted": "KILLED", "failed": "FAILED"}.get(ended.status, "FINISHED")
-        if not self.tracker.close(status, timeout_s=5.0 if ended.status == "interrupted" else 60.0):
+        if not self.tracker.close(status, self.control.left_s() if ended.status == "interrupted" else 60.0):
             self.console.note("MLflow has not received everything; the rest is sent by the next sweeps.resume")
         for warning in self.tracker.warnings():
             self.console.note(warning)

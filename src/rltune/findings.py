@@ -21,8 +21,9 @@ from rltune import algorithm, rungs, space
 from rltune.address import redact
 from rltune.config import read_settings
 from rltune.errors import RltuneError
+from rltune.ledger import open_study
 from rltune.outcome import counts
-from rltune.study import Entry, open_study
+from rltune.study import Entry
 from rltune.summary import format_objective, format_value
 
 MIN_TRIALS = 10  # with fewer, importance says more about chance than about the parameters

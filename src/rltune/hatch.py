@@ -10,9 +10,11 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Mapping
 
 SOCKET = "RLTUNE_NURSERY"  # the environment variable that names the nursery's socket
-WORKER = "RLTUNE_WORKER"  # and the one that names Ray's own worker
+WORKER = "RLTUNE_WORKER"  # the one that names Ray's own worker
+MODULES = "RLTUNE_MODULES"  # and the one that names what workers import
 BORN = b"1"
 
 
@@ -24,15 +26,20 @@ def born(address: str, arguments: list[str]) -> bool:
         arguments: What Ray's own worker would be started with.
     """
     order = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
-    content = json.dumps(order).encode()
     try:
         with socket.socket(socket.AF_UNIX) as asked:
             asked.connect(address)
-            socket.send_fds(asked, [len(content).to_bytes(8, "little")], [0, 1, 2])
-            asked.sendall(content)
+            send_order(asked, order, [0, 1, 2])
             return asked.recv(1) == BORN
     except OSError:
         return False
+
+
+def send_order(asked: socket.socket, order: Mapping[str, object], streams: list[int]) -> None:
+    """Tell the nursery what is wanted: its length, with the streams, and the order itself."""
+    content = json.dumps(order).encode()
+    socket.send_fds(asked, [len(content).to_bytes(8, "little")], streams)
+    asked.sendall(content)
 
 
 if __name__ == "__main__":

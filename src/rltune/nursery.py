@@ -10,6 +10,7 @@ there is a worker (`Nursery.call`), so that the driver need not import it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -30,13 +31,14 @@ from pathlib import Path
 from select import select
 from typing import Any, TypeVar
 
-from rltune.hatch import BORN, SOCKET, WORKER
+from rltune.hatch import BORN, MODULES, SOCKET, WORKER, send_order
 
 # What RLlib imports and what does not import Ray, so that it can be imported before Ray's settings are known.
 EARLY = ("torch", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema")
 LATE = ("ray.rllib.algorithms.algorithm", "ray._private.workers.default_worker")
 LONGEST_ADDRESS = 100  # of a Unix socket: 108 with its end
 OOM_SCORE = "1000"  # as Ray gives its workers (2.60): a trial dies before the driver does
+NO_JOB = "ffffffff"  # what Ray tells workers that it starts before there is a job (2.60)
 PATIENCE_S = 120.0  # for an answer, which waits for Ray to ask for its first worker; it does when it starts
 CALL = b"call"
 Answer = TypeVar("Answer")
@@ -46,19 +48,18 @@ class Nursery:
     """The process that workers are forked from, as the driver sees it; it ends with the driver.
 
     Args:
-        modules: What the workers will need; one that cannot be imported is left to the worker, which will say why.
-        folder: Private, for the socket.
+        folder: Private, for the socket; removed at the end.
     """
 
-    def __init__(self, modules: Sequence[str], folder: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.address = str(folder / "socket")
-        self._closed = False
+        self._folder, self._closed = folder, False
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(self.address)
         listening.listen(1024)
         with listening:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rltune.nursery", str(listening.fileno()), *modules],
+                [sys.executable, "-m", "rltune.nursery", str(listening.fileno())],
                 stdin=subprocess.PIPE,  # whose end tells it that the driver is gone
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -72,18 +73,36 @@ class Nursery:
         return self._process.pid
 
     @contextlib.contextmanager
-    def serving(self) -> Iterator[str]:
-        """While this lasts, what Ray starts finds the nursery; yields the script that Ray is to start workers by."""
+    def serving(self, modules: Sequence[str]) -> Iterator[str]:
+        """While this lasts, what Ray starts finds the nursery.
+
+        Args:
+            modules: What the workers will need; one that cannot be imported is left to the worker, which will say why.
+
+        Yields:
+            The script that Ray is to start workers by.
+        """
         import ray
 
         worker = Path(ray.__file__).parent / "_private" / "workers" / "default_worker.py"
-        found = {SOCKET: self.address, WORKER: str(worker)}
+        found = {SOCKET: self.address, WORKER: str(worker), MODULES: " ".join(modules)}
         os.environ.update(found)
         try:
             yield str(Path(__file__).with_name("hatch.py"))
         finally:
             for name in found:
                 del os.environ[name]
+
+    def prepare(self, raylet: int) -> None:
+        """Let it import the rest: all that its first worker would bring along is known by now.
+
+        Args:
+            raylet: The number of the process that will ask for workers, a second or two after it has begun.
+        """
+        environment = {**os.environ, "RAY_RAYLET_PID": str(raylet), "RAY_JOB_ID": NO_JOB}
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
+            asked.connect(self.address)
+            send_order(asked, {"environment": environment}, [])
 
     def call(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
         """Call a function where the imports are done, in a process of its own; Ray must be starting meanwhile.
@@ -119,44 +138,63 @@ class Nursery:
         self._process.wait()
         assert self._process.stdin is not None
         self._process.stdin.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+_begun: list[Nursery] = []  # one at most, on its way while there are no settings yet
+
+
+def begin() -> None:
+    """Start one for the sweep to come, which `opened` will take: its imports are what a sweep's start waits for.
+
+    Without a sweep it ends with this process. There is none outside Linux, or under a very long temporary folder.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # mode 0700
+    if sys.platform != "linux" or len(str(folder / "socket")) > LONGEST_ADDRESS:
+        folder.rmdir()
+        return
+    _begun.append(Nursery(folder))
+
+
+@atexit.register
+def _end_begun() -> None:
+    while _begun:
+        _begun.pop().close()
 
 
 @contextlib.contextmanager
-def opened(modules: Sequence[str]) -> Iterator[Nursery | None]:
-    """A nursery for a Ray of our own.
+def opened(wanted: bool = True) -> Iterator[Nursery | None]:
+    """A nursery for a Ray of our own, the one on its way if there is one.
 
     Args:
-        modules: See `Nursery`; none are needed for a test's toy.
+        wanted: Whether workers will be forked; then the one on its way is ended.
 
     Yields:
-        None where there is no forking: without modules, outside Linux, under a very long temporary folder.
+        None where there is no forking.
     """
-    folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # mode 0700
+    if not wanted:
+        _end_begun()
+    elif not _begun:
+        begin()
+    nursery = _begun.pop() if _begun else None
     try:
-        if not modules or sys.platform != "linux" or len(str(folder / "socket")) > LONGEST_ADDRESS:
-            yield None
-            return
-        nursery = Nursery(modules, folder)
-        try:
-            yield nursery
-        finally:
-            nursery.close()
+        yield nursery
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if nursery:
+            nursery.close()
 
 
 # -- in the nursery ---------------------------------------------------------------------------------------------------
 
 
-def main(listening: socket.socket, modules: Sequence[str]) -> Callable[[], None]:
+def main(listening: socket.socket) -> Callable[[], None]:
     """Serve until the driver is gone.
 
     Ray's library reads its settings, such as the number of its raylet's process, when it is imported (2.60): the first
-    worker that is asked for brings them along.
+    order brings them along, one for a worker or one without streams, which is for nothing else.
 
     Args:
         listening: Where workers and calls are asked for.
-        modules: To be imported besides RLlib.
 
     Returns:
         In each forked process, what it is to do; the nursery itself never comes back.
@@ -174,8 +212,8 @@ def main(listening: socket.socket, modules: Sequence[str]) -> Callable[[], None]
         else:
             order = _order(asked, begin)
             if order and fit is None:
-                fit = _prepare(order["environment"], modules)
-            if order and fit and _forked([listening, *(other for other, _ in waiting)]):
+                fit = _prepare(order["environment"])
+            if order and fit and streams and _forked([listening, *(other for other, _ in waiting)]):
                 return functools.partial(_be_worker, asked, order, streams)
             asked.close()
             for stream in streams:
@@ -187,7 +225,7 @@ def main(listening: socket.socket, modules: Sequence[str]) -> Callable[[], None]
             asked.close()
 
 
-def _prepare(environment: Mapping[str, str], modules: Sequence[str]) -> bool:
+def _prepare(environment: Mapping[str, str]) -> bool:
     """Import what is left; whether forked processes can be Ray's."""
     _take_on(environment)
     import ray.actor
@@ -200,7 +238,7 @@ def _prepare(environment: Mapping[str, str], modules: Sequence[str]) -> bool:
             return ray.ActorClassID(os.urandom(ray.ActorClassID.size()))
 
     plain, ray.actor.ActorClassID = ray.actor.ActorClassID, Known
-    _import([*LATE, *modules])
+    _import([*LATE, *environment[MODULES].split()])
     ray.actor.ActorClassID = plain
     gc.collect()
     gc.freeze()  # the collector would write to pages that forked processes share
@@ -287,5 +325,4 @@ def _answer(asked: socket.socket, begin: bytes) -> None:
 
 
 if __name__ == "__main__":
-    number, *wanted = sys.argv[1:]
-    main(socket.socket(fileno=int(number)), wanted)()
+    main(socket.socket(fileno=int(sys.argv[1])))()

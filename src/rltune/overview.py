@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
     """Print one line a sweep, the newest last; a ledger that cannot be read is named, not hidden."""
+    from rltune.ledger import open_study
     from rltune.outcome import counts  # brings Optuna with it
-    from rltune.study import open_study
 
     folders = all_sweeps(output_dir)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -63,7 +63,7 @@ def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None) -> Non
         StudyError: There is no such sweep.
     """
     folder = find_sweep(sweep, output_dir)
-    from rltune.study import open_study  # brings Optuna with it, which a wrong name need not wait for
+    from rltune.ledger import open_study  # brings Optuna with it, which a wrong name need not wait for
 
     study = open_study(folder)
     entries = sorted(study.entries(), key=lambda entry: -(entry.best if entry.best is not None else float("-inf")))

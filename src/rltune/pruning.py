@@ -17,7 +17,8 @@ from rltune.certify import finalists
 from rltune.checkpoint import CERTIFY, TRIALS
 from rltune.config import read_settings
 from rltune.errors import RltuneError
-from rltune.study import Study, open_study
+from rltune.ledger import open_study
+from rltune.study import Study
 from rltune.summary import first_line
 from rltune.sweep_folder import all_sweeps, find_sweep, held
 

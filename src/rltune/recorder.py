@@ -28,6 +28,7 @@ from rltune.trial import STOP_FILE
 
 logger = logging.getLogger(__name__)
 GRACE_S = 8.0  # for trials to save their state after a stop was asked for
+PROMISED_S = 9.5  # from a signal to the exit
 METRICS = (
     "objective",
     "return_mean",
@@ -82,6 +83,10 @@ class Control(Stopper):
     def asked(self) -> bool:
         """Whether an end was asked for."""
         return self.reason is not None
+
+    def left_s(self) -> float:
+        """Seconds for what is left to do after a signal: MLflow may be laying out its first store."""
+        return max(1.0, self._deadline - GRACE_S + PROMISED_S - time.monotonic())
 
     def check_budgets(self) -> None:
         """Ask for the end when a budget of the whole sweep is spent."""
@@ -206,7 +211,8 @@ class Recorder(Callback):
         # Nothing between these two: what a kill there costs is the point of all curves but the objective's.
         self.study.report(number, env_steps, objective, **noted)
         self.tracker.report(number, metrics, env_steps)
-        ahead.begin(*AHEAD)
+        if not self.tracker.opening:  # one after the other: threads of one process share its time
+            ahead.begin(*AHEAD)
         self._count(max(0, env_steps - self._steps.get(number, 0)) * self.config.replicates)
         self._steps[number] = env_steps
         self.console.report(number, objective, env_steps)

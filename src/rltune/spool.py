@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from rltune.address import redact
 
@@ -209,9 +209,8 @@ class Spool:
         self._pending: list[Entry] = []
         self._changed = threading.Condition()
         self._stopping, self._hurry = threading.Event(), threading.Event()
-        self._failures = self._strikes = 0
         self._connected = self._down = False
-        self._num_taken = self._num_gone = 0
+        self._failures = self._strikes = self._num_taken = self._num_gone = 0
         self._came = time.monotonic()
         self._threads = [
             threading.Thread(target=self._keep, name="rltune-tracking-keep", daemon=True),
@@ -224,6 +223,11 @@ class Spool:
     def num_pending(self) -> int:
         """Operations that have not reached the server."""
         return self._num_taken - self._num_gone
+
+    @property
+    def state(self) -> Literal["opening", "up", "down"]:
+        """Whether the target answered when it was last tried; ``opening`` before the first time."""
+        return "down" if self._down else "up" if self._connected else "opening"
 
     def put(self, op: Op) -> None:
         """Hand an operation over; returns at once."""

@@ -124,7 +124,7 @@ def _conduct(session: Session) -> Outcome:
         stack.enter_context(_prompt())
         if session.resumed:  # first of all: what a killed driver left running must not meet what we start
             stack.enter_context(_locked(session))
-        nursery = stack.enter_context(opened(modules if can_fork(cluster) else ()))
+        nursery = stack.enter_context(opened(bool(modules) and can_fork(cluster)))
         checked = beside.submit(_check, session, nursery)
         with connected(cluster, modules, nursery) as machine:
             session = checked.result()
@@ -147,7 +147,8 @@ def _prompt() -> Iterator[None]:
 
 def _check(session: Session, nursery: Nursery | None) -> Session:
     """Check what needs RLlib, and import what the driver needs next: time spent waiting for Ray otherwise."""
-    importlib.import_module("rltune.conductor")
+    for module in ("rltune.conductor", "alembic.command"):  # Optuna wants the latter to make a ledger
+        importlib.import_module(module)
     notes = (nursery.call(plan.preflight, session.plan) if nursery else plan.preflight(session.plan)) or ()
     return replace(session, plan=replace(session.plan, notes=(*session.plan.notes, *notes)))
 

@@ -24,6 +24,7 @@ __all__ = ["Ending", "NoTracker", "Registered", "Tracker", "TrackingSettings", "
 
 REGISTER_TIMEOUT_S = 180.0
 CHAMPION_TIMEOUT_S = 30.0
+DOWN_S = 5.0
 T = TypeVar("T")
 
 
@@ -106,6 +107,11 @@ class Tracker:
     def num_pending(self) -> int:
         """Operations that have not reached the server yet."""
         return self._spool.num_pending
+
+    @property
+    def opening(self) -> bool:
+        """Whether MLflow is still being imported, and a new store laid out: seconds of CPU."""
+        return self._spool.state == "opening"
 
     def warnings(self) -> list[str]:
         """What a person should be told and has not been yet; each message comes once."""
@@ -260,7 +266,7 @@ class Tracker:
 
         Args:
             status: The parent's: FINISHED, FAILED or KILLED.
-            timeout_s: The longest wait.
+            timeout_s: The longest wait; for a server that does not answer at most DOWN_S.
 
         Returns:
             Whether everything reached the server. The rest stays in the spool; `warnings` says what to type.
@@ -271,7 +277,7 @@ class Tracker:
         self._closed = True
         atexit.unregister(self.close)
         try:
-            self._spool.call(lambda: None, timeout_s)
+            self._spool.call(lambda: None, min(timeout_s, DOWN_S) if self._spool.state == "down" else timeout_s)
         except Exception:
             num_left, settings = self._spool.stop(), self._settings
             self._messages.put(
@@ -321,6 +327,11 @@ class NoTracker(Tracker):
     def num_pending(self) -> int:
         """Nothing waits."""
         return 0
+
+    @property
+    def opening(self) -> bool:
+        """There is nothing to open."""
+        return False
 
     def warnings(self) -> list[str]:
         """Nothing to tell."""
