@@ -148,7 +148,7 @@ def test_pictures_are_written_beside_the_page(tmp_path: Path) -> None:
 
 def test_a_report_that_fails_is_a_note_and_no_error(tmp_path: Path) -> None:
     said: list[str] = []
-    assert report.attempt(tmp_path / "nothing", said.append) is None
+    assert report.attempt(tmp_path / "nothing", None, said.append) is None
     assert "no report could be made (StudyError" in said[0]
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,42 +59,71 @@ class Finalist:
         return self.objective if self.objective is not None else -math.inf
 
 
-def finalists(sweep: Path, entries: Sequence[Entry]) -> list[Finalist]:
+def finalists(sweep: Path, entries: Sequence[Entry]) -> Iterator[Finalist]:
     """Trials with a whole checkpoint, best first; those that ran their whole budget come before the others."""
-    found = []
-    for entry in entries:
+    judged = [(entry.state != "COMPLETE", -entry.best, entry) for entry in entries if entry.best is not None]
+    for *_, entry in sorted(judged, key=lambda one: (*one[:2], one[2].number)):
         folder = checkpoint.valid(sweep, entry.attributes.get("checkpoint")) if entry.state != "FAIL" else None
-        if folder is not None and entry.best is not None:
-            found.append((entry.state != "COMPLETE", -entry.best, entry.number, entry, folder))
-    return [
-        Finalist(f"trial {entry.number}", entry.number, entry.params, entry.best, folder, entry.number)
-        for *_, entry, folder in sorted(found, key=lambda one: one[:3])
-    ]
+        if folder is not None:
+            yield Finalist(f"trial {entry.number}", entry.number, entry.params, entry.best, folder, entry.number)
 
 
-def compare(candidates: Sequence[Finalist], top: int, episodes: int, tell: Callable[[str], None]) -> Finalist | None:
-    """The winner without certification.
+class Finals:
+    """The finalists of a sweep that is not certified, each on the same fresh episodes, once.
+
+    With processes to play in they play beside each other, and the best of those that have ended while the last trials
+    still run and leave a slot without work.
 
     Args:
-        candidates: Best first.
+        sweep: The sweep's folder.
         top: How many to evaluate; 0 trusts the search.
         episodes: Fresh episodes for each.
-        tell: Told what is going on.
-
-    Returns:
-        The best by the evaluation's mean; the search's first when none can be evaluated; None without candidates.
+        slots: How many play at once.
+        aside: Calls a function in a process of its own; None without such processes.
     """
-    judged = []
-    for finalist in candidates[:top]:
-        if not plays(finalist.folder):
-            tell(f"{finalist.name} cannot be evaluated: its network needs RLlib")
-            continue
-        evaluation = _played(finalist.folder, episodes)
-        tell(f"{finalist.name} on {episodes} fresh episodes: {evaluation.mean:.1f}")
-        judged.append(replace(finalist, evaluation=evaluation))
-    if judged:
-        return max(judged, key=lambda one: one.score)
-    return candidates[0] if candidates else None
+
+    def __init__(self, sweep: Path, top: int, episodes: int, slots: int, aside: Callable[..., Any] | None) -> None:
+        self._sweep, self._top, self._episodes = sweep, top, episodes
+        self._aside = aside
+        self._pool = ThreadPoolExecutor(slots if aside else 1)
+        self._known: dict[Path, Future[Evaluation]] = {}
+
+    def begin(self, entries: Sequence[Entry]) -> None:
+        """Let the best trials so far play, before it is known that none is better."""
+        if self._aside:
+            for finalist in itertools.islice(finalists(self._sweep, entries), self._top):
+                if plays(finalist.folder):
+                    self._begun(finalist.folder)
+
+    def winner(self, entries: Sequence[Entry], tell: Callable[[str], None]) -> Finalist | None:
+        """The best by the evaluation's mean; the search's first when none can be evaluated; None without trials.
+
+        Args:
+            entries: All trials.
+            tell: Told what is going on.
+        """
+        best = list(itertools.islice(finalists(self._sweep, entries), max(1, self._top)))
+        judged = []
+        self.begin(entries)
+        for finalist in best[: self._top]:
+            if not plays(finalist.folder):
+                tell(f"{finalist.name} cannot be evaluated: its network needs RLlib")
+                continue
+            evaluation = self._begun(finalist.folder).result()
+            tell(f"{finalist.name} on {self._episodes} fresh episodes: {evaluation.mean:.1f}")
+            judged.append(replace(finalist, evaluation=evaluation))
+        if judged:
+            return max(judged, key=lambda one: one.score)
+        return best[0] if best else None
+
+    def close(self) -> None:
+        """Wait for nothing that plays."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _begun(self, folder: Path) -> Future[Evaluation]:
+        if folder not in self._known:
+            self._known[folder] = self._pool.submit(_played, folder, self._episodes, self._aside)
+        return self._known[folder]
 
 
 def plays(folder: Path) -> bool:
@@ -124,11 +155,13 @@ def measure(found: Certification, sweep: Path, episodes: int) -> tuple[Certifica
     return replace(found, policy=policy), replace(winner, evaluation=evaluation)
 
 
-def _played(checkpoint_folder: Path, episodes: int) -> Evaluation:
+def _played(folder: Path, episodes: int, aside: Callable[..., Any] | None = None) -> Evaluation:
     """A checkpoint's policy on the episodes that are the same in every sweep."""
-    from rltune.policy import evaluate, playable  # brings torch, for which a sweep's start need not wait
+    from rltune.policy import evaluate_checkpoint  # brings torch, for which a sweep's start need not wait
 
-    return evaluate(playable(checkpoint_folder, trust=True), episodes=episodes, seed=EVALUATION_SEED)
+    asked = (folder, episodes, EVALUATION_SEED)
+    played: Evaluation = aside(evaluate_checkpoint, *asked) if aside else evaluate_checkpoint(*asked)
+    return played
 
 
 def name_of(configuration: Configuration, place: int) -> str:

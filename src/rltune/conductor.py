@@ -24,7 +24,7 @@ from ray.tune.search import Searcher
 from rltune import champion, checkpoint, cluster, disk, outcome, report, rungs, schedule, search
 from rltune.address import redact, resolve_uri
 from rltune.certification import CONTROL, Certification
-from rltune.certify import TABLE, Finalist, compare, finalists, measure, write_table
+from rltune.certify import TABLE, Finalist, Finals, finalists, measure, write_table
 from rltune.config import to_yaml
 from rltune.console import Console
 from rltune.ledger import keep_copy, open_ledger
@@ -68,7 +68,9 @@ class Conductor:
         self.unfinished = [entry for entry in entries if entry.state == "RUNNING"]
         if self.rungs:
             self.rungs.replay(entries)
-        self.retraining = Retraining(session, self._assignment) if self.config.certify.seeds else None
+        certify = self.config.certify
+        self.retraining = Retraining(session, self._assignment) if certify.seeds else None
+        self.finals = Finals(session.folder, certify.top, certify.champion_episodes, share.slots, session.aside)
         self._earlier_s = float(self.study.attribute("wall_s", 0.0))
         self.tracker = self._open_tracker()
         self.console = Console(
@@ -90,6 +92,7 @@ class Conductor:
         self.console.stop()
         self.tracker.close("FAILED" if isinstance(error, Exception) else "KILLED", timeout_s=5.0)
         self.control.clear()
+        self.finals.close()
         if self.retraining:
             self.retraining.close()
         self.study.close()
@@ -172,6 +175,8 @@ class Conductor:
         orders = lambda entry: self._assignment(entry).to_config()  # noqa: E731
         searcher = search.LedgerSearcher(self.study, self.plan.space, wanted, orders, self.control.asked)
         recorder.searcher = searcher
+        if not self.retraining:
+            searcher.idle = lambda: self.finals.begin(self.study.entries())
         staged, router = self._staged(searcher, recorder)
         trainable = tune.with_resources(self.session.trainable or Trial, PlacementGroupFactory(self.share.bundles))
         scratch = self.session.folder / ".tune"
@@ -306,7 +311,7 @@ class Conductor:
             self._show_certified(found)
         self.tracker.artifact(self.session.folder / "summary.json")
         wanted = self.config.report and ended.status != "interrupted"  # seconds that a signal does not give
-        if wanted and (pages := report.attempt(self.session.folder, self.console.note)):
+        if wanted and (pages := report.attempt(self.session.folder, self.study, self.console.note)):
             self.tracker.artifact(pages, report.FOLDER)
         status = {"interrupted": "KILLED", "failed": "FAILED"}.get(ended.status, "FINISHED")
         if not self.tracker.close(status, self.control.left_s() if ended.status == "interrupted" else 60.0):
@@ -323,12 +328,13 @@ class Conductor:
         if found:
             measured, winner = measure(found, folder, certify.champion_episodes)
             return winner, measured
-        candidates = [] if self.control.failed else finalists(folder, entries)
+        candidates = [] if self.control.failed else entries
         if self.control.signal is not None:
-            return (candidates[0] if candidates else None), None
-        if self.retraining and candidates:
+            return next(finalists(folder, candidates), None), None
+        best = self.finals.winner(candidates, self.console.note)
+        if self.retraining and best:
             self.console.note("not certified: the sweep was stopped before, so that the winner is the search's")
-        return compare(candidates, certify.top, certify.champion_episodes, self.console.note), None
+        return best, None
 
     def _show_certified(self, found: Certification) -> None:
         """The certification in MLflow: a table with the sweep, marks on its configurations."""

@@ -23,7 +23,7 @@ from rltune.config import read_settings
 from rltune.errors import RltuneError
 from rltune.ledger import open_study
 from rltune.outcome import counts
-from rltune.study import Entry
+from rltune.study import Entry, Study
 from rltune.summary import format_objective, format_value
 
 MIN_TRIALS = 10  # with fewer, importance says more about chance than about the parameters
@@ -102,24 +102,28 @@ def gather(folder: Path) -> Findings:
     """
     study = open_study(folder)
     try:
-        settings: Any = OmegaConf.to_container(read_settings(folder))
-        entries = study.entries()
-        summary = folder / "summary.json"
-        ended = json.loads(summary.read_text()) if summary.is_file() else {}
-        return Findings(
-            name=folder.name,
-            status=str(study.attribute("status", "running")),
-            settings=settings,
-            entries=entries,
-            levels=_levels(settings),
-            winner=study.attribute("winner") or ended.get("winner"),
-            certification=study.attribute("certification"),
-            cost=ended.get("cost") or {},
-            model=study.attribute("champion") or ended.get("model"),
-            about={key: study.attribute(key) for key in ("versions", "git_commit", "command", "began")},
-        )
+        return read(folder, study)
     finally:
         study.close()
+
+
+def read(folder: Path, study: Study) -> Findings:
+    """As `gather`, by a ledger that is open already."""
+    settings: Any = OmegaConf.to_container(read_settings(folder))
+    summary = folder / "summary.json"
+    ended = json.loads(summary.read_text()) if summary.is_file() else {}
+    return Findings(
+        name=folder.name,
+        status=str(study.attribute("status", "running")),
+        settings=settings,
+        entries=study.entries(),
+        levels=_levels(settings),
+        winner=study.attribute("winner") or ended.get("winner"),
+        certification=study.attribute("certification"),
+        cost=ended.get("cost") or {},
+        model=study.attribute("champion") or ended.get("model"),
+        about={key: study.attribute(key) for key in ("versions", "git_commit", "command", "began")},
+    )
 
 
 def _levels(settings: Mapping[str, Any]) -> list[int]:

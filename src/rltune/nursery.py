@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -41,6 +42,7 @@ OOM_SCORE = "1000"  # as Ray gives its workers (2.60): a trial dies before the d
 NO_JOB = "ffffffff"  # what Ray tells workers that it starts before there is a job (2.60)
 PATIENCE_S = 120.0  # for an answer, which waits for Ray to ask for its first worker; it does when it starts
 CALL = b"call"
+PR_SET_PDEATHSIG = 1  # Linux's: what a process gets when its parent ends
 Answer = TypeVar("Answer")
 
 
@@ -104,12 +106,13 @@ class Nursery:
             asked.connect(self.address)
             send_order(asked, {"environment": environment}, [])
 
-    def call(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
-        """Call a function where the imports are done, in a process of its own; Ray must be starting meanwhile.
+    def call(self, function: Callable[..., Answer], *arguments: Any, patience_s: float | None = PATIENCE_S) -> Answer:
+        """Call a function where the imports are done, in a process of its own; Ray must be starting, or up.
 
         Args:
             function: Of a module, by whose name it is found there.
             arguments: Such as can be pickled, and the answer too.
+            patience_s: The longest wait, after which it is called here; None waits for as long as the process lives.
 
         Raises:
             Exception: What the function raises.
@@ -117,7 +120,7 @@ class Nursery:
         """
         try:
             with socket.socket(socket.AF_UNIX) as asked:
-                asked.settimeout(PATIENCE_S)
+                asked.settimeout(patience_s)
                 asked.connect(self.address)
                 asked.sendall(CALL + pickle.dumps((function, arguments)))
                 asked.shutdown(socket.SHUT_WR)
@@ -311,9 +314,10 @@ def _be_worker(asked: socket.socket, order: Mapping[str, Any], streams: Sequence
 
 
 def _answer(asked: socket.socket, begin: bytes) -> None:
-    """Call what was asked for, without a Ray."""
+    """Call what was asked for, without a Ray, and not beyond the nursery's end."""
     from ray._private import auto_init_hook
 
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     auto_init_hook.enable_auto_connect = False
     content = begin + b"".join(iter(lambda: asked.recv(65536), b""))
     function, arguments = pickle.loads(content)  # noqa: S301 - the driver's, by a private socket

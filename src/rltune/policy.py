@@ -218,6 +218,11 @@ def evaluate(
     return _summarise(returns, lengths, seed)
 
 
+def evaluate_checkpoint(folder: Path, episodes: int, seed: int) -> Evaluation:
+    """`evaluate` for a checkpoint of one's own sweep, what is pickled in it included."""
+    return evaluate(playable(folder, trust=True), episodes, seed)
+
+
 def environment_of(policy: Any, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """The environment to play: the policy's own, or another one.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -116,7 +117,7 @@ def spare(folder: Path) -> Spare:
 def _needed(folder: Path, study: Study) -> set[Path]:
     """The winner's checkpoint, those that an extension chooses from, and each certified configuration's best."""
     top = int(read_settings(folder).certify.top)
-    needed = {one.folder for one in finalists(folder, study.entries())[: max(1, top)]}
+    needed = {one.folder for one in itertools.islice(finalists(folder, study.entries()), max(1, top))}
     if winner := study.attribute("winner"):
         needed.add(folder / winner["checkpoint"])
     if record := study.attribute("certification"):

@@ -19,6 +19,7 @@ from typing import Any
 from rltune import figures, findings, pictures
 from rltune.findings import Findings
 from rltune.outcome import counts
+from rltune.study import Study
 from rltune.summary import first_line, format_count, format_duration, format_objective, format_params
 
 FOLDER, PAGE = "report", "index.html"
@@ -26,11 +27,12 @@ typed_command = findings.typed_command
 logger = logging.getLogger(__name__)
 
 
-def write(sweep: Path) -> Path:
+def write(sweep: Path, study: Study | None = None) -> Path:
     """Make the report of a sweep's folder, in place of an earlier one.
 
     Args:
         sweep: The sweep's folder.
+        study: Its ledger, where it is open; opening one takes longer than the page.
 
     Returns:
         The folder ``report`` in it, with ``index.html`` and the PNG files.
@@ -38,7 +40,7 @@ def write(sweep: Path) -> Path:
     Raises:
         StudyError: It is no sweep's folder, or its ledger cannot be read.
     """
-    found = findings.gather(sweep)
+    found = findings.read(sweep, study) if study else findings.gather(sweep)
     folder = sweep / FOLDER
     folder.mkdir(exist_ok=True)
     for old in folder.glob("*.png"):
@@ -48,15 +50,16 @@ def write(sweep: Path) -> Path:
     return folder
 
 
-def attempt(sweep: Path, tell: Callable[[str], None]) -> Path | None:
+def attempt(sweep: Path, study: Study | None, tell: Callable[[str], None]) -> Path | None:
     """`write` for the end of a sweep, which no report is worth failing for.
 
     Args:
         sweep: The sweep's folder.
+        study: Its ledger.
         tell: Told why there is no report.
     """
     try:
-        return write(sweep)
+        return write(sweep, study)
     except Exception as error:
         logger.exception("no report")
         tell(f"no report could be made ({type(error).__name__}: {error}); python -m sweeps.report sweep={sweep.name}")

@@ -7,9 +7,11 @@ in the driver.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from rltune import certification, checkpoint, restored
 from rltune.certification import CONTROL, Certification, Configuration, SeedResult
@@ -74,12 +76,10 @@ class Retraining:
 
     def choose(self, searched: Sequence[Entry]) -> list[Configuration]:
         """What is to be certified, the control first; nothing when the search found nothing."""
-        best = finalists(self._session.folder, searched)
-        best = [one for one in best if plays(one.folder) or not (one.folder / restored.REASON).is_file()]
-        found = [
-            Configuration(one.name, one.trial, one.params, one.objective, ()) for one in best[: self._settings.top]
-        ]
-        return [self.control(), *found] if best else []
+        able = (one for one in finalists(self._session.folder, searched) if _can_win(one.folder))
+        best = list(itertools.islice(able, max(1, self._settings.top)))
+        found = [Configuration(one.name, one.trial, one.params, one.objective, ()) for one in best]
+        return [self.control(), *found[: self._settings.top]] if best else []
 
     def next(self, searched: Sequence[Entry] | None) -> Entry | None:
         """The next run; None when there is none to begin.
@@ -183,3 +183,8 @@ class Retraining:
         for entry in list(self._known().values()):
             if entry.attributes.get("name") == name:
                 self.books.note_run(entry.number, run_id)
+
+
+def _can_win(checkpoint_folder: Path) -> bool:
+    """Whether a policy can be evaluated, or has not yet been found to be one that cannot."""
+    return plays(checkpoint_folder) or not (checkpoint_folder / restored.REASON).is_file()

@@ -66,6 +66,8 @@ class LedgerSearcher(Searcher):
         self._assign, self._stopping = assign, stopping
         self._unfinished = list(plan.unfinished)
         self._live: dict[str, int] = {}
+        self._spare = 0
+        self.idle: Callable[[], None] = lambda: None  # told when one more slot has nothing left to try
 
     @property
     def num_live(self) -> int:
@@ -87,11 +89,19 @@ class LedgerSearcher(Searcher):
         elif self._study.num_trials < self._plan.num_trials:
             entry = self._new()
         elif self._live:
+            self._told_idle()
             return None  # one of them may have to be tried again
         else:
             return str(Searcher.FINISHED)
         self._live[trial_id] = entry.number
         return self._assign(entry)
+
+    def _told_idle(self) -> None:
+        """Tune asks again and again."""
+        spare = self._plan.slots - len(self._live)
+        if spare > self._spare:
+            self.idle()
+        self._spare = spare
 
     def _whole(self, entry: Entry) -> Entry:
         """A driver that was killed between the question and its notes left a trial without values and seeds."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from rltune.plan import Plan
 
@@ -21,6 +22,7 @@ class Session:
         began: When the command started, on the monotonic clock.
         stream: Where the console writes; None is standard output.
         trainable: The Tune trainable; None is `rltune.trial.Trial`. Tests give a toy.
+        aside: Calls a function in a process that has RLlib imported; None where there is none.
     """
 
     plan: Plan
@@ -30,3 +32,4 @@ class Session:
     began: float
     stream: TextIO | None = None
     trainable: type | None = None
+    aside: Callable[..., Any] | None = None

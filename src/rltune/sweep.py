@@ -7,6 +7,7 @@ for more until the budget is spent. Runs in the driver.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import logging
 import shutil
@@ -150,7 +151,8 @@ def _check(session: Session, nursery: Nursery | None) -> Session:
     for module in ("rltune.conductor", "alembic.command"):  # Optuna wants the latter to make a ledger
         importlib.import_module(module)
     notes = (nursery.call(plan.preflight, session.plan) if nursery else plan.preflight(session.plan)) or ()
-    return replace(session, plan=replace(session.plan, notes=(*session.plan.notes, *notes)))
+    aside = functools.partial(nursery.call, patience_s=None) if nursery else None
+    return replace(session, plan=replace(session.plan, notes=(*session.plan.notes, *notes)), aside=aside)
 
 
 def _modules(session: Session) -> list[str]:
