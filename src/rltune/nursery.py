@@ -170,7 +170,7 @@ def opened(wanted: bool = True) -> Iterator[Nursery | None]:
     """A nursery for a Ray of our own, the one on its way if there is one.
 
     Args:
-        wanted: Whether workers will be forked; then the one on its way is ended.
+        wanted: Whether workers will be forked; if not, the one on its way is ended.
 
     Yields:
         None where there is no forking.

@@ -24,7 +24,7 @@ __all__ = ["Ending", "NoTracker", "Registered", "Tracker", "TrackingSettings", "
 
 REGISTER_TIMEOUT_S = 180.0
 CHAMPION_TIMEOUT_S = 30.0
-DOWN_S = 5.0
+DOWN_S = 5.0  # at a sweep's end; what is not sent by then is kept
 T = TypeVar("T")
 
 
