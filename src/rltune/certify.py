@@ -103,13 +103,13 @@ class Finals:
             tell: Told what is going on.
         """
         best = list(itertools.islice(finalists(self._sweep, entries), max(1, self._top)))
+        playing = [(one, self._begun(one.folder) if plays(one.folder) else None) for one in best[: self._top]]
         judged = []
-        self.begin(entries)
-        for finalist in best[: self._top]:
-            if not plays(finalist.folder):
+        for finalist, begun in playing:
+            if begun is None:
                 tell(f"{finalist.name} cannot be evaluated: its network needs RLlib")
                 continue
-            evaluation = self._begun(finalist.folder).result()
+            evaluation = begun.result()
             tell(f"{finalist.name} on {self._episodes} fresh episodes: {evaluation.mean:.1f}")
             judged.append(replace(finalist, evaluation=evaluation))
         if judged:

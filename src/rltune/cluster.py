@@ -12,7 +12,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +121,11 @@ def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), nursery: N
     """
     from ray._private.auto_init_hook import auto_init_lock
 
-    with auto_init_lock, nursery.serving(modules) if nursery else contextlib.nullcontext() as worker:
-        _start(cluster, modules, (nursery, worker) if nursery and worker else None)
+    with auto_init_lock, _workers_of(nursery, modules) if nursery else contextlib.nullcontext():
+        _start(cluster, modules)
 
 
-def _start(cluster: ClusterConfig, modules: Sequence[str], born: tuple[Nursery, str] | None) -> None:
+def _start(cluster: ClusterConfig, modules: Sequence[str]) -> None:
     import ray
 
     if cluster.address is not None:
@@ -140,7 +140,7 @@ def _start(cluster: ClusterConfig, modules: Sequence[str], born: tuple[Nursery, 
         return
     machine = machine_of(cluster)
     assert machine is not None
-    with _own_session(), _lean(cluster.dashboard), _workers_of(*born) if born else contextlib.nullcontext():
+    with _own_session(), _lean(cluster.dashboard):
         _init_local(cluster, machine, modules)
 
 
@@ -148,11 +148,25 @@ def _start(cluster: ClusterConfig, modules: Sequence[str], born: tuple[Nursery, 
 def _replaced(owner: Any, **others: Any) -> Iterator[None]:
     """Let some of its names mean something else for a while."""
     plain = {name: getattr(owner, name) for name in others}
-    vars(owner).update(others)
+    for name, other in others.items():
+        setattr(owner, name, other)
     try:
         yield
     finally:
-        vars(owner).update(plain)
+        for name, one in plain.items():
+            setattr(owner, name, one)
+
+
+def _with_params(**changes: Any) -> AbstractContextManager[None]:
+    """Let a Ray that starts have these parameters, besides those that `ray.init` gives it."""
+    from ray._private import parameter
+
+    def params(*args: Any, made_by: Any = parameter.RayParams, **kwargs: Any) -> Any:
+        made = made_by(*args, **kwargs)
+        vars(made).update(changes)
+        return made
+
+    return _replaced(parameter, RayParams=params)
 
 
 @contextmanager
@@ -179,34 +193,26 @@ def _lean(dashboard: bool) -> Iterator[None]:
     Args:
         dashboard: Whether somebody wants to see it.
     """
-    from ray._private import parameter, services
-
-    def params(*args: Any, made_by: Any = parameter.RayParams, **kwargs: Any) -> Any:
-        made = made_by(*args, **kwargs)
-        made.no_monitor, made.include_log_monitor = True, False
-        return made
+    from ray._private import services
 
     served = {} if dashboard else {"start_api_server": lambda *args, **kwargs: (None, None)}  # as where it cannot start
-    with _replaced(parameter, RayParams=params), _replaced(services, get_node=_node_of, **served):
+    without = _with_params(no_monitor=True, include_log_monitor=False)
+    with without, _replaced(services, get_node=_node_of, **served):
         yield
 
 
 @contextmanager
-def _workers_of(nursery: Nursery, script: str) -> Iterator[None]:
-    """Let Ray start its workers by the nursery's script, and the nursery get ready as soon as there is a raylet."""
-    from ray._private import parameter, services
-
-    def params(*args: Any, made_by: Any = parameter.RayParams, **kwargs: Any) -> Any:
-        made = made_by(*args, **kwargs)
-        made.worker_path = script
-        return made
+def _workers_of(nursery: Nursery, modules: Sequence[str]) -> Iterator[None]:
+    """Let Ray start its workers by the nursery, and the nursery get ready as soon as there is a raylet."""
+    from ray._private import services
 
     def start_raylet(*args: Any, plain: Any = services.start_raylet, **kwargs: Any) -> Any:
         started = plain(*args, **kwargs)
         nursery.prepare(started.process.pid)
         return started
 
-    with _replaced(parameter, RayParams=params), _replaced(services, start_raylet=start_raylet):
+    told = _replaced(services, start_raylet=start_raylet)
+    with nursery.serving(modules) as script, _with_params(worker_path=script), told:
         yield
 
 
@@ -277,11 +283,8 @@ def lost_processes() -> Iterator[None]:
             exception = RayActorError(error_msg=f"{type(exception).__name__}: {exception}")
         plain(manager, tracked_actor_task=tracked_actor_task, exception=exception)
 
-    RayActorManager._actor_task_failed = failed
-    try:
+    with _replaced(RayActorManager, _actor_task_failed=failed):
         yield
-    finally:
-        RayActorManager._actor_task_failed = plain
 
 
 @contextmanager
