@@ -309,6 +309,31 @@ def test_sampled_actions_follow_the_policys_distribution(cartpole, pendulum):
     assert np.median(sampled) == pytest.approx(mean, abs=0.05 * float(np.exp(log_std)))
 
 
+@pytest.mark.parametrize("shift", [-8.0, 0.0, 3.0])
+@pytest.mark.parametrize("kind", [SACConfig, TQCConfig])
+def test_sampled_squashed_actions_are_spread_as_rllibs_are(kind, shift, tmp_path):
+    """RLlib bounds log standard deviations to [-5, 2] in the distribution, not in the network."""
+    torch.manual_seed(0)
+    runner = runner_of(kind(), "Pendulum-v1")
+    with torch.no_grad():
+        runner.module.pi.net.mlp[-1].bias[1] += shift
+    bundle.write(runner.module, tmp_path, info={})
+    rows = np.zeros((20_000, 3), np.float32)
+    ours = bundle.load(tmp_path).act(rows, deterministic=False, rng=0)[:, 0] / 2  # the torque's bounds are -2 and 2
+    with torch.no_grad():
+        inputs = runner.module.forward_exploration({"obs": torch.from_numpy(rows)})["action_dist_inputs"]
+        theirs = runner.module.get_exploration_action_dist_cls().from_logits(inputs).sample()[:, 0].numpy()
+    assert greatest_gap(ours, theirs) < 0.02
+
+
+def greatest_gap(some: np.ndarray, others: np.ndarray) -> float:
+    """Kolmogorov-Smirnov's statistic: the greatest difference of the two distribution functions."""
+    some, others = (values.round(5) for values in (some, others))  # near the bounds float32 rounds differently
+    points = np.sort(np.concatenate([some, others]))
+    shares = [np.searchsorted(np.sort(values), points, side="right") / len(values) for values in (some, others)]
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
 def test_a_q_policy_explores_with_the_last_epsilon_of_its_schedule(tmp_path):
     runner = runner_of(DQNConfig().training(epsilon=[(0, 1.0), (1000, 0.5)]), "CartPole-v1")
     bundle.write(runner.module, tmp_path, info={})

@@ -3,7 +3,7 @@
 A bundle is a folder with ``policy.json`` (network, spaces, pre- and post-processing, where it came from) and
 ``weights.npz`` (arrays). A trial's worker writes one per checkpoint, so writing takes a few milliseconds.
 ``bundle_reader`` reads them and acts; ``policy`` finds them by URI. RLlib's modules are walked by their
-attributes and class names (ray 2.60): ray is not imported here.
+attributes and class names (ray 2.60): importing this file does not import ray.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ _CONTAINERS = {
     "TorchMLP": "mlp",
 }
 _FORWARDS = ("_forward", "_forward_inference", "_qf_forward_helper", "compute_q_values")
-# Bounds of TorchSquashedGaussian's log standard deviation (ray.rllib.utils.numpy, ray 2.60).
-_SQUASHED_LOG_STD = (-20.0, 2.0)
 _ENTRY = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
@@ -147,7 +145,11 @@ def _network(module: Any) -> _ENTRY:
 
 
 def _policy_head(module: Any, head: Any, continuous: str) -> dict[str, Any]:
-    """The head of a policy network: its kind, and the bounds that RLlib puts on log standard deviations."""
+    """The head of a policy network: its kind, and the bounds that RLlib puts on log standard deviations.
+
+    The network bounds a diagonal Gaussian, the distribution a squashed one: its bounds are RLlib's constants. They
+    travel in the bundle, whose reader knows no RLlib.
+    """
     kind = type(module.action_space).__name__
     if kind == "Discrete":
         return {"kind": "categorical"}
@@ -158,7 +160,9 @@ def _policy_head(module: Any, head: Any, continuous: str) -> dict[str, Any]:
         limit = float(head.log_std_clip_param_const)
         bounds = (-limit, limit)
     elif continuous == "squashed_gaussian":
-        bounds = _SQUASHED_LOG_STD
+        from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
+
+        bounds = (float(MIN_LOG_NN_OUTPUT), float(MAX_LOG_NN_OUTPUT))
     return {"kind": continuous, "log_std_bounds": bounds}
 
 

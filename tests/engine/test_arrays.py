@@ -10,11 +10,12 @@ import pytest
 import torch
 from engine_toy import CountEnv, ppo_config
 from ray.rllib.connectors.env_to_module import MeanStdFilter
+from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGaussian
 from ray.rllib.utils.postprocessing.value_predictions import compute_value_targets
 from ray.rllib.utils.spaces.space_utils import unsquash_action
 from ray.tune import register_env
 
-from rltune.engine.actions import CategoricalActions, GaussianActions, make_actions
+from rltune.engine.actions import CategoricalActions, GaussianActions, SquashedGaussianActions, make_actions
 from rltune.engine.envs import SyncEnvs, VectorEnvs, make_envs
 from rltune.engine.errors import UnsupportedError
 from rltune.engine.normalise import RunningMoments
@@ -160,6 +161,17 @@ def test_gaussian_actions_reach_the_environment_as_rllib_sends_them() -> None:
     np.testing.assert_allclose(drawn.mean(0), [0.3, -0.4], atol=0.03)
     np.testing.assert_allclose(drawn.std(0), [0.5, 2.0], atol=0.03)
     np.testing.assert_allclose(actions.for_env(drawn[:50]), [unsquash_action(a, space) for a in drawn[:50]], atol=1e-6)
+
+
+@pytest.mark.parametrize("log_std", [-8.0, 0.0, 3.0, 200.0])
+def test_squashed_actions_are_spread_as_rllibs_distribution_says(log_std: float) -> None:
+    space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    actions = SquashedGaussianActions(space, 500, np.random.default_rng(1), ppo_config())
+    inputs = np.tile(np.array([0.3, -0.4, log_std, log_std], np.float32), (500, 1))
+    noise = np.random.default_rng(1).standard_normal((500, 2), np.float32)
+    theirs = TorchSquashedGaussian.from_logits(torch.from_numpy(inputs))._dist
+    expected = torch.tanh(theirs.loc + theirs.scale * torch.from_numpy(noise)).numpy()
+    np.testing.assert_allclose(actions.sample(inputs), expected, atol=1e-6)
 
 
 def test_spaces_that_arrays_do_not_serve_are_named() -> None:

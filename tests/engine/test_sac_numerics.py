@@ -11,6 +11,7 @@ import torch
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGaussian
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
 
 from rltune.engine.critics import plain_critics
 from rltune.engine.sac import SACUpdate
@@ -100,9 +101,46 @@ def test_weights_targets_and_statistics_equal_rllibs_learner(
     config = make_config(space, model, **training)
     if plain:
         plain_critics(config)
-    n_step = training.get("n_step", 1)
-    theirs, ours = make_learner(config), make_learner(config)
+    assert_equal_updates(config, space, make_learner(config), make_learner(config), monkeypatch)
+
+
+# About what the log standard deviations of the two actions lie: RLlib bounds them to [-5, 2].
+MIDDLES = {"below": (-8.0, -8.0), "inside": (0.0, 0.0), "above": (3.0, 3.0), "across both bounds": (-5.0, 2.0)}
+
+
+@pytest.mark.parametrize("by_rows", [True, False], ids=["rows shared", "masked"])
+@pytest.mark.parametrize("case", MIDDLES)
+def test_log_stds_beyond_rllibs_bounds_are_learned_as_by_rllib(
+    case: str, by_rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("continuous", {})
+    ours, theirs = make_learner(config), make_learner(config)
+    obs = random_columns("continuous", 1, 0)["obs"]
+    for learner in (ours, theirs):
+        module = learner.module["default_policy"].unwrapped()
+        with torch.no_grad():
+            module.pi.net.mlp[-1].bias[2:] += torch.tensor(MIDDLES[case]) - log_stds(module, obs).mean(0)
+    found = log_stds(ours.module["default_policy"].unwrapped(), obs)
+    beyond = ((found < MIN_LOG_NN_OUTPUT) | (found > MAX_LOG_NN_OUTPUT)).float().mean(0)
+    wanted = {"inside": (0.0, 0.0), "across both bounds": (0.2, 0.8)}.get(case, (0.9, 1.0))
+    assert ((beyond >= wanted[0]) & (beyond <= wanted[1])).all()
+    assert_equal_updates(config, "continuous", ours, theirs, monkeypatch, by_rows)
+
+
+def log_stds(module: Any, obs: np.ndarray) -> torch.Tensor:
+    """What the network gives for the two actions [rows, 2]."""
+    with torch.no_grad():
+        out: torch.Tensor = module.forward_inference({"obs": torch.from_numpy(obs)})["action_dist_inputs"]
+    return out[:, 2:]
+
+
+def assert_equal_updates(
+    config: SACConfig, space: str, ours: Any, theirs: Any, monkeypatch: pytest.MonkeyPatch, by_rows: bool = True
+) -> None:
+    """Update three times with each learner on the same batches and noise: everything is the same."""
+    n_step = config.n_step
     update = SACUpdate(ours, config, RowLayout((INPUTS,), 2 if space == "continuous" else 1))
+    update._by_rows &= by_rows
     for index in range(3):
         noise = torch.randn(2, ROWS, 2, generator=torch.Generator().manual_seed(index))
         use_noise(monkeypatch, noise)

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
 
 from rltune.engine.errors import UnsupportedError
 
@@ -117,10 +118,15 @@ class GaussianActions:
     def sample(self, inputs: Array) -> Array:
         """Draw actions [envs, size] from [envs, 2 * size]."""
         size = inputs.shape[1] // 2
-        drawn: Array = np.exp(inputs[:, size:])
+        drawn = self._std(inputs[:, size:])
         drawn *= self._noise()
         drawn += inputs[:, :size]
         return drawn
+
+    def _std(self, log_std: Array) -> Array:
+        """Standard deviations; PPO's networks have bounded their logarithms already, where RLlib's do."""
+        std: Array = np.exp(log_std)
+        return std
 
     def best(self, inputs: Array) -> Array:
         """The means."""
@@ -141,6 +147,10 @@ class SquashedGaussianActions(GaussianActions):
     def sample(self, inputs: Array) -> Array:
         """Draw actions in (-1, 1)."""
         return np.tanh(super().sample(inputs))
+
+    def _std(self, log_std: Array) -> Array:
+        # RLlib bounds them in TorchSquashedGaussian.from_logits. Not np.clip, which takes longer on a few rows.
+        return super()._std(np.minimum(np.maximum(log_std, MIN_LOG_NN_OUTPUT), MAX_LOG_NN_OUTPUT))
 
     def best(self, inputs: Array) -> Array:
         """The squashed means."""

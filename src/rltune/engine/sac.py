@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from ray.rllib.algorithms.sac import SAC
 from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
 from torch import Tensor
 
 from rltune.engine.critics import critic, plain_critics
@@ -60,11 +61,13 @@ class PolicyRunner(TransitionRunner):
 
 
 def squash(dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Reparametrised squashed Gaussian: actions, log probabilities [rows], standard deviations.
+    """Draw from the squashed Gaussian: actions, log probabilities [rows], standard deviations.
 
+    Log standard deviations are bounded as ``TorchSquashedGaussian.from_logits`` bounds them, not by the network.
     The tanh's Jacobian in the stable form of Spinning Up: log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)).
     """
     mean, log_std = dist.chunk(2, dim=1)
+    log_std = log_std.clamp(MIN_LOG_NN_OUTPUT, MAX_LOG_NN_OUTPUT)
     std = log_std.exp()
     raw = torch.addcmul(mean, std, noise)
     jacobian = 2.0 * (math.log(2.0) - raw - torch.nn.functional.softplus(-2.0 * raw))
@@ -197,7 +200,8 @@ class SACUpdate:
     def _policy_gradient(self, obs: Tensor, alpha: Tensor, noise: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Fill the policy's gradient; its losses, log probabilities and values of its actions [rows]."""
         share = 1.0 / len(obs)
-        action, logp, std = squash(self.policy.forward(obs), noise[0])
+        dist = self.policy.forward(obs)
+        action, logp, std = squash(dist, noise[0])
         values = [net.forward(obs, action) for net in self.critics]
         least = values[0] if len(values) == 1 else torch.minimum(*values)
         grad = torch.zeros_like(action)
@@ -211,6 +215,9 @@ class SACUpdate:
                 grad += net.action_gradient(smaller * -share)
         raw_grad = grad * (1.0 - action.square()) + (2.0 * share) * alpha * action
         std_grad = raw_grad * std * noise[0] - alpha * share
+        # As the gradient of torch.clamp: none beyond the bounds, all of it on them.
+        log_std = dist.chunk(2, dim=1)[1]
+        std_grad *= log_std == log_std.clamp(MIN_LOG_NN_OUTPUT, MAX_LOG_NN_OUTPUT)
         self.policy.backward(torch.cat([raw_grad, std_grad], 1))
         least = least.squeeze(1)
         return alpha * logp - least, logp, least
