@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from rltune import bootstrap
-from rltune.certification import CONTROL, Certification, CertifiedPolicy, Configuration, SeedResult, certify
+from rltune.certification import CONTROL, Certification, CertifiedPolicy, Configuration, SeedResult, certify, distinct
 from rltune.summary import certified
 
 SEEDS = (11, 12, 13, 14)
@@ -92,18 +94,43 @@ def test_the_winner_has_the_highest_iqm_and_ties_are_named():
     assert (control.improvement, control.optimism) == (None, None)
 
 
-def test_the_control_with_the_winners_values_shares_its_runs_and_is_no_tie():
-    runs = tuple(SeedResult(seed, score, (score,), f"certify/{seed}/best-1") for seed, score in enumerate((8.0, 9.0)))
-    trial, control = (Configuration(name, None, {}, 9.0, runs) for name in ("trial 0", "control"))
-    other = Configuration("trial 1", 1, {}, 8.5, tuple(replace(run, checkpoint=f"{run.checkpoint}1") for run in runs))
-    found = certify([trial, control, other], [0, 1], 1)
-    assert {row["name"]: row["verdict"] for row in found.table()} == {
-        "trial 0": "winner",
-        "control": "the winner's values",
-        "trial 1": "tie",
-    }
-    text = "\n".join(part for part in certified(found.summary()) if isinstance(part, str))
-    assert "tied with trial 0, their intervals overlap: trial 1" in text
+def said(found):
+    """The closing page's lines on a certification, its table included."""
+    stream = io.StringIO()
+    for part in certified(found.summary()):
+        Console(file=stream, width=160).print(part)
+    return stream.getvalue()
+
+
+def test_a_finalist_with_the_controls_values_is_the_control():
+    control, first, other = (configuration(name, [8, 9, 9, 9], 9.5) for name in (CONTROL, "trial 0", "trial 1"))
+    control = replace(control, search_score=None)
+    other = replace(other, params={"lr": 2e-3})
+    asked = distinct([control, first, other, replace(other, name="trial 2", trial=2)])
+    assert [(one.name, one.trial, one.search_score) for one in asked] == [(CONTROL, 0, 9.5), ("trial 1", 1, 9.5)]
+    found = certify([asked[0], configuration("trial 1", [8, 8, 8, 9])], SEEDS, 2)
+    assert found is not None
+    assert (found.winner, found.best().trial, found.best().improvement) == (CONTROL, 0, None)
+    assert (found.ties, found.verdict(found.best())) == (("trial 1",), "winner")
+    (row,) = [line for line in said(found).splitlines() if "trial 0" in line]
+    assert row.split() == ["trial", "0", "=", "control", "9", "8", "to", "9", "9.5", "0.5", "-", "4", "winner"]
+    assert "tied with control, their intervals overlap: trial 1" in said(found)
+
+
+def test_optimism_is_told_of_trials_with_the_whole_budget_only():
+    stopped = replace(configuration("trial 1", [5, 6, 7, 8], search_score=29.0), whole_budget=False)
+    found = certify([stopped, configuration("trial 2", [1, 2, 3, 4], search_score=9.0)], SEEDS, 2)
+    assert found is not None
+    assert [one.optimism for one in found.configurations] == [None, 9 - 2.5]
+
+
+@pytest.mark.parametrize(("num_seeds", "few"), [(2, True), (4, True), (5, False)])
+def test_too_few_seeds_for_an_interval_are_told(num_seeds, few):
+    runs = tuple(SeedResult(seed, float(seed), (0.0,)) for seed in range(num_seeds))
+    found = certify([Configuration("trial 0", 0, {}, 9.0, runs)], range(num_seeds), 1)
+    assert found is not None
+    assert ((found.best().low, found.best().high) == (0, num_seeds - 1)) is few
+    assert (f"{num_seeds} seeds are too few for an interval" in said(found)) is few
 
 
 def test_one_seed_is_said_to_have_no_interval():

@@ -17,6 +17,7 @@ from toy import ToyTrial, ledger
 from rltune.certification import Certification
 from rltune.ledger import open_study
 from rltune.outcome import Outcome
+from rltune.overview import show_sweep
 from rltune.pruning import prune
 from rltune.study import Entry, Study
 from rltune.sweep import resume_sweep
@@ -145,6 +146,36 @@ def test_a_control_that_is_better_wins_and_a_failing_seed_is_told(toy_run: Calla
     assert outcome.winner is not None
     assert (outcome.winner["trial"], outcome.winner["objective"]) == (None, None)
     assert outcome.exit_code == 0
+
+
+def test_a_trial_with_the_controls_values_is_counted_once(
+    toy_run: Callable[..., Outcome], stream: io.StringIO, tmp_path: Path
+) -> None:
+    own = ("warm_start=[{quality:0.5,worth:300}]", "budget.trials=2", "certify.top=2")
+    outcome = toy_run(*KNOWN, *own, "report=true")
+    said = stream.getvalue()
+    assert "(6 of 6 runs)" in said
+    assert "of 9 runs" not in said.replace("up to 9", "")
+    rows = [(one.name, one.trial, one.improvement) for one in record(outcome).configurations]
+    assert rows == [("control", 0, None), ("trial 1", 1, 0.0)]
+    summary = json.loads((outcome.folder / "summary.json").read_text())
+    assert (summary["winner"]["name"], summary["winner"]["trial"]) == ("control", 0)
+    assert (summary["certified"]["winner"], summary["certified"]["ties"]) == ("control", [])
+    table = (outcome.folder / "certification.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in table[1:]] == [["control", "0"], ["trial 1", "1"]]
+    shown = io.StringIO()
+    show_sweep(outcome.name, str(tmp_path / "outputs"), shown)
+    for text in (said, shown.getvalue(), (outcome.folder / "report" / "index.html").read_text()):
+        assert "trial 0 = control" in text
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    found = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id])
+    runs = {run.info.run_name: run.data for run in found}
+    assert runs[outcome.name].tags["rltune.winner"] == "control"
+    assert runs["trial-000"].tags["rltune.configuration"] == "control"
+    assert runs["control"].metrics["certified_iqm"] == runs["trial-000"].metrics["certified_iqm"]
+    assert {name for name in runs if "-seed-" in name} == {
+        f"{owner}-seed-{place}" for owner in ("control", "trial-001") for place in range(3)
+    }
 
 
 def test_an_interrupt_in_the_middle_of_certification_is_resumed_without_loss(

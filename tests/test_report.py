@@ -81,6 +81,17 @@ def test_a_control_that_is_not_beaten_is_said_to_win(tmp_path: Path) -> None:
     assert said.startswith("No trial beats the control")
 
 
+def test_a_trial_that_is_the_control_is_no_rival_of_it(tmp_path: Path) -> None:
+    record = certification() | {"winner": "control"}
+    record["configurations"][1] |= {"trial": 4}
+    page = report.page(findings.gather(sweep(tmp_path / "s", certified=record)))
+    said = text_of(page)
+    assert "The settings that were there before stand: nothing that the search found is better" in said
+    assert "They are the values of trial 4 and return 81" in said
+    assert re.search(r"<tr class=best><th>trial 4 = control</th>", page)
+    assert "seeds are too few for an interval" in said
+
+
 def test_without_certification_the_verdict_warns_of_the_searchs_own_score(tmp_path: Path) -> None:
     said = findings.verdict(findings.gather(sweep(tmp_path / "s")))
     assert said.startswith("Trial 11 has the best return of 12 trials, 110.")

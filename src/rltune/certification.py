@@ -6,6 +6,7 @@ returns. Which policies are evaluated, and when, is the business of `certify` an
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -44,9 +45,9 @@ class Configuration:
 
     Attributes:
         name: ``trial 7``, or ``control``: the tuned settings if there are any for the pair, else the algo's own.
-        trial: The search's trial; None for the control.
+        trial: The search's trial; of the control the finalist that has its values, None without one.
         params: Its values.
-        search_score: What the search believed: the trial's best report; None for the control.
+        search_score: What the search believed: that trial's best report; None without a trial.
         per_seed: The runs.
         failed_seeds: Seeds whose training failed; no score counts for them.
         mean: Of the scores.
@@ -54,7 +55,8 @@ class Configuration:
         low: Lower end of the IQM's 95% stratified bootstrap interval over seeds.
         high: Its upper end.
         improvement: Probability that a run of it beats one of the control; None for the control itself.
-        optimism: search_score - iqm; None without a search score.
+        optimism: search_score - iqm; None without a search score that is of the whole budget.
+        whole_budget: Whether the search's trial had it: a stopped one's score says nothing about optimism.
     """
 
     name: str
@@ -69,6 +71,12 @@ class Configuration:
     high: float = 0.0
     improvement: float | None = None
     optimism: float | None = None
+    whole_budget: bool = True
+
+    @property
+    def label(self) -> str:
+        """As a person reads it: ``trial 0 = control`` where the search tried the control's values."""
+        return label(self.name, self.trial)
 
     @property
     def scores(self) -> list[float]:
@@ -167,16 +175,40 @@ class Certification:
         ]
 
     def verdict(self, one: Configuration) -> str:
-        """``winner``, ``tie``, ``the winner's values`` (and so its runs), or nothing."""
-        if one.name == self.winner or one.name not in self.ties:
-            return "winner" if one.name == self.winner else ""
-        runs, winners = ([result.checkpoint for result in each.per_seed] for each in (one, self.best()))
-        return "the winner's values" if runs == winners and all(runs) else "tie"
+        """``winner``, ``tie`` or nothing."""
+        if one.name == self.winner:
+            return "winner"
+        return "tie" if one.name in self.ties else ""
 
     def summary(self) -> dict[str, Any]:
         """As ``summary.json`` has it."""
         content = {key: value for key, value in self.to_dict().items() if key != "configurations"}
         return content | {"configurations": self.table()}
+
+
+def label(name: str, trial: int | None) -> str:
+    """A configuration's name as a person reads it, see `Configuration.label`."""
+    return f"trial {trial} = {CONTROL}" if name == CONTROL and trial is not None else name
+
+
+def distinct(configurations: Sequence[Configuration]) -> list[Configuration]:
+    """Keep one of each set of values: a finalist that has the control's is the control, and no rival of it.
+
+    Args:
+        configurations: The control first, then the finalists, best first.
+
+    Returns:
+        The same order; the control has the trial and the search's score of the finalist that it is.
+    """
+    found: dict[str, Configuration] = {}
+    for one in configurations:
+        values = json.dumps(dict(one.params), sort_keys=True)
+        first = found.setdefault(values, one)
+        if first.name == CONTROL and first.trial is None:
+            found[values] = replace(
+                first, trial=one.trial, search_score=one.search_score, whole_budget=one.whole_budget
+            )
+    return list(found.values())
 
 
 def certify(configurations: Sequence[Configuration], seeds: Sequence[int], episodes: int) -> Certification | None:
@@ -197,7 +229,12 @@ def certify(configurations: Sequence[Configuration], seeds: Sequence[int], episo
         return None
     believed = float("-inf")
     judged.sort(
-        key=lambda one: (one.iqm, one.mean, believed if one.search_score is None else one.search_score), reverse=True
+        key=lambda one: (
+            one.iqm,
+            one.mean,
+            believed if one.name == CONTROL or one.search_score is None else one.search_score,
+        ),
+        reverse=True,
     )
     winner = judged[0]
     ties = tuple(one.name for one in judged[1:] if one.high >= winner.low and one.low <= winner.high)
@@ -218,5 +255,5 @@ def _judged(one: Configuration, control: Configuration | None) -> Configuration:
             if control and one.name != CONTROL
             else None
         ),
-        optimism=None if one.search_score is None else one.search_score - score,
+        optimism=one.search_score - score if one.search_score is not None and one.whole_budget else None,
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rltune import bootstrap, checkpoint, restored
-from rltune.certification import Certification, CertifiedPolicy, Configuration
+from rltune.certification import CONTROL, Certification, CertifiedPolicy, Configuration
 from rltune.study import Entry
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ class Finalist:
 
     Attributes:
         name: Its configuration: ``trial 7`` or ``control``.
-        trial: The search's trial; None for the control.
+        trial: The search's trial; None for a control that the search did not try.
         params: Its values.
-        objective: What the search believed; None for the control.
+        objective: What the search believed; None without a trial.
         folder: The checkpoint.
         run: Its MLflow run, as `tracking` names it: a trial's number, or a certification's run.
         evaluation: On fresh episodes; None when it was not evaluated.
@@ -166,7 +166,8 @@ def _played(folder: Path, episodes: int, aside: Callable[..., Any] | None = None
 
 def name_of(configuration: Configuration, place: int) -> str:
     """The name of a configuration's run on the seed at ``place``."""
-    owner = configuration.name if configuration.trial is None else f"trial-{configuration.trial:03d}"
+    is_trial = configuration.trial is not None and configuration.name != CONTROL
+    owner = f"trial-{configuration.trial:03d}" if is_trial else configuration.name
     return f"{owner}-seed-{place}"
 
 

@@ -160,7 +160,7 @@ def _description(candidate: Candidate, why: str) -> str:
         for one in found.configurations:
             odds = "" if one.improvement is None else f"{one.improvement:.0%}"
             span = f"{format_objective(one.low)} to {format_objective(one.high)}"
-            lines.append(f"| {one.name} | {format_objective(one.iqm)} | {span} | {odds} | {found.verdict(one)} |")
+            lines.append(f"| {one.label} | {format_objective(one.iqm)} | {span} | {odds} | {found.verdict(one)} |")
     return "\n".join(lines)
 
 

@@ -343,9 +343,10 @@ class Conductor:
         for one in found.configurations:
             metrics = {"certified_iqm": one.iqm, "certified_low": one.low, "certified_high": one.high}
             tags = {"rltune.certified": found.verdict(one) or "yes"}
-            if one.trial is None:
+            if one.name == CONTROL:
                 self.tracker.trial_ended(CONTROL, "COMPLETE", metrics=metrics, tags=tags, artifacts=None)
-            else:
+                tags = tags | {"rltune.configuration": CONTROL}  # below which are the runs of the trial of its values
+            if one.trial is not None:
                 self.tracker.describe(one.trial, metrics, tags)
         self.tracker.describe(None, {"certified_iqm": found.best().iqm}, {"rltune.winner": found.winner} | SHOWN)
 

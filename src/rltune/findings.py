@@ -246,7 +246,12 @@ def _certified(record: Mapping[str, Any]) -> str:
     num_seeds = len(best["per_seed"])
     said = f"{format_objective(best['iqm'])} {interval(best)} over {num_seeds} fresh seed{'s' * (num_seeds != 1)}"
     ties = [str(name) for name in record.get("ties") or ()]
-    if best is control:
+    if best is control and control.get("trial") is not None:
+        text = (
+            "The settings that were there before stand: nothing that the search found is better. "
+            f"They are the values of trial {control['trial']} and return {said}."
+        )
+    elif best is control:
         text = f"No trial beats the control: the settings that were there before return {said}."
     else:
         text = f"{str(best['name']).capitalize()} wins with a return of {said}"

@@ -17,10 +17,11 @@ from string import Template
 from typing import Any
 
 from rltune import figures, findings, pictures
+from rltune.certification import label
 from rltune.findings import Findings
 from rltune.outcome import counts
 from rltune.study import Study
-from rltune.summary import first_line, format_count, format_duration, format_objective, format_params
+from rltune.summary import few_seeds, first_line, format_count, format_duration, format_objective, format_params
 
 FOLDER, PAGE = "report", "index.html"
 typed_command = findings.typed_command
@@ -175,7 +176,7 @@ def _certification(found: Findings, plots: list[dict[str, Any]]) -> str:
     figure = figures.intervals(rows, record.get("winner"), "certified return")
     cells = [
         [
-            str(row["name"]),
+            label(row["name"], row["trial"]),
             format_objective(row["iqm"]),
             "-" if len(row["per_seed"]) == 1 else f"{format_objective(row['low'])} to {format_objective(row['high'])}",
             format_objective(row["mean"]),
@@ -191,9 +192,12 @@ def _certification(found: Findings, plots: list[dict[str, Any]]) -> str:
         f"{record['episodes']} episodes that no training saw. Diamond and bar: interquartile mean and its 95% "
         "stratified bootstrap interval (Agarwal et al. 2021). Pale dots: single seeds. Beats control: the "
         "probability that a run is better than one of the control. Optimism: what the search believed, minus what was "
-        "certified."
+        "certified, of trials that had the whole budget."
     )
-    return _section("Certification", _plot(figure, plots) + _table(heads, cells, record.get("winner")), caption)
+    if few := few_seeds(len(record["seeds"])):
+        caption += f" {few[0].upper()}{few[1:]}."
+    best = next(cell[0] for cell, row in zip(cells, rows, strict=True) if row["name"] == record["winner"])
+    return _section("Certification", _plot(figure, plots) + _table(heads, cells, best), caption)
 
 
 def _values(found: Findings) -> str:

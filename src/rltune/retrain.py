@@ -75,11 +75,24 @@ class Retraining:
         return Configuration(CONTROL, None, own | tuned, None, ())
 
     def choose(self, searched: Sequence[Entry]) -> list[Configuration]:
-        """What is to be certified, the control first; nothing when the search found nothing."""
+        """What is to be certified, each set of values once, the control first; nothing without a finalist."""
         able = (one for one in finalists(self._session.folder, searched) if _can_win(one.folder))
         best = list(itertools.islice(able, max(1, self._settings.top)))
-        found = [Configuration(one.name, one.trial, one.params, one.objective, ()) for one in best]
-        return [self.control(), *found[: self._settings.top]] if best else []
+        whole = {entry.number for entry in searched if entry.state == "COMPLETE"}
+        found = [
+            Configuration(one.name, one.trial, one.params, one.objective, (), whole_budget=one.trial in whole)
+            for one in best[: self._settings.top]
+        ]
+        return certification.distinct([self.control(), *found]) if best else []
+
+    def progress(self) -> str:
+        """How many of the runs are done, for a person: while trials still run, finalists may yet be the control."""
+        wanted = [self.control()] if self._chosen is None else self._chosen
+        keys = {self._key(one, place) for one in wanted for place in range(len(self.seeds))}
+        ended = sum(e.attributes.get("key") in keys for e in self.entries() if e.state in ENDED)
+        if self._chosen is None and self._settings.top:
+            return f"{ended} of up to {len(self.seeds) * (self._settings.top + 1)} runs"
+        return f"{ended} of {len(keys)} runs"
 
     def next(self, searched: Sequence[Entry] | None) -> Entry | None:
         """The next run; None when there is none to begin.

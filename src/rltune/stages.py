@@ -14,7 +14,7 @@ from ray.tune.search import Searcher
 from rltune.checkpoint import CERTIFY
 from rltune.console import Console
 from rltune.recorder import Recorder
-from rltune.retrain import ENDED, Retraining
+from rltune.retrain import Retraining
 from rltune.schedule import AshaScheduler
 from rltune.search import LedgerSearcher
 from rltune.study import Study
@@ -107,16 +107,15 @@ class RunConsole(Console):
     Args:
         console: The sweep's.
         books: Where a run's name is.
-        total: How many runs there are.
+        progress: How many of the runs are done, in words.
     """
 
-    def __init__(self, console: Console, books: Study, total: int) -> None:
-        self._console, self._books, self._total = console, books, total
-        self._ended = 0
+    def __init__(self, console: Console, books: Study, progress: Callable[[], str]) -> None:
+        self._console, self._books, self._progress = console, books, progress
 
     def trial_started(self, number: int, params: Mapping[str, Any]) -> None:
         """Say how far certification is."""
-        self._console.stage(f"certifying: {self._ended} of {self._total} runs done")
+        self._console.stage(f"certifying: {self._progress()} done")
 
     def report(self, number: int, objective: float | None, env_steps: int) -> None:
         """Draw."""
@@ -125,12 +124,12 @@ class RunConsole(Console):
     def trial_ended(self, number: int, state: str, objective: float | None = None, reason: str | None = None) -> None:
         """One line a run."""
         entry = self._books.entry(number)
-        self._ended = sum(e.state in ENDED for e in self._books.entries())
+        progress = self._progress()
         what = f"seed {entry.attributes['place'] + 1} of {entry.attributes['configuration']}"
-        self._console.stage(f"certifying: {self._ended} of {self._total} runs done")
+        self._console.stage(f"certifying: {progress} done")
         if state == "COMPLETE":
             score = format_objective(entry.attributes.get("score"))
-            self._console.note(f"certified {what}: {score} ({self._ended} of {self._total} runs)")
+            self._console.note(f"certified {what}: {score} ({progress})")
         elif state == "FAIL":
             self._console.note(f"certifying {what} failed: {first_line(reason)}")
 
@@ -155,11 +154,10 @@ class RunRecorder(Recorder):
 
     def __init__(self, retraining: Retraining, recorder: Recorder) -> None:
         books, config = retraining.books, recorder.config
-        total = len(retraining.seeds) * (config.certify.top + 1)
         super().__init__(
             books,
             RunTracker(recorder.tracker, books),
-            RunConsole(recorder.console, books, total),
+            RunConsole(recorder.console, books, retraining.progress),
             AshaScheduler(None),
             recorder.control,
             config,

@@ -19,6 +19,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rltune.certification import label
+
 
 @dataclass
 class TrialView:
@@ -203,7 +205,7 @@ def certified(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         odds = "-" if row["improvement"] is None else f"{row['improvement']:.0%}"
         seeds = str(row["seeds"]) + (f", {row['failed_seeds']} failed" if row["failed_seeds"] else "")
         table.add_row(
-            row["name"],
+            label(row["name"], row["trial"]),
             format_objective(row["iqm"]),
             _span(row),
             format_objective(row["search_score"]),
@@ -218,14 +220,27 @@ def certified(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     ties = [row["name"] for row in found["configurations"] if row["verdict"] == "tie"]
     if ties:
         yield f"tied with {found['winner']}, their intervals overlap: {', '.join(ties)}"
-    if any(row["seeds"] == 1 for row in found["configurations"]):
-        yield "one seed has no interval, and no ties can be told by it: certify.seeds=5 has both"
+    if few := few_seeds(len(found["seeds"])):
+        yield few
     policy = found.get("policy")
     if policy:
         yield Text(
             f"policy    {policy['name']} retrained on seed {policy['seed']}: {policy['episodes']} fresh episodes "
             f"have a mean return of {_span(policy)}, 95 times in a hundred"
         )
+
+
+def few_seeds(num_seeds: int) -> str | None:
+    """Say that so few training seeds have no 95% interval; None for enough.
+
+    Of up to four runs, more than 2.5% of the resamples have the lowest run's score as their IQM, and as many the
+    highest's: the percentiles are the runs themselves.
+    """
+    if num_seeds == 1:
+        return "one seed has no interval, and no ties can be told by it: certify.seeds=5 has both"
+    if num_seeds < 5:
+        return f"{num_seeds} seeds are too few for an interval: it spans lowest and highest. certify.seeds=5 has one"
+    return None
 
 
 def _span(row: Mapping[str, Any]) -> str:
