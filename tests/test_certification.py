@@ -149,15 +149,53 @@ def test_the_control_wins_only_when_it_is_better():
     assert (better.winner, better.ties) == (CONTROL, ())
 
 
-def test_a_configuration_without_a_run_is_left_out_and_failed_seeds_are_told():
+def test_one_survivor_of_five_seeds_cannot_win():
+    five = (300.0, 310.0, 320.0, 330.0, 340.0)
+    runs = tuple(SeedResult(seed, score, (score - 1, score + 1)) for seed, score in enumerate(five))
+    control = Configuration(CONTROL, None, {}, None, runs)
+    lone = Configuration("trial 1", 1, {"lr": 1.0}, 350.0, (SeedResult(0, 345.0, (345.0,)),), (1, 2, 3, 4))
+    found = certify([control, lone], range(5), 2)
+    assert found is not None
+    assert (found.winner, found.ties) == (CONTROL, ())
+    (row,) = [row for row in found.table() if row["name"] == "trial 1"]
+    assert (row["failed_seeds"], row["failed_score"], row["iqm"]) == (4, 299.0, 299.0)
+    assert (row["verdict"], row["improvement"]) == ("too many failed seeds", 0.2)
+    text = said(found)
+    (line,) = [line for line in text.splitlines() if line.startswith("trial 1")]
+    assert " ".join(line.split()) == "trial 1 299 - 350 51 20% 1, 4 failed too many failed seeds"
+    assert "a failed seed counts as the lowest return of all runs, 299: trial 1 (4 of 5)" in text
+
+
+@pytest.mark.parametrize(("num_failed", "winner"), [(1, "trial 1"), (2, CONTROL)])
+def test_what_the_iqm_leaves_out_may_fail_and_no_more(num_failed, winner):
+    runs = tuple(SeedResult(seed, 345.0, (345.0,)) for seed in range(5 - num_failed))
+    trial = Configuration("trial 1", 1, {"lr": 1.0}, 350.0, runs, tuple(range(5 - num_failed, 5)))
+    control = Configuration(CONTROL, None, {}, None, tuple(SeedResult(seed, 320.0, (319.0,)) for seed in range(5)))
+    for order in ([trial, control], [control, trial]):
+        found = certify(order, range(5), 1)
+        assert found is not None
+        assert (found.winner, found.ties) == (winner, ())
+
+
+def test_a_control_with_failed_seeds_is_judged_like_a_trial():
+    runs = (SeedResult(0, 400.0, (399.0,)),)
+    control = Configuration(CONTROL, None, {}, None, runs, (1, 2, 3, 4))
+    trial = Configuration("trial 1", 1, {"lr": 1.0}, 1.0, tuple(SeedResult(s, 9.0, (8.0,)) for s in range(5)))
+    found = certify([control, trial], range(5), 1)
+    assert found is not None
+    assert (found.winner, found.best().improvement) == ("trial 1", pytest.approx(0.8))
+
+
+def test_a_configuration_whose_seeds_all_failed_is_last_and_told():
     found = certify(
         [configuration(CONTROL, [], failed=SEEDS), configuration("trial 2", [5, 6, 7], 9.0, failed=(14,))], SEEDS, 2
     )
     assert found is not None
-    assert [one.name for one in found.configurations] == ["trial 2"]
-    assert found.best().improvement is None
-    assert found.table()[0]["failed_seeds"] == 1
+    assert [one.name for one in found.configurations] == ["trial 2", CONTROL]
+    assert [row["failed_seeds"] for row in found.table()] == [1, 4]
+    assert "4: trial 2 (1 of 4), control (4 of 4)" in said(found)
     assert certify([configuration(CONTROL, [])], SEEDS, 2) is None
+    assert certify([configuration(CONTROL, [], failed=SEEDS)], SEEDS, 2) is None, "no winner"
 
 
 def test_the_record_goes_through_json_and_comes_back_whole():

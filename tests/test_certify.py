@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from mlflow import MlflowClient
 from toy import ToyTrial, ledger
@@ -139,10 +140,38 @@ def _check_extension(first: Outcome, before: Certification, tmp_path: Path) -> N
     assert {one.trial for one in found.configurations} == {None, *(entry.number for entry in best)}
 
 
-def test_a_control_that_is_better_wins_and_a_failing_seed_is_told(toy_run: Callable[..., Outcome]) -> None:
-    outcome = toy_run(*KNOWN, "algo.training.worth=900", "warm_start=[]", "tracking=off", "certify.top=1")
+def first_seed_fails() -> tuple[int, tuple[str, ...]]:
+    """The first seed of a certification under ``seed=1``, and settings that make every run on it diverge."""
+    seed = int(np.random.SeedSequence([1, 0, 2]).generate_state(1)[0]) & 0x7FFFFFFF
+    return seed, (f"algo.training.fault=seed-{seed}", f"+space.fault=[choice,seed-{seed}]", "warm_start=[]")
+
+
+def test_a_certification_whose_runs_all_fail_has_no_winner(
+    toy_run: Callable[..., Outcome], stream: io.StringIO
+) -> None:
+    outcome = toy_run(*KNOWN, *first_seed_fails()[1], "tracking=off", "certify.top=1", "certify.seeds=1")
+    assert {entry.state for entry in books(outcome)} == {"FAIL"}
+    assert outcome.certified is None
+    assert outcome.winner is not None
+    assert outcome.winner["name"] != "control"
+    assert "not certified: every run of it failed, so that the winner is the search's" in stream.getvalue()
+
+
+def test_a_control_that_is_better_wins_and_a_failing_seed_is_told(
+    toy_run: Callable[..., Outcome], stream: io.StringIO
+) -> None:
+    seed, fault = first_seed_fails()
+    outcome = toy_run(*KNOWN, *fault, "algo.training.worth=900", "tracking=off", "certify.top=1")
     found = record(outcome)
     assert found.winner == "control"
+    assert [one.failed_seeds for one in found.configurations] == [(seed,), (seed,)]
+    assert found.best().scores[-1] == min(one.worst for one in found.configurations)
+    said = stream.getvalue()
+    assert "certifying seed 1 of control failed, which counts against it: non-finite" in said
+    assert "2, 1 failed" in said
+    assert "a failed seed counts as the lowest return of all runs" in said
+    assert outcome.certified is not None
+    assert [row["failed_seeds"] for row in outcome.certified["configurations"]] == [1, 1]
     assert outcome.winner is not None
     assert (outcome.winner["trial"], outcome.winner["objective"]) == (None, None)
     assert outcome.exit_code == 0

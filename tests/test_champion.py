@@ -11,8 +11,9 @@ import pytest
 from mlflow import MlflowClient
 from real import Project
 
+from rltune.certification import CertifiedPolicy, Configuration, SeedResult, certify
 from rltune.certify import EVALUATION_SEED, Finalist
-from rltune.champion import Candidate, _better, register
+from rltune.champion import Candidate, _better, _description, _tags, register
 from rltune.config import CertifyConfig, EnvConfig, RunConfig
 from rltune.policy import evaluate, load_policy
 from rltune.registry import Registered, Registry
@@ -67,6 +68,19 @@ def test_a_champion_measured_on_other_episodes_plays_those_of_its_challenger(fin
         better, why = _better(candidate(ours), before, registry)
         assert better is moved
         assert f"the {format_objective(score)} of version {known.version}" in why
+
+
+def test_a_version_tells_the_failed_seeds_of_its_certification() -> None:
+    whole = tuple(SeedResult(seed, 320.0, (319.0,)) for seed in range(3))
+    control = Configuration("control", 0, {}, None, whole)
+    found = certify([control, Configuration("trial 1", 1, {"lr": 1.0}, None, whole[:1], (1, 2))], range(3), 1)
+    assert found is not None
+    policy = CertifiedPolicy("control", 0, "certify/0/best-1", 100, 320.0, 320.0, 310.0, 330.0)
+    told = replace(candidate(320.0), certification=replace(found, policy=policy))
+    text = _description(told, "it is the first")
+    assert "| trial 0 = control | 320 | 320 to 320 |  | 0 | winner |" in text
+    assert "| trial 1 | 319.3 | - | 17% | 2 | too many failed seeds |" in text
+    assert _tags(told)["rltune.failed_seeds"] == "0 of 3"
 
 
 def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: Path, monkeypatch: Any) -> None:

@@ -81,7 +81,7 @@ ONLY = {  # package -> the modules that may import it at all; rltune's face and 
 }
 STARTS_RAY = ("cluster", "sweep")
 
-MAX_MODULE_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 400, 60, 6
+MAX_MODULE_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 420, 60, 6
 
 
 class Module:
@@ -318,7 +318,7 @@ WRONG = [
         "only sweeps.* may import hydra",
     ),
     (ray_starts, "src/rltune/trial.py", "import ray\nray.init()", "start Ray"),
-    (oversized, "src/rltune/study.py", "\n" * 401, "401 lines, at most 400"),
+    (oversized, "src/rltune/study.py", "\n" * 421, "421 lines, at most 420"),
     (oversized, "src/rltune/study.py", "def f():\n" + "    x = 1\n" * 60, "f has 61 lines, at most 60"),
     (oversized, "sweeps/run.py", "def f(a, b, c, d, *, e, f, **g): ...", "f has 7 parameters, at most 6"),
 ]

@@ -22,18 +22,19 @@ from rltune.study import Study
 
 CONTROL = {"name": "control", "trial": None, "params": {}, "search_score": None, "improvement": None, "optimism": None}
 NUMBERS = {"mean": 80.0, "iqm": 81.0, "low": 70.0, "high": 90.0}
-SEEDS = [{"seed": seed, "mean": mean, "returns": [mean]} for seed, mean in ((11, 79.0), (12, 83.0))]
+BEST = ((11, 97.0), (12, 101.0), (13, 99.0))
+SEEDS = [{"seed": seed, "mean": mean, "returns": [mean]} for seed, mean in ((11, 79.0), (12, 83.0), (13, 81.0))]
 
 
 def certification(ties: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A record as the ledger has it: trial 3 and the control on two seeds."""
+    """A record as the ledger has it: trial 3 and the control on three seeds."""
     best = {
         **{"name": "trial 3", "trial": 3, "params": {"lr": 1e-3}, "search_score": 120.0},
         **{"mean": 98.0, "iqm": 99.0, "low": 95.0, "high": 103.0, "improvement": 0.97, "optimism": 21.0},
-        "per_seed": [{"seed": 11, "mean": 97.0, "returns": [97.0]}, {"seed": 12, "mean": 101.0, "returns": [101.0]}],
+        "per_seed": [{"seed": seed, "mean": mean, "returns": [mean]} for seed, mean in BEST],
     }
     rows = [best, {**CONTROL, **NUMBERS, "per_seed": SEEDS}]
-    return {"seeds": [11, 12], "episodes": 1, "configurations": rows, "winner": "trial 3", "ties": list(ties)}
+    return {"seeds": [11, 12, 13], "episodes": 1, "configurations": rows, "winner": "trial 3", "ties": list(ties)}
 
 
 def sweep(
@@ -69,7 +70,7 @@ def text_of(page: str) -> str:
 
 def test_a_certified_sweep_names_winner_and_control_with_intervals_and_ties(tmp_path: Path) -> None:
     said = text_of(report.page(findings.gather(sweep(tmp_path / "s", certified=certification(("control",))))))
-    assert "Trial 3 wins with a return of 99 (95% interval 95 to 103) over 2 fresh seeds" in said
+    assert "Trial 3 wins with a return of 99 (95% interval 95 to 103) over 3 fresh seeds" in said
     assert "the control's is 81 (95% interval 70 to 90)" in said
     assert "with probability 0.97" in said
     assert "tie with control" in said
@@ -90,6 +91,18 @@ def test_a_trial_that_is_the_control_is_no_rival_of_it(tmp_path: Path) -> None:
     assert "They are the values of trial 4 and return 81" in said
     assert re.search(r"<tr class=best><th>trial 4 = control</th>", page)
     assert "seeds are too few for an interval" in said
+
+
+def test_failed_seeds_are_told_and_two_runs_have_no_interval(tmp_path: Path) -> None:
+    record = certification()
+    control = record["configurations"][1]
+    control |= {"per_seed": control["per_seed"][:2], "failed_seeds": [13], "failed_score": 70.0}
+    page = report.page(findings.gather(sweep(tmp_path / "s", certified=record)))
+    said = text_of(page)
+    assert "the control's is 81. A run" in said
+    assert "1 of 3 seeds of control failed, which counts against it." in said
+    assert "A failed seed counts as the lowest return of all runs" in said
+    assert "<th>control</th><td>81</td><td>-</td>" in page
 
 
 def test_without_certification_the_verdict_warns_of_the_searchs_own_score(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from rltune import bootstrap
 
 CONTROL = "control"
+MIN_RUNS = 3  # that an interval is shown of
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Configuration:
         params: Its values.
         search_score: What the search believed: that trial's best report; None without a trial.
         per_seed: The runs.
-        failed_seeds: Seeds whose training failed; no score counts for them.
+        failed_seeds: Seeds whose training failed.
+        failed_score: What each of them counts as: the lowest return of all runs. None without one that failed.
         mean: Of the scores.
         iqm: Interquartile mean of the scores: the certified score, by which the winner is chosen.
         low: Lower end of the IQM's 95% stratified bootstrap interval over seeds.
@@ -72,6 +74,22 @@ class Configuration:
     improvement: float | None = None
     optimism: float | None = None
     whole_budget: bool = True
+    failed_score: float | None = None
+
+    @property
+    def num_seeds(self) -> int:
+        """Runs, the failed ones too."""
+        return len(self.per_seed) + len(self.failed_seeds)
+
+    @property
+    def excess_failures(self) -> int:
+        """Failed seeds beyond the quarter that the IQM leaves out: survivors alone are no fair sample."""
+        return max(0, len(self.failed_seeds) - self.num_seeds // 4)
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether enough runs succeeded to show one."""
+        return len(self.per_seed) >= MIN_RUNS
 
     @property
     def label(self) -> str:
@@ -80,8 +98,9 @@ class Configuration:
 
     @property
     def scores(self) -> list[float]:
-        """One a seed."""
-        return [result.mean for result in self.per_seed]
+        """One a seed, those of failed ones last."""
+        failed = [] if self.failed_score is None else [self.failed_score] * len(self.failed_seeds)
+        return [*(result.mean for result in self.per_seed), *failed]
 
     @property
     def worst(self) -> float:
@@ -124,7 +143,7 @@ class Certification:
         seeds: The training seeds, the same for every configuration and none of them the search's.
         episodes: Of each run, with environment seeds that no training saw.
         env_steps: Each run's budget.
-        configurations: The best first by IQM, the control among them.
+        configurations: The best first by IQM, the control among them, after those with fewer `excess_failures`.
         winner: The first one's name.
         ties: Names of those whose interval overlaps the winner's: these data do not tell them apart.
         train_s: Training seconds of all its runs.
@@ -170,14 +189,17 @@ class Certification:
         shown = ("name", "trial", "search_score", "mean", "iqm", "low", "high", "improvement", "optimism")
         return [
             {key: getattr(one, key) for key in shown}
-            | {"seeds": len(one.per_seed), "failed_seeds": len(one.failed_seeds), "verdict": self.verdict(one)}
+            | {"seeds": len(one.per_seed), "failed_seeds": len(one.failed_seeds), "failed_score": one.failed_score}
+            | {"verdict": self.verdict(one)}
             for one in self.configurations
         ]
 
     def verdict(self, one: Configuration) -> str:
-        """``winner``, ``tie`` or nothing."""
+        """``winner``, ``tie``, ``too many failed seeds`` (to win, whatever its IQM) or nothing."""
         if one.name == self.winner:
             return "winner"
+        if one.excess_failures > self.best().excess_failures:
+            return "too many failed seeds"
         return "tie" if one.name in self.ties else ""
 
     def summary(self) -> dict[str, Any]:
@@ -215,21 +237,26 @@ def certify(configurations: Sequence[Configuration], seeds: Sequence[int], episo
     """Do the arithmetic.
 
     Args:
-        configurations: With their runs; those of which no run succeeded are left out.
+        configurations: With their runs. A failed run counts as the lowest return of all: it is known to be bad, and not
+            how bad, so that a configuration of which more runs failed than the IQM leaves out ranks below those with
+            fewer.
         seeds: That every configuration was to be trained on.
         episodes: Of each run.
 
     Returns:
-        Winner first: by IQM, then by mean, then by what the search believed, so that the control is the winner only
-        where it is better. None when nothing could be measured.
+        Winner first: by excess failures, then by IQM, then by mean, then by what the search believed, so that the
+        control is the winner only where it is better. None when no run succeeded.
     """
-    control = next((one for one in configurations if one.name == CONTROL and one.per_seed), None)
-    judged = [_judged(one, control) for one in configurations if one.per_seed]
-    if not judged:
+    lowest = min((one.worst for one in configurations if one.per_seed), default=None)
+    if lowest is None:
         return None
+    begun = [replace(one, failed_score=lowest if one.failed_seeds else None) for one in configurations if one.num_seeds]
+    control = next((one for one in begun if one.name == CONTROL), None)
+    judged = [_judged(one, control) for one in begun]
     believed = float("-inf")
     judged.sort(
         key=lambda one: (
+            -one.excess_failures,
             one.iqm,
             one.mean,
             believed if one.name == CONTROL or one.search_score is None else one.search_score,
@@ -237,7 +264,11 @@ def certify(configurations: Sequence[Configuration], seeds: Sequence[int], episo
         reverse=True,
     )
     winner = judged[0]
-    ties = tuple(one.name for one in judged[1:] if one.high >= winner.low and one.low <= winner.high)
+    ties = tuple(
+        one.name
+        for one in judged[1:]
+        if one.excess_failures == winner.excess_failures and one.high >= winner.low and one.low <= winner.high
+    )
     return Certification(tuple(seeds), episodes, 0, tuple(judged), winner.name, ties)
 
 

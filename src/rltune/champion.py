@@ -137,7 +137,8 @@ def _tags(candidate: Candidate) -> dict[str, str]:
         tags |= {
             "rltune.certified": "true",
             "rltune.iqm": f"{best.iqm:.6g}",
-            "rltune.interval": f"{best.low:.6g} to {best.high:.6g}",
+            "rltune.interval": f"{best.low:.6g} to {best.high:.6g}" if best.has_interval else "-",
+            "rltune.failed_seeds": f"{len(best.failed_seeds)} of {best.num_seeds}",
             "rltune.policy_interval": f"{policy.low:.6g} to {policy.high:.6g}",
         }
     return tags
@@ -154,13 +155,14 @@ def _description(candidate: Candidate, why: str) -> str:
             f"Retrained on seed {policy.seed}; the mean of {policy.episodes} fresh episodes lies between "
             f"{format_objective(policy.low)} and {format_objective(policy.high)}, 95 times in a hundred.",
             "",
-            "| configuration | IQM over seeds | 95% interval | better than control | |",
-            "|---|---|---|---|---|",
+            "| configuration | IQM over seeds | 95% interval | better than control | failed seeds | |",
+            "|---|---|---|---|---|---|",
         ]
         for one in found.configurations:
             odds = "" if one.improvement is None else f"{one.improvement:.0%}"
-            span = f"{format_objective(one.low)} to {format_objective(one.high)}"
-            lines.append(f"| {one.label} | {format_objective(one.iqm)} | {span} | {odds} | {found.verdict(one)} |")
+            span = f"{format_objective(one.low)} to {format_objective(one.high)}" if one.has_interval else "-"
+            score, failed = format_objective(one.iqm if one.per_seed else None), len(one.failed_seeds)
+            lines.append(f"| {one.label} | {score} | {span} | {odds} | {failed} | {found.verdict(one)} |")
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rltune import bootstrap, findings, pictures
+from rltune.certification import MIN_RUNS
 from rltune.errors import StudyError
 from rltune.findings import Findings
 from rltune.summary import format_count, format_duration, format_objective
@@ -29,10 +30,11 @@ class Row:
         score: Certified: the IQM over seeds. Else the mean over fresh episodes of the one policy.
         low: Lower end of its 95% interval.
         high: Upper end.
-        scores: One a certified seed; empty where it was not certified.
+        scores: One a certified seed, failed ones too; empty where it was not certified.
         better: Probability that a run of it beats one of the first sweep's winner; None where it is not known.
         cost: As ``summary.json`` has it.
         measured: How the score came about.
+        too_few: Whether fewer seeds succeeded than an interval needs.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Row:
     better: float | None
     cost: dict[str, float]
     measured: str
+    too_few: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Comparison:
                 row.name,
                 row.winner,
                 format_objective(row.score),
-                f"{format_objective(row.low)} to {format_objective(row.high)}",
+                "-" if row.too_few else f"{format_objective(row.low)} to {format_objective(row.high)}",
                 "-" if row.better is None else f"{row.better:.2f}",
                 format_count(row.cost.get("env_steps", 0)),
                 format_duration(row.cost.get("wall_s", 0.0)),
@@ -129,11 +132,13 @@ def _row(found: Findings, first: Sequence[float]) -> Row:
     record = found.certification or {}
     best = next((one for one in record.get("configurations", ()) if one["name"] == record.get("winner")), None)
     if best:
-        scores = tuple(float(one["mean"]) for one in best["per_seed"])
+        failed = [best["failed_score"]] * len(best["failed_seeds"]) if best.get("failed_score") is not None else []
+        scores = (*(float(one["mean"]) for one in best["per_seed"]), *failed)
         better = bootstrap.probability_of_improvement(scores, list(first)) if first else None
         measured = f"{len(scores)} fresh seeds x {record['episodes']} episodes"
         ends = float(best["iqm"]), float(best["low"]), float(best["high"])
-        return Row(found.name, f"{algo}, {best['name']}", *ends, scores, better, cost, measured)
+        too_few = len(best["per_seed"]) < MIN_RUNS
+        return Row(found.name, f"{algo}, {best['name']}", *ends, scores, better, cost, measured, too_few)
     winner = found.winner or {}
     evaluation = winner.get("evaluation")
     if not evaluation:

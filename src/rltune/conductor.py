@@ -333,7 +333,9 @@ class Conductor:
             return next(finalists(folder, candidates), None), None
         best = self.finals.winner(candidates, self.console.note)
         if self.retraining and best:
-            self.console.note("not certified: the sweep was stopped before, so that the winner is the search's")
+            failed = self._certified() and self.retraining.entries()
+            why = "every run of it failed" if failed else "the sweep was stopped before"
+            self.console.note(f"not certified: {why}, so that the winner is the search's")
         return best, None
 
     def _show_certified(self, found: Certification) -> None:
@@ -342,6 +344,7 @@ class Conductor:
             self.tracker.artifact(path)
         for one in found.configurations:
             metrics = {"certified_iqm": one.iqm, "certified_low": one.low, "certified_high": one.high}
+            metrics["certified_failed_seeds"] = len(one.failed_seeds)
             tags = {"rltune.certified": found.verdict(one) or "yes"}
             if one.name == CONTROL:
                 self.tracker.trial_ended(CONTROL, "COMPLETE", metrics=metrics, tags=tags, artifacts=None)

@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 
 from rltune import algorithm, rungs, space
 from rltune.address import redact
+from rltune.certification import MIN_RUNS
 from rltune.config import read_settings
 from rltune.errors import RltuneError
 from rltune.ledger import open_study
@@ -243,8 +244,8 @@ def verdict(found: Findings) -> str:
 def _certified(record: Mapping[str, Any]) -> str:
     by_name = {one["name"]: one for one in record["configurations"]}
     best, control = by_name[record["winner"]], by_name.get("control")
-    num_seeds = len(best["per_seed"])
-    said = f"{format_objective(best['iqm'])} {interval(best)} over {num_seeds} fresh seed{'s' * (num_seeds != 1)}"
+    num_seeds = len(best["per_seed"]) + len(best.get("failed_seeds", ()))
+    said = f"{_score(best)} over {num_seeds} fresh seed{'s' * (num_seeds != 1)}"
     ties = [str(name) for name in record.get("ties") or ()]
     if best is control and control.get("trial") is not None:
         text = (
@@ -256,14 +257,26 @@ def _certified(record: Mapping[str, Any]) -> str:
     else:
         text = f"{str(best['name']).capitalize()} wins with a return of {said}"
         if control:
-            text += f"; the control's is {format_objective(control['iqm'])} {interval(control)}"
+            text += f"; the control's is {_score(control)}"
         text += "."
         if best.get("improvement") is not None:
             text += f" A run of it beats one of the control with probability {best['improvement']:.2f}."
     if ties:
         named = " and ".join([", ".join(ties[:-1]), ties[-1]] if len(ties) > 1 else ties)
         text += f" It is a tie with {named}: these runs do not tell them apart."
+    for one in record["configurations"]:
+        if failed := len(one.get("failed_seeds", ())):
+            text += (
+                f" {failed} of {failed + len(one['per_seed'])} seeds of {one['name']} failed, which counts against it."
+            )
     return text
+
+
+def _score(one: Mapping[str, Any]) -> str:
+    """A configuration's IQM, with the interval of enough runs."""
+    if not one["per_seed"]:
+        return "unknown, all of its seeds failed"
+    return format_objective(one["iqm"]) + (f" {interval(one)}" if len(one["per_seed"]) >= MIN_RUNS else "")
 
 
 def interval(one: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ from string import Template
 from typing import Any
 
 from rltune import figures, findings, pictures
-from rltune.certification import label
+from rltune.certification import MIN_RUNS, label
 from rltune.findings import Findings
 from rltune.outcome import counts
 from rltune.study import Study
@@ -177,16 +177,19 @@ def _certification(found: Findings, plots: list[dict[str, Any]]) -> str:
     cells = [
         [
             label(row["name"], row["trial"]),
-            format_objective(row["iqm"]),
-            "-" if len(row["per_seed"]) == 1 else f"{format_objective(row['low'])} to {format_objective(row['high'])}",
-            format_objective(row["mean"]),
+            format_objective(row["iqm"] if row["per_seed"] else None),
+            "-"
+            if len(row["per_seed"]) < MIN_RUNS
+            else f"{format_objective(row['low'])} to {format_objective(row['high'])}",
+            format_objective(row["mean"] if row["per_seed"] else None),
             "-" if row.get("improvement") is None else f"{row['improvement']:.2f}",
             format_objective(row.get("search_score")),
             format_objective(row.get("optimism")),
+            str(len(row.get("failed_seeds", ()))),
         ]
         for row in rows
     ]
-    heads = ["", "IQM", "95% interval", "mean", "beats control", "search said", "optimism"]
+    heads = ["", "IQM", "95% interval", "mean", "beats control", "search said", "optimism", "failed seeds"]
     caption = (
         f"Each configuration retrained on {len(record['seeds'])} fresh seeds with the whole budget; each result played "
         f"{record['episodes']} episodes that no training saw. Diamond and bar: interquartile mean and its 95% "
@@ -194,6 +197,11 @@ def _certification(found: Findings, plots: list[dict[str, Any]]) -> str:
         "probability that a run is better than one of the control. Optimism: what the search believed, minus what was "
         "certified, of trials that had the whole budget."
     )
+    if any(row.get("failed_seeds") for row in rows):
+        caption += (
+            " A failed seed counts as the lowest return of all runs; a configuration of which more than a quarter "
+            "failed ranks below those with fewer."
+        )
     if few := few_seeds(len(record["seeds"])):
         caption += f" {few[0].upper()}{few[1:]}."
     best = next(cell[0] for cell, row in zip(cells, rows, strict=True) if row["name"] == record["winner"])

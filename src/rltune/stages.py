@@ -131,7 +131,7 @@ class RunConsole(Console):
             score = format_objective(entry.attributes.get("score"))
             self._console.note(f"certified {what}: {score} ({progress})")
         elif state == "FAIL":
-            self._console.note(f"certifying {what} failed: {first_line(reason)}")
+            self._console.note(f"certifying {what} failed, which counts against it: {first_line(reason)}")
 
     def note(self, text: str) -> None:
         """One line above the table."""

@@ -19,7 +19,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rltune.certification import label
+from rltune.certification import MIN_RUNS, label
 
 
 @dataclass
@@ -201,12 +201,17 @@ def certified(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     for name in ("IQM", "95% interval", "search said", "optimism", "beats control", "seeds"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("")
+    failed, counted = [], ""
     for row in found["configurations"]:
         odds = "-" if row["improvement"] is None else f"{row['improvement']:.0%}"
         seeds = str(row["seeds"]) + (f", {row['failed_seeds']} failed" if row["failed_seeds"] else "")
+        if row["failed_seeds"]:
+            count = f"{row['failed_seeds']} of {row['seeds'] + row['failed_seeds']}"
+            failed.append(f"{label(row['name'], row['trial'])} ({count})")
+            counted = format_objective(row["failed_score"])
         table.add_row(
             label(row["name"], row["trial"]),
-            format_objective(row["iqm"]),
+            format_objective(row["iqm"] if row["seeds"] else None),
             _span(row),
             format_objective(row["search_score"]),
             format_objective(row["optimism"]),
@@ -219,7 +224,10 @@ def certified(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     yield table
     ties = [row["name"] for row in found["configurations"] if row["verdict"] == "tie"]
     if ties:
-        yield f"tied with {found['winner']}, their intervals overlap: {', '.join(ties)}"
+        what = "intervals" if len(found["seeds"]) >= MIN_RUNS else "runs"
+        yield f"tied with {found['winner']}, their {what} overlap: {', '.join(ties)}"
+    if failed:
+        yield f"a failed seed counts as the lowest return of all runs, {counted}: {', '.join(failed)}"
     if few := few_seeds(len(found["seeds"])):
         yield few
     policy = found.get("policy")
@@ -238,13 +246,19 @@ def few_seeds(num_seeds: int) -> str | None:
     """
     if num_seeds == 1:
         return "one seed has no interval, and no ties can be told by it: certify.seeds=5 has both"
+    if num_seeds < MIN_RUNS:
+        return f"{num_seeds} seeds are too few for an interval: certify.seeds=5 has one"
     if num_seeds < 5:
         return f"{num_seeds} seeds are too few for an interval: it spans lowest and highest. certify.seeds=5 has one"
     return None
 
 
 def _span(row: Mapping[str, Any]) -> str:
-    return "-" if row.get("seeds") == 1 else f"{format_objective(row['low'])} to {format_objective(row['high'])}"
+    return (
+        "-"
+        if row.get("seeds", MIN_RUNS) < MIN_RUNS
+        else f"{format_objective(row['low'])} to {format_objective(row['high'])}"
+    )
 
 
 def _failures(failed: Iterable[TrialView]) -> Iterator[RenderableType]:
