@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rltune.address import redact_address
 from rltune.errors import ConfigError, RltuneError, choices, nearest
 
 EXIT_REQUEST = 2
@@ -163,6 +164,10 @@ def explain(error: Exception, root: str) -> RltuneError:
         about = first_key(root)
         meant = "=" not in error.override and about in ("sweep", "sweeps", "policy")
         fix = f"python -m sweeps.{root} {about}={error.override}" if meant else help_line
+        if error.override != (shown := redact_address(error.override)):  # Hydra's words would quote what is hidden
+            key = shown.partition("=")[0]
+            fix = f"RLTUNE_ADDRESS='...' python -m sweeps.{root} {key}='${{oc.env:RLTUNE_ADDRESS}}'"
+            return RltuneError(f"{shown}: not readable", "key=value, its value quoted for Hydra too", fix)
         return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _explain_key(lines[0], cause, help_line)
@@ -174,9 +179,8 @@ def explain(error: Exception, root: str) -> RltuneError:
 def _explain_key(what: str, cause: OmegaConfBaseException, help_line: str) -> RltuneError:
     parent: Any = cause.parent_node
     known = [str(key) for key in parent] if isinstance(parent, DictConfig) else []
-    override = next(
-        (arg for arg in sys.argv[1:] if arg.lstrip("+~").startswith(str(cause.full_key))), str(cause.full_key)
-    )
+    typed = (arg for arg in sys.argv[1:] if arg.lstrip("+~").startswith(str(cause.full_key)))
+    override = redact_address(next(typed, str(cause.full_key)))
     if str(cause.key) in known:
         return RltuneError(f"{override}: {str(cause).splitlines()[0]}", "a value of the key's type", help_line)
     close, above = nearest(str(cause.key), known), str(cause.full_key).rpartition(".")[0]

@@ -42,6 +42,11 @@ REFUSED = {
         "cannot be reached",
         "tracking=off",
     ),
+    "run study.storage=postgresql://me:s3cret's@db.example/rl": (
+        "study.storage=postgresql://***@db.example/rl",
+        "quoted",
+        "study.storage='${oc.env:RLTUNE_ADDRESS}'",
+    ),
     "probe widths=[0]": ("widths=[0]", "at least 1", "widths="),
     "probe env.id=NoSuchEnv-v0": ("env.id=NoSuchEnv-v0", "Gymnasium", "env.id="),
     "resume sweep=nope": ("sweep=nope", "", "sweeps.list"),

@@ -16,19 +16,26 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from rltune.errors import ConfigError, choices
 
 SQL_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 SCHEMES = ("sqlite", "http", "https", *SQL_PORTS, "databricks")
 
-_USERINFO = re.compile(r"://[^\s/'\"\\]*@")
-_QUERY_SECRET = re.compile(r"(?i)([?&][\w-]*(?:password|passwd|token|secret|key)[\w-]*=)[^&\s'\"]+")
+# A password may hold any sign, an @ and a / too, so that only the last @ can be the login's end. A user without a
+# password is kept: who reads the address later has no other way to know it.
+_LOGIN = re.compile(r"://[^\s:]*:\S*@")
+_LOGIN_OF_ONE = re.compile(r"(?s)://[^:]*:.*@")
+_QUERY = r"(?i)([?&][\w-]*(?:password|passwd|token|secret|key)[\w-]*=)(?!\*\*\*)"
+_QUERY_SECRET, _QUERY_SECRET_OF_ONE = re.compile(_QUERY + r"[^&\s]+"), re.compile(_QUERY + r"[^&]+")
 
 
 def redact(text: str, secrets: Sequence[str] = ()) -> str:
     """Take the login out of every URL in a text.
+
+    White space ends a URL here: where one stands alone, `redact_address` knows more.
 
     Args:
         text: Anything that may be shown or written.
@@ -36,7 +43,21 @@ def redact(text: str, secrets: Sequence[str] = ()) -> str:
     """
     for secret in secrets:
         text = text.replace(secret, "***")
-    return _QUERY_SECRET.sub(r"\1***", _USERINFO.sub("://***@", text))
+    return _QUERY_SECRET.sub(r"\1***", _LOGIN.sub("://***@", text))
+
+
+def redact_address(value: str) -> str:
+    """Take the login out of a single value, such as a setting or a word of the command line, blanks and all."""
+    return _QUERY_SECRET_OF_ONE.sub(r"\1***", _LOGIN_OF_ONE.sub("://***@", value))
+
+
+def redact_settings(settings: Any) -> Any:
+    """Take the logins out of all values of nested settings."""
+    if isinstance(settings, dict):
+        return {key: redact_settings(value) for key, value in settings.items()}
+    if isinstance(settings, list):
+        return [redact_settings(value) for value in settings]
+    return redact_address(settings) if isinstance(settings, str) else settings
 
 
 def resolve_uri(uri: str | None) -> str:
@@ -70,13 +91,13 @@ def check(uri: str | None, timeout_s: float = 2.0) -> None:
     else:
         why = "MLflow keeps no runs in plain folders any more" if scheme in ("", "file") else "unknown scheme"
         raise ConfigError(
-            f"tracking.uri={redact(address)}: {why}",
+            f"tracking.uri={redact_address(address)}: {why}",
             choices(scheme, SCHEMES),
             "tracking.uri=sqlite:////absolute/path/mlflow.db, or leave it out for mlflow.db in this folder",
         )
     if problem:
         raise ConfigError(
-            f"tracking.uri={redact(address, secrets_of(address))}: {problem}",
+            f"tracking.uri={redact_address(address)}: {redact(problem, secrets_of(address))}",
             "a server that answers, or a database file in a folder that can be written",
             "start it (mlflow server --port 5000), or type tracking=local (mlflow.db here) or tracking=off",
         )
@@ -141,7 +162,10 @@ def _sqlite_problem(path: Path) -> str | None:
 
 def secrets_of(uri: str) -> list[str]:
     """Words that redacting URLs could miss, longest first; short ones would spoil ordinary text."""
-    password = urlsplit(uri).password or ""
+    login = uri.partition("://")[2].rpartition("@")[0]
+    password = login.partition(":")[2]
     given = {os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("PASSWORD", "TOKEN")}
-    words = {password, unquote(password)} | given
+    # libraries end a password where they see fit and decode it, and name the pieces in their errors
+    words = {password, unquote(password), quote(password, safe=""), quote_plus(password)} | given
+    words |= {word for piece in (password, unquote(password)) for word in re.split(r"[@:/?#\s]", piece)}
     return sorted((word for word in words if len(word) >= 6), key=len, reverse=True)

@@ -22,7 +22,7 @@ from ray.tune import Callback, CheckpointConfig, FailureConfig, PlacementGroupFa
 from ray.tune.search import Searcher
 
 from rltune import champion, checkpoint, cluster, disk, outcome, report, rungs, schedule, search
-from rltune.address import redact, resolve_uri
+from rltune.address import redact_address, resolve_uri
 from rltune.certification import CONTROL, Certification
 from rltune.certify import TABLE, Finalist, Finals, finalists, measure, write_table
 from rltune.config import to_yaml
@@ -377,7 +377,7 @@ class Conductor:
             self.study.note_run(number, run_id)
 
     def _shown_uri(self) -> str | None:
-        return None if self.config.tracking.kind == "off" else redact(resolve_uri(tracking_uri(self.config)))
+        return None if self.config.tracking.kind == "off" else redact_address(resolve_uri(tracking_uri(self.config)))
 
 
 def _trial_name(trial: Any) -> str:

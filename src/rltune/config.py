@@ -20,7 +20,7 @@ import yaml
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
 
-from rltune.address import redact
+from rltune.address import redact_settings
 from rltune.errors import ConfigError, StudyError, choices
 
 # The fluent methods of RLlib's AlgorithmConfig that an algo file may fill, one section each.
@@ -275,7 +275,9 @@ def to_yaml(config: RunConfig) -> str:
 
     Logins in URLs are left out; the last line holds a digest, by which a damaged file is known.
     """
-    body = redact(OmegaConf.to_yaml(OmegaConf.structured(config)))
+    # value by value: YAML breaks lines at blanks and escapes quotes, so that a login is no longer in one piece there
+    settings = redact_settings(OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True))
+    body = OmegaConf.to_yaml(OmegaConf.create(settings))
     return f"{body}{DIGEST_MARK}{_digest(body)}\n"
 
 

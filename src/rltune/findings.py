@@ -18,7 +18,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rltune import algorithm, rungs, space
-from rltune.address import redact
+from rltune.address import redact_address
 from rltune.certification import MIN_RUNS
 from rltune.config import read_settings
 from rltune.errors import RltuneError
@@ -349,5 +349,5 @@ def typed_command() -> str | None:
     script = Path(sys.argv[0])
     if script.parent.name != "sweeps":
         return None
-    given = [redact(word) for word in sys.argv[1:] if not word.startswith("name=")]  # a name can be used once
+    given = [redact_address(word) for word in sys.argv[1:] if not word.startswith("name=")]  # a name can be used once
     return shlex.join(["python", "-m", f"sweeps.{script.stem}", *given])

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
+from urllib.parse import unquote
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -22,7 +23,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from rltune import rows
-from rltune.address import redact
+from rltune.address import redact, redact_address
 from rltune.errors import StudyError
 
 Draw = Callable[[Callable[[str, BaseDistribution], Any]], dict[str, Any]]
@@ -278,10 +279,11 @@ def _set_pragmas(connection: Any, _: Any) -> None:
 def _told(error: Exception, storage: str) -> str:
     """An error's first line; a driver may have taken a password with an @ in it apart and name the pieces."""
     login = storage.partition("://")[2].rpartition("@")[0]
-    pieces = sorted({piece for piece in re.split("[@:/]", login) if len(piece) > 3}, key=len, reverse=True)
+    words = re.split(r"[@:/?#\s'\"\\]", f"{login} {unquote(login)}")
+    pieces = sorted({word for word in words if len(word) > 3}, key=len, reverse=True)
     return redact(str(error).splitlines()[0], [login, *pieces] if login else [])
 
 
 def _shown(storage: str) -> str:
     """An address fit for a message; what is no URL at all may still hold a password."""
-    return redact(storage) if "://" in storage else "***"
+    return redact_address(storage) if "://" in storage else "***"
