@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -60,7 +61,7 @@ def command(
     except RltuneError as error:
         leave(error)
     except (HydraException, OmegaConfBaseException) as error:
-        leave(explain(error, root))
+        leave(explain(error, root, schema))
     except ValueError as error:
         if composed:
             raise
@@ -107,37 +108,20 @@ def need_policy(settings: DictConfig, root: str) -> None:
         )
 
 
-def first_key(root: str) -> str:
-    """The first setting of a command's own file: what it is about."""
-    lines = (conf_dir() / f"{root}.yaml").read_text().splitlines()
-    begin = lines.index("", lines.index("defaults:"))
-    return next(line.partition(":")[0] for line in lines[begin:] if line and line[0].isalpha())
-
-
 def help_text(root: str) -> str:
-    """The groups with their options, and the command's settings with the comments of its file.
+    """The command's own file, whose comments say what each key is, and the options of the groups in it.
 
-    Read from the files: Hydra's own help composes everything first and takes seconds for it.
+    Hydra's own help has no comments; it takes a second, and remains the answer where overrides are typed too.
     """
-    lines = (conf_dir() / f"{root}.yaml").read_text().splitlines()
-    above = [line.lstrip("# ") for line in lines if line.startswith("#")]
-    begin = next(number for number, line in enumerate(lines) if number and not lines[number - 1].strip())
-    parts = [f"Usage: {above[0] if above else f'python -m sweeps.{root}'}", "", *lines[begin:]]
-    groups = [line.split("- ")[1] for line in lines if line.startswith("  - ") and ":" in line.split("#")[0]]
-    names = [group.removeprefix("optional ").split(":")[0] for group in groups if not group.startswith("override")]
-    if names:
-        parts += [
-            "",
-            "Groups, one file a choice in conf/ (group=option; group.key=value changes a value inside):",
-        ]
-    for name in names:
-        options = sorted(path.stem for path in (conf_dir() / name).glob("*.yaml"))
-        parts.append(f"  {name:<11}{', '.join(options)}")
-    parts += [
-        "",
-        "Flags: --cfg job shows the composed settings · --config-dir DIR adds your own groups · --hydra-help",
+    page = (conf_dir() / f"{root}.yaml").read_text().removeprefix("# ")
+    groups = [
+        f"  {folder.name:<11}{', '.join(sorted(path.stem for path in folder.glob('*.yaml')))}"
+        for folder in sorted(conf_dir().iterdir())
+        if f" {folder.name}: " in page
     ]
-    return "\n".join(parts)
+    chosen = ["\nGroups (group=option; group.key=value changes a value inside):", *groups] if groups else []
+    flags = "\nFlags: --cfg job shows the composed settings · --config-dir DIR adds your own groups · --hydra-help"
+    return "\n".join([f"Usage: {page}", *chosen, flags])
 
 
 def leave(error: RltuneError) -> NoReturn:
@@ -146,7 +130,7 @@ def leave(error: RltuneError) -> NoReturn:
     sys.exit(EXIT_REQUEST)
 
 
-def explain(error: Exception, root: str) -> RltuneError:
+def explain(error: Exception, root: str, schema: type) -> RltuneError:
     """Hydra's error in three parts: which key, what is allowed, what to type."""
     from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 
@@ -161,7 +145,7 @@ def explain(error: Exception, root: str) -> RltuneError:
             help_line,
         )
     if isinstance(error, OverrideParseException):
-        about = first_key(root)
+        about = fields(schema)[0].name  # what the command is about
         meant = "=" not in error.override and about in ("sweep", "sweeps", "policy")
         fix = f"python -m sweeps.{root} {about}={error.override}" if meant else help_line
         if error.override != (shown := redact_address(error.override)):  # Hydra's words would quote what is hidden

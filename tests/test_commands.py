@@ -61,7 +61,7 @@ REFUSED = {
     "evaluate": ("policy has no value", "models:/<name>@champion", "policy=sweep:latest"),
     "evaluate policy=sweep:nope": ("policy=sweep:nope", "", "sweeps.list"),
 }
-ANSWERED = ("run --help", "run --cfg job")
+ANSWERED = ("run --help", "run --cfg job", "probe --help", "run env=pendulum --help")
 SLOW = ("evaluate policy=sweep:nope",)  # what loads a policy needs torch
 
 
@@ -122,6 +122,21 @@ def test_help_names_the_groups_with_their_choices_and_every_setting_with_its_com
     assert re.search(r"^  experiment +.*smoke", done.out, re.MULTILINE)
     assert re.search(r"^  trials: 24 # .+", done.out, re.MULTILINE)
     assert not typed["run --help"].loaded & {*LATE, "hydra"}
+
+
+def test_help_has_all_that_a_commands_file_says_and_its_groups_alone(typed):
+    done = typed["probe --help"]
+    assert done.code == 0
+    assert "  - base_probe # typed schema: an unknown key fails and names its file\n" in done.out
+    assert re.search(r"^  env +acrobot, .*pendulum", done.out, re.MULTILINE)
+    assert not re.search(r"^  searcher ", done.out, re.MULTILINE)
+
+
+def test_help_after_overrides_names_the_command_and_shows_what_they_compose(typed):
+    done = typed["run env=pendulum --help"]
+    assert done.code == 0
+    assert done.out.startswith("python -m sweeps.run group=option key=value ...")
+    assert "Pendulum-v1" in done.out
 
 
 def test_cfg_job_prints_the_composed_settings_and_runs_nothing(typed):
