@@ -35,6 +35,8 @@ TUNE_SETTINGS = {
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_DEDUP_LOGS": "0",
 }
+STRANGER = "ab" * 28  # no cluster's number: its GCS refuses whoever asks by it, after a look at the token
+TOKEN_S = 3.0  # for that answer
 NODE_S = 30.0  # as long as Ray waits itself for its raylet
 OBJECT_STORE_BYTES = 256 * 2**20  # reports and placement messages only: samples never leave a trial
 
@@ -54,11 +56,16 @@ def can_fork(cluster: ClusterConfig) -> bool:
     return machine is not None and not machine.gpus and not (ray and ray.is_initialized())
 
 
-def prepare() -> None:
-    """Set what Ray and Tune read from the environment when they are imported; to be called before they are."""
+def prepare(cluster: ClusterConfig | None = None) -> None:
+    """Set what Ray and Tune read from the environment when they are imported; to be called before they are.
+
+    Args:
+        cluster: Which Ray will run; None is one of our own.
+    """
     for key, value in TUNE_SETTINGS.items():
         os.environ.setdefault(key, value)
-    if "ray" not in sys.modules:
+    if "ray" not in sys.modules and (cluster is None or cluster.address is None):
+        # A Ray that is joined has its own mode and token, which ours would hide, or demand of it.
         # Ray would write a token into the user's home, readable by all; in the environment it ends with this process.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
@@ -127,10 +134,19 @@ def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), nursery: N
 
 def _start(cluster: ClusterConfig, modules: Sequence[str]) -> None:
     import ray
+    from ray.exceptions import AuthenticationError
 
     if cluster.address is not None:
         try:
+            _check_token(cluster.address)
             ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        except AuthenticationError:
+            raise ResourceError(
+                f"cluster.address={cluster.address}: wrong or missing token",
+                "the cluster's own token, in RAY_AUTH_TOKEN, in the file that RAY_AUTH_TOKEN_PATH names, "
+                "or in ~/.ray/auth_token",
+                "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=..., then the same command",
+            ) from None
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise ResourceError(
                 f"cluster.address={cluster.address}: no Ray answers ({str(error).splitlines()[0]})",
@@ -142,6 +158,31 @@ def _start(cluster: ClusterConfig, modules: Sequence[str]) -> None:
     assert machine is not None
     with _own_session(), _lean(cluster.dashboard):
         _init_local(cluster, machine, modules)
+
+
+def _check_token(address: str) -> None:
+    """Ask a Ray whether it takes our token: `ray.init` asks for 20 s, and then says only that it failed (2.60).
+
+    Raises:
+        AuthenticationError: It does not.
+    """
+    from ray._private.authentication import authentication_token_setup as tokens
+    from ray._private.services import canonicalize_bootstrap_address
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+    from ray.exceptions import AuthenticationError, RayError
+
+    if "://" in address or (found := canonicalize_bootstrap_address(address)) is None:
+        return  # a Ray Client's, or none: for `ray.init` to say
+    if address == "auto":
+        tokens.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)  # as `ray.init` does
+    tokens.ensure_token_if_auth_enabled(create_token_if_missing=False)  # a client without one ends this process
+    try:
+        GcsClient(address=found, cluster_id=STRANGER).check_alive([], timeout=TOKEN_S)
+    except AuthenticationError as error:
+        if "InvalidAuthToken" in str(error):
+            raise
+    except (RayError, OSError):
+        pass  # nobody there, or not yet
 
 
 @contextmanager

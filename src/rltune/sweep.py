@@ -118,8 +118,8 @@ def _interruptible(session: Session) -> Outcome:
 
 def _conduct(session: Session) -> Outcome:
     """Check what is expensive to check while Ray starts, and only then write anything."""
-    prepare()
     cluster, modules = session.plan.config.cluster, _modules(session)
+    prepare(cluster)
     # A Ray that does not start ends the nursery first, for whose answer the thread beside would wait for ever.
     with ThreadPoolExecutor(1) as beside, contextlib.ExitStack() as stack:
         stack.enter_context(_prompt())
