@@ -6,11 +6,9 @@ import io
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from rich.console import Console
 
-from rltune import bootstrap
 from rltune.certification import CONTROL, Certification, CertifiedPolicy, Configuration, SeedResult, certify, distinct
 from rltune.summary import certified
 
@@ -21,53 +19,6 @@ def configuration(name, scores, search_score=None, failed=()):
     runs = tuple(SeedResult(seed, score, (score - 1, score + 1)) for seed, score in zip(SEEDS, scores, strict=False))
     trial = None if name == CONTROL else int(name.split()[1])
     return Configuration(name, trial, {"lr": 1e-3}, search_score, runs, failed)
-
-
-def test_the_interquartile_mean_drops_the_lowest_and_the_highest_quarter():
-    assert bootstrap.iqm([-1000.0, 1, 2, 3, 4, 5, 6, 1000]) == 3.5
-    assert bootstrap.iqm([0.0, 10, 20, 30, 1000]) == 20, "of five the middle three"
-    assert bootstrap.iqm([5.0]) == 5
-
-
-def test_the_probability_of_improvement_counts_pairs_and_ties_half():
-    assert bootstrap.probability_of_improvement([3, 4], [1, 2]) == 1
-    assert bootstrap.probability_of_improvement([1, 2], [3, 4]) == 0
-    assert bootstrap.probability_of_improvement([1, 3], [2, 3]) == pytest.approx((0 + 0 + 1 + 0.5) / 4)
-    assert bootstrap.probability_of_improvement([5, 5, 5], [5, 5]) == 0.5
-
-
-def test_the_interval_over_seeds_holds_the_iqm_and_narrows_with_their_spread():
-    wide, narrow = bootstrap.interval([100, 200, 300, 400, 500]), bootstrap.interval([290, 295, 300, 305, 310])
-    assert 100 <= wide[0] < 300 < wide[1] <= 500
-    assert narrow[1] - narrow[0] == pytest.approx((wide[1] - wide[0]) / 20)
-    assert bootstrap.interval([7.0, 7.0, 7.0]) == (7.0, 7.0)
-    # Two runs: the resample is (a, a), (a, b) or (b, b), so the percentiles are the runs themselves.
-    assert bootstrap.interval([1.0, 3.0]) == (1.0, 3.0)
-
-
-def test_the_interval_over_seeds_covers_the_true_mean_about_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(200):
-        low, high = bootstrap.interval(rng.normal(size=20).tolist())
-        hits += low <= 0 <= high
-    assert 0.85 <= hits / 200 <= 1, "a percentile bootstrap of twenty runs covers a little less than 95%"
-
-
-def test_fresh_episodes_fall_where_they_are_foreseen():
-    rng = np.random.default_rng(1)
-    inside = 0
-    for _ in range(100):
-        low, high = bootstrap.foreseen(rng.normal(100, 20, size=50).tolist(), 50, worst=40)
-        inside += low <= rng.normal(100, 20, size=50).mean() <= high
-    assert inside >= 90
-
-
-def test_a_policy_that_has_not_failed_yet_may_fail_once():
-    low, high = bootstrap.foreseen([500.0] * 100, 100, worst=9)
-    assert high == 500
-    assert 450 < low < 495.1, "one episode of 9 among a hundred is foreseen"
-    assert bootstrap.foreseen([500.0] * 100, 100, worst=500) == (500, 500)
 
 
 def test_the_winner_has_the_highest_iqm_and_ties_are_named():

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # everything that it imports.
 ORDER = (
     ("errors", "rows"),
-    ("address", "bundle_reader", "bootstrap", "sweep_folder", "conditions", "recurrence"),
+    ("address", "bundle_reader", "statistics", "sweep_folder", "conditions", "recurrence"),
     ("config", "wrappers", "disk"),
     ("agents", "hatch", "ahead"),
     (

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rltune import bootstrap
+from rltune import statistics
 
 CONTROL = "control"
 MIN_RUNS = 3  # that an interval is shown of
@@ -121,7 +121,7 @@ class CertifiedPolicy:
         episodes: How many it was measured on; the same environment seeds in every sweep.
         mean: Of their returns: the score by which champions are compared.
         iqm: Interquartile mean of their returns.
-        low: Where the mean of so many fresh episodes lies, 95 times in a hundred (`bootstrap.foreseen`): lower end.
+        low: Lower end of the mean's 95% interval over so many fresh episodes (`statistics.predictive_interval`).
         high: Upper end.
     """
 
@@ -273,8 +273,8 @@ def certify(configurations: Sequence[Configuration], seeds: Sequence[int], episo
 
 
 def _judged(one: Configuration, control: Configuration | None) -> Configuration:
-    score = bootstrap.iqm(one.scores)
-    low, high = bootstrap.interval(one.scores)
+    score = float(statistics.interquartile_mean(one.scores))
+    low, high = statistics.bootstrap_interval(one.scores)
     return replace(
         one,
         mean=sum(one.scores) / len(one.scores),
@@ -282,7 +282,7 @@ def _judged(one: Configuration, control: Configuration | None) -> Configuration:
         low=low,
         high=high,
         improvement=(
-            bootstrap.probability_of_improvement(one.scores, control.scores)
+            statistics.probability_of_improvement(one.scores, control.scores)
             if control and one.name != CONTROL
             else None
         ),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rltune import bootstrap, checkpoint, restored
+from rltune import checkpoint, restored, statistics
 from rltune.certification import CONTROL, Certification, CertifiedPolicy, Configuration
 from rltune.study import Entry
 
@@ -150,7 +150,7 @@ def measure(found: Certification, sweep: Path, episodes: int) -> tuple[Certifica
     if not plays(folder):
         return found, winner
     evaluation = _played(folder, episodes)
-    low, high = bootstrap.foreseen(evaluation.returns, episodes, best.worst)
+    low, high = statistics.predictive_interval(evaluation.returns, episodes, best.worst)
     policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, evaluation.mean, evaluation.iqm, low, high)
     return replace(found, policy=policy), replace(winner, evaluation=evaluation)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rltune import bootstrap, findings, pictures
+from rltune import findings, pictures, statistics
 from rltune.certification import MIN_RUNS
 from rltune.errors import StudyError
 from rltune.findings import Findings
@@ -134,7 +134,7 @@ def _row(found: Findings, first: Sequence[float]) -> Row:
     if best:
         failed = [best["failed_score"]] * len(best["failed_seeds"]) if best.get("failed_score") is not None else []
         scores = (*(float(one["mean"]) for one in best["per_seed"]), *failed)
-        better = bootstrap.probability_of_improvement(scores, list(first)) if first else None
+        better = statistics.probability_of_improvement(scores, list(first)) if first else None
         measured = f"{len(scores)} fresh seeds x {record['episodes']} episodes"
         ends = float(best["iqm"]), float(best["low"]), float(best["high"])
         too_few = len(best["per_seed"]) < MIN_RUNS

@@ -20,13 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from rltune import bundle_reader, cluster, policy_uri, restored, team
-from rltune.bootstrap import iqm
+from rltune import bundle_reader, cluster, policy_uri, restored, statistics, team
 from rltune.bundle import describe_space
 from rltune.errors import PolicyError
 
 NUM_ENVS = 32  # at once in an evaluation: enough to share one forward pass, few enough to start quickly
-RESAMPLES = 2000
 SMALL_NETWORK = 300_000  # weights; below it several torch threads cost more than they bring
 
 
@@ -333,23 +331,15 @@ class _Episodes:
 
 
 def _summarise(returns: np.ndarray, lengths: np.ndarray, seed: int) -> Evaluation:
-    rng = np.random.default_rng(seed)
-    block = max(1, 1_000_000 // len(returns))  # resamples at once: few enough for memory
-    means = np.concatenate(
-        [
-            returns[rng.integers(len(returns), size=(min(block, RESAMPLES - done), len(returns)))].mean(axis=1)
-            for done in range(0, RESAMPLES, block)
-        ]
-    )
-    low, high = np.percentile(means, (2.5, 97.5))
+    low, high = statistics.bootstrap_interval(returns, np.mean, seed)
     return Evaluation(
         returns=tuple(returns.tolist()),
         lengths=tuple(lengths.tolist()),
         mean=float(returns.mean()),
         std=float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
-        iqm=iqm(returns),
-        low=float(low),
-        high=float(high),
+        iqm=float(statistics.interquartile_mean(returns)),
+        low=low,
+        high=high,
         min=float(returns.min()),
         max=float(returns.max()),
     )
