@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Lowest first: a module imports only from the rows above its own. A new module goes into the first row after
 # everything that it imports.
 ORDER = (
-    ("errors", "rows"),
+    ("errors", "rows", "memory"),
     ("address", "bundle_reader", "statistics", "sweep_folder", "conditions", "recurrence"),
     ("config", "wrappers", "disk"),
     ("agents", "hatch", "ahead"),

@@ -256,7 +256,7 @@ def made_up(orders):
 @pytest.fixture
 def machine(monkeypatch):
     monkeypatch.setattr("rltune.probe.available_cpus", lambda: 2)
-    monkeypatch.setattr("rltune.probe.memory_gb", lambda: 16.0)
+    monkeypatch.setattr("rltune.probe.total_gb", lambda: 16.0)
     monkeypatch.setattr("rltune.probe.measure", made_up)
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
 

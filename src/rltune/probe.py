@@ -25,7 +25,8 @@ from rltune.config import EnvConfig, check_pair, typed
 from rltune.errors import ConfigError, ResourceError, RltuneError
 from rltune.measurement import Cell, Order
 from rltune.measuring import CellFailedError, measure
-from rltune.resources import available_cpus, memory_gb
+from rltune.memory import total_gb
+from rltune.resources import available_cpus
 from rltune.summary import format_count, format_duration
 
 BUSY = 0.5  # load for each CPU from which others are likely to have slowed the figures
@@ -137,7 +138,7 @@ def run_probe(config: ProbeConfig, say: Callable[[str], None] = lambda _: None) 
         RltuneError: The algorithm and the environment do not go together, or nothing could be measured.
     """
     environment.check(environment.spec_of(config.env))
-    cpus, memory = int(available_cpus()), memory_gb()
+    cpus, memory = int(available_cpus()), total_gb()
     grid, notes = cells(config, cpus)
     if (load := os.getloadavg()[0]) > BUSY * cpus:
         notes.append(

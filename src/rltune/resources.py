@@ -70,15 +70,6 @@ def available_cpus() -> int:
     return cpus
 
 
-def memory_gb() -> float:
-    """This machine's memory, or its container's limit where that is less, in 10^9 bytes."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    if limit.is_file() and (text := limit.read_text().strip()) != "max":
-        total = min(total, int(text))
-    return total / 1e9
-
-
 def _count_gpus() -> int:
     """NVIDIA GPUs that this process may use, asked of the driver's own tool, so that torch need not be imported."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

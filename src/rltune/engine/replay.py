@@ -7,13 +7,13 @@ blocks of priorities; all draws of a batch descend it together, O(log n) each.
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rltune.errors import ResourceError
+from rltune.memory import available_gb
 
 Array = NDArray[Any]
 logger = logging.getLogger(__name__)
@@ -23,17 +23,6 @@ FAN_OUT = 64
 
 HEADROOM = 0.9
 """Share of the free memory that a replay memory may claim."""
-
-
-def available_bytes() -> int:
-    """Memory that can still be had: the machine's, or the container's when that is less."""
-    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(fields["MemAvailable"].split()[0]) * 1024
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    try:
-        return min(free, int(limit.read_text()) - int(used.read_text()))
-    except (OSError, ValueError):  # no such control group, or its limit is "max"
-        return free
 
 
 def state_memory(capacity: int, bytes_each: int) -> None:
@@ -46,7 +35,7 @@ def state_memory(capacity: int, bytes_each: int) -> None:
     Raises:
         ResourceError: With the largest capacity that would fit.
     """
-    wanted, free = capacity * bytes_each, int(available_bytes() * HEADROOM)
+    wanted, free = capacity * bytes_each, int(available_gb() * 1e9 * HEADROOM)
     logger.info("replay memory: %s transitions x %d B = %.3f GB", f"{capacity:,}", bytes_each, wanted / 1e9)
     if wanted > free:
         key = "training.replay_buffer_config.capacity"
