@@ -39,21 +39,20 @@ def work(settings: DictConfig) -> int:
     from rltune.overview import show_evaluation
     from rltune.policy import evaluate, playable
 
-    if settings.video:
-        video.check()
     env = _other(settings)
     policy = playable(settings.policy, output_dir=settings.output_dir)
     if settings.video:
-        video.check_policy(policy)
+        video.check(policy, env)
     result = evaluate(policy, settings.episodes, settings.seed, env=env, deterministic=settings.deterministic)
     show_evaluation(settings.policy, policy.info, result, settings.env.get("id"))
     if settings.video:
-        folder = Path(settings.out).expanduser().absolute()
-        for film in video.film(policy, result, folder, settings.seed, env):
+        films = video.film(policy, result, Path(settings.out).expanduser().absolute(), settings.seed, env)
+        for film in films:
             print(f"{film.which:<8}return {film.episode_return:.2f}, environment seed {film.seed}: {film.path}")
         source = policy_uri.Source(settings.policy, Path(settings.output_dir))
-        run = policy_uri.keep_with_run(source, folder, "videos")
-        print(f"kept under videos/ of MLflow run {run}" if run else "not kept in MLflow: this policy has no run there")
+        kept = f"videos/{films[0].path.parent.name}"  # the policy is the run's
+        run = policy_uri.keep_with_run(source, films[0].path.parent, kept)
+        print(f"kept under {kept}/ of MLflow run {run}" if run else "not kept in MLflow: this policy has no run there")
     return 0
 
 

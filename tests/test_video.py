@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import gymnasium
+import imageio.v2
 import imageio_ffmpeg
 import numpy as np
 import pytest
@@ -40,7 +42,37 @@ def test_an_environment_that_cannot_draw_is_named(cartpole, tmp_path: Path) -> N
         video.film(cartpole, result, tmp_path, env="NoSuch-v0")
 
 
-def test_a_missing_encoder_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_filmed_is_refused_before_playing(cartpole, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PolicyError, match="env=NoSuch-v0 cannot be filmed"):
+        video.check(cartpole, "NoSuch-v0")
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PolicyError, match=r"pip install 'rltune\[video\]'"):
-        video.check()
+        video.check(cartpole)
+
+
+def test_films_of_another_policy_or_evaluation_lie_apart(cartpole, tmp_path: Path) -> None:
+    def folder_of(first: int, env: str | None = None) -> str:
+        result = evaluate(cartpole, episodes=2, seed=first, env=env)
+        films = video.film(cartpole, result, tmp_path, seed=first, env=env)
+        assert {path.name for path in films[0].path.parent.iterdir()} == {film.path.name for film in films}
+        return str(films[0].path.parent.relative_to(tmp_path))
+
+    cartpole.info |= {"sweep": "cartpole-ppo-ab12", "trial": 7, "seed": 3}
+    assert folder_of(0) == "cartpole-ppo-ab12-trial-7-seed-3/CartPole-v1-seeds-0-1"
+    assert folder_of(5, "CartPole-v0") == "cartpole-ppo-ab12-trial-7-seed-3/CartPole-v0-seeds-5-6"
+    cartpole.info["trial"] = 8
+    assert folder_of(0) == "cartpole-ppo-ab12-trial-8-seed-3/CartPole-v1-seeds-0-1"
+
+
+class OddlySized(gymnasium.Wrapper):
+    """Draws pictures of 399 x 599 pixels."""
+
+    def render(self):
+        return self.env.render()[:-1, :-1]
+
+
+def test_an_odd_size_is_padded_so_that_players_take_it(cartpole, tmp_path: Path) -> None:
+    env = {"id": "CartPole-v1", "kwargs": {}, "wrappers": [{"entry_point": f"{__name__}:OddlySized"}]}
+    films = video.film(cartpole, evaluate(cartpole, episodes=1, env=env), tmp_path, env=env)
+    with imageio.v2.get_reader(films[0].path) as reader:
+        assert reader.get_meta_data()["size"] == (600, 400)

@@ -1,13 +1,16 @@
-"""Episodes of a policy as MP4 files: the best, the median and the worst of an evaluation, played again and filmed.
+"""Film a policy: the best, the median and the worst episode of an evaluation, played again, as MP4 files.
 
-Needs no display. Runs anywhere; the encoder is the extra ``video``.
+Gymnasium's RecordVideo is not used: it holds an episode's frames in memory (an Atari game's 27,000 are 2.7 GB), leaves
+odd sizes that browsers do not play, and needs moviepy, which does not take this Pillow. Needs no display. Runs
+anywhere; the encoder is the extra ``video``.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+import re
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from rltune.policy import Evaluation, environment_of
 from rltune.restored import Restored
 
 FPS = 30  # where the environment does not say
+PAD = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]  # players want even sizes
 
 
 @dataclass(frozen=True)
@@ -39,26 +43,23 @@ class Film:
     episode_return: float
 
 
-def check() -> None:
-    """Whether films can be made here.
+def check(policy: Any, env: Any = None) -> None:
+    """Refuse what cannot be filmed here, before anything is played.
+
+    Args:
+        policy: The policy.
+        env: As for `rltune.policy.evaluate`.
 
     Raises:
-        PolicyError: The encoder is not installed.
+        PolicyError: The encoder is missing, the policy does not play an episode a second time alike, or the
+            environment cannot draw itself.
     """
-    if importlib.util.find_spec("imageio_ffmpeg") is None:
+    if not all(importlib.util.find_spec(package) for package in ("imageio", "imageio_ffmpeg")):
         raise PolicyError(
-            "video=true needs imageio-ffmpeg, which is not installed",
+            "video=true needs imageio[ffmpeg], which is not installed",
             "the extra 'video', or video=false",
             "pip install 'rltune[video]'",
         )
-
-
-def check_policy(policy: Any) -> None:
-    """Whether its episodes can be played a second time, which is when they are filmed.
-
-    Raises:
-        PolicyError: They cannot.
-    """
     team.one_agent(policy, "video=true")
     if isinstance(policy, Restored):
         raise PolicyError(
@@ -66,6 +67,17 @@ def check_policy(policy: Any) -> None:
             "policies that act without RLlib: those of PPO, DQN, SAC, TQC and BC",
             "video=false",
         )
+    spec = environment_of(policy, env)
+    try:
+        with closing(_make(spec)) as stage:
+            stage.reset(seed=0)
+            _draw(stage)
+    except Exception as error:  # an environment raises whatever it likes
+        raise PolicyError(
+            f"env={spec['id']} cannot be filmed: {type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
+            "an environment that renders with render_mode='rgb_array', and the packages that it draws with",
+            "pip install 'rltune[video]', or video=false",
+        ) from error
 
 
 def film(policy: bundle_reader.Policy, result: Evaluation, folder: Path, seed: int = 0, env: Any = None) -> list[Film]:
@@ -74,87 +86,55 @@ def film(policy: bundle_reader.Policy, result: Evaluation, folder: Path, seed: i
     Args:
         policy: As it was evaluated: deterministic.
         result: The evaluation.
-        folder: Where to; made if missing.
+        folder: Where to. Each policy, and each evaluation of it, gets a folder of its own in it.
         seed: The evaluation's.
         env: The evaluation's.
 
     Raises:
-        PolicyError: The encoder is missing, or the environment cannot draw itself.
+        PolicyError: As for `check`.
     """
-    check()
-    check_policy(policy)
-    for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # pygame would look for a sound card and a screen
-        os.environ.setdefault(name, "dummy")
+    check(policy, env)
+    spec, info, last = environment_of(policy, env), policy.info, seed + len(result.returns) - 1
+    who = [info.get("sweep") or "policy", *(f"{key}-{info[key]}" for key in ("trial", "seed") if key in info)]
+    folder = folder / "-".join(who) / f"{re.sub(r'[^A-Za-z0-9_.]+', '-', spec['id'])}-seeds-{seed}-{last}"
     folder.mkdir(parents=True, exist_ok=True)
-    order = np.argsort(result.returns, kind="stable")
-    chosen = {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}
+    order = np.argsort(result.returns, kind="stable").tolist()
     films = []
-    for which, episode in chosen.items():
+    for which, episode in {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}.items():
         path = folder / f"{which}-seed-{seed + episode}.mp4"
-        films.append(Film(path, which, int(seed + episode), _shoot(policy, env, int(seed + episode), path)))
+        films.append(Film(path, which, seed + episode, _film_episode(policy, spec, seed + episode, path)))
     return films
 
 
-def _shoot(policy: bundle_reader.Policy, env: Any, seed: int, path: Path) -> float:
-    """Play and encode one episode; frame by frame, so that a long one needs no memory."""
-    import imageio_ffmpeg
+def _film_episode(policy: bundle_reader.Policy, spec: Any, seed: int, path: Path) -> float:
+    """Play and encode one episode, frame by frame, so that a long one needs no memory; gives its return."""
+    from imageio.v2 import get_writer
 
-    spec = environment_of(policy, env)
-    try:
-        stage = environment.make(spec, render_mode="rgb_array")
-    except Exception as error:  # an environment raises whatever it likes
-        raise _cannot_draw(spec["id"], error) from error
-    total = [0.0]
-    try:
-        frames = _frames(policy, stage, seed, total)
-        try:
-            first = next(frames)
-        except Exception as error:
-            raise _cannot_draw(spec["id"], error) from error
-        height, width = first.shape[:2]
+    draft, total, state, over = path.with_name(f".{path.name}"), 0.0, None, False
+    with closing(_make(spec)) as stage:
         fps = stage.metadata.get("render_fps") or FPS
-        draft = path.with_name(f".{path.name}")
-        # Players want even sizes; one that is not is padded by ffmpeg, not scaled.
-        pad = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]
-        writer = imageio_ffmpeg.write_frames(
-            str(draft), (width, height), fps=fps, macro_block_size=1, output_params=[*pad, "-f", "mp4"]
-        )
-        writer.send(None)
-        writer.send(first)
-        for frame in frames:
-            writer.send(frame)
-        writer.close()
-        draft.replace(path)
-    finally:
-        stage.close()
-    return total[0]
+        writer: Any = get_writer(draft, "FFMPEG", fps=fps, pixelformat="yuv420p", macro_block_size=1, output_params=PAD)
+        with writer as mp4:
+            obs, _ = stage.reset(seed=seed)
+            begins = np.array([True])
+            mp4.append_data(_draw(stage))
+            while not over:
+                action, state = policy.predict(obs, state, begins, deterministic=True)
+                obs, reward, terminated, truncated, _ = stage.step(action[()] if np.ndim(action) == 0 else action)
+                mp4.append_data(_draw(stage))
+                total, over, begins = total + float(reward), terminated or truncated, np.array([False])
+    draft.replace(path)
+    return total
 
 
-def _frames(policy: bundle_reader.Policy, stage: Any, seed: int, total: list[float]) -> Iterator[np.ndarray]:
-    """What is seen of one episode; its return is added up in ``total``."""
-    obs, _ = stage.reset(seed=seed)
-    state: Any = None
-    started, ended = True, False
-    yield _image(stage)
-    while not ended:
-        action, state = policy.predict(obs, state, np.array([started]), deterministic=True)
-        started = False
-        obs, reward, terminated, truncated, _ = stage.step(action[()] if np.ndim(action) == 0 else action)
-        total[0] += float(reward)
-        ended = bool(terminated or truncated)
-        yield _image(stage)
+def _make(spec: Any) -> Any:
+    for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # pygame would look for a sound card and a screen
+        os.environ.setdefault(name, "dummy")
+    return environment.make(spec, render_mode="rgb_array")
 
 
-def _image(stage: Any) -> np.ndarray:
+def _draw(stage: Any) -> np.ndarray:
     image = stage.render()
     if not isinstance(image, np.ndarray) or image.ndim != 3:
         raise TypeError(f"render() gives {type(image).__name__}, no picture")
-    return np.ascontiguousarray(image, dtype=np.uint8)
-
-
-def _cannot_draw(name: str, error: Exception) -> PolicyError:
-    return PolicyError(
-        f"env={name} cannot be filmed: {type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
-        "an environment that renders with render_mode='rgb_array', and the packages that it draws with",
-        "pip install 'rltune[video]', or video=false",
-    )
+    return image
