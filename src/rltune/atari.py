@@ -1,17 +1,22 @@
-"""Atari with the standard preprocessing, stepped by ale-py's own vector environment instead of a stack of wrappers.
+"""Step Atari with the standard preprocessing by ale-py's own vector environment instead of a stack of wrappers.
 
 It gives the wrappers' images, rewards and ends of episodes bit by bit (ale-py 0.12), with two differences: FIRE after a
 reset is pressed for one frame and not for a whole step of four, and the number of no-ops at a start comes from another
-generator. Runs in workers; evaluations and policies use the wrappers.
+generator. Three things are left to do here. ale-py stacks on zeros after a reset where the wrappers repeat the first
+frame, it has no frames last and no floats, and the true returns are needed beside the clipped rewards. Runs in
+workers; evaluations and policies use the wrappers.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rltune.wrappers import current_sink
 
@@ -19,31 +24,19 @@ PREPROCESSING = "gymnasium.wrappers:AtariPreprocessing"
 FIRE = "rltune.wrappers:FireOnReset"
 STACK = "gymnasium.wrappers:FrameStackObservation"
 LAST = "rltune.wrappers:ChannelsLast"
-DEFAULTS = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "scale_obs": False}
+DEFAULTS: dict[str, Any] = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "scale_obs": False}
 SAME = {"terminal_on_life_loss": False, "grayscale_obs": True, "grayscale_newaxis": False}
 GAME = {"frameskip": 1, "repeat_action_probability": 0.25, "full_action_space": False}
 Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
 def native(spec: Any, num_envs: int) -> StandardAtari | None:
-    """The vector environment that does what a specification's wrappers do; None where it cannot.
+    """Build the vector environment that does what a specification's wrappers do; None where it cannot.
 
     Args:
         spec: An `rltune.environment.EnvSpec`.
         num_envs: How many step together.
     """
-    arguments = _arguments(spec)
-    if arguments is None:
-        return None
-    from ale_py.vector_env import AtariVectorEnv
-
-    if not set(arguments) <= set(inspect.signature(AtariVectorEnv).parameters) | {"stack", "scaled"}:
-        return None  # an ale-py of other arguments
-    return StandardAtari(arguments, num_envs, spec.rewards)
-
-
-def _arguments(spec: Any) -> dict[str, Any] | None:
-    """What ale-py's vector environment takes for this specification, and ``stack`` and ``scaled``."""
     module, _, name = spec.id.rpartition(":")
     wraps = [(str(entry.get("entry_point")), dict(entry.get("kwargs") or {})) for entry in spec.wrappers]
     points, kwargs = [point for point, _ in wraps], dict(wraps)
@@ -58,82 +51,66 @@ def _arguments(spec: Any) -> dict[str, Any] | None:
     frames = DEFAULTS | frames
     size = frames["screen_size"]
     width, height = size if isinstance(size, tuple | list) else (size, size)
-    return {
-        "game": _snake(name.removeprefix("ALE/").removesuffix("-v5")),
-        "img_height": height,
-        "img_width": width,
-        "frameskip": frames["frame_skip"],
-        "noop_max": frames["noop_max"],
-        "use_fire_reset": FIRE in points,
-        "repeat_action_probability": game["repeat_action_probability"],
-        "full_action_space": game["full_action_space"],
-        "reward_clipping": False,
-        "stack": stack["stack_size"],
-        "scaled": frames["scale_obs"],
-    }
+    games = gymnasium.make_vec(
+        spec.id,
+        num_envs,
+        "vector_entry_point",
+        **game | {"frameskip": frames["frame_skip"]},
+        img_height=height,
+        img_width=width,
+        noop_max=frames["noop_max"],
+        use_fire_reset=FIRE in points,
+        reward_clipping=False,
+        stack_num=1,
+        num_threads=1,  # a trial has its share of the cores, and others have theirs
+    )
+    return StandardAtari(games, stack["stack_size"], frames["scale_obs"], spec.rewards)
 
 
-def _snake(name: str) -> str:
-    """A game's name as its file has it: ``MsPacman`` is ``ms_pacman``."""
-    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
-
-
-class StandardAtari:
-    """A Gymnasium vector environment (autoreset mode NEXT_STEP) of stacked images, their frames last.
+class StandardAtari(gymnasium.vector.VectorWrapper):
+    """Stacked images, their frames last, in autoreset mode NEXT_STEP.
 
     Args:
-        arguments: By ale-py's names, with ``stack`` and ``scaled``.
-        num_envs: How many.
+        games: ale-py's vector environment of single grey frames.
+        stack: How many frames are seen at once.
+        scaled: Pixels from 0 to 1 instead of bytes.
         rewards: ``scale`` and ``clip`` of what is learned from; true returns go to `rltune.wrappers.returns_into`.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], num_envs: int, rewards: Mapping[str, Any]) -> None:
-        from ale_py.vector_env import AtariVectorEnv
-        from gymnasium.spaces import Box
-        from gymnasium.vector.utils import batch_space
-
-        own = {key: value for key, value in arguments.items() if key not in ("stack", "scaled")}
-        # One thread: a trial has its share of the cores, and others have theirs.
-        self._games = AtariVectorEnv(num_envs=num_envs, stack_num=1, num_threads=1, **own)
-        self._scaled, self._rewards, self._sink = arguments["scaled"], rewards, current_sink()
-        kind, high = (np.float32, 1.0) if self._scaled else (np.uint8, 255)
-        shape = (arguments["img_height"], arguments["img_width"], arguments["stack"])
-        self.num_envs, self.metadata = num_envs, dict(self._games.metadata)
-        self.single_observation_space: Any = Box(0, high, shape, kind)
-        self.single_action_space: Any = self._games.single_action_space
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = self._games.action_space
-        self._frames = np.zeros((num_envs, shape[2], *shape[:2]), kind)  # whole frames are moved, which is quicker
+    def __init__(self, games: Any, stack: int, scaled: bool, rewards: Mapping[str, Any]) -> None:
+        super().__init__(RecordEpisodeStatistics(games))
+        self._scaled, self._rewards, self._sink = scaled, rewards, current_sink()
+        kind, high = (np.float32, 1.0) if scaled else (np.uint8, 255)
+        size = games.single_observation_space.shape[1:]
+        self.single_observation_space = Box(0, high, (*size, stack), kind)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        # Whole frames are moved, which is quicker than one pixel of each; the view shows them last.
+        self._frames = np.zeros((self.num_envs, stack, *size), kind)
         self._obs = np.moveaxis(self._frames, 1, -1)
-        self._over = np.zeros(num_envs, np.bool_)
-        self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+        self._over = np.ones(self.num_envs, np.bool_)
 
-    def reset(self, *, seed: int | None = None) -> tuple[np.ndarray, dict[str, Any]]:
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         """Start an episode everywhere."""
-        frames, info = self._games.reset(seed=seed)
+        frames, info = self.env.reset(seed=seed, options=options)
+        self._over[:] = True
+        self._push(frames)
         self._over[:] = False
-        self._returns[:], self._lengths[:] = 0.0, 0
-        self._take(frames, np.ones(self.num_envs, np.bool_))
         return self._obs, info
 
     def step(self, actions: np.ndarray) -> Step:
         """Step each game, or reset it where the last step ended an episode."""
-        frames, rewards, terminated, truncated, info = self._games.step(np.asarray(actions, np.int64))
-        begun, rewards = self._over, rewards.astype(np.float64)
-        self._take(frames, begun)
-        self._returns += rewards
-        self._lengths += ~begun
+        frames, rewards, terminated, truncated, info = self.env.step(np.asarray(actions, np.int64))
+        self._push(frames)
         self._over = terminated | truncated
-        for place in np.flatnonzero(self._over):
-            if self._sink is not None:
-                self._sink.append((float(self._returns[place]), int(self._lengths[place])))
-            self._returns[place], self._lengths[place] = 0.0, 0
-        rewards *= self._rewards.get("scale", 1.0)
+        if self._sink is not None and self._over.any():
+            ended = info["episode"]
+            self._sink.extend(zip(ended["r"][self._over].tolist(), ended["l"][self._over].tolist(), strict=True))
+        rewards = rewards * float(self._rewards.get("scale", 1.0))
         clip = self._rewards.get("clip")
         return self._obs, rewards.clip(-clip, clip) if clip else rewards, terminated, truncated, info
 
-    def _take(self, frames: np.ndarray, begun: np.ndarray) -> None:
-        """Push the newest frame; an episode begins with its first frame all through."""
+    def _push(self, frames: np.ndarray) -> None:
+        """Add the newest frame; where the last episode is over, the next one has its first frame all through."""
         for place in range(self._frames.shape[1] - 1):
             self._frames[:, place] = self._frames[:, place + 1]
         newest = self._frames[:, -1]
@@ -141,9 +118,5 @@ class StandardAtari:
             np.divide(frames[:, 0], np.float32(255), out=newest)
         else:
             newest[:] = frames[:, 0]
-        if begun.any():
-            self._frames[begun] = newest[begun][:, None]
-
-    def close(self) -> None:
-        """Free the games."""
-        self._games.close()
+        if self._over.any():
+            self._frames[self._over] = newest[self._over][:, None]
