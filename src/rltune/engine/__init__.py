@@ -16,6 +16,7 @@ from typing import Any
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
+from rltune.capabilities import capabilities_of
 from rltune.engine.envs import make_envs
 from rltune.engine.errors import NonFiniteError, UnsupportedError
 from rltune.engine.lean import quicken
@@ -29,18 +30,9 @@ KINDS = ("fast", "rllib")
 logger = logging.getLogger(__name__)
 
 
-FAST_CLASSES = {
-    "PPO": "rltune.engine.ppo:FastPPO",
-    "A2C": "rltune.engine.a2c:FastA2C",
-    "DQN": "rltune.engine.dqn:FastDQN",
-    "SAC": "rltune.engine.sac:FastSAC",
-}
-"""Our classes by the name of the one they replace; imported when first asked for."""
-
-
 def _fast_class(config: AlgorithmConfig) -> Any:
     """Our subclass of the config's algorithm, or None for algorithms and subclasses that are not RLlib's."""
-    path = FAST_CLASSES.get(getattr(config.algo_class, "__name__", ""))
+    path = capabilities_of(type(config)).engine
     if path is None:
         return None
     module, name = path.split(":")
@@ -77,7 +69,8 @@ def build(config: AlgorithmConfig, kind: str = "fast") -> Algorithm:
     """Build the algorithm that ``config`` describes.
 
     Args:
-        config: Of PPO, A2C, DQN or SAC, built with RLlib's fluent methods; not changed.
+        config: Built with RLlib's fluent methods; not changed. Which algorithms have a class of ours, says
+            `rltune.capabilities`.
         kind: ``fast``, or ``rllib`` for stock RLlib whatever the config.
 
     Returns:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from rltune.engine.normalise import wants_normalisation
@@ -47,7 +46,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("policies_to_train", lambda c: c.policies_to_train is not None),
     (
         "training without a critic or GAE",
-        lambda c: isinstance(c, PPOConfig) and not (c.use_critic and c.use_gae),
+        lambda c: not (getattr(c, "use_critic", True) and getattr(c, "use_gae", True)),
     ),
 )
 

@@ -1,0 +1,85 @@
+"""Each row of the table says what the real algorithm does."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from rltune.algorithm import config_class
+from rltune.capabilities import TABLE, UNKNOWN, capabilities_of, list_algos, network_of
+from sweeps._command import conf_dir
+
+ALGOS = sorted(path.stem for path in (conf_dir() / "algo").glob("*.yaml"))
+ROWS = pytest.mark.parametrize("name", TABLE, ids=lambda name: TABLE[name].name)
+
+
+def load(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_every_algorithm_that_is_shipped_has_a_row(algo: str) -> None:
+    row = capabilities_of(config_class(OmegaConf.load(conf_dir() / "algo" / f"{algo}.yaml")))
+    assert row.name == {"rainbow": "dqn"}.get(algo, algo)
+
+
+@ROWS
+def test_a_row_is_that_of_the_class_it_names(name: str) -> None:
+    assert capabilities_of(load(name)) is TABLE[name]
+    assert TABLE[name].name in ALGOS
+
+
+@ROWS
+def test_the_engines_class_stands_in_for_the_algorithms_own(name: str) -> None:
+    config = load(name)()
+    if TABLE[name].engine is not None:
+        ours = load(TABLE[name].engine)
+        assert ours.stock_class is config.algo_class
+        assert issubclass(ours, config.algo_class)
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_a_row_says_what_an_update_learns_from(algo: str) -> None:
+    file = OmegaConf.load(conf_dir() / "algo" / f"{algo}.yaml")
+    config = config_class(file)()
+    row = capabilities_of(type(config))
+    assert row.offline == ("offline_data" in file)
+    assert (row.data == "replay") == (hasattr(config, "replay_buffer_config") and not row.offline)
+    assert (row.data == "replay") == (row.replay_ratio is not None)
+    assert row.replay_ratio is None or hasattr(config, row.replay_ratio)
+
+
+@ROWS
+def test_rllibs_own_module_has_the_network_that_the_row_names(name: str) -> None:
+    row = TABLE[name]
+    if row.network is None:
+        assert row.name == "dreamerv3"
+        return
+    space = gymnasium.spaces.Discrete(2) if row.actions == "discrete" else gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    config = load(name)().environment(observation_space=gymnasium.spaces.Box(-1, 1, (3,)), action_space=space)
+    module = config.get_multi_rl_module_spec(spaces={"default_policy": (config.observation_space, space)}).build()
+    found = network_of(type(module["default_policy"]))
+    assert found == row.network
+    for attribute in filter(None, (found.encoder, found.head, found.value)):
+        assert hasattr(module["default_policy"], attribute)
+
+
+def test_an_algorithm_of_ones_own_has_the_row_of_what_it_derives_from() -> None:
+    own = type("OwnConfig", (load("ray.rllib.algorithms.tqc:TQCConfig"),), {})
+    assert capabilities_of(own).name == "tqc"
+    assert capabilities_of(type("SACConfig", (), {})) is UNKNOWN, "a name alone says nothing"
+    assert UNKNOWN.engine is None
+    assert not UNKNOWN.several_agents
+
+
+def test_errors_name_the_algorithms_that_are_able_to() -> None:
+    assert list_algos(lambda row: row.lstm) == "ppo, a2c, appo, impala or dqn"
+    assert list_algos(lambda row: row.engine, "and") == "ppo, a2c, dqn and sac"
+    assert list_algos(lambda row: row.name == "bc") == "bc"
+    assert list_algos(lambda row: False) == ""
