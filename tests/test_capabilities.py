@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from rltune import plan
 from rltune.algorithm import config_class
 from rltune.capabilities import TABLE, UNKNOWN, capabilities_of, list_algos, network_of
+from rltune.errors import ConfigError
 from sweeps._command import conf_dir
 
 ALGOS = sorted(path.stem for path in (conf_dir() / "algo").glob("*.yaml"))
@@ -83,3 +85,28 @@ def test_errors_name_the_algorithms_that_are_able_to() -> None:
     assert list_algos(lambda row: row.engine, "and") == "ppo, a2c, dqn and sac"
     assert list_algos(lambda row: row.name == "bc") == "bc"
     assert list_algos(lambda row: False) == ""
+
+
+ONLINE = [algo for algo in ALGOS if "offline_data" not in OmegaConf.load(conf_dir() / "algo" / f"{algo}.yaml")]
+NEEDS: dict[str, dict[str, Any]] = {  # what is typed, and which rows it is for
+    "env=cartpole": {"able": lambda row: row.actions != "continuous", "refused": "cannot act in env.id=CartPole-v1"},
+    "env=pendulum": {"able": lambda row: row.actions != "discrete", "refused": "cannot act in env.id=Pendulum-v1"},
+    "env=simple_spread": {"able": lambda row: row.several_agents, "refused": "is for one agent"},
+    "++algo.rl_module.model_config.use_lstm=true": {"able": lambda row: row.lstm, "refused": "trains no LSTM"},
+}
+
+
+@pytest.mark.parametrize("typed", NEEDS)
+@pytest.mark.parametrize("algo", ONLINE)
+def test_preflight_builds_what_a_row_allows_and_nothing_else(algo: str, typed: str, request_of: Any) -> None:
+    able, refused = NEEDS[typed].values()
+    row = capabilities_of(config_class(OmegaConf.load(conf_dir() / "algo" / f"{algo}.yaml")))
+    fitting = "env=pendulum" if row.actions == "continuous" else "env=cartpole"
+    request = request_of(f"algo={algo}", *([] if "env=" in typed else [fitting]), typed, "~space", "~tuned")
+    if able(row):
+        plan.preflight(plan.make(request))
+        return
+    with pytest.raises(ConfigError, match=refused) as error:
+        plan.preflight(plan.make(request))
+    assert error.value.allowed
+    assert error.value.fix

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from rltune import agents, recurrence
+from rltune import agents
+from rltune.capabilities import capabilities_of, list_algos
 from rltune.environment import EnvSpec, is_plain, rllib_name
 from rltune.errors import ConfigError, choices
 from rltune.space import Space, parse
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 Path = tuple[str, ...]
 META = ("name", "class")
 DEFAULT_MODULE = "default_policy"
-CONTINUOUS_ONLY = {"SACConfig", "IQLConfig"}  # and what derives from them: TQC, CQL
 
 
 @dataclass(frozen=True)
@@ -290,13 +290,8 @@ def preflight(build: Build, space: Space) -> list[AlgorithmConfig]:
         configs.append(config)
         networks.setdefault(str(config.model_config), config)
         _check_processes(config, build.algo)
-        recurrence.check(config)
-        if getattr(config, "noisy", False):
-            raise ConfigError(
-                "algo.training.noisy=true: RLlib 2.60's new API stack has no noisy layers, so it would change nothing",
-                "noisy=false, with epsilon to explore",
-                "algo.training.noisy=false",
-            )
+        _check_memory(config)
+        _check_unread(config)
         try:
             config.validate()
         except (ValueError, AssertionError, NotImplementedError) as error:
@@ -325,6 +320,36 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
                 f"{key}={found} by RLlib's default for {type(config).__name__}, which the trial's share does not hold",
                 "the number of env runners in the algo file, and the learner in the trial's own process",
                 f"+{key}={allowed}",
+            )
+
+
+def _check_memory(config: AlgorithmConfig) -> None:
+    """Refuse networks with an LSTM where RLlib would fail of them in the first update (Ray 2.60)."""
+    able = capabilities_of(type(config)).lstm
+    if config.model_config.get("use_lstm") and (not able or config.is_multi_agent):
+        who = "policies of several agents act with" if able else f"RLlib 2.60's {type(config).__name__} trains"
+        raise ConfigError(
+            f"algo.rl_module.model_config.use_lstm=true: {who} no LSTM",
+            f"use_lstm with {list_algos(lambda row: row.lstm)} and one agent",
+            "algo.rl_module.model_config.use_lstm=false, or algo=ppo",
+        )
+
+
+def _check_unread(config: AlgorithmConfig) -> None:
+    """Refuse what RLlib would take and pass over without a word (Ray 2.60)."""
+    for name, why, instead in capabilities_of(type(config)).unread:
+        if getattr(config, name):
+            raise ConfigError(
+                f"algo.training.{name}=true: RLlib 2.60's new API stack {why}, so it would change nothing",
+                f"{name}=false, with {instead}",
+                f"algo.training.{name}=false",
+            )
+    for key in ("lstm_use_prev_action", "lstm_use_prev_reward"):
+        if config.model_config.get(key):
+            raise ConfigError(
+                f"algo.rl_module.model_config.{key}=true: RLlib 2.60's new API stack reads it nowhere",
+                f"{key}=false",
+                f"~algo.rl_module.model_config.{key}",
             )
 
 
@@ -359,15 +384,12 @@ def _check_actions(build: Build, action_space: Any) -> None:
     """Refuse the two mismatches whose errors inside RLlib say nothing to a reader."""
     import gymnasium
 
-    names = {base.__name__ for base in config_class(build.algo).__mro__}
-    discrete = isinstance(action_space, gymnasium.spaces.Discrete)
-    wrong = (
-        "Discrete" if "DQNConfig" in names and not discrete else "Box" if names & CONTINUOUS_ONLY and discrete else None
-    )
-    if wrong:
+    kind = "discrete" if isinstance(action_space, gymnasium.spaces.Discrete) else "continuous"
+    able = capabilities_of(config_class(build.algo)).actions
+    if able not in ("both", kind):
         raise ConfigError(
             f"algo={build.algo['name']} cannot act in env.id={build.env.id}, whose actions are {action_space}",
-            f"{wrong} actions",
+            f"{'Discrete' if able == 'discrete' else 'Box'} actions",
             "algo=ppo, or an environment with such actions",
         )
 

@@ -11,9 +11,9 @@ import gymnasium
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 
 from rltune import agents
+from rltune.capabilities import capabilities_of, list_algos
 from rltune.errors import ConfigError
 
-TRAINS_SEVERAL = {"PPOConfig", "IMPALAConfig"}  # and what derives from them: A2C, APPO
 Answers = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]
 
 
@@ -83,9 +83,11 @@ def configure(config: Any, spec: Any, algo: str) -> None:
     Raises:
         ConfigError: The algorithm does not train several agents.
     """
-    if not TRAINS_SEVERAL & {base.__name__ for base in type(config).__mro__}:
+    if not capabilities_of(type(config)).several_agents:
         raise ConfigError(
-            f"algo={algo} is for one agent, and env.policies asks for several", "ppo, a2c, appo or impala", "algo=ppo"
+            f"algo={algo} is for one agent, and env.policies asks for several",
+            list_algos(lambda row: row.several_agents),
+            "algo=ppo",
         )
     if config.model_config.get("use_lstm"):
         raise ConfigError(
