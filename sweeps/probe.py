@@ -1,18 +1,20 @@
 """``python -m sweeps.probe algo=ppo env=cartpole``: the best use of this machine's cores, measured."""
 
+import functools
+import sys
+
 from omegaconf import DictConfig
 
-from rltune.probe import ProbeConfig, from_mapping, progress, run_probe, show
+from rltune.probe.probe import ProbeConfig, from_mapping, run_probe
+from rltune.probe.table import print_result
 from sweeps._command import command
 
 
 def work(settings: DictConfig) -> int:
-    """Measure and print the table with what follows from it."""
-    config = from_mapping(settings)
-    with progress() as say:
-        findings = run_probe(config, say)
-    show(findings)
-    return 130 if findings.interrupted else 0
+    """Measure and print the table with what follows from it; progress goes to standard error."""
+    probe = run_probe(from_mapping(settings), functools.partial(print, file=sys.stderr, flush=True))
+    print_result(probe)
+    return 130 if probe.interrupted else 0
 
 
 if __name__ == "__main__":

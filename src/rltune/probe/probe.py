@@ -1,0 +1,168 @@
+"""Measure how fast this machine trains, over vector width, env runners and threads, alone and side by side.
+
+Imports nothing heavy: torch and RLlib live in the workers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from omegaconf import MISSING, DictConfig
+
+from rltune import environment
+from rltune.config import EnvConfig, check_pair, typed
+from rltune.errors import ConfigError, ResourceError, RltuneError
+from rltune.memory import total_gb
+from rltune.probe.recommendation import Combination, MeasurementResult, choose_for_one_trial, count, count_fitting
+from rltune.probe.worker import measure
+from rltune.resources import available_cpus
+from rltune.summary import format_duration
+
+BUSY = 0.5  # load for each CPU from which others are likely to have slowed the figures
+
+
+@dataclass
+class ProbeConfig:
+    """The settings of conf/probe.yaml."""
+
+    engine: str = MISSING
+    algo: dict[str, Any] = field(default_factory=dict)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    widths: list[int] = MISSING
+    env_runners: list[int] = MISSING
+    threads: list[int] = MISSING
+    seconds: float = MISSING
+    limit_s: float = MISSING
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What a probe measured.
+
+    Attributes:
+        config: What was asked.
+        cpus: CPUs that trials may use here.
+        results: One for each combination, those of trials side by side last.
+        notes: What was left out, and why.
+        interrupted: Whether Ctrl-C ended it.
+    """
+
+    config: ProbeConfig
+    cpus: int
+    results: tuple[MeasurementResult, ...]
+    notes: tuple[str, ...]
+    interrupted: bool
+
+
+def from_mapping(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
+    """Turn composed settings into a checked `ProbeConfig`.
+
+    Raises:
+        ConfigError: A key is unknown, missing, or its value is out of range.
+    """
+    config = typed(ProbeConfig, raw)
+    check_pair(config.algo, config.env, config.engine)
+    bounds = {"widths": (1, "[1,4,16,64]"), "env_runners": (0, "[0,1]"), "threads": (1, "[1,2]")}
+    for key, (least, usual) in (bounds | {"seconds": (0.05, "2"), "limit_s": (1, "300")}).items():
+        value = getattr(config, key)
+        values = value if isinstance(value, list) else [value]
+        if not values or not all(math.isfinite(number) and number >= least for number in values):
+            raise ConfigError(f"{key}={_write(value)} is out of range", f"at least {least}", f"{key}={usual}")
+    return config
+
+
+def _write(value: object) -> str:
+    return str(value).replace(" ", "")  # as it is typed
+
+
+def list_combinations(config: ProbeConfig, cpus: int) -> tuple[list[Combination], list[str]]:
+    """List what to measure, the plainest first, and in words what is left out.
+
+    Raises:
+        ResourceError: Nothing is left.
+        ConfigError: Rewards are shaped where another process would sample.
+    """
+    shaped = environment.spec_of(config.env).rewards
+    environment.check_rewards(environment.spec_of(config.env), 0, config.env.vectorize)
+    combinations, notes = [], []
+    for env_runners, threads in itertools.product(sorted(set(config.env_runners)), sorted(set(config.threads))):
+        left_out = f"{count(env_runners, 'env runner')} and {count(threads, 'thread')} left out"
+        if env_runners and shaped:
+            notes.append(f"{left_out}: with shaped rewards the trial samples itself")
+        elif env_runners + threads > cpus:
+            notes.append(f"{left_out}: {env_runners + threads} of {cpus} CPUs")
+        else:
+            combinations += [Combination(envs, env_runners, threads) for envs in sorted(set(config.widths))]
+    if not combinations:
+        raise ResourceError(
+            f"env_runners={_write(config.env_runners)} threads={_write(config.threads)} cannot run here: {notes[0]}",
+            f"at most {count(cpus, 'CPU')} for a trial, one for each env runner and each thread",
+            "env_runners=[0] threads=[1]",
+        )
+    return combinations, notes
+
+
+def run_probe(config: ProbeConfig, report: Callable[[str], None] = lambda _: None) -> ProbeResult:
+    """Measure until all is done, ``limit_s`` is spent or Ctrl-C is pressed after the first figure.
+
+    Args:
+        config: What; see `from_mapping`.
+        report: Takes lines for a person: what is measured now, what came of it, how long it will take.
+
+    Raises:
+        RltuneError: The algorithm and the environment do not go together, or nothing could be measured.
+    """
+    environment.check(environment.spec_of(config.env))
+    cpus, memory = int(available_cpus()), total_gb()
+    combinations, notes = list_combinations(config, cpus)
+    if (load := os.getloadavg()[0]) > BUSY * cpus:
+        busy = f"the machine is busy (load {load:.1f} on {count(cpus, 'CPU')})"
+        notes.append(f"{busy}: these figures are what was left of it")
+    results: list[MeasurementResult] = []
+    began, interrupted = time.monotonic(), False
+
+    def add(title: str, combination: Combination, trials: int = 1) -> None:
+        report(f"{title} {combination}")
+        results.append(measure(config, combination, trials))
+        report(f"    {results[-1]}")
+
+    try:
+        for done, combination in enumerate(combinations):
+            spent, left = time.monotonic() - began, len(combinations) - done
+            if spent > config.limit_s:
+                notes.append(f"limit_s={config.limit_s:g} is spent: {count(left, 'combination')} left out")
+                break
+            more = format_duration(min(spent / max(1, done) * left, config.limit_s - spent))
+            add(f"{done + 1} of {len(combinations)}{f', about {more} left' * bool(done)}:", combination)
+        for combination, trials in _list_comparison(results, cpus, memory):
+            add(f"side by side: {trials} x" if trials > 1 else "alone:", combination, trials)
+    except KeyboardInterrupt:
+        if not results:
+            raise
+        interrupted = True
+        notes.append("interrupted: the rest was not measured")
+    if not any(result.steps_per_s for result in results):
+        why = next((result.failed for result in results if result.failed), "no step was sampled")
+        raise RltuneError(f"nothing could be measured: {why}", "at least one combination that trains", "see the reason")
+    return ProbeResult(config, cpus, tuple(results), tuple(notes), interrupted)
+
+
+def _list_comparison(results: Sequence[MeasurementResult], cpus: int, memory: float) -> list[tuple[Combination, int]]:
+    """What decides between many narrow trials and few wide ones, and how many of each at once.
+
+    The best one-CPU trial as often as it fits, the same alone with a thread for every CPU, and the best trial of all as
+    often as it fits; without what has been measured already.
+    """
+    narrow = choose_for_one_trial(result for result in results if result.cpus == 1)
+    best = choose_for_one_trial(results)
+    wanted = [(each.combination, count_fitting(cpus, memory, each)) for each in (narrow, best) if each]
+    if narrow:
+        wanted.insert(1, (replace(narrow.combination, threads=cpus), 1))
+    known = {(result.combination, result.trials) for result in results}
+    return [pair for pair in dict.fromkeys(wanted) if pair not in known]
