@@ -72,7 +72,7 @@ def test_rllibs_own_module_has_the_network_that_the_row_names(name: str) -> None
         assert hasattr(module["default_policy"], attribute)
 
 
-def test_an_algorithm_of_ones_own_has_the_row_of_what_it_derives_from() -> None:
+def test_an_algorithm_of_ones_own_inherits_a_row() -> None:
     own = type("OwnConfig", (load("ray.rllib.algorithms.tqc:TQCConfig"),), {})
     assert capabilities_of(own).name == "tqc"
     assert capabilities_of(type("SACConfig", (), {})) is UNKNOWN, "a name alone says nothing"

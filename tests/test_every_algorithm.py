@@ -11,11 +11,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from rltune import algorithm, plan, restored, space
+from rltune.capabilities import capabilities_of
 from rltune.environment import EnvSpec
 from rltune.errors import ConfigError
 from rltune.policy import evaluate, load_policy, playable
 from rltune.restored import Restored
-from rltune.runner import RLlibRunner
+from rltune.runner import RLlibRunner, read_result
 from sweeps._command import conf_dir
 
 CONF = conf_dir()
@@ -38,6 +39,7 @@ SMALL = {  # enough for two updates of each
         "algo.training.num_steps_sampled_before_learning_starts=195",
         "algo.training.train_batch_size_per_learner=8",
     ],
+    "dqn": ["algo.training.num_steps_sampled_before_learning_starts=195"],
     "rainbow": ["algo.training.num_steps_sampled_before_learning_starts=195"],
     "impala": ["algo.training.train_batch_size_per_learner=64", "algo.env_runners.rollout_fragment_length=8"],
     "dreamerv3": [
@@ -89,10 +91,15 @@ def test_every_algorithm_is_built_from_its_files_and_trains(name, data, ray_clus
         first, second = runner.train(), runner.train()
         for _ in range(4 if name == "appo" else 0):  # whose iterations do not all hold an update
             second = runner.train()
+        third = read_result(runner._algorithm.train())
         runner.save(tmp_path, {"env": made.build.env.to_dict()})
     finally:
         runner.stop()
     assert 0 < first.env_steps < second.env_steps
+    wanted = set(capabilities_of(type(runner._config)).statistics)
+    off = {"curr_kl_coeff", "gradients_default_optimizer_global_norm"}  # where there is no such penalty and no clipping
+    assert wanted - off <= set(second.learner) <= wanted
+    assert set(third.learner) <= wanted, "the row leaves none out that is there"
     if name in OFFLINE:
         assert math.isfinite(second.return_mean), "it acts in the evaluation environment"
     policy = playable(tmp_path, trust=True)

@@ -9,7 +9,7 @@ import math
 import statistics
 import tempfile
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,28 +18,11 @@ import torch
 
 from rltune import bundle, engine, restored, team, wrappers
 from rltune.algorithm import DEFAULT_MODULE, Build, configure
+from rltune.capabilities import UNKNOWN, capabilities_of
 from rltune.engine.normalise import CLIP, wants_normalisation
 from rltune.environment import make
 from rltune.policy import evaluate, load_policy
 from rltune.progress import NonFiniteError, Progress
-
-# RLlib's results hold some 400 keys, most of them constants of the config; these say how learning goes.
-LEARNER_STATISTICS = (
-    "alpha_value",
-    "curr_entropy_coeff",
-    "curr_kl_coeff",
-    "default_optimizer_learning_rate",
-    "entropy",
-    "gradients_default_optimizer_global_norm",
-    "mean_kl_loss",
-    "policy_loss",
-    "qf_loss",
-    "qf_mean",
-    "td_error_mean",
-    "total_loss",
-    "vf_explained_var",
-    "vf_loss",
-)
 
 ANSWER_S = 5.0  # for an env runner that was sampling when its trial ended
 OFFLINE_EPISODES = 10  # of the evaluation after each iteration of an algorithm that does not act itself
@@ -66,6 +49,7 @@ class RLlibRunner:
         self._env, self._episodes = build.env, 0
         self._trained: float | None = None
         self._learner: Mapping[str, float] = {}
+        self._statistics = capabilities_of(type(self._config)).statistics
         self._observation_space = None
         if build.env.policies is None:
             env = make(build.env)  # the environment's own space: connectors may change it before the network
@@ -82,7 +66,7 @@ class RLlibRunner:
             result = self._algorithm.train()
         except engine.NonFiniteError as error:
             raise NonFiniteError(f"non-finite numbers: {error.what}") from error
-        progress = self._with_last_update(result, read_result(result))
+        progress = self._with_last_update(result, read_result(result, self._statistics))
         if self._config.is_offline:
             progress = self._evaluated(result, progress)
         if self._shaped:
@@ -196,15 +180,17 @@ class RLlibRunner:
             ray.kill(asked[answer])
 
 
-def read_result(result: Mapping[str, Any]) -> Progress:
-    """Pick the numbers that matter out of RLlib's result.
+def read_result(result: Mapping[str, Any], names: Iterable[str] = UNKNOWN.statistics) -> Progress:
+    """Pick the numbers that matter out of RLlib's result, which leaves the mean return out until an episode has ended.
 
-    RLlib leaves ``episode_return_mean`` out until an episode has ended.
+    Args:
+        result: What ``Algorithm.train`` gave.
+        names: Which of the learner's numbers to take; those that are not there are left out.
     """
     sampled = result.get("env_runners", {})
     modules = [numbers for name, numbers in result.get("learners", {}).items() if name != "__all_modules__"]
     learner = {}
-    for name in LEARNER_STATISTICS:
+    for name in names:
         values = [float(numbers[name]) for numbers in modules if numbers.get(name) is not None]
         if values:  # one a policy, which are several only where several agents learn
             learner[name] = statistics.fmean(values)
