@@ -57,13 +57,16 @@ def clean_environment(home: Path, settings: Mapping[str, str] = {}) -> dict[str,
 
 
 @contextlib.contextmanager
-def ray_node(arguments: Sequence[str], settings: Mapping[str, str], before: Sequence[str] = ()) -> Iterator[None]:
+def ray_node(arguments: Sequence[str], settings: Mapping[str, str], before: Sequence[str] = ()) -> Iterator[int]:
     """A node that `ray start` makes, until the end.
 
     Args:
         arguments: More of them.
         settings: Of its environment.
-        before: A command that runs it.
+        before: A command that becomes it.
+
+    Yields:
+        Its process.
     """
     folder = Path(tempfile.mkdtemp(prefix="ray-"))  # a socket's address has room for 107 letters
     log = folder / "log"
@@ -82,7 +85,7 @@ def ray_node(arguments: Sequence[str], settings: Mapping[str, str], before: Sequ
             assert node.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
-        yield
+        yield node.pid
     finally:
         node.send_signal(signal.SIGTERM)  # it ends what it has started
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -94,25 +97,57 @@ def ray_node(arguments: Sequence[str], settings: Mapping[str, str], before: Sequ
 
 
 @contextlib.contextmanager
-def ray_head(**settings: str) -> Iterator[str]:
-    """A head with two CPUs; its address."""
+def ray_head(num_cpus: int = 2, **settings: str) -> Iterator[str]:
+    """A head; its address."""
     port = free_port()
-    head = ("--head", f"--port={port}", "--num-cpus=2", "--include-dashboard=false", "--dashboard-agent-listen-port=0")
+    head = (
+        "--head",
+        f"--port={port}",
+        f"--num-cpus={num_cpus}",
+        "--include-dashboard=false",
+        "--dashboard-agent-listen-port=0",
+    )
     with ray_node(head, settings):
         yield f"127.0.0.1:{port}"
 
 
-def sweep(verb: str, folder: Path, *words: str, patience_s: float = 120, **settings: str) -> tuple[int, str]:
-    """Run or resume a toy sweep named ``toy``; its exit code and what it said."""
+def another_machine(address: str, host: str, hidden: Path | None = None) -> contextlib.AbstractContextManager[int]:
+    """A node of two CPUs with host name and mounts of its own.
+
+    Args:
+        address: The head's.
+        host: Its name.
+        hidden: A folder that it has for itself; None shares all.
+    """
+    mount = f"mkdir -p {hidden} && mount -t tmpfs tmpfs {hidden} && " if hidden else ""
+    apart = ("unshare", "--mount", "--uts", "sh", "-c", f'hostname {host} && {mount}exec "$@"', "sh")
+    return ray_node((f"--address={address}", "--num-cpus=2"), {"RAY_AUTH_MODE": "disabled"}, apart)
+
+
+def start_sweep(verb: str, folder: Path, *words: str, **settings: str) -> subprocess.Popen[str]:
+    """Type a command about a toy sweep named ``toy``, and do not wait."""
     script = folder / "typed.py"
     script.write_text(SCRIPT)
-    done = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, str(script), verb, str(folder / "outputs"), *words],
         cwd=folder,
         env=clean_environment(folder, settings),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=patience_s,
     )
-    return done.returncode, done.stdout
+
+
+def sweep(verb: str, folder: Path, *words: str, **settings: str) -> tuple[int, str]:
+    """Type a command about a toy sweep named ``toy``; its exit code and what it said."""
+    return finish(start_sweep(verb, folder, *words, **settings))
+
+
+def finish(typed: subprocess.Popen[str], patience_s: float = 120) -> tuple[int, str]:
+    """A command's exit code and what it said."""
+    try:
+        out, _ = typed.communicate(timeout=patience_s)
+    except subprocess.TimeoutExpired:
+        typed.kill()
+        raise
+    return typed.returncode, out

@@ -21,7 +21,7 @@ from ray import tune
 from ray.tune import Callback, CheckpointConfig, FailureConfig, PlacementGroupFactory, RunConfig, TuneConfig
 from ray.tune.search import Searcher
 
-from rltune import champion, checkpoint, cluster, disk, outcome, report, rungs, schedule, search
+from rltune import champion, checkpoint, cluster, disk, outcome, report, rungs, schedule, search, shared_storage
 from rltune.address import redact_address, resolve_uri
 from rltune.certification import CONTROL, Certification
 from rltune.certify import TABLE, Finalist, Finals, finalists, measure, write_table
@@ -107,6 +107,8 @@ class Conductor:
             self._search()
         if self.control.reason == disk.FULL:
             raise disk.full(self.session.folder)
+        for path, node in self.control.lost.items():
+            raise shared_storage.not_shared(self.session.folder, node, path)
         return self._end()
 
     def _certified(self) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from ray.tune import Callback, Stopper
 
-from rltune import ahead, deaths, disk
+from rltune import ahead, deaths, disk, shared_storage
 from rltune.checkpoint import TRIALS
 from rltune.config import RunConfig
 from rltune.console import Console
@@ -66,6 +66,7 @@ class Control(Stopper):
         self.reason: str | None = None
         self.signal: int | None = None
         self.failed = False  # given up because nothing works
+        self.lost: dict[str, str] = {}  # checkpoints that were written but cannot be seen from here, and on which node
         self.live: set[str] = set()  # places of the trials whose workers are up, and have a state to save
 
     def __getstate__(self) -> dict[str, Any]:
@@ -199,6 +200,8 @@ class Recorder(Callback):
         """A report came."""
         number, env_steps = int(result["number"]), int(result["env_steps"])
         objective, records = float(result["objective"]), result.get("records") or {}
+        if self.config.cluster.address is not None and not self._check_here(records, str(result.get("node"))):
+            return
         noted = {kept: records[kind] for kind, kept in RECORDS.items() if kind in records}
         _remember(trial.config["assignment"], records)
         if result.get("between") or env_steps <= self._steps.get(number, 0):
@@ -217,6 +220,17 @@ class Recorder(Callback):
         self._steps[number] = env_steps
         self.console.report(number, objective, env_steps)
         self._tell_progress(objective)
+
+    def _check_here(self, records: Mapping[str, dict[str, Any]], node: str) -> bool:
+        """Whether the checkpoints can be seen from here; else the sweep ends: a node came without shared storage."""
+        gone = [
+            record["path"] for record in records.values() if not shared_storage.is_here(self.folder / record["path"])
+        ]
+        for path in gone:
+            self.control.lost[path] = node
+        if gone:
+            self.control.request(f"{gone[0]} lies on node {node} alone")
+        return not gone
 
     def _place(self, number: int) -> str:
         """A trial's own folder in the sweep's."""
@@ -246,6 +260,8 @@ class Recorder(Callback):
         elif number in self.scheduler.stopped:
             level = self.scheduler.stopped[number]
             self._ended(number, "PRUNED", f"stopped by the scheduler at {level} environment steps", result)
+        elif any(path.startswith(f"{self._place(number)}/") for path in self.control.lost):
+            self._interrupted(number, {})  # what it has reached is out of reach
         elif result.get("interrupted") or int(result.get("env_steps", 0)) < self.config.budget.env_steps:
             self._interrupted(number, result)
         else:

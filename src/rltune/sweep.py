@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from rltune import disk, orphans, plan
+from rltune import disk, orphans, plan, shared_storage
 from rltune.cluster import can_fork, connected, prepare
 from rltune.config import RunConfig, from_mapping, new_name, read_settings, sweep_folder, write_settings
 from rltune.errors import RltuneError, StudyError
@@ -191,6 +191,8 @@ def _opened(session: Session) -> Iterator[None]:
                 except FileExistsError:
                     raise _exists(session.name, folder) from None
             stack.enter_context(_locked(session))
+        if session.plan.config.cluster.address is not None:
+            _check_shared(session)
         orphans.record(folder)
         stack.callback(orphans.clear, folder)
         write_settings(folder, session.plan.config)
@@ -202,6 +204,22 @@ def _opened(session: Session) -> Iterator[None]:
         finally:
             logger.removeHandler(handler)
             handler.close()
+
+
+def _check_shared(session: Session) -> None:
+    """Refuse nodes that do not see the sweep's folder, and leave nothing of a new one.
+
+    Raises:
+        StudyError: There are some.
+    """
+    try:
+        shared_storage.check_nodes(session.folder)
+    except StudyError:
+        if not session.resumed:
+            shutil.rmtree(session.folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # other sweeps are in it
+                session.folder.parent.rmdir()
+        raise
 
 
 def _unborn(folder: Path) -> bool:
