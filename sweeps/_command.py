@@ -10,8 +10,9 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rltune.address import redact_address
 from rltune.errors import ConfigError, RltuneError, choices, nearest
+from sweeps._multirun import Job, collect_job, refuse_launchers, run_jobs
 
 EXIT_REQUEST = 2
 
@@ -32,7 +34,11 @@ def conf_dir() -> Path:
 
 
 def command(
-    root: str, schema: type, work: Callable[[DictConfig], int], early: Callable[[], None] = lambda: None
+    root: str,
+    schema: type,
+    work: Callable[[DictConfig], int],
+    early: Callable[[], None] = lambda: None,
+    check: Callable[[Sequence[DictConfig]], None] = lambda _: None,
 ) -> None:
     """Run a command and exit.
 
@@ -41,29 +47,38 @@ def command(
         schema: The dataclass under that file, stored as ``base_<root>``.
         work: Does it; returns the exit code.
         early: Begins what takes long while the settings are composed.
+        check: Refuses, before the first job of ``-m`` starts, what one of them cannot be run with.
     """
     if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
         print(help_text(root))
         sys.exit(0)
-    early()
+    if not {"-m", "--multirun"} & set(sys.argv):
+        early()
     import hydra
     from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException
 
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # otherwise Hydra prints and exits with 1 before we see the error
     ConfigStore.instance().store(f"base_{root}", schema)
-    composed: list[DictConfig] = []
+    jobs: list[Job] = []
     try:
         # Hydra only composes: the work runs outside, where no handler of Hydra's reports or swallows what it raises.
         with told_by_signals():
-            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)(composed.append)()
-            code = work(composed[0]) if composed else 0
+            refuse_launchers(sys.argv[1:])
+            with scratch_folder():
+                main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)
+                main(lambda settings: jobs.append(collect_job(settings)))()
+            if any(job.multirun for job in jobs):
+                check([job.settings for job in jobs])
+                code = run_jobs(root, jobs)
+            else:
+                code = work(jobs[0].settings) if jobs else 0
     except RltuneError as error:
         leave(error)
     except (HydraException, OmegaConfBaseException) as error:
         leave(explain(error, root, schema))
     except ValueError as error:
-        if composed:
+        if jobs:
             raise
         # Hydra's parser of groups raises nothing of its own: tuned=null
         leave(RltuneError(str(error), "group=option; ~group leaves it out", f"python -m sweeps.{root} --help"))
@@ -80,6 +95,17 @@ def _exit(code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[None]:
+    """Give Hydra a folder of its own for what it writes with ``-m``, logins included; see conf/hydra_settings.yaml."""
+    with tempfile.TemporaryDirectory(prefix="rltune-") as folder:
+        os.environ["RLTUNE_SCRATCH"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["RLTUNE_SCRATCH"]
 
 
 @contextlib.contextmanager

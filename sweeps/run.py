@@ -1,9 +1,12 @@
 """``python -m sweeps.run algo=ppo env=cartpole``: search, choose the winner, register it."""
 
+from collections.abc import Sequence
+
 from omegaconf import DictConfig
 
 from rltune import nursery
 from rltune.config import RunConfig, from_mapping
+from rltune.errors import ConfigError
 from sweeps._command import command
 
 
@@ -15,5 +18,27 @@ def work(settings: DictConfig) -> int:
     return run_sweep(config).exit_code
 
 
+def check(requests: Sequence[DictConfig]) -> None:
+    """Refuse the sweeps of one command line together, before the first of them starts.
+
+    Raises:
+        RltuneError: One of them cannot be carried out, or two have one name.
+    """
+    from rltune.sweep import check_request
+
+    configs = [from_mapping(settings) for settings in requests]
+    taken = set()
+    for config in configs:
+        if config.name and (config.output_dir, config.name) in taken:
+            raise ConfigError(
+                f"name={config.name}: {len(requests)} sweeps of one command line cannot share a name",
+                "no name, so that each sweep gets its own, or a name for each",
+                "leave name= out; sweeps.list shows the names",
+            )
+        taken.add((config.output_dir, config.name))
+    for config in configs:
+        check_request(config)
+
+
 if __name__ == "__main__":
-    command("run", RunConfig, work, early=nursery.begin)
+    command("run", RunConfig, work, early=nursery.begin, check=check)

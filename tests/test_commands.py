@@ -47,6 +47,10 @@ REFUSED = {
         "quoted",
         "study.storage='${oc.env:RLTUNE_ADDRESS}'",
     ),
+    "run -m seed=1,2 name=twice": ("name=twice", "a name for each", "leave name= out"),
+    "run -m env.id=CartPole-v1,NoSuchEnv-v0": ("env.id=NoSuchEnv-v0", "Gymnasium", "env.id="),
+    "run -m algo=ppo,pp0": ("algo=pp0", "did you mean 'ppo'?", "sweeps.run --help"),
+    "run -m hydra/launcher=basic seed=1,2": ("hydra/launcher=basic", "Hydra's own launcher", "leave hydra/launcher"),
     "probe widths=[0]": ("widths=[0]", "at least 1", "widths="),
     "probe env.id=NoSuchEnv-v0": ("env.id=NoSuchEnv-v0", "Gymnasium", "env.id="),
     "resume sweep=nope": ("sweep=nope", "", "sweeps.list"),
@@ -61,8 +65,11 @@ REFUSED = {
     "evaluate": ("policy has no value", "models:/<name>@champion", "policy=sweep:latest"),
     "evaluate policy=sweep:nope": ("policy=sweep:nope", "", "sweeps.list"),
 }
-ANSWERED = ("run --help", "run --cfg job", "probe --help", "run env=pendulum --help")
-SLOW = ("evaluate policy=sweep:nope",)  # what loads a policy needs torch
+ANSWERED = ("run --help", "run --cfg job", "probe --help", "run env=pendulum --help", "list -m output_dir=a,b")
+SLOW = (  # what loads a policy needs torch, and a first job in which nothing is wrong Optuna
+    "evaluate policy=sweep:nope",
+    "run -m env.id=CartPole-v1,NoSuchEnv-v0",
+)
 
 
 def type_in(command: str, folder) -> Typed:
@@ -137,6 +144,14 @@ def test_help_after_overrides_names_the_command_and_shows_what_they_compose(type
     assert done.code == 0
     assert done.out.startswith("python -m sweeps.run group=option key=value ...")
     assert "Pendulum-v1" in done.out
+
+
+def test_every_job_of_a_multirun_is_run_in_its_turn(typed):
+    done = typed["list -m output_dir=a,b"]
+    assert done.code == 0, done.err
+    said = [line for line in done.out.splitlines() if " of 2: " in line]
+    assert said == [f"{place} of 2: python -m sweeps.list output_dir={word}" for place, word in ((1, "a"), (2, "b"))]
+    assert "ended with" not in done.out
 
 
 def test_cfg_job_prints_the_composed_settings_and_runs_nothing(typed):

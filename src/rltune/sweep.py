@@ -55,12 +55,22 @@ def run_sweep(config: RunConfig, *, stream: TextIO | None = None, trainable: typ
         RltuneError: The request cannot be carried out; nothing was written.
     """
     began = time.monotonic()
+    made, folder = check_request(config)
+    return _interruptible(Session(made, folder.name, folder, False, began, stream, trainable))
+
+
+def check_request(config: RunConfig) -> tuple[plan.Plan, Path]:
+    """Check what can be checked without Ray: what the sweep will do, and its folder, which is not there yet.
+
+    Raises:
+        RltuneError: The request cannot be carried out.
+    """
     made = plan.make(config)
     name = new_name(config)
     folder = sweep_folder(config, name)
     if folder.exists():
         raise _exists(name, folder)
-    return _interruptible(Session(made, name, folder, False, began, stream, trainable))
+    return made, folder
 
 
 def resume_sweep(
