@@ -104,6 +104,7 @@ def test_every_algorithm_is_built_from_its_files_and_trains(name, data, ray_clus
         assert math.isfinite(second.return_mean), "it acts in the evaluation environment"
     policy = playable(tmp_path, trust=True)
     assert isinstance(policy, Restored) == (name == "dreamerv3"), "its file says that its policies are not registered"
+    assert isinstance(policy, Restored) == (capabilities_of(type(runner._config)).network is None)
     if name == "dreamerv3":
         assert evaluate(policy, 3, seed=7).returns == evaluate(playable(tmp_path, trust=True), 3, seed=7).returns
         return

@@ -17,6 +17,7 @@ import numpy as np
 from torch import nn
 
 from rltune.bundle_reader import FORMAT, LAYERS, Network, Permute, Policy, load
+from rltune.capabilities import list_algos, network_of
 
 __all__ = ["LAYERS", "Network", "Policy", "describe_space", "filter_stats", "load", "write"]
 
@@ -44,7 +45,7 @@ def write(
     """Write an RLlib module's inference network as a bundle.
 
     Args:
-        module: A live RLModule of PPO (also APPO, IMPALA), DQN, SAC, TQC or BC; only read.
+        module: A live RLModule of an algorithm with a ``network`` in `rltune.capabilities`; only read.
         folder: Where to; made if missing, its two files are replaced.
         info: Where the policy came from; JSON-able, non-finite numbers become null.
         observation_stats: ``mean``, ``var``, ``clip`` (None: no clipping) and optionally ``eps`` of an
@@ -106,28 +107,14 @@ def _unwrap(module: Any) -> Any:
 
 def _network(module: Any) -> _ENTRY:
     """The network's parts and head, as RLlib's ``forward_inference`` and action distribution use them."""
-    names = {c.__name__ for c in type(module).__mro__}
-    if "DefaultPPOTorchRLModule" in names:
-        inner = module.encoder
-        encoder = inner.encoder if hasattr(inner, "encoder") else getattr(inner, "actor_encoder", inner)
-        parts, head = {"encoder": encoder, "head": module.pi}, _policy_head(module, module.pi, "gaussian")
-    elif names & {"DefaultSACTorchRLModule", "DefaultTQCTorchRLModule"}:  # TQC's actor is SAC's
-        parts, head = (
-            {"encoder": module.pi_encoder, "head": module.pi},
-            _policy_head(module, module.pi, "squashed_gaussian"),
-        )
-    elif "DefaultBCTorchRLModule" in names:
-        parts, head = (
-            {"encoder": module._encoder, "head": module._pi_head},
-            _policy_head(module, module._pi_head, "gaussian"),
-        )
-    elif "DefaultDQNTorchRLModule" in names:
-        parts, head = {"encoder": module.encoder, "head": module.af}, _q_head(module)
-        if head["dueling"]:
-            parts["value"] = module.vf
-    else:
-        known = "PPO, DQN, SAC, TQC and BC"
-        raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are {known}")
+    where = network_of(type(module))
+    if where is None:
+        known = list_algos(lambda row: row.network, "and")
+        raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are those of {known}")
+    parts = {"encoder": _actors_encoder(getattr(module, where.encoder)), "head": getattr(module, where.head)}
+    head = _q_head(module) if where.kind == "q" else _policy_head(module, parts["head"], where.kind)
+    if head.get("dueling"):
+        parts["value"] = getattr(module, where.value)
     layers: dict[str, Any] = {}
     weights: dict[str, np.ndarray] = {}
     encoder = parts["encoder"]
@@ -142,6 +129,14 @@ def _network(module: Any) -> _ENTRY:
     if log_std is not None:
         weights["log_std"] = log_std.detach().cpu().numpy().copy()
     return {"layers": layers, "head": head}, weights
+
+
+def _actors_encoder(encoder: Any) -> Any:
+    """The part of an encoder that the policy uses: one of actor and critic has two, or one that both share."""
+    for name in ("encoder", "actor_encoder"):
+        if hasattr(encoder, name):
+            return getattr(encoder, name)
+    return encoder
 
 
 def _policy_head(module: Any, head: Any, continuous: str) -> dict[str, Any]:

@@ -23,13 +23,13 @@ import torch
 from torch import nn
 
 from rltune import bundle_reader, team
+from rltune.capabilities import list_algos
 from rltune.errors import PolicyError, choices
 from rltune.policy import load_policy
 
 FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}  # and the packages that each needs
 NUM_CHECKED, NUM_EPISODES = 1000, 25  # a policy with memory is checked over so many episodes side by side
 TOLERANCE = 1e-5  # of continuous actions; discrete ones must be equal
-HEADS = ("categorical", "q", "gaussian", "squashed_gaussian")
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def export_policy(
     except Exception as error:  # torch's exporters raise whatever they like
         raise PolicyError(
             f"policy={name} cannot be exported: {type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
-            f"policies with heads {', '.join(HEADS)}, over Box or Discrete observations",
+            f"policies of {list_algos(lambda row: row.network)}, over Box or Discrete observations",
             "rltune.load_policy takes every policy of a sweep",
         ) from error
     finally:
@@ -178,8 +178,6 @@ def _played(policy: bundle_reader.Policy, step: Step, observations: np.ndarray) 
 
 def _written(policy: bundle_reader.Policy, observations: np.ndarray, path: Path, format: str) -> Step:
     """Write the file, and give what it does when it is loaded again."""
-    if policy._spec["head"]["kind"] not in HEADS:
-        raise ValueError(f"its head is {policy._spec['head']['kind']}")
     graph = (RecurrentGraph if policy.memory_size else Graph)(policy).eval()
     example = [torch.from_numpy(observations[:2])]
     inputs, outputs = ["observations"], ["actions"]

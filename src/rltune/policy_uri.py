@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rltune.capabilities import list_algos
 from rltune.checkpoint import digest
 from rltune.errors import PolicyError, choices
 
@@ -112,7 +113,7 @@ def _part(folder: Path, part: str, uri: str) -> Path:
     if part == "policy" and reason.is_file():
         raise NeedsRLlibError(
             f"policy={uri}: {reason.read_text().strip()}",
-            "networks that act without RLlib: those of PPO, DQN, SAC, TQC and BC",
+            f"networks that act without RLlib: those of {list_algos(lambda row: row.network, 'and')}",
             f"python -m sweeps.evaluate policy=sweep:<name>, or rltune.load_algorithm({uri!r}): both run RLlib",
         )
     if not folder.exists():
