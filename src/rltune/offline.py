@@ -16,6 +16,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.offline.offline_data import OfflineData
 
+from rltune.capabilities import capabilities_of
 from rltune.dataset import read
 
 
@@ -34,8 +35,9 @@ class RecordedEpisodes(OfflineData):
         self._starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
         self._ends = np.r_[self._starts[1:], len(numbers)]
         self._rng = np.random.default_rng(config.seed)
-        # Advantages need the steps that follow; the other losses are best with steps that have nothing in common.
-        self._whole = getattr(config, "beta", 0.0) != 0.0 and not hasattr(config, "expectile")
+        # Advantages need the steps that follow; the other losses are best with steps that have nothing in common, as is
+        # MARWIL's without advantages (beta 0).
+        self._whole = capabilities_of(type(config)).data == "recorded_episodes" and config.beta != 0.0
         self._learner_connector: Any = None
         self.iter_batches_kwargs: dict[str, Any] = {}
         # What RLlib (2.60) sets from outside, once the learner exists.
