@@ -1,8 +1,9 @@
-"""A policy whose network a bundle cannot express, such as DreamerV3's, played by RLlib's own module and connectors.
+"""Play a policy whose network a bundle cannot express, such as DreamerV3's, by RLlib's own module and connectors.
 
-They come from the checkpoint as they are, without Ray and without the algorithm, but with RLlib installed, and they
-hold pickles: `policy_uri.trusted` says whose are taken. Such a policy is evaluated; it is neither registered nor
-exported. Runs anywhere.
+They come from the checkpoint as RLlib documents it for inference after training, each by its ``from_checkpoint``,
+without Ray and without the algorithm, but with RLlib installed. They hold pickles: `policy_uri.trusted` says whose are
+taken. Such a policy is evaluated; it is neither registered nor exported. One private name of RLlib is used,
+``MeanStdFilter._update_stats``. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from rltune.cluster import prepare
 from rltune.errors import PolicyError
 
 REASON, INFO = "policy-missing.txt", "policy-missing.json"
-PARTS = ("env_runner/env_to_module_connector", "env_runner/module_to_env_connector")
-MODULE = "learner_group/learner/rl_module/default_policy"
+BEFORE, AFTER = "algorithm/env_runner/env_to_module_connector", "algorithm/env_runner/module_to_env_connector"
+MODULE = "algorithm/learner_group/learner/rl_module/default_policy"
 KEPT = 64  # steps of an episode that are kept while it goes on: more than connectors look back
 
 
@@ -34,8 +35,7 @@ def leave(folder: Path, reason: str, info: Mapping[str, Any]) -> None:
 
 def there(folder: Path) -> bool:
     """Whether a checkpoint without a bundle has what it takes to play."""
-    parts = [folder / "algorithm" / part for part in (*PARTS, MODULE)]
-    return (folder / INFO).is_file() and all(part.is_dir() for part in parts)
+    return (folder / INFO).is_file() and all((folder / part).is_dir() for part in (BEFORE, AFTER, MODULE))
 
 
 class Restored:
@@ -61,29 +61,25 @@ class Restored:
                 "rltune.load_algorithm takes every checkpoint",
             )
         prepare()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of RLlib about its own environments and classes (2.60)
-            self._load(folder.absolute() / "algorithm")
-        self.info: dict[str, Any] = json.loads((folder / INFO).read_text())
-        env = environment.make(self.info["env"], disable_env_checker=True)
-        self.observation_space, self.action_space = env.observation_space, env.action_space
-        env.close()
-
-    def _load(self, folder: Path) -> None:
         from ray.rllib.connectors.env_to_module import EnvToModulePipeline
         from ray.rllib.connectors.module_to_env import ModuleToEnvPipeline
         from ray.rllib.core.rl_module import RLModule
 
         for name in ("ray.rllib", "ray._common.deprecation"):
             logging.getLogger(name).setLevel(logging.ERROR)
-        before, after = (str(folder / part) for part in PARTS)
-        self.network = RLModule.from_checkpoint(str(folder / MODULE))
+        whole = folder.absolute()
+        with warnings.catch_warnings(action="ignore"):  # of RLlib about its own environments and classes (2.60)
+            self.network = RLModule.from_checkpoint(str(whole / MODULE))
+            self._before = EnvToModulePipeline.from_checkpoint(str(whole / BEFORE))
+            self._after = ModuleToEnvPipeline.from_checkpoint(str(whole / AFTER))
         self.network.eval()
-        self._before = EnvToModulePipeline.from_checkpoint(before)
-        self._after = ModuleToEnvPipeline.from_checkpoint(after)
         for connector in self._before.connectors:
             if hasattr(connector, "_update_stats"):  # MeanStdFilter's (2.60): what is played must not change it
                 connector._update_stats = False
+        self.info: dict[str, Any] = json.loads((folder / INFO).read_text())
+        env = environment.make(self.info["env"], disable_env_checker=True)
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        env.close()
 
     def predict(
         self,
@@ -106,16 +102,10 @@ class Restored:
 
         begins = np.ones(len(obs), dtype=bool) if state is None else np.asarray(episode_start, dtype=bool)
         episodes = [
-            self._begun(row) if begin else _continued(state[place], row)
+            self._begin(row) if begin else _continue(state[place], row)
             for place, (row, begin) in enumerate(zip(obs, begins, strict=True))
         ]
-        shared: dict[str, Any] = {}
-        common = {
-            "episodes": episodes,
-            "rl_module": self.network,
-            "explore": not deterministic,
-            "shared_data": shared,
-        }
+        common = {"episodes": episodes, "rl_module": self.network, "explore": not deterministic, "shared_data": {}}
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(int(np.random.default_rng(rng).integers(2**31)))
             forward = self.network.forward_inference if deterministic else self.network.forward_exploration
@@ -127,16 +117,16 @@ class Restored:
             memory[place] = (episode, own[place], {name: values[place] for name, values in decided.items()})
         return np.asarray(acted), memory
 
-    def _begun(self, obs: Any) -> Any:
+    def _begin(self, obs: Any) -> Any:
         from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-        episode = SingleAgentEpisode(observation_space=self.observation_space, action_space=self.action_space)
-        episode.add_env_reset(obs)
-        return episode
+        return SingleAgentEpisode(
+            observations=[obs], observation_space=self.observation_space, action_space=self.action_space
+        )
 
 
-def _continued(last: Any, obs: Any) -> Any:
-    """The episode with what its last action led to; the reward is no input of a policy."""
+def _continue(last: Any, obs: Any) -> Any:
+    """Add to an episode what its last action led to; the reward is no input of a policy."""
     episode, action, outputs = last
     episode.add_env_step(obs, action, 0.0, extra_model_outputs=outputs)
     return episode.cut(len_lookback_buffer=KEPT) if len(episode) >= KEPT else episode
