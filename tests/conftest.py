@@ -80,6 +80,21 @@ def stream() -> io.StringIO:
     return io.StringIO()
 
 
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """As a terminal answers."""
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Somebody's terminal of 80 columns, without colours."""
+    monkeypatch.setenv("TERM", "dumb")
+    return Terminal()
+
+
 @pytest.fixture
 def toy_run(request_of: Callable[..., Any], stream: io.StringIO, monkeypatch: Any) -> Callable[..., Any]:
     """Run a toy sweep; RLlib's own checks do not apply to what the toy invents."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import ledger
 import pytest
+from rich.console import Console
 
 from rltune import outcome
 from rltune.certify import Finalist
@@ -17,6 +18,7 @@ from rltune.errors import StudyError
 from rltune.outcome import Outcome
 from rltune.overview import list_sweeps, show_sweep
 from rltune.study import Entry, Study
+from rltune.summary import certified
 
 ENTRIES = [
     Entry(0, "COMPLETE", {"lr": 1e-3}, {500: 3.0, 1000: 9.0}, {"env_steps": 1000, "train_s": 4.0}, 9.0),
@@ -165,6 +167,50 @@ def test_sweeps_are_listed_one_a_line_the_newest_last(sweeps, tmp_path):
     assert lines[2].split()[0] == long, "a name is never broken over two lines: it is there to be copied"
     assert len(lines) == 3
     assert "1/2/1" in lines[1]
+
+
+def test_the_list_fits_a_terminal_of_eighty_columns(sweeps, tmp_path, terminal):
+    names = ("dict-ppo-20261121-212212-b28c", "halfcheetah-sac-20261121-2122-b28c")
+    for name in names:
+        sweeps(name)
+    list_sweeps(str(tmp_path), terminal)
+    lines = terminal.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert {tuple(line.split()[:3]) for line in lines if line.startswith(names)} == {
+        (name, "complete", "5") for name in names
+    }
+    assert "1/2/1" in lines[-1]
+
+
+def test_on_a_narrow_terminal_a_long_name_stays_whole(sweeps, tmp_path, terminal):
+    long = "lunarlander_continuous-ppo-20261121-212212-b28c-of-my-own-choice"
+    sweeps(long)
+    list_sweeps(str(tmp_path), terminal)
+    assert terminal.getvalue().splitlines()[-1].split()[:2] == [long, "complete"]
+
+
+def test_certification_fits_a_terminal_of_eighty_columns(terminal):
+    row = {
+        "iqm": -1234.5,
+        "low": -1334.4,
+        "high": -1133.3,
+        "search_score": -999.4,
+        "optimism": 235.1,
+        "seeds": 5,
+        "failed_score": 9.0,
+    }
+    names = {"trial 12": ("winner", 0.97, 12), "control": ("tie", None, 3)}
+    rows = [
+        {**row, "name": name, "trial": trial, "improvement": odds, "failed_seeds": int(trial == 3), "verdict": verdict}
+        for name, (verdict, odds, trial) in names.items()
+    ]
+    console = Console(file=terminal, highlight=False)
+    for part in certified({"configurations": rows, "winner": "trial 12", "seeds": [1, 2, 3, 4, 5]}):
+        console.print(part)
+    lines = terminal.getvalue().splitlines()
+    assert "trial 12 -1,234 -1,334 to -1,133 -999.4 235.1 97% 5 winner" in [" ".join(line.split()) for line in lines]
+    assert any(line.startswith("trial 3 =") and line.rstrip().endswith("tie") for line in lines)
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_failed_trials_reports_do_not_make_a_sweep_look_good(sweeps, tmp_path):

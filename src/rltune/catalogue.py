@@ -6,6 +6,7 @@ Only reads YAML, so that the answer comes at once and lists a user's own files l
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,6 +18,7 @@ from rich.table import Table
 from rltune import conditions, space
 
 KINDS = ("envs", "algos", "spaces")
+TYPED = ("env", "id", "algo", "space", "parameter")  # columns whose words are there to be copied, never broken
 
 
 def show(kind: str, folders: Sequence[Path], stream: TextIO | None = None) -> None:
@@ -27,14 +29,17 @@ def show(kind: str, folders: Sequence[Path], stream: TextIO | None = None) -> No
         folders: Where the groups' folders are, the user's own before ours.
         stream: Where to; None is standard output.
     """
-    out = Console(file=stream, highlight=False, markup=False, emoji=False, width=150)
+    watched = (stream or sys.stdout).isatty()
+    out = Console(file=stream, highlight=False, markup=False, emoji=False, width=None if watched else 150)
     table = Table(box=None, pad_edge=False, header_style="bold")
     headings, rows = {"envs": _envs, "algos": _algos, "spaces": _spaces}[kind](folders)
     for heading in headings:
-        table.add_column(heading, overflow="fold", no_wrap=heading in ("env", "algo", "space"))
+        table.add_column(heading, overflow="fold", no_wrap=heading in TYPED)
     for row in rows:
         table.add_row(*row)
     out.print(table)
+    if kind == "envs":
+        out.print("What needs an extra: pip install 'rltune[<extra>]'", soft_wrap=True)
 
 
 def _files(folders: Sequence[Path], group: str) -> dict[str, Path]:
@@ -62,11 +67,11 @@ def _envs(folders: Sequence[Path]) -> Rows:
     tuned = _tuned(folders)
     rows: list[tuple[str, ...]] = []
     for name, path in _files(folders, "env").items():
-        extra = next((line for line in path.read_text().splitlines() if line.startswith("# pip install")), "")
+        extra = re.search(r"^# pip install .*\[(\w+)\]", path.read_text(), re.MULTILINE)
         env_id = str(_read(path).get("id"))
         algos = ", ".join(algo for algo, env in tuned if env == name)
-        rows.append((name, "env.id=..." if env_id == "???" else env_id, algos, extra.lstrip("# ")))
-    return ("env", "id", "tuned settings for", "needs"), rows
+        rows.append((name, "env.id=..." if env_id == "???" else env_id, algos, extra[1] if extra else ""))
+    return ("env", "id", "tuned settings for", "extra"), rows
 
 
 def _algos(folders: Sequence[Path]) -> Rows:

@@ -26,14 +26,21 @@ def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
     from rltune.outcome import counts  # brings Optuna with it
 
     folders = all_sweeps(output_dir)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("sweep", "status", "trials", "done/stopped/failed", "env steps", "best"):
-        table.add_column(heading, no_wrap=heading != "status", overflow="fold")
+    table, reasons = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold"), []
+    longest = max((len(folder.name) for folder in folders), default=0)
+    # What is there to be copied stays whole; where it does not fit, the terminal wraps the line.
+    table.add_column("sweep", no_wrap=True, min_width=longest)
+    table.add_column("status", no_wrap=True, min_width=len("interrupted"))
+    table.add_column("trials", no_wrap=True, min_width=6)
+    table.add_column("done, stopped, failed", min_width=8)
+    table.add_column("env steps", no_wrap=True, min_width=9)
+    table.add_column("best", no_wrap=True, min_width=6)
     for folder in folders:
         try:
             study = open_study(folder)
         except RltuneError as error:
-            table.add_row(folder.name, f"unreadable: {first_line(error.what)}")
+            table.add_row(folder.name, "unreadable")
+            reasons.append(f"{folder.name}: {first_line(error.what)}")
             continue
         entries, number = study.entries(), counts(study.entries())
         best = max((e.best for e in entries if e.best is not None and e.state != "FAIL"), default=None)
@@ -50,7 +57,9 @@ def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
         study.close()
     out = _console(stream)
     if folders:
-        out.print(table)
+        out.print(table, crop=False)
+        for reason in reasons:
+            out.print(reason, soft_wrap=True)
     else:
         root = Path(output_dir).expanduser().absolute()
         out.print(f"no sweeps in {root}; start one: python -m sweeps.run algo=ppo env=cartpole", soft_wrap=True)

@@ -196,11 +196,12 @@ def certified(found: Mapping[str, Any]) -> Iterator[RenderableType]:
     Args:
         found: `Certification.summary`.
     """
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("certified", no_wrap=True)
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("certified", min_width=len("certified"))  # what wraps does so that all fits into 80 columns
     for name in ("IQM", "95% interval", "search said", "optimism", "beats control", "seeds"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("")
+        wraps = name in ("search said", "beats control", "seeds")
+        table.add_column(name, justify="right", no_wrap=not wraps, min_width=max(map(len, name.split())))
+    table.add_column("", no_wrap=True)
     failed, counted = [], ""
     for row in found["configurations"]:
         odds = "-" if row["improvement"] is None else f"{row['improvement']:.0%}"
