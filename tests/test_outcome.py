@@ -189,6 +189,13 @@ def test_on_a_narrow_terminal_a_long_name_stays_whole(sweeps, tmp_path, terminal
     assert terminal.getvalue().splitlines()[-1].split()[:2] == [long, "complete"]
 
 
+def test_words_in_brackets_are_shown_as_they_are(sweeps, tmp_path):
+    sweeps("s", trials=[Entry(0, "FAIL", {"layers": ["relu", "tanh"]}, {}, {"stop_reason": "shape [box] is unknown"})])
+    text = " ".join(shown("s", tmp_path).split())
+    assert "layers=[relu,tanh]" in text
+    assert "shape [box] is unknown" in text
+
+
 def test_certification_fits_a_terminal_of_eighty_columns(terminal):
     row = {
         "iqm": -1234.5,

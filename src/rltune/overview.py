@@ -121,7 +121,7 @@ def show_evaluation(
 def _console(stream: TextIO | None) -> Console:
     """A console as wide as the terminal; wide where there is none, so that a pipe gets whole lines."""
     watched = (stream or sys.stdout).isatty()
-    return Console(file=stream, highlight=False, width=None if watched else 200)
+    return Console(file=stream, highlight=False, markup=False, emoji=False, width=None if watched else 200)
 
 
 def _row(entry: Entry, going_on: bool) -> tuple[str, ...]:
