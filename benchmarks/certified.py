@@ -56,8 +56,8 @@ class Row:
 
 def span(folder: Path) -> tuple[int, float]:
     """Certification's runs, and the seconds from the first one's beginning to the last one's end."""
-    from rltune.retrain import BOOKS
-    from rltune.study import Study
+    from rltune.certification.retraining import BOOKS
+    from rltune.study.study import Study
 
     books = Study(f"sqlite:///{folder / BOOKS}", "certify")
     entries = books.entries()

@@ -88,40 +88,42 @@ def request(*overrides: str) -> Any:
     from hydra import compose, initialize_config_dir
     from hydra.core.config_store import ConfigStore
 
-    from rltune.config import RunConfig, from_mapping
+    from rltune.config.schema import RunConfig
+    from rltune.config.validation import parse_config
     from sweeps._command import conf_dir
 
     ConfigStore.instance().store("base_run", RunConfig)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return from_mapping(compose("run", list(overrides)))
+        return parse_config(compose("run", list(overrides)))
 
 
 def one(trials: int, tracking: str, profile: bool) -> dict[str, Any]:
     """Run the sweep in this process, in the present folder."""
-    from rltune import plan, sweep
+    from rltune.sweep import pipeline, plan
+    from rltune.sweep.pipeline import run_sweep
 
     plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality
     settings = request(*OVERRIDES, f"budget.trials={trials}", f"tracking={tracking}")
     meter = Meter()
-    enter = sweep._work
+    enter = pipeline._work
 
     def work(*args: Any) -> Any:
-        from rltune.recorder import Recorder
-        from rltune.search import LedgerSearcher
+        from rltune.sweep.tune.recorder import Recorder
+        from rltune.sweep.tune.searcher import StudySearcher
 
         for name in ("on_trial_result", "on_trial_start", "on_trial_complete", "on_step_end"):
             meter.watch(Recorder, name)
-        meter.watch(LedgerSearcher, "suggest")
+        meter.watch(StudySearcher, "suggest")
         return enter(*args)
 
-    sweep._work = work
+    pipeline._work = work
     from benchmarks.instant import InstantTrial
 
     profiler = cProfile.Profile()
     began, cpu = time.perf_counter(), time.process_time()
     if profile:
         profiler.enable()
-    outcome = sweep.run_sweep(settings, stream=io.StringIO(), trainable=InstantTrial)
+    outcome = run_sweep(settings, stream=io.StringIO(), trainable=InstantTrial)
     profiler.disable()
     if profile:
         for order in ("tottime", "cumulative"):

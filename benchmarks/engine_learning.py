@@ -73,10 +73,10 @@ def evaluate(module: Any, env_id: str, episodes: int = 20) -> float:
 
 def final_return(kind: str, task: str, seed: int) -> float:
     """Train for the budget; the greedy policy's mean return on fresh episodes."""
-    from rltune.engine import build
+    from rltune.engine import build_algorithm
 
     config, result = learning_config(task, seed), {}
-    algorithm = build(config, kind)
+    algorithm = build_algorithm(config, kind)
     while result.get("num_env_steps_sampled_lifetime", 0) < BUDGETS[task]:
         result = algorithm.train()
     found = evaluate(algorithm.get_module(), config.env)

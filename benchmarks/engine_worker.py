@@ -35,8 +35,8 @@ def rllib_config(case: str, device: str) -> Any:
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.algorithms.sac import SACConfig
 
-    from rltune.engine import normalise_observations
-    from rltune.engine.critics import plain_critics
+    from rltune.algorithms.sac import use_plain_critics
+    from rltune.engine.sampling.observation_filter import normalise_observations
 
     if case in PPO_CASES:
         env, envs = PPO_CASES[case]
@@ -61,7 +61,7 @@ def rllib_config(case: str, device: str) -> Any:
             num_steps_sampled_before_learning_starts=300, training_intensity=256,
             replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 50_000},
         ).rl_module(model_config=relu_nets(256))  # fmt: skip
-        plain_critics(config)
+        use_plain_critics(config)
         config.env_runners(rollout_fragment_length=1).reporting(min_time_s_per_iteration=0)
         config.reporting(min_sample_timesteps_per_iteration=20)
     config.environment(env).env_runners(num_env_runners=0, num_envs_per_env_runner=envs)
@@ -71,7 +71,7 @@ def rllib_config(case: str, device: str) -> Any:
 def rllib_round(kind: str, case: str, device: str) -> Callable[[float], tuple[int, float]]:
     """A function that trains for some seconds and returns steps and seconds."""
     logging.disable(logging.WARNING)
-    from rltune.engine import build
+    from rltune.engine import build_algorithm
 
     config = rllib_config(case, device)
     if kind == "compiled":
@@ -79,7 +79,7 @@ def rllib_round(kind: str, case: str, device: str) -> Callable[[float], tuple[in
     if kind == "rllib" and not case.startswith("ppo"):
         # Stock RLlib spends about 0.1 s a step here: keep its iterations short enough to be timed.
         config.reporting(min_sample_timesteps_per_iteration=50)
-    algorithm = build(config, "rllib" if kind == "rllib" else "fast")
+    algorithm = build_algorithm(config, "rllib" if kind == "rllib" else "fast")
     done = 0
 
     def train() -> int:

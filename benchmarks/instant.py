@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rltune.progress import Progress
-from rltune.trial import Trial
+from rltune.trial.progress import Progress
+from rltune.trial.trainable import Trial
 
 
 class InstantRunner:

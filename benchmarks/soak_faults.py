@@ -34,7 +34,7 @@ REASONS = {
 
 
 def _entries(folder: Path) -> list[Any]:
-    from rltune.ledger import open_study
+    from rltune.study.storage import open_study
 
     study = open_study(folder)
     entries = study.entries()
@@ -134,7 +134,7 @@ def damaged(folder: Path, every: int) -> dict[str, Any]:
 
 def _unsent(sweep: Path) -> None:
     """Reports that had not reached MLflow, as an outage leaves them."""
-    from rltune.spool import Journal
+    from rltune.tracking.journal import Journal
 
     journal = Journal(sweep / ".spool")
     journal.open()
@@ -145,17 +145,17 @@ def _unsent(sweep: Path) -> None:
 
 def _all_damaged(folder: Path, every: int) -> dict[str, Any]:
     """In a process with a Ray of its own, which all cases share."""
-    from rltune import plan
-    from rltune.cluster import connected, prepare
-    from rltune.config import ClusterConfig
+    from rltune.cluster.ray_cluster import connect_ray, prepare_environment
+    from rltune.config.schema import ClusterConfig
+    from rltune.sweep import plan
 
     plan.preflight = lambda made: None
     whole = folder / "whole"
     cases = _cases(whole / "outputs" / NAME)[::every]
     names = [(name, path.relative_to(whole), damage) for name, path, damage in cases]
     answers = {}
-    prepare()
-    with connected(ClusterConfig(num_cpus=2)):
+    prepare_environment()
+    with connect_ray(ClusterConfig(num_cpus=2)):
         for number, (name, place, damage) in enumerate(names):
             copy = folder / f"case-{number}"
             shutil.copytree(whole, copy)
@@ -171,7 +171,7 @@ def _answer(copy: Path, place: Path) -> str:
     """Refused or named; silent when nobody was told."""
     import rltune
     from rltune.errors import RltuneError
-    from rltune.sweep import resume_sweep
+    from rltune.sweep.pipeline import resume_sweep
 
     stream = io.StringIO()
     named = place.name if place.name not in ("toy.json", "state.json") else place.parent.name
@@ -201,12 +201,12 @@ def memory(folder: Path, trials: int) -> dict[str, Any]:
 def _memory(trials: int) -> dict[str, Any]:
     import psutil
 
-    from rltune.cluster import connected, prepare
-    from rltune.config import ClusterConfig
+    from rltune.cluster.ray_cluster import connect_ray, prepare_environment
+    from rltune.config.schema import ClusterConfig
 
     me = psutil.Process()
-    prepare()
-    with connected(ClusterConfig(num_cpus=2)):
+    prepare_environment()
+    with connect_ray(ClusterConfig(num_cpus=2)):
         found = _left_by(trials, me)
     _until_no_more(me, 0)
     return {**found, "processes_after_ray": len(me.children(recursive=True))}
@@ -222,9 +222,9 @@ def _left_by(trials: int, me: Any) -> dict[str, Any]:
     """What a sweep of so many trials leaves behind in this process, after a small one that pays for the imports."""
     from benchmarks.driver import request, resident_mb
     from benchmarks.instant import InstantTrial
-    from rltune import plan
-    from rltune.recorder import Recorder
-    from rltune.sweep import run_sweep
+    from rltune.sweep import plan
+    from rltune.sweep.pipeline import run_sweep
+    from rltune.sweep.tune.recorder import Recorder
 
     plan.preflight = lambda made: None
     run_sweep(request(*TOY, "budget.trials=4", "name=warm-up"), stream=io.StringIO(), trainable=InstantTrial)

@@ -77,7 +77,7 @@ def _count(path: Path, what: str) -> int:
 
 def _certified(folder: Path) -> dict[str, Any]:
     """What certification's books, MLflow and its registry say at the end."""
-    from rltune.study import Study
+    from rltune.study.study import Study
 
     sweep = folder / "outputs" / NAME
     books = Study(f"sqlite:///{sweep / 'certify.db'}", "certify")
@@ -134,7 +134,7 @@ def remote(folder: Path, whole: bool) -> dict[str, Any]:
 
 
 def _reason(sweep: Path) -> str:
-    from rltune.ledger import open_study
+    from rltune.study.storage import open_study
 
     study = open_study(sweep)
     (entry,) = study.entries()
@@ -166,8 +166,8 @@ def full_disk(folder: Path) -> dict[str, Any]:
 
 def _whole(sweep: Path) -> dict[str, Any]:
     """Whether what the ledger names is whole, and whom it blames."""
-    from rltune import checkpoint
-    from rltune.ledger import open_study
+    from rltune.study.checkpoints import is_whole
+    from rltune.study.storage import open_study
 
     with contextlib.closing(sqlite3.connect(sweep / "study.db")) as ledger:
         verdict = ledger.execute("pragma quick_check").fetchone()[0]
@@ -179,7 +179,7 @@ def _whole(sweep: Path) -> dict[str, Any]:
     ]
     return {
         "ledger": verdict,
-        "checkpoints_damaged": sum(checkpoint.valid(sweep, record) is None for record in records),
+        "checkpoints_damaged": sum(is_whole(sweep, record) is None for record in records),
         "trials_blamed": sum(entry.state == "FAIL" for entry in entries),
     }
 
@@ -194,7 +194,7 @@ def memory_limit(folder: Path) -> dict[str, Any]:
     words += ["+space.fault=[choice,null,grow]", "failures.max_retries=0", "+space.seconds=0.2"]
     limits = {"RAY_memory_usage_threshold": f"{share:.3f}", "RAY_memory_monitor_refresh_ms": "100"}
     code = launch(folder, str(HERE / "soak_sweep.py"), "run", *words, environment=limits).wait(PATIENCE_S)
-    from rltune.ledger import open_study
+    from rltune.study.storage import open_study
 
     study = open_study(folder / "outputs" / NAME)
     ends = {str(entry.params["fault"]): (entry.state, entry.attributes.get("stop_reason")) for entry in study.entries()}

@@ -110,7 +110,7 @@ def ours(folder: Path, trials: int, kills: int, seconds: float, seed: int) -> di
 
 def books(folder: Path, trials: int, iteration_s: float) -> dict[str, Any]:
     """What the ledger, MLflow and the diaries say at the end."""
-    from rltune.ledger import open_study
+    from rltune.study.storage import open_study
 
     study = open_study(folder / "outputs" / NAME)
     entries = study.entries()

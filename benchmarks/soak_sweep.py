@@ -19,8 +19,8 @@ sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent), str(HERE.parent / "t
 
 from toy import ToyRunner  # noqa: E402
 
-from rltune.progress import Progress  # noqa: E402
-from rltune.trial import Trial  # noqa: E402
+from rltune.trial.progress import Progress  # noqa: E402
+from rltune.trial.trainable import Trial  # noqa: E402
 
 TOY = (
     "+algo.training.ballast=4096",
@@ -77,7 +77,7 @@ class SoakTrial(Trial):
 
 def timed() -> None:
     """Let every event that the driver records leave its seconds in ``steps.txt``."""
-    from rltune.recorder import Recorder
+    from rltune.sweep.tune.recorder import Recorder
 
     def wrap(name: str) -> None:
         plain = getattr(Recorder, name)
@@ -97,9 +97,9 @@ def timed() -> None:
 def main() -> None:
     """Run one driver in this folder."""
     from benchmarks.driver import request
-    from rltune import plan
     from rltune.errors import RltuneError
-    from rltune.sweep import resume_sweep, run_sweep
+    from rltune.sweep import plan
+    from rltune.sweep.pipeline import resume_sweep, run_sweep
     from sweeps._command import told_by_signals
 
     timed()

@@ -104,7 +104,7 @@ def _wait_up(driver: Any, seconds: float) -> None:
 
 
 def _arrived(folder: Path, trials: int) -> dict[str, Any]:
-    from rltune.ledger import open_study
+    from rltune.study.storage import open_study
 
     study = open_study(folder / "outputs" / NAME)
     entries = study.entries()
@@ -142,7 +142,7 @@ def together(folder: Path, sweeps: int) -> dict[str, Any]:
         return {"skipped": reason}
     from test_tracking import Server
 
-    from rltune.study import Study
+    from rltune.study.study import Study
 
     with postgres.server() as address:
         folder.mkdir(parents=True)

@@ -22,10 +22,12 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 
-from rltune import plan
-from rltune.config import RunConfig, from_mapping
-from rltune.policy import evaluate, load_policy
-from rltune.runner import RLlibRunner
+from rltune.config.schema import RunConfig
+from rltune.config.validation import parse_config
+from rltune.policies.evaluation import evaluate
+from rltune.policies.policy import load_policy
+from rltune.sweep.plan import make_plan
+from rltune.trial.algorithm_runner import AlgorithmRunner
 from sweeps._command import conf_dir
 
 REPORTS, EPISODES, FIRST_EPISODE = 20, 100, 10_000
@@ -79,14 +81,14 @@ def settings(task: Task) -> RunConfig:
     """What ``python -m sweeps.run`` would run."""
     ConfigStore.instance().store("base_run", RunConfig)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return from_mapping(compose("run", [f"algo={task.algo}", f"env={task.env}"]))
+        return parse_config(compose("run", [f"algo={task.algo}", f"env={task.env}"]))
 
 
 def run(task: Task, seed: int, env_steps: int) -> Run:
     """Train one seed, keep its best checkpoint, evaluate that."""
-    made = plan.make(settings(task))
+    made = make_plan(settings(task))
     (first, *_) = made.warm_starts
-    runner = RLlibRunner(made.build, first, made.seeds(seed)[0], "fast", threads=1)
+    runner = AlgorithmRunner(made.build, first, made.seeds(seed)[0], "fast", threads=1)
     began, best, best_at, steps = time.perf_counter(), -math.inf, 0, 0
     with tempfile.TemporaryDirectory() as scratch:
         for report in range(1, REPORTS + 1):

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.address import redact_address
+from rltune.config.uris import redact_address
 from rltune.errors import ConfigError, RltuneError, choices, nearest
 from sweeps._multirun import Job, collect_job, refuse_launchers, run_jobs
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from rltune.address import redact_address
+from rltune.config.uris import redact_address
 from rltune.errors import ConfigError
 
 INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)

@@ -22,12 +22,14 @@ def work(settings: DictConfig) -> int:
     """Print the table as Markdown and write it with its figure."""
     if not settings.sweeps:
         raise ConfigError("sweeps has no value", "sweeps' names", "python -m sweeps.compare sweeps=[first,second]")
-    from rltune.sweep_folder import find_sweep
+    from rltune.study.sweep_folder import find_sweep
 
     for name in settings.sweeps:
         if not (Path(name) / "config.yaml").is_file():
             find_sweep(name, settings.output_dir, "sweeps")
-    from rltune.comparison import compare_sweeps  # brings Optuna with it, which a wrong name need not wait for
+    from rltune.reporting.comparison import (
+        compare_sweeps,  # brings Optuna with it, which a wrong name need not wait for
+    )
 
     found = compare_sweeps(list(settings.sweeps), settings.output_dir)
     print(found.markdown())

@@ -35,23 +35,25 @@ def work(settings: DictConfig) -> int:
             "deterministic=true, or no video",
             "video=true deterministic=true",
         )
-    from rltune import policy_uri, video
-    from rltune.overview import show_evaluation
-    from rltune.policy import evaluate, playable
+    from rltune.policies.evaluation import evaluate
+    from rltune.policies.policy import load_playable
+    from rltune.policies.uri import Source, keep_with_run
+    from rltune.policies.video import check_video_extra, film_episodes
+    from rltune.reporting.tables import show_evaluation
 
     env = _other(settings)
-    policy = playable(settings.policy, output_dir=settings.output_dir)
+    policy = load_playable(settings.policy, output_dir=settings.output_dir)
     if settings.video:
-        video.check(policy, env)
+        check_video_extra(policy, env)
     result = evaluate(policy, settings.episodes, settings.seed, env=env, deterministic=settings.deterministic)
     show_evaluation(settings.policy, policy.info, result, settings.env.get("id"))
     if settings.video:
-        films = video.film(policy, result, Path(settings.out).expanduser().absolute(), settings.seed, env)
+        films = film_episodes(policy, result, Path(settings.out).expanduser().absolute(), settings.seed, env)
         for film in films:
             print(f"{film.which:<8}return {film.episode_return:.2f}, environment seed {film.seed}: {film.path}")
-        source = policy_uri.Source(settings.policy, Path(settings.output_dir))
+        source = Source(settings.policy, Path(settings.output_dir))
         kept = f"videos/{films[0].path.parent.name}"  # the policy is the run's
-        run = policy_uri.keep_with_run(source, films[0].path.parent, kept)
+        run = keep_with_run(source, films[0].path.parent, kept)
         print(f"kept under {kept}/ of MLflow run {run}" if run else "not kept in MLflow: this policy has no run there")
     return 0
 

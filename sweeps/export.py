@@ -20,11 +20,11 @@ class ExportConfig:
 def work(settings: DictConfig) -> int:
     """Export and say what was checked."""
     need_policy(settings, "export")
-    from rltune.exporting import default_name, export_policy
-    from rltune.policy import load_policy
+    from rltune.policies.export import default_export_name, export_policy
+    from rltune.policies.policy import load_policy
 
     policy = load_policy(settings.policy, output_dir=settings.output_dir)
-    done = export_policy(policy, settings.out or default_name(policy, settings.format), settings.format)
+    done = export_policy(policy, settings.out or default_export_name(policy, settings.format), settings.format)
     print(f"{done.path}: acts as the policy on {done.num_checked:,} observations, difference {done.difference:.2g}")
     return 0
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from omegaconf import MISSING, DictConfig
 
-from rltune.catalogue import KINDS, show
 from rltune.errors import ConfigError, choices
+from rltune.reporting.available import KINDS, show_available
 from sweeps._command import command, conf_dir, leave
 
 
@@ -20,7 +20,7 @@ class ListConfig:
 
 def work(settings: DictConfig) -> int:
     """Print one line a sweep, the newest last."""
-    from rltune.overview import list_sweeps
+    from rltune.reporting.tables import list_sweeps
 
     list_sweeps(settings.output_dir)
     return 0
@@ -33,7 +33,7 @@ def catalogue(words: list[str]) -> bool:
     if words[0] not in KINDS:
         leave(ConfigError(f"{words[0]}: nothing to list", choices(words[0], KINDS), "python -m sweeps.list envs"))
     own = [Path(words[place + 1]) for place, word in enumerate(words[:-1]) if word == "--config-dir"]
-    show(words[0], [*own, conf_dir()])
+    show_available(words[0], [*own, conf_dir()])
     return True
 
 

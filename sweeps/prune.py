@@ -18,13 +18,13 @@ class PruneConfig:
 
 def work(settings: DictConfig) -> int:
     """Say what would be freed; with ``delete`` free it."""
-    from rltune.sweep_folder import find_sweep
+    from rltune.study.sweep_folder import find_sweep
 
     if settings.sweep != "all":
         find_sweep(settings.sweep, settings.output_dir)  # a wrong name need not wait for Optuna
-    from rltune.pruning import prune
+    from rltune.sweep.prune import prune_sweeps
 
-    prune(settings.sweep, settings.output_dir, settings.delete)
+    prune_sweeps(settings.sweep, settings.output_dir, settings.delete)
     return 0
 
 

@@ -26,13 +26,13 @@ def work(settings: DictConfig) -> int:
     need_policy(settings, "record")
     if settings.episodes < 1:
         raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
-    from rltune.dataset import record
-    from rltune.policy import load_policy
-    from rltune.team import one_agent
+    from rltune.algorithms.datasets import record_episodes
+    from rltune.policies.multi_agent import choose_agent
+    from rltune.policies.policy import load_policy
 
-    policy = one_agent(load_policy(settings.policy, output_dir=settings.output_dir), "a dataset")
+    policy = choose_agent(load_policy(settings.policy, output_dir=settings.output_dir), "a dataset")
     out = Path(settings.out).expanduser().absolute()
-    made = record(policy, out, settings.episodes, settings.seed, settings.deterministic)
+    made = record_episodes(policy, out, settings.episodes, settings.seed, settings.deterministic)
     print(f"{out}: {settings.episodes} episodes, {made['steps']:.0f} steps, mean return {made['return_mean']:.1f}")
     print(f"next: python -m sweeps.run algo=bc env=... algo.offline_data.input_={settings.out}")
     return 0

@@ -17,12 +17,13 @@ class ReportConfig:
 
 def work(settings: DictConfig) -> int:
     """Write it and say where it is."""
-    from rltune.sweep_folder import find_sweep
+    from rltune.study.sweep_folder import find_sweep
 
     folder = find_sweep(settings.sweep, settings.output_dir)
-    from rltune import report  # brings Optuna with it, which a wrong name need not wait for
+    from rltune.reporting import html  # brings Optuna with it, which a wrong name need not wait for
+    from rltune.reporting.html import write_report
 
-    print(report.write(folder) / report.PAGE)
+    print(write_report(folder) / html.PAGE)
     return 0
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING, DictConfig
 
-from rltune import nursery
+from rltune.cluster.fork_server import begin_fork_server
 from sweeps._command import command
 
 
@@ -53,11 +53,11 @@ class ResumeConfig:
 
 def work(settings: DictConfig) -> int:
     """Resume the sweep."""
-    from rltune.sweep import resume_sweep
+    from rltune.sweep.pipeline import resume_sweep
 
     changes = {key: dict(settings[key]) for key in ("budget", "certify", "study", "tracking")}
     return resume_sweep(settings.sweep, output_dir=settings.output_dir, changes=changes).exit_code
 
 
 if __name__ == "__main__":
-    command("resume", ResumeConfig, work, early=nursery.begin)
+    command("resume", ResumeConfig, work, early=begin_fork_server)

@@ -4,16 +4,17 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig
 
-from rltune import nursery
-from rltune.config import RunConfig, from_mapping
+from rltune.cluster.fork_server import begin_fork_server
+from rltune.config.schema import RunConfig
+from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
 from sweeps._command import command
 
 
 def work(settings: DictConfig) -> int:
     """Run the sweep that the settings describe."""
-    config = from_mapping(settings)
-    from rltune.sweep import run_sweep
+    config = parse_config(settings)
+    from rltune.sweep.pipeline import run_sweep
 
     return run_sweep(config).exit_code
 
@@ -24,9 +25,9 @@ def check(requests: Sequence[DictConfig]) -> None:
     Raises:
         RltuneError: One of them cannot be carried out, or two have one name.
     """
-    from rltune.sweep import check_request
+    from rltune.sweep.pipeline import check_request
 
-    configs = [from_mapping(settings) for settings in requests]
+    configs = [parse_config(settings) for settings in requests]
     taken = set()
     for config in configs:
         if config.name and (config.output_dir, config.name) in taken:
@@ -41,4 +42,4 @@ def check(requests: Sequence[DictConfig]) -> None:
 
 
 if __name__ == "__main__":
-    command("run", RunConfig, work, early=nursery.begin, check=check)
+    command("run", RunConfig, work, early=begin_fork_server, check=check)

@@ -17,7 +17,7 @@ class ShowConfig:
 
 def work(settings: DictConfig) -> int:
     """Print one line a trial, the best first."""
-    from rltune.overview import show_sweep
+    from rltune.reporting.tables import show_sweep
 
     show_sweep(settings.sweep, settings.output_dir)
     return 0

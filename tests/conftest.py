@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from composing import compose
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 # Ray's workers inherit the environment, not sys.path: they must find the toy too.
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (str(Path(__file__).parent / "support"), os.environ.get("PYTHONPATH")))
+)
 
 
 LONG = ("finished_sweep", "ray_cluster")  # whoever asks for these waits for whole sweeps
@@ -25,28 +28,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -waiting[item.path])  # stable: a file's own order stays
 
 
-def compose(root: str, *overrides: str) -> Any:
-    """What Hydra composes for a command and its overrides."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.config_store import ConfigStore
-
-    from rltune.config import RunConfig
-    from sweeps._command import conf_dir
-
-    ConfigStore.instance().store("base_run", RunConfig)
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return hydra_compose(root, list(overrides))
-
-
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One local Ray of four logical CPUs and one logical GPU for all ray tests."""
-    from rltune.cluster import connected, prepare
-    from rltune.config import ClusterConfig
+    from rltune.cluster.ray_cluster import connect_ray, prepare_environment
+    from rltune.config.schema import ClusterConfig
 
-    prepare()
-    with connected(ClusterConfig(num_cpus=4, num_gpus=1)):
+    prepare_environment()
+    with connect_ray(ClusterConfig(num_cpus=4, num_gpus=1)):
         yield
 
 
@@ -67,9 +56,9 @@ def request_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
     def make(*overrides: str) -> Any:
-        from rltune.config import from_mapping
+        from rltune.config.validation import parse_config
 
-        return from_mapping(compose("run", f"output_dir={tmp_path / 'outputs'}", *overrides))
+        return parse_config(compose("run", f"output_dir={tmp_path / 'outputs'}", *overrides))
 
     return make
 
@@ -98,12 +87,12 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 @pytest.fixture
 def toy_run(request_of: Callable[..., Any], stream: io.StringIO, monkeypatch: Any) -> Callable[..., Any]:
     """Run a toy sweep; RLlib's own checks do not apply to what the toy invents."""
-    monkeypatch.setattr("rltune.plan.preflight", lambda plan: None)
+    monkeypatch.setattr("rltune.sweep.plan.preflight", lambda plan: None)
 
     def run(*overrides: str) -> Any:
         from toy import TOY, ToyTrial
 
-        from rltune.sweep import run_sweep
+        from rltune.sweep.pipeline import run_sweep
 
         return run_sweep(request_of(*TOY, *overrides), stream=stream, trainable=ToyTrial)
 

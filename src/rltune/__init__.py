@@ -10,30 +10,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rltune.comparison import compare_sweeps
-    from rltune.config import RunConfig
+    from rltune.algorithms.restore import load_algorithm
+    from rltune.config.schema import RunConfig
     from rltune.errors import RltuneError
-    from rltune.exporting import export_policy
-    from rltune.ledger import open_study
-    from rltune.policy import Evaluation, evaluate, load_algorithm, load_policy
-    from rltune.study import Study
-    from rltune.sweep import resume_sweep, run_sweep
-    from rltune.sweep_folder import find_sweep
+    from rltune.policies.evaluation import Evaluation, evaluate
+    from rltune.policies.export import export_policy
+    from rltune.policies.policy import load_policy
+    from rltune.reporting.comparison import compare_sweeps
+    from rltune.study.storage import open_study
+    from rltune.study.study import Study
+    from rltune.study.sweep_folder import find_sweep
+    from rltune.sweep.pipeline import resume_sweep, run_sweep
 
 _HOMES = {
-    "Evaluation": "policy",
+    "Evaluation": "policies.evaluation",
     "RltuneError": "errors",
-    "RunConfig": "config",
-    "Study": "study",
-    "compare_sweeps": "comparison",
-    "evaluate": "policy",
-    "export_policy": "exporting",
-    "find_sweep": "sweep_folder",
-    "load_algorithm": "policy",
-    "load_policy": "policy",
-    "open_study": "ledger",
-    "resume_sweep": "sweep",
-    "run_sweep": "sweep",
+    "RunConfig": "config.schema",
+    "Study": "study.study",
+    "compare_sweeps": "reporting.comparison",
+    "evaluate": "policies.evaluation",
+    "export_policy": "policies.export",
+    "find_sweep": "study.sweep_folder",
+    "load_algorithm": "algorithms.restore",
+    "load_policy": "policies.policy",
+    "open_study": "study.storage",
+    "resume_sweep": "sweep.pipeline",
+    "run_sweep": "sweep.pipeline",
 }
 
 __all__ = [

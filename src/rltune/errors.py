@@ -71,3 +71,19 @@ def choices(name: str, known: Iterable[str]) -> str:
         return "there is none yet"
     listed = ", ".join(names)
     return f"did you mean '{close}'? known: {listed}" if close else f"one of: {listed}"
+
+
+class NonFiniteError(RltuneError):
+    """A loss, a weight or a return became NaN or infinite: the trial cannot recover.
+
+    Args:
+        what: Which number, and when.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        allowed: str = "losses, weights and returns that stay finite; a NaN never heals",
+        fix: str = "lower training.lr, set training.grad_clip, or normalise observations and rewards",
+    ) -> None:
+        super().__init__(what, allowed, fix)

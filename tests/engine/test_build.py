@@ -22,9 +22,10 @@ from ray.rllib.algorithms.sac import SAC
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.tune import register_env
 
-from rltune import engine
-from rltune.engine.a2c import A2CConfig
-from rltune.errors import ConfigError, ResourceError
+from rltune.algorithms.a2c import A2CConfig
+from rltune.engine import build_algorithm, find_obstacle
+from rltune.engine.sampling.observation_filter import normalise_observations
+from rltune.errors import ConfigError, NonFiniteError, ResourceError
 
 STOCK = {"PPO": PPO, "DQN": DQN, "SAC": SAC}
 
@@ -45,7 +46,7 @@ def figures(result: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_train_returns_rllibs_keys(name: str) -> None:
-    algorithm = engine.build(CONFIGS[name]())
+    algorithm = build_algorithm(CONFIGS[name]())
     try:
         assert isinstance(algorithm, STOCK[name])
         assert type(algorithm) is not STOCK[name]
@@ -64,13 +65,14 @@ def test_train_returns_rllibs_keys(name: str) -> None:
     assert result["training_iteration"] == 3
 
 
+SUPPORT = Path(__file__).parents[1] / "support"
 ALONE = """
 import sys, tempfile
 import ray
 from engine_toy import CONFIGS
 from rltune import engine
 for make in CONFIGS.values():
-    algorithm = engine.build(make())
+    algorithm = engine.build_algorithm(make())
     algorithm.train()
     algorithm.restore_from_path(algorithm.save_to_path(tempfile.mkdtemp()))
     algorithm.stop()
@@ -82,14 +84,12 @@ print("trained", *CONFIGS)
 
 def test_training_starts_no_ray_and_waits_for_no_compiler() -> None:
     """In a process of its own: the one that runs the tests may have both already."""
-    ran = subprocess.run(
-        [sys.executable, "-c", ALONE], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=300
-    )
+    ran = subprocess.run([sys.executable, "-c", ALONE], cwd=SUPPORT, capture_output=True, text=True, timeout=300)
     assert ran.stdout.split() == ["trained", *CONFIGS], ran.stderr
 
 
 def test_returns_are_absent_until_an_episode_has_ended() -> None:
-    algorithm = engine.build(ppo_config("count", envs=4).environment(env_config={"length": 100_000}))
+    algorithm = build_algorithm(ppo_config("count", envs=4).environment(env_config={"length": 100_000}))
     result = algorithm.train()
     algorithm.stop()
     assert "episode_return_mean" not in result["env_runners"]
@@ -97,7 +97,7 @@ def test_returns_are_absent_until_an_episode_has_ended() -> None:
 
 
 def test_episode_figures_are_exact() -> None:
-    algorithm = engine.build(ppo_config("count", envs=2).environment(env_config={"length": 5}))
+    algorithm = build_algorithm(ppo_config("count", envs=2).environment(env_config={"length": 5}))
     result = algorithm.train()["env_runners"]
     algorithm.stop()
     assert (result["episode_return_mean"], result["episode_len_mean"]) == (15.0, 5.0)
@@ -108,7 +108,7 @@ def test_episode_figures_are_exact() -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_same_seed_gives_the_same_results_and_another_one_does_not(name: str) -> None:
     def run(seed: int) -> dict[str, Any]:
-        algorithm = engine.build(CONFIGS[name](seed=seed))
+        algorithm = build_algorithm(CONFIGS[name](seed=seed))
         result = [algorithm.train() for _ in range(2)][-1]
         algorithm.stop()
         return figures(result)
@@ -121,11 +121,11 @@ def test_the_same_seed_gives_the_same_results_and_another_one_does_not(name: str
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_checkpoint_brings_everything_back(name: str, tmp_path: Path) -> None:
     config = CONFIGS[name]()
-    engine.normalise_observations(config)
-    source = engine.build(config)
+    normalise_observations(config)
+    source = build_algorithm(config)
     source.train(), source.train()
     path = source.save_to_path(tmp_path / "checkpoint")
-    target = engine.build(config.copy(copy_frozen=False).debugging(seed=9))
+    target = build_algorithm(config.copy(copy_frozen=False).debugging(seed=9))
     assert not torch.equal(weights(source), weights(target))
     target.restore_from_path(path)
     assert torch.equal(weights(source), weights(target))
@@ -143,7 +143,7 @@ def test_a_checkpoint_brings_everything_back(name: str, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_names_stock_classes_so_that_plain_rllib_opens_it(tmp_path: Path) -> None:
-    algorithm = engine.build(ppo_config())
+    algorithm = build_algorithm(ppo_config())
     algorithm.train()
     algorithm.save_to_path(tmp_path)
     algorithm.stop()
@@ -154,7 +154,7 @@ def test_a_checkpoint_names_stock_classes_so_that_plain_rllib_opens_it(tmp_path:
 
 
 def test_going_back_to_an_older_state_works() -> None:
-    algorithm = engine.build(ppo_config())
+    algorithm = build_algorithm(ppo_config())
     algorithm.train()
     state, before = algorithm.get_state(), weights(algorithm)
     algorithm.train()
@@ -165,7 +165,7 @@ def test_going_back_to_an_older_state_works() -> None:
 
 
 def test_the_inference_module_has_the_learners_current_weights() -> None:
-    algorithm = engine.build(ppo_config())
+    algorithm = build_algorithm(ppo_config())
     algorithm.train()
     obs = torch.randn(5, 4)
     ours = algorithm.get_module().forward_inference({"obs": obs})["action_dist_inputs"]
@@ -175,11 +175,11 @@ def test_the_inference_module_has_the_learners_current_weights() -> None:
 
 
 def test_several_algorithms_with_other_networks_build_quickly_one_after_another() -> None:
-    engine.build(ppo_config()).stop()
+    build_algorithm(ppo_config()).stop()
     start = time.thread_time()  # of this thread: Ray's may be at work beside it
     for width in (8, 24, 40, 56, 72):
         config = ppo_config().rl_module(model_config={"fcnet_hiddens": [width], "vf_share_layers": True})
-        algorithm = engine.build(config)
+        algorithm = build_algorithm(config)
         assert algorithm.get_module().pi.net.mlp[0].in_features == width
         algorithm.stop()
     assert (time.thread_time() - start) / 5 < 0.5  # 0.05 s is usual
@@ -195,7 +195,7 @@ class SpyEnv(CountEnv):
 def test_stop_closes_the_environments() -> None:
     register_env("spy", lambda config: SpyEnv())
     SpyEnv.closed = 0
-    engine.build(ppo_config("spy", envs=3)).stop()
+    build_algorithm(ppo_config("spy", envs=3)).stop()
     assert SpyEnv.closed == 3
 
 
@@ -231,11 +231,11 @@ def test_an_unsupported_feature_falls_back_with_one_line_that_names_it(
     register_env("multi", lambda c: _box_env(CountEnv().observation_space, gym.spaces.MultiDiscrete([2, 2])))
     feature, change = UNSUPPORTED[case]
     config = change(ppo_config())
-    assert feature in (engine.unsupported(config) or "")
+    assert feature in (find_obstacle(config) or "")
     monkeypatch.setattr(type(config), "build_algo", lambda self: "stock")
     caplog.clear()
     with caplog.at_level(logging.WARNING, "rltune.engine"):
-        assert engine.build(config) == "stock"
+        assert build_algorithm(config) == "stock"
     lines = [record.getMessage() for record in caplog.records if record.name == "rltune.engine"]
     assert len(lines) == 1
     assert feature in lines[0]
@@ -243,25 +243,25 @@ def test_an_unsupported_feature_falls_back_with_one_line_that_names_it(
 
 def test_supported_configs_have_no_reason_to_fall_back() -> None:
     for make in CONFIGS.values():
-        assert engine.unsupported(make()) is None
-    assert engine.unsupported(A2CConfig().environment("CartPole-v1")) is None
-    assert engine.unsupported(engine.normalise_observations(ppo_config())) is None
-    assert "APPO" in (engine.unsupported(APPOConfig().environment("CartPole-v1")) or "")
+        assert find_obstacle(make()) is None
+    assert find_obstacle(A2CConfig().environment("CartPole-v1")) is None
+    assert find_obstacle(normalise_observations(ppo_config())) is None
+    assert "APPO" in (find_obstacle(APPOConfig().environment("CartPole-v1")) or "")
 
 
 def test_kind_rllib_forces_stock_and_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = ppo_config()
     monkeypatch.setattr(type(config), "build_algo", lambda self: "stock")
-    assert engine.build(config, "rllib") == "stock"
+    assert build_algorithm(config, "rllib") == "stock"
     with pytest.raises(ConfigError, match="did you mean 'fast'"):
-        engine.build(config, "fats")
+        build_algorithm(config, "fats")
 
 
 @pytest.mark.parametrize("name", ["PPO", "DQN"])
 def test_a_loss_that_is_not_finite_ends_the_trial_with_its_reason(name: str) -> None:
     config = CONFIGS[name]("count").environment(env_config={"reward": float("nan")})
-    algorithm = engine.build(config)
-    with pytest.raises(engine.NonFiniteError, match="not finite after"):
+    algorithm = build_algorithm(config)
+    with pytest.raises(NonFiniteError, match="not finite after"):
         algorithm.train()
     algorithm.stop()
 
@@ -269,14 +269,14 @@ def test_a_loss_that_is_not_finite_ends_the_trial_with_its_reason(name: str) -> 
 def test_a_replay_memory_that_cannot_fit_is_refused_before_it_is_taken() -> None:
     config = dqn_config(replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 10**12})
     with pytest.raises(ResourceError) as caught:
-        engine.build(config)
+        build_algorithm(config)
     assert "capacity=1000000000000 needs" in caught.value.what
     assert caught.value.fix.startswith("training.replay_buffer_config.capacity=")
 
 
 def test_stored_replay_memory_comes_back(tmp_path: Path) -> None:
     config = dqn_config(store_buffer_in_checkpoints=True)
-    source, target = engine.build(config), engine.build(config)
+    source, target = build_algorithm(config), build_algorithm(config)
     source.train()
     target.restore_from_path(source.save_to_path(tmp_path / "x"))
     np.testing.assert_array_equal(target.replay.rows[:200], source.replay.rows[:200])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from conftest import compose
+from composing import compose
 
 from rltune.errors import ConfigError, ResourceError, RltuneError
 from rltune.probe.probe import ProbeConfig, from_mapping, list_combinations, run_probe

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from conftest import compose
+from composing import compose
 
 from rltune.probe.recommendation import (
     Combination,
@@ -101,11 +101,11 @@ def test_fewer_trials_than_cpus_are_typed_too():
 
 
 def test_what_is_typed_composes_to_a_sweep():
-    from rltune import config
+    from rltune.config.validation import parse_config
 
     chosen = result(64, 1, env_runners=1, settings={"training_intensity": 4.0})
     typed = write_overrides(chosen, compose("run", "algo=dqn").algo)
-    run = config.from_mapping(compose("run", "algo=dqn", *typed))
+    run = parse_config(compose("run", "algo=dqn", *typed))
     assert run.algo["env_runners"]["num_envs_per_env_runner"] == 64
     assert run.algo["training"]["training_intensity"] == 4.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from rltune.config import EnvConfig
+from rltune.config.schema import EnvConfig
 from rltune.probe.probe import ProbeConfig, ProbeResult
 from rltune.probe.recommendation import Combination, MeasurementResult
 from rltune.probe.table import print_result

@@ -8,12 +8,13 @@ from multiprocessing.connection import Pipe
 from types import SimpleNamespace
 
 import pytest
-from conftest import compose
+from composing import compose
 
 from rltune.errors import ConfigError
 from rltune.probe import worker
 from rltune.probe.probe import ProbeConfig, from_mapping
 from rltune.probe.recommendation import Combination
+from rltune.probe.worker import build_combination, same_work
 
 
 @pytest.fixture
@@ -35,18 +36,18 @@ def off_policy(envs, env_runners=0, intensity=None, fragment_length=1):
 
 
 def test_a_wider_vector_keeps_off_policy_updates_per_step():
-    assert worker.same_work(off_policy(4), off_policy(64)) == {"training_intensity": 16.0}
-    assert worker.same_work(off_policy(4), off_policy(1)) == {"training_intensity": 16.0}
-    assert worker.same_work(off_policy(4), off_policy(4)) == {}
+    assert same_work(off_policy(4), off_policy(64)) == {"training_intensity": 16.0}
+    assert same_work(off_policy(4), off_policy(1)) == {"training_intensity": 16.0}
+    assert same_work(off_policy(4), off_policy(4)) == {}
 
 
 def test_an_intensity_of_ones_own_stays_what_it_is():
-    assert worker.same_work(off_policy(4, intensity=8), off_policy(64, intensity=8)) == {}
+    assert same_work(off_policy(4, intensity=8), off_policy(64, intensity=8)) == {}
 
 
 def test_rllibs_count_of_an_idle_runner_is_made_up_for():
-    assert worker.same_work(off_policy(4), off_policy(64, env_runners=1)) == {"training_intensity": 8.0}
-    assert worker.same_work(off_policy(4, intensity=8), off_policy(4, 1, intensity=8)) == {"training_intensity": 4.0}
+    assert same_work(off_policy(4), off_policy(64, env_runners=1)) == {"training_intensity": 8.0}
+    assert same_work(off_policy(4, intensity=8), off_policy(4, 1, intensity=8)) == {"training_intensity": 4.0}
 
 
 def test_rllib_replays_as_much_for_each_step_with_them():
@@ -54,22 +55,22 @@ def test_rllib_replays_as_much_for_each_step_with_them():
 
     for envs, env_runners in ((1, 0), (64, 0), (4, 1), (64, 2)):
         wide = off_policy(envs, env_runners)
-        wide.training_intensity = worker.same_work(off_policy(4), wide).get("training_intensity")
+        wide.training_intensity = same_work(off_policy(4), wide).get("training_intensity")
         rounds, updates = calculate_rr_weights(wide)
         assert updates * 64 / (rounds * envs * max(1, env_runners)) == pytest.approx(16.0)
 
 
 def test_an_on_policy_algorithm_needs_nothing_besides():
-    assert worker.same_work(SimpleNamespace(), SimpleNamespace()) == {}
+    assert same_work(SimpleNamespace(), SimpleNamespace()) == {}
 
 
 def test_a_combination_is_built_with_its_settings(config):
     dqn = from_mapping(compose("probe", "algo=dqn"))
-    build, settings = worker.build_combination(dqn, Combination(64, 0, 1))
+    build, settings = build_combination(dqn, Combination(64, 0, 1))
     assert build.algo["env_runners"]["num_envs_per_env_runner"] == 64
     assert build.algo["training"]["training_intensity"] == settings["training_intensity"]
     assert build.algo["training"]["lr"] == dqn.algo["training"]["lr"]
-    assert worker.build_combination(config, Combination(64, 1, 1))[1] == {}
+    assert build_combination(config, Combination(64, 1, 1))[1] == {}
 
 
 def test_a_worker_that_is_not_done_in_time_is_ended_and_named(config, monkeypatch):

@@ -16,15 +16,13 @@ from typing import Any
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from rltune.capabilities import capabilities_of
-from rltune.engine.envs import make_envs
-from rltune.engine.errors import NonFiniteError, UnsupportedError
-from rltune.engine.lean import quicken
-from rltune.engine.normalise import normalise_observations
-from rltune.engine.support import static_reason
+from rltune.compat.rllib_build import quicken
+from rltune.config.capabilities import capabilities_of
+from rltune.engine.features import UnsupportedError, find_unserved_setting
+from rltune.engine.sampling.vector_envs import make_envs
 from rltune.errors import ConfigError, choices
 
-__all__ = ["NonFiniteError", "build", "normalise_observations", "static_unsupported", "unsupported"]
+__all__ = ["build_algorithm", "find_obstacle", "find_static_obstacle"]
 
 KINDS = ("fast", "rllib")
 logger = logging.getLogger(__name__)
@@ -40,15 +38,15 @@ def _fast_class(config: AlgorithmConfig) -> Any:
     return cls if cls.stock_class is config.algo_class else None
 
 
-def unsupported(config: AlgorithmConfig) -> str | None:
+def find_obstacle(config: AlgorithmConfig) -> str | None:
     """Name the feature of ``config`` that forces stock RLlib; None when the fast engine serves it.
 
     Builds one environment for a moment to see its spaces, unless something else already decides.
     """
-    reason = static_unsupported(config)
+    reason = find_static_obstacle(config)
     if reason is not None:
         return reason
-    from rltune.engine.runner import check_spaces
+    from rltune.engine.sampling.env_runner import check_spaces
 
     envs = make_envs(config, num_envs=1)
     try:
@@ -60,17 +58,17 @@ def unsupported(config: AlgorithmConfig) -> str | None:
     return None
 
 
-def static_unsupported(config: AlgorithmConfig) -> str | None:
+def find_static_obstacle(config: AlgorithmConfig) -> str | None:
     """As `unsupported`, from the config alone: no environment is built."""
-    return static_reason(config) if _fast_class(config) else f"the algorithm {config.algo_class.__name__}"
+    return find_unserved_setting(config) if _fast_class(config) else f"the algorithm {config.algo_class.__name__}"
 
 
-def build(config: AlgorithmConfig, kind: str = "fast") -> Algorithm:
+def build_algorithm(config: AlgorithmConfig, kind: str = "fast") -> Algorithm:
     """Build the algorithm that ``config`` describes.
 
     Args:
         config: Built with RLlib's fluent methods; not changed. Which algorithms have a class of ours, says
-            `rltune.capabilities`.
+            `rltune.config.capabilities`.
         kind: ``fast``, or ``rllib`` for stock RLlib whatever the config.
 
     Returns:
@@ -84,7 +82,7 @@ def build(config: AlgorithmConfig, kind: str = "fast") -> Algorithm:
     quicken(compiling=config.torch_compile_learner or config.torch_compile_worker)
     if kind == "rllib":
         return config.build_algo()
-    cls, reason = _fast_class(config), static_unsupported(config)
+    cls, reason = _fast_class(config), find_static_obstacle(config)
     if cls and reason is None:
         try:
             return cls(config=config)

@@ -15,14 +15,16 @@ from typing import Any
 
 from omegaconf import MISSING, DictConfig
 
-from rltune import environment
-from rltune.config import EnvConfig, check_pair, typed
+from rltune.cluster.memory import total_gb
+from rltune.cluster.resources import available_cpus
+from rltune.config.schema import EnvConfig
+from rltune.config.validation import check_pair, to_typed
+from rltune.envs.spec import spec_of
+from rltune.envs.validation import check_env, check_rewards
 from rltune.errors import ConfigError, ResourceError, RltuneError
-from rltune.memory import total_gb
+from rltune.formatting import format_duration
 from rltune.probe.recommendation import Combination, MeasurementResult, choose_for_one_trial, count, count_fitting
 from rltune.probe.worker import measure
-from rltune.resources import available_cpus
-from rltune.summary import format_duration
 
 BUSY = 0.5  # load for each CPU from which others are likely to have slowed the figures
 
@@ -66,7 +68,7 @@ def from_mapping(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
     Raises:
         ConfigError: A key is unknown, missing, or its value is out of range.
     """
-    config = typed(ProbeConfig, raw)
+    config = to_typed(ProbeConfig, raw)
     check_pair(config.algo, config.env, config.engine)
     bounds = {"widths": (1, "[1,4,16,64]"), "env_runners": (0, "[0,1]"), "threads": (1, "[1,2]")}
     for key, (least, usual) in (bounds | {"seconds": (0.05, "2"), "limit_s": (1, "300")}).items():
@@ -88,8 +90,8 @@ def list_combinations(config: ProbeConfig, cpus: int) -> tuple[list[Combination]
         ResourceError: Nothing is left.
         ConfigError: Rewards are shaped where another process would sample.
     """
-    shaped = environment.spec_of(config.env).rewards
-    environment.check_rewards(environment.spec_of(config.env), 0, config.env.vectorize)
+    shaped = spec_of(config.env).rewards
+    check_rewards(spec_of(config.env), 0, config.env.vectorize)
     combinations, notes = [], []
     for env_runners, threads in itertools.product(sorted(set(config.env_runners)), sorted(set(config.threads))):
         left_out = f"{count(env_runners, 'env runner')} and {count(threads, 'thread')} left out"
@@ -118,7 +120,7 @@ def run_probe(config: ProbeConfig, report: Callable[[str], None] = lambda _: Non
     Raises:
         RltuneError: The algorithm and the environment do not go together, or nothing could be measured.
     """
-    environment.check(environment.spec_of(config.env))
+    check_env(spec_of(config.env))
     cpus, memory = int(available_cpus()), total_gb()
     combinations, notes = list_combinations(config, cpus)
     if (load := os.getloadavg()[0]) > BUSY * cpus:

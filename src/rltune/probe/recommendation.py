@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rltune.summary import format_count
+from rltune.formatting import format_count
 
 WORTH = 0.1  # more CPUs, environments or width must bring this much: less is noise, and costs something elsewhere
 MEMORY_FRACTION = 0.8  # of the machine's memory for trials; the rest is Ray's, the driver's and the page cache
@@ -28,7 +28,7 @@ class Combination:
 
     @property
     def cpus(self) -> int:
-        """CPUs of a trial like this, as `rltune.resources.share` counts them."""
+        """CPUs of a trial like this, as `rltune.cluster.resources.fit_share` counts them."""
         return self.threads + self.env_runners
 
     def __str__(self) -> str:

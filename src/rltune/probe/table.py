@@ -7,9 +7,9 @@ from typing import TextIO
 from rich.console import Console
 from rich.table import Table
 
+from rltune.formatting import format_count
 from rltune.probe.probe import ProbeResult
 from rltune.probe.recommendation import choose_for_one_trial, choose_for_sweep, count, write_overrides
-from rltune.summary import format_count
 
 
 def print_result(probe: ProbeResult, stream: TextIO | None = None) -> None:

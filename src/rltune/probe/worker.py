@@ -16,14 +16,15 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any
 
-from rltune.algorithm import Build, configure, preflight
-from rltune.cluster import connected, prepare
-from rltune.config import ClusterConfig
-from rltune.environment import spec_of
+from rltune.algorithms.build import Build, build_config
+from rltune.algorithms.preflight import check_corners
+from rltune.cluster.memory import peak_gb
+from rltune.cluster.ray_cluster import connect_ray, prepare_environment
+from rltune.config.schema import ClusterConfig
+from rltune.envs.spec import spec_of
 from rltune.errors import RltuneError
-from rltune.memory import peak_gb
 from rltune.probe.recommendation import Combination, MeasurementResult
-from rltune.space import parse
+from rltune.search.space import parse_space
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -136,7 +137,7 @@ def build_combination(config: ProbeConfig, combination: Combination) -> tuple[Bu
     sampling = {"num_envs_per_env_runner": combination.envs, "num_env_runners": combination.env_runners}
     wide = {**config.algo, "env_runners": {**(config.algo.get("env_runners") or {}), **sampling}}
     own, changed = (Build(algo, spec_of(config.env), config.env.vectorize) for algo in (config.algo, wide))
-    settings = same_work(configure(own, {}, seed=0), configure(changed, {}, seed=0))
+    settings = same_work(build_config(own, {}, seed=0), build_config(changed, {}, seed=0))
     wide["training"] = {**(wide.get("training") or {}), **settings}
     return changed, settings
 
@@ -145,19 +146,19 @@ def _work(config: ProbeConfig, combination: Combination, driver: Connection) -> 
     import torch
 
     torch.set_num_threads(combination.threads)
-    prepare()
+    prepare_environment()
     build, settings = build_combination(config, combination)
-    rllib_config = preflight(build, parse({}))[0]
-    from rltune import engine
-    from rltune.runner import read_result
+    rllib_config = check_corners(build, parse_space({}))[0]
+    from rltune.engine import build_algorithm, find_obstacle
+    from rltune.trial.metrics import read_result
 
-    feature = engine.unsupported(rllib_config) if config.engine == "fast" else None
+    feature = find_obstacle(rllib_config) if config.engine == "fast" else None
     kind = "rllib" if feature else config.engine
     os.environ.pop("OMP_NUM_THREADS", None)  # torch has read it; Ray sets that of its own workers: one CPU, one thread
     needs_ray = kind == "rllib" or combination.env_runners  # the fast engine samples in its own process without
     cluster = ClusterConfig(num_cpus=max(1, combination.env_runners), num_gpus=0)
-    with connected(cluster) if needs_ray else contextlib.nullcontext():
-        algorithm = engine.build(rllib_config, kind)
+    with connect_ray(cluster) if needs_ray else contextlib.nullcontext():
+        algorithm = build_algorithm(rllib_config, kind)
         progress = read_result(algorithm.train())
         while not progress.learner:  # off-policy algorithms fill their buffer first
             progress = read_result(algorithm.train())

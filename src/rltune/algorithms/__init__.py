@@ -1,0 +1,1 @@
+"""From an algorithm file and a sample to a validated RLlib configuration."""

@@ -1,0 +1,108 @@
+"""A2C as a configuration of PPO (Huang et al. 2022), which RLlib no longer has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from ray.rllib.algorithms.ppo import PPO, PPOConfig
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.connectors.learner import GeneralAdvantageEstimation
+from ray.rllib.evaluation.postprocessing import Postprocessing
+from torch import Tensor
+
+UNCLIPPED = 1e9
+"""Beyond any ratio and any squared error."""
+
+
+class RawAdvantages(GeneralAdvantageEstimation):
+    """RLlib's advantage connector for stock training, without the standardisation that PPO wants.
+
+    The parent leaves value targets and *standardised* advantages in the batch; the raw ones are the targets
+    minus the values, which the weights that have not changed since then give again.
+    """
+
+    def __call__(self, *, rl_module: Any, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Run the parent, then undo its standardisation."""
+        result: dict[str, Any] = super().__call__(rl_module=rl_module, batch=batch, **kwargs)
+        for module_id, columns in result.items():
+            with torch.no_grad():
+                values: Tensor = rl_module[module_id].compute_values(columns)
+            columns[Postprocessing.ADVANTAGES] = columns[Postprocessing.VALUE_TARGETS] - values
+        return result
+
+
+class A2CTorchLearner(PPOTorchLearner):
+    """RLlib's PPO learner with RMSProp and raw advantages."""
+
+    def build(self) -> None:
+        """Build as PPO does and put the raw advantages in place of the standardised ones."""
+        super().build()
+        pipeline = self._learner_connector
+        if pipeline is not None and isinstance(pipeline.connectors[-1], GeneralAdvantageEstimation):
+            raw = RawAdvantages(gamma=self.config.gamma, lambda_=self.config.lambda_)
+            pipeline.connectors[-1] = raw
+
+    def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
+        """Register RMSProp with the config's ``rmsprop_*`` settings."""
+        params = self.get_parameters(self._module[module_id])
+        optimizer = torch.optim.RMSprop(params, alpha=config.rmsprop_alpha, eps=config.rmsprop_epsilon)
+        self.register_optimizer(module_id=module_id, optimizer=optimizer, params=params, lr_or_lr_schedule=config.lr)
+
+
+class A2C(PPO):
+    """A2C on stock RLlib."""
+
+    @classmethod
+    def get_default_config(cls) -> A2CConfig:
+        """The config of this algorithm."""
+        return A2CConfig()
+
+
+class A2CConfig(PPOConfig):
+    """PPO's config with A2C's values; every one of them can be changed back, as it is all PPO.
+
+    Args:
+        algo_class: The algorithm to build; stock A2C by default.
+    """
+
+    def __init__(self, algo_class: type | None = None) -> None:
+        super().__init__(algo_class=algo_class or A2C)
+        self.lr = 7e-4
+        self.num_epochs = 1
+        self.minibatch_size = None
+        self.train_batch_size_per_learner = 512
+        self.clip_param = UNCLIPPED
+        self.vf_clip_param = UNCLIPPED
+        self.use_kl_loss = False
+        self.vf_loss_coeff = 0.5
+        self.entropy_coeff = 0.0
+        self.grad_clip = 0.5
+        self.grad_clip_by = "global_norm"
+        self.lambda_ = 1.0
+        self.rmsprop_alpha = 0.99
+        self.rmsprop_epsilon = 1e-5
+
+    def get_default_learner_class(self) -> type:
+        """The learner with RMSProp."""
+        return A2CTorchLearner
+
+    def training(
+        self, *, rmsprop_alpha: float | None = None, rmsprop_epsilon: float | None = None, **kwargs: Any
+    ) -> A2CConfig:
+        """PPO's training settings and RMSProp's.
+
+        Args:
+            rmsprop_alpha: Smoothing of the squared gradients.
+            rmsprop_epsilon: Added to their root.
+            kwargs: PPO's settings.
+
+        Returns:
+            This config.
+        """
+        super().training(**kwargs)
+        if rmsprop_alpha is not None:
+            self.rmsprop_alpha = rmsprop_alpha
+        if rmsprop_epsilon is not None:
+            self.rmsprop_epsilon = rmsprop_epsilon
+        return self

@@ -1,0 +1,97 @@
+"""Name the arguments of an algorithm file, and put sampled values in their places."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rltune.errors import ConfigError, choices
+from rltune.search.space import Space, parse_space
+
+Path = tuple[str, ...]
+META = ("name", "class")
+
+
+def list_arguments(algo: Mapping[str, Any]) -> dict[str, list[Path]]:
+    """Every argument of an algo file by its name, with the places where it stands."""
+    found: dict[str, list[Path]] = {}
+    for path in _walk({key: value for key, value in algo.items() if key not in META}, ()):
+        if len(path) > 1:
+            found.setdefault(path[-1], []).append(path)
+    return found
+
+
+def _walk(node: Mapping[str, Any], above: Path) -> Iterator[Path]:
+    for key, value in node.items():
+        yield (*above, str(key))
+        if isinstance(value, Mapping):
+            yield from _walk(value, (*above, str(key)))
+
+
+def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) -> Path:
+    """Where the argument ``name`` stands in an algo file.
+
+    Args:
+        algo: The algo file.
+        name: An argument, or its last parts joined by dots where the name alone stands in two places.
+        key: How the user wrote it, for the error; ``space.<name>`` when None.
+
+    Raises:
+        ConfigError: No section has it, or more than one.
+    """
+    parts = tuple(name.split("."))
+    places = [path for path in list_arguments(algo).get(parts[-1], []) if path[-len(parts) :] == parts]
+    if len(places) == 1:
+        return places[0]
+    key = key or f"space.{name}"
+    if not places:
+        raise ConfigError(
+            f"{key}: algo '{algo['name']}' has no argument '{name}'",
+            choices(name, list_arguments(algo)),
+            f"add it to the algo first, such as +algo.training.{name}=..., or drop it with ~{key}",
+        )
+    where = ", ".join(".".join(path) for path in places)
+    raise ConfigError(
+        f"{key}: '{name}' stands in several places", where, f"write it as space.{'.'.join(places[0][-2:])}"
+    )
+
+
+def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space:
+    """Read a ``space`` group whose conditions may name arguments of an algo file too.
+
+    Raises:
+        ConfigError: As `rltune.search.space.parse_space`.
+    """
+    alone = tuple(name for name, places in list_arguments(algo).items() if len(places) == 1)
+    return parse_space(raw, values_of(algo, alone))
+
+
+def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """The algo file's own values of the named arguments."""
+    found = {}
+    for name in names:
+        node: Any = algo
+        for part in locate_argument(algo, name):
+            node = node[part]
+        found[name] = node
+    return found
+
+
+def widest_layer(algo: Mapping[str, Any]) -> int:
+    """Units of the widest hidden layer that the algo file names; 0 when it names none."""
+    model = (algo.get("rl_module") or {}).get("model_config") or {}
+    layers = [model.get("fcnet_hiddens") or [], model.get("head_fcnet_hiddens") or []]
+    return max((units for sizes in layers for units in sizes if isinstance(units, int)), default=0)
+
+
+def apply_params(algo: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the algo file with a sample's values in their places."""
+    merged = copy.deepcopy(dict(algo))
+    for name, value in params.items():
+        *sections, last = locate_argument(algo, name)
+        node = merged
+        for part in sections:
+            node = node[part]
+        node[last] = value
+    return merged

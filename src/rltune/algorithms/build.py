@@ -1,0 +1,188 @@
+"""An algo file and one sample of the space become a validated RLlib AlgorithmConfig.
+
+One loop over the file's sections, each the name of a fluent method of AlgorithmConfig. RLlib is imported inside the
+functions, since it takes seconds. Runs in the driver (checks before the first trial) and in workers.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+from rltune.algorithms.arguments import META, apply_params
+from rltune.algorithms.rllib_env import name_for_rllib
+from rltune.envs.build import is_plain
+from rltune.envs.spec import EnvSpec
+from rltune.errors import ConfigError, choices
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+
+DEFAULT_MODULE = "default_policy"
+
+
+@dataclass(frozen=True)
+class Build:
+    """Everything one RLlib algorithm is built from, apart from its sampled values.
+
+    Attributes:
+        algo: The algo file: name, class and sections.
+        env: The environment.
+        vectorize: How copies of it step together: auto, sync, async or vector_entry_point.
+        gpus: GPUs of the trial, or the fraction of one.
+    """
+
+    algo: Mapping[str, Any]
+    env: EnvSpec
+    vectorize: str = "auto"
+    gpus: float = 0.0
+
+
+def import_config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:
+    """Import the AlgorithmConfig that ``algo.class`` names.
+
+    Raises:
+        ConfigError: It cannot be imported, or is no AlgorithmConfig.
+    """
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+    logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it announces its new API stack with every first config
+
+    target = str(algo["class"])
+    module, _, name = target.partition(":")
+    usage = "'module:Class' of an AlgorithmConfig in an installed package"
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"algo.class={target} cannot be imported: {error}", usage, "see conf/algo/ppo.yaml") from None
+    if not (isinstance(found, type) and issubclass(found, AlgorithmConfig)):
+        raise ConfigError(f"algo.class={target} is no AlgorithmConfig", usage, "see conf/algo/ppo.yaml")
+    return found
+
+
+def build_config(build: Build, params: Mapping[str, Any], seed: int) -> AlgorithmConfig:
+    """Build RLlib's config for one seed of one configuration.
+
+    Args:
+        build: What stays the same over the sweep.
+        params: The sample's values by name.
+        seed: Seeds the environments, the network and the sampling of actions.
+
+    Raises:
+        ConfigError: A section has an argument that RLlib does not know, or a value that it refuses.
+    """
+    from rltune.algorithms.connectors import make_mean_std_connector
+
+    algo = apply_params(build.algo, params)
+    config = import_config_class(algo)()
+    config.environment(env=name_for_rllib(build.env), env_config=dict(build.env.kwargs) if is_plain(build.env) else {})
+    # RLlib would start a failing env runner again for ever and train on without it (2.60): a trial is to fail of it,
+    # with the environment's own words, and goes on from its checkpoint.
+    config.fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=False)
+    for section, arguments in algo.items():
+        if section not in META:
+            _apply(config, section, dict(arguments), str(algo["name"]))
+    if build.env.policies is not None:
+        from rltune.algorithms.multi_agent import configure_agents
+
+        configure_agents(config, build.env, str(algo["name"]))
+    if config.is_offline:
+        _read_recorded(config, build.env)
+    if build.env.normalise_observations:
+        config.env_runners(env_to_module_connector=make_mean_std_connector)
+    if build.vectorize not in ("auto", "sync"):
+        config.env_runners(gym_env_vectorize_mode=build.vectorize)
+    if build.gpus:
+        # resources(num_gpus=...) is ignored by the new API stack; the local learner's share is what counts (Ray 2.60).
+        config.learners(num_gpus_per_learner=build.gpus)
+    config.debugging(seed=seed, log_level="ERROR")
+    return config
+
+
+def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
+    """Let an offline algorithm read our datasets; the environment tells it the spaces and evaluates it."""
+    from rltune.algorithms.offline_data import RecordedEpisodes
+    from rltune.envs.build import make_env
+
+    if spec.normalise_observations:
+        raise ConfigError(
+            "env.normalise_observations=true: a dataset is learned from as it is",
+            "false for offline algorithms",
+            "env.normalise_observations=false",
+        )
+    env = make_env(spec)
+    config.environment(observation_space=env.observation_space, action_space=env.action_space)
+    env.close()
+    if not config.offline_data_class:
+        config.offline_data(offline_data_class=RecordedEpisodes)
+
+
+def make_inputs_absolute(algo: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The algo file with its dataset's absolute path: a trial runs in a folder of its own.
+
+    Raises:
+        ConfigError: There is no such dataset, or it is none.
+    """
+    offline = algo.get("offline_data") or {}
+    if not isinstance(offline.get("input_"), str):
+        return algo
+    from rltune.algorithms.datasets import check_dataset
+
+    path = str(FilePath(offline["input_"]).expanduser().absolute())
+    check_dataset(path)
+    return {**algo, "offline_data": {**offline, "input_": path}}
+
+
+def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], name: str) -> None:
+    if section == "rl_module" and isinstance(arguments.get("model_config"), Mapping):
+        arguments["model_config"] = _model_config(arguments["model_config"])
+    try:
+        getattr(config, section)(**arguments)
+    except TypeError as error:
+        method = getattr(type(config), section)
+        known = _keywords(type(config), section)
+        unknown = [key for key in arguments if key not in known]
+        if not unknown:
+            raise ConfigError(
+                f"algo.{section} of '{name}': {error}",
+                str(inspect.signature(method)),
+                "see RLlib's documentation",
+            ) from None
+        raise ConfigError(
+            f"algo.{section}.{unknown[0]}={arguments[unknown[0]]}: {type(config).__name__} has no such argument",
+            choices(unknown[0], known),
+            f"correct or remove it: ~algo.{section}.{unknown[0]}",
+        ) from None
+    except (ValueError, KeyError) as error:
+        raise ConfigError(
+            f"algo.{section} of '{name}': {error}", "what RLlib accepts", "see RLlib's documentation"
+        ) from None
+
+
+def _keywords(cls: type, section: str) -> list[str]:
+    """The keyword arguments of a fluent method, its parents' included (RLlib passes them on by ``**kwargs``)."""
+    methods = [vars(base)[section] for base in cls.__mro__ if section in vars(base)]
+    names = {p.name for m in methods for p in inspect.signature(m).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    return sorted(names)
+
+
+def _model_config(raw: Mapping[str, Any]) -> Any:
+    """RLlib's typed model settings, which refuse unknown names (a plain mapping would keep them without a word)."""
+    from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+    try:
+        return DefaultModelConfig(**raw)
+    except TypeError:
+        known = list(DefaultModelConfig.__dataclass_fields__)
+        unknown = next(key for key in raw if key not in known)
+        raise ConfigError(
+            f"algo.rl_module.model_config.{unknown}={raw[unknown]}: RLlib has no such model setting",
+            choices(unknown, known),
+            f"correct or remove it: ~algo.rl_module.model_config.{unknown}",
+        ) from None

@@ -1,0 +1,90 @@
+"""Recorded episodes: written from a trained policy, read by the offline algorithms (BC, MARWIL, CQL, IQL).
+
+A dataset is one Parquet file of plain columns, a row a step: ``episode``, ``obs``, ``action``, ``reward``,
+``terminated``, ``truncated``, ``next_obs``. `rltune.algorithms.offline_data` feeds it to RLlib. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rltune.errors import ConfigError, PolicyError
+
+COLUMNS = ("episode", "obs", "action", "reward", "terminated", "truncated", "next_obs")
+
+
+def record_episodes(policy: Any, path: Path, episodes: int, seed: int, deterministic: bool) -> dict[str, float]:
+    """Play episodes and write them.
+
+    Args:
+        policy: As `rltune.load_policy` gives it.
+        path: The file to write; its folder is made.
+        episodes: How many.
+        seed: Of the first episode; the others follow.
+        deterministic: False: actions are sampled, which covers more of the environment.
+
+    Returns:
+        ``steps`` and ``return_mean``.
+
+    Raises:
+        PolicyError: The file exists.
+    """
+    if path.exists():
+        raise PolicyError(f"out={path} exists", "a file of its own for each dataset", f"out={path.with_stem('data-2')}")
+    env = policy.env()
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    rng = np.random.default_rng(seed)
+    for episode in range(episodes):
+        obs, state, done = env.reset(seed=seed + episode)[0], None, False
+        while not done:
+            action, state = policy.predict(obs, state, deterministic=deterministic, rng=rng)
+            action = action[()]  # a discrete one as a number, not as an array without axes
+            following, reward, terminated, truncated, _ = env.step(action)
+            row = (episode, np.ravel(obs), np.ravel(action), float(reward), terminated, truncated, np.ravel(following))
+            for name, value in zip(COLUMNS, row, strict=True):
+                columns[name].append(value)
+            obs, done = following, terminated or truncated
+    env.close()
+    table = pa.table({name: np.array(columns[name]).tolist() for name in COLUMNS})
+    about = {"env": policy.info.get("env"), "spaces": policy.spaces, "episodes": episodes}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table.replace_schema_metadata({"rltune": json.dumps(about)}), path)
+    return {"steps": float(len(columns["reward"])), "return_mean": sum(columns["reward"]) / episodes}
+
+
+def check_dataset(path: str | Path) -> dict[str, Any]:
+    """What a dataset says about itself: env, spaces, episodes.
+
+    Raises:
+        ConfigError: There is none, or it is another kind of file.
+    """
+    key = f"algo.offline_data.input_={path}"
+    fix = "python -m sweeps.record policy=sweep:latest out=outputs/data.parquet"
+    if not Path(path).is_file():
+        raise ConfigError(f"{key}: no such file", "a dataset as sweeps.record writes it", fix)
+    try:
+        schema = pq.read_schema(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ConfigError(f"{key}: {error}", "a dataset as sweeps.record writes it", fix) from None
+    missing = [name for name in COLUMNS if name not in schema.names]
+    if missing:
+        raise ConfigError(f"{key} has no column {missing[0]}", ", ".join(COLUMNS), fix)
+    about: dict[str, Any] = json.loads((schema.metadata or {}).get(b"rltune", b"{}"))
+    return about
+
+
+def read_episodes(path: str | Path) -> dict[str, np.ndarray]:
+    """A dataset's columns as arrays.
+
+    Raises:
+        ConfigError: As `check`.
+    """
+    check_dataset(path)
+    table = pq.read_table(path)
+    return {name: np.array(table[name].to_pylist()) for name in COLUMNS}

@@ -1,0 +1,106 @@
+"""RLlib's view of an environment of several agents: the environment itself, and who learns what.
+
+Runs where RLlib does: in the driver for its checks, and in workers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
+
+from rltune.config.capabilities import capabilities_of, list_algos
+from rltune.envs import pettingzoo
+from rltune.envs.pettingzoo import assign_policies, make_parallel_env, policy_spaces, spaces_by_agent
+from rltune.errors import ConfigError
+
+Answers = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]
+
+
+class ParallelEnvAdapter(MultiAgentEnv):
+    """A ``pettingzoo.ParallelEnv`` as RLlib steps it.
+
+    RLlib's own adapter (ray 2.60) never ends an episode in which some agents are terminated and others truncated.
+
+    Args:
+        env: PettingZoo's.
+    """
+
+    def __init__(self, env: Any) -> None:
+        super().__init__()
+        self.env, self.metadata = env, env.metadata
+        self.render_mode = getattr(env, "render_mode", None)
+        self.possible_agents = list(env.possible_agents)
+        self.agents = list(env.possible_agents)
+        spaces = spaces_by_agent(env)
+        self.observation_spaces = {agent: pair[0] for agent, pair in spaces.items()}
+        self.action_spaces = {agent: pair[1] for agent, pair in spaces.items()}
+        self.observation_space = gymnasium.spaces.Dict(self.observation_spaces)
+        self.action_space = gymnasium.spaces.Dict(self.action_spaces)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start an episode."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        self.agents = list(self.env.agents)
+        return dict(obs), dict(info or {})
+
+    def step(self, actions: dict[str, Any]) -> Answers:
+        """Act for every agent that is still there."""
+        obs, rewards, terminated, truncated, info = self.env.step(actions)
+        over = not self.env.agents
+        self.agents = list(self.env.agents)
+        cut = over and any(truncated.values())
+        ends = {**terminated, "__all__": over and not cut}, {**truncated, "__all__": cut}
+        return dict(obs), {agent: float(reward) for agent, reward in rewards.items()}, *ends, dict(info)
+
+    def render(self) -> Any:
+        """A picture."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Free it."""
+        self.env.close()
+
+
+class PolicyMapping:
+    """RLlib's ``policy_mapping_fn``: the policy that acts for an agent.
+
+    Args:
+        owners: By agent.
+    """
+
+    def __init__(self, owners: dict[str, str]) -> None:
+        self.owners = owners
+
+    def __call__(self, agent_id: Any, *args: Any, **kwargs: Any) -> str:
+        """The policy's name."""
+        return self.owners[str(agent_id)]
+
+
+def configure_agents(config: Any, spec: Any, algo: str) -> None:
+    """Tell RLlib's config which policies there are, and who acts by which.
+
+    Raises:
+        ConfigError: The algorithm does not train several agents.
+    """
+    if not capabilities_of(type(config)).several_agents:
+        raise ConfigError(
+            f"algo={algo} is for one agent, and env.policies asks for several",
+            list_algos(lambda row: row.several_agents),
+            "algo=ppo",
+        )
+    if config.model_config.get("use_lstm"):
+        raise ConfigError(
+            "algo.rl_module.model_config.use_lstm=true is for one agent, and env.policies asks for several",
+            "networks without memory",
+            "algo.rl_module.model_config.use_lstm=false",
+        )
+    from ray.rllib.policy.policy import PolicySpec
+
+    env = make_parallel_env(spec)
+    pairs = policy_spaces(spec, env)
+    owners = assign_policies(spec.policies or pettingzoo.SHARED, list(env.possible_agents))
+    env.close()
+    policies = {name: PolicySpec(observation_space=pair[0], action_space=pair[1]) for name, pair in pairs.items()}
+    config.multi_agent(policies=policies, policy_mapping_fn=PolicyMapping(owners))

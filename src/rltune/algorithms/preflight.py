@@ -1,0 +1,144 @@
+"""Build the corners of a space once, so that a combination that cannot work is refused before the first trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
+from rltune.config.capabilities import capabilities_of, list_algos
+from rltune.envs.pettingzoo import policy_spaces
+from rltune.errors import ConfigError
+from rltune.search.space import Space
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+
+def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
+    """Build and validate the config at the ends of the space, and its network once, before the first trial.
+
+    Returns:
+        The configs at these ends.
+
+    Raises:
+        ConfigError: With the corner's values and RLlib's own message.
+    """
+    networks: dict[str, AlgorithmConfig] = {}
+    configs = []
+    for corner in space.corners():
+        config = build_config(build, corner, seed=0)
+        configs.append(config)
+        networks.setdefault(str(config.model_config), config)
+        _check_processes(config, build.algo)
+        _check_memory(config)
+        _check_unread(config)
+        try:
+            config.validate()
+        except (ValueError, AssertionError, NotImplementedError) as error:
+            raise ConfigError(
+                f"algo '{build.algo['name']}' cannot be configured with {_short(corner)}: {_first_line(error)}",
+                "values that RLlib accepts at every corner of the space",
+                f"narrow the space: {_example(space)}",
+            ) from None
+    for config in networks.values():
+        _build_module(config, build)
+    return configs
+
+
+def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
+    """Refuse processes that the trial's share does not count: Ray would wait for their CPUs for ever.
+
+    Some of RLlib's configs ask for remote processes by default (APPO for one learner and two env runners, Ray 2.60).
+    """
+    counted = int((algo.get("env_runners") or {}).get("num_env_runners") or 0)
+    for key, found, allowed in (
+        ("algo.env_runners.num_env_runners", config.num_env_runners, counted),
+        ("algo.learners.num_learners", config.num_learners, 0),
+    ):
+        if found != allowed:
+            raise ConfigError(
+                f"{key}={found} by RLlib's default for {type(config).__name__}, which the trial's share does not hold",
+                "the number of env runners in the algo file, and the learner in the trial's own process",
+                f"+{key}={allowed}",
+            )
+
+
+def _check_memory(config: AlgorithmConfig) -> None:
+    """Refuse networks with an LSTM where RLlib would fail of them in the first update (Ray 2.60)."""
+    able = capabilities_of(type(config)).lstm
+    if config.model_config.get("use_lstm") and (not able or config.is_multi_agent):
+        who = "policies of several agents act with" if able else f"RLlib 2.60's {type(config).__name__} trains"
+        raise ConfigError(
+            f"algo.rl_module.model_config.use_lstm=true: {who} no LSTM",
+            f"use_lstm with {list_algos(lambda row: row.lstm)} and one agent",
+            "algo.rl_module.model_config.use_lstm=false, or algo=ppo",
+        )
+
+
+def _check_unread(config: AlgorithmConfig) -> None:
+    """Refuse what RLlib would take and pass over without a word (Ray 2.60)."""
+    for name, why, instead in capabilities_of(type(config)).unread:
+        if getattr(config, name):
+            raise ConfigError(
+                f"algo.training.{name}=true: RLlib 2.60's new API stack {why}, so it would change nothing",
+                f"{name}=false, with {instead}",
+                f"algo.training.{name}=false",
+            )
+    for key in ("lstm_use_prev_action", "lstm_use_prev_reward"):
+        if config.model_config.get(key):
+            raise ConfigError(
+                f"algo.rl_module.model_config.{key}=true: RLlib 2.60's new API stack reads it nowhere",
+                f"{key}=false",
+                f"~algo.rl_module.model_config.{key}",
+            )
+
+
+def _example(space: Space) -> str:
+    """How one parameter of this space is fixed, as a thing to type."""
+    dimension = next(iter(space.dimensions), None)
+    return f"space.{dimension.name}={dimension.ends()[0]}" if dimension else "change the algo's values"
+
+
+def _build_module(config: AlgorithmConfig, build: Build) -> None:
+    """Build the network alone: an action space that the algorithm cannot handle shows here."""
+    from rltune.envs.build import make_env
+
+    env = make_env(build.env)
+    if build.env.policies is not None:
+        spaces = policy_spaces(build.env, env)
+    else:
+        spaces = {DEFAULT_MODULE: (env.observation_space, env.action_space)}
+        _check_actions(build, env.action_space)
+    env.close()
+    try:
+        config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
+    except Exception as error:  # RLlib raises whatever its catalogs happen to meet
+        raise ConfigError(
+            f"algo '{build.algo['name']}' cannot act in env.id={build.env.id}: {_first_line(error)}",
+            "an environment whose observations and actions the algorithm handles",
+            "choose another env= or algo=",
+        ) from None
+
+
+def _check_actions(build: Build, action_space: Any) -> None:
+    """Refuse the two mismatches whose errors inside RLlib say nothing to a reader."""
+    import gymnasium
+
+    kind = "discrete" if isinstance(action_space, gymnasium.spaces.Discrete) else "continuous"
+    able = capabilities_of(import_config_class(build.algo)).actions
+    if able not in ("both", kind):
+        raise ConfigError(
+            f"algo={build.algo['name']} cannot act in env.id={build.env.id}, whose actions are {action_space}",
+            f"{'Discrete' if able == 'discrete' else 'Box'} actions",
+            "algo=ppo, or an environment with such actions",
+        )
+
+
+def _short(params: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in params.items())
+
+
+def _first_line(error: BaseException) -> str:
+    text = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}"[:300]

@@ -1,0 +1,55 @@
+"""Restore a whole RLlib algorithm from a checkpoint, to train on."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from rltune.cluster.ray_cluster import ensure_ray
+from rltune.errors import PolicyError
+from rltune.policies.policy import load_policy
+from rltune.policies.rllib_policy import INFO_FILE
+from rltune.policies.uri import Source, is_trusted
+
+
+def load_algorithm(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Any:
+    """Load RLlib's algorithm to train on from; starts Ray where none runs.
+
+    RLlib's checkpoints hold pickles, so that loading one runs whatever its author put there: files that
+    another user owns, and those from a tracking server, are taken only with ``trust``.
+
+    Args:
+        uri: As for ``load_policy``; a registered model leads to the run that it came from.
+        trust: The files' author is trusted.
+        output_dir: The folder of all sweeps.
+
+    Returns:
+        An RLlib ``Algorithm``; call ``train()`` on it and ``stop()`` at the end.
+
+    Raises:
+        PolicyError: There is no such checkpoint, or it is not trusted.
+    """
+    source = Source(str(uri), Path(output_dir), trust)
+    with is_trusted(source) as folder:
+        ensure_ray()
+        from ray.rllib.algorithms.algorithm import Algorithm
+
+        logging.getLogger("ray.rllib").setLevel(logging.ERROR)
+        _register_environment(folder)
+        return Algorithm.from_checkpoint(str(folder))
+
+
+def _register_environment(folder: Path) -> None:
+    """Make an environment with wrappers known to Ray again, under the name that the checkpoint has for it."""
+    from rltune.algorithms.rllib_env import name_for_rllib
+    from rltune.envs.spec import spec_of
+
+    told = folder.parent / INFO_FILE
+    try:
+        info = json.loads(told.read_text()) if told.is_file() else load_policy(folder.parent / "policy").info
+    except PolicyError:
+        return
+    if info.get("env"):
+        name_for_rllib(spec_of(info["env"]))

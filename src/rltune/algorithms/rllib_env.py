@@ -1,0 +1,51 @@
+"""Register an environment with RLlib by name, and create it in a worker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rltune.envs.build import is_plain, make_env, make_training_env
+from rltune.envs.spec import EnvSpec
+
+
+class Creator:
+    """What RLlib builds an environment with, by the name that `rllib_name` registers.
+
+    Args:
+        spec: The environment.
+    """
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self.spec = spec
+
+    def __call__(self, context: Mapping[str, Any]) -> Any:
+        """One environment."""
+        return make_training_env(self.spec, **dict(context))
+
+    def together(self, num_envs: int) -> Any:
+        """As many in one native vector environment, for the engine's sampling; None where there is none."""
+        from rltune.envs.atari import make_native_atari
+
+        return make_native_atari(self.spec, num_envs)
+
+
+def name_for_rllib(spec: EnvSpec) -> str:
+    """The name under which RLlib builds this environment.
+
+    A plain Gymnasium id keeps its name, so that its native vector version can be used; anything else is registered
+    with Ray under a name that holds the whole specification.
+    """
+    if is_plain(spec):
+        return spec.id
+    from ray.tune.registry import register_env
+
+    name = "rltune:" + json.dumps(spec.to_dict(), sort_keys=True)
+    if spec.policies is None:
+        register_env(name, Creator(spec))
+        return name
+    from rltune.algorithms.multi_agent import ParallelEnvAdapter
+
+    register_env(name, lambda context: ParallelEnvAdapter(make_env(spec)))
+    return name

@@ -1,0 +1,1 @@
+"""Which policy wins on fresh seeds, and how sure that is."""

@@ -1,0 +1,95 @@
+"""Rank what a search found, best first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rltune.certification.result import CONTROL, Configuration
+from rltune.policies.rllib_policy import is_rllib_policy
+from rltune.study.checkpoints import is_whole
+from rltune.study.record import TrialRecord
+
+if TYPE_CHECKING:
+    from rltune.policies.evaluation import Evaluation
+
+
+EVALUATION_SEED = 1_000_003  # the same episodes for all sweeps, so that a champion and its challenger are comparable
+RUN_SEED = 2_000_003  # other ones for the runs of a certification: what chooses a policy must not measure it too
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A policy that may win.
+
+    Attributes:
+        name: Its configuration: ``trial 7`` or ``control``.
+        trial: The search's trial; None for a control that the search did not try.
+        params: Its values.
+        objective: What the search believed; None without a trial.
+        folder: The checkpoint.
+        run: Its MLflow run, as `tracking` names it: a trial's number, or a certification's run.
+        evaluation: On fresh episodes; None when it was not evaluated.
+    """
+
+    name: str
+    trial: int | None
+    params: Mapping[str, Any]
+    objective: float | None
+    folder: Path
+    run: int | str
+    evaluation: Evaluation | None = None
+
+    @property
+    def score(self) -> float:
+        """What finalists are ranked by: the evaluation's mean, else the search's own objective."""
+        if self.evaluation is not None:
+            return self.evaluation.mean
+        return self.objective if self.objective is not None else -math.inf
+
+
+def rank_finalists(sweep: Path, entries: Sequence[TrialRecord]) -> Iterator[Finalist]:
+    """Trials with a whole checkpoint, best first; those that ran their whole budget come before the others."""
+    judged = [(entry.state != "COMPLETE", -entry.best, entry) for entry in entries if entry.best is not None]
+    for *_, entry in sorted(judged, key=lambda one: (*one[:2], one[2].number)):
+        folder = is_whole(sweep, entry.attributes.get("checkpoint")) if entry.state != "FAIL" else None
+        if folder is not None:
+            yield Finalist(f"trial {entry.number}", entry.number, entry.params, entry.best, folder, entry.number)
+
+
+def is_playable(folder: Path) -> bool:
+    """Whether a checkpoint can be evaluated: from its bundle, or by RLlib's own parts."""
+    return (folder / "policy").is_dir() or is_rllib_policy(folder)
+
+
+def make_run_name(configuration: Configuration, place: int) -> str:
+    """The name of a configuration's run on the seed at ``place``."""
+    is_trial = configuration.trial is not None and configuration.name != CONTROL
+    owner = f"trial-{configuration.trial:03d}" if is_trial else configuration.name
+    return f"{owner}-seed-{place}"
+
+
+def describe_winner(finalist: Finalist | None, sweep: Path) -> dict[str, Any] | None:
+    """The winner as the summary has it."""
+    if finalist is None:
+        return None
+    found: dict[str, Any] = {
+        "name": finalist.name,
+        "trial": finalist.trial,
+        "params": dict(finalist.params),
+        "objective": finalist.objective,
+        "checkpoint": str(finalist.folder.relative_to(sweep)),
+    }
+    if finalist.evaluation:
+        evaluation = finalist.evaluation
+        found["evaluation"] = {
+            "episodes": len(evaluation.returns),
+            "mean": evaluation.mean,
+            "iqm": evaluation.iqm,
+            "low": evaluation.low,
+            "high": evaluation.high,
+        }
+    return found

@@ -1,0 +1,1 @@
+"""The Ray that runs the trials, and its processes. The only room that starts Ray."""

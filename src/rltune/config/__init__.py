@@ -1,0 +1,1 @@
+"""What a person asked for, as typed values. Imports nothing heavy."""

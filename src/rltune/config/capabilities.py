@@ -1,0 +1,216 @@
+"""What each algorithm can do: one row per algorithm, asked by everything that must know.
+
+Rows are found by the dotted name of an AlgorithmConfig, or of one that it derives from, so that an algorithm of one's
+own inherits the row of RLlib's. Names are strings, and nothing is imported: a typo is to be answered at once. A new
+algorithm of ``engine/`` is one file there, one row here, and its files in ``conf/algo`` and ``conf/space``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+
+@dataclass(frozen=True)
+class PolicyNetwork:
+    """Where the network that acts lies in an RLModule, for a bundle of it.
+
+    Attributes:
+        module: The RLModule's class, ``module:Class``.
+        encoder: The attribute with the layers that see the observation.
+        head: The attribute with the layers after them.
+        kind: What the head gives: ``q`` is a value for each action; the others are distributions of continuous actions,
+            in whose place there are logits where actions are discrete.
+        value: The attribute with the value head of a dueling network.
+    """
+
+    module: str
+    encoder: str
+    head: str
+    kind: Literal["gaussian", "squashed_gaussian", "q"]
+    value: str = ""
+
+
+class Unread(NamedTuple):
+    """An argument of ``training`` that RLlib takes and reads nowhere.
+
+    Attributes:
+        argument: Its name.
+        why: What RLlib lacks, as the end of "RLlib's new API stack ...".
+        instead: What does the work in its place.
+    """
+
+    argument: str
+    why: str
+    instead: str
+
+
+# Of RLlib's 400 result keys, most of them constants of the config, these say how learning goes.
+_ONE_OPTIMIZER = ("default_optimizer_learning_rate", "gradients_default_optimizer_global_norm", "total_loss")
+_V_TRACE = (*_ONE_OPTIMIZER, "curr_entropy_coeff", "entropy", "vf_loss")
+_KL = ("curr_kl_coeff", "mean_kl_loss", "policy_loss")
+_SOFT_ACTOR_CRITIC = ("alpha_value", "policy_loss", "qf_loss", "qf_mean", "td_error_mean", "total_loss")
+_EVERY_STATISTIC = tuple(sorted({*_V_TRACE, *_KL, *_SOFT_ACTOR_CRITIC, "vf_explained_var"}))
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an algorithm can do.
+
+    The defaults are those of an algorithm that is not known here: RLlib trains it, and is asked what it can do.
+
+    Attributes:
+        name: Its file in ``conf/algo``; empty for an algorithm that is not known.
+        engine: The class that trains it on arrays, ``module:Class``; None leaves it to stock RLlib.
+        actions: Which kind of actions it can choose.
+        lstm: Whether its networks may have one (Ray 2.60).
+        several_agents: Whether it trains the policies of several agents.
+        data: What an update learns from: ``rollouts`` of the current policy, a ``replay`` memory, or a dataset's
+            ``recorded_steps`` or ``recorded_episodes``, whose advantages need the steps that follow.
+        replay_ratio: The argument of ``training`` that says how many steps are replayed for each that is sampled.
+        network: How a bundle takes its policy out of RLlib's module; None: it is played by RLlib's parts alone.
+        statistics: Its learner's numbers that are reported; ``total_loss`` tells whether it diverged.
+        unread: Arguments that would change nothing.
+    """
+
+    name: str = ""
+    engine: str | None = None
+    actions: Literal["discrete", "continuous", "both"] = "both"
+    lstm: bool = True
+    several_agents: bool = False
+    data: Literal["rollouts", "replay", "recorded_steps", "recorded_episodes"] = "rollouts"
+    replay_ratio: str | None = None
+    network: PolicyNetwork | None = None
+    statistics: tuple[str, ...] = _EVERY_STATISTIC
+    unread: tuple[Unread, ...] = ()
+
+    @property
+    def offline(self) -> bool:
+        """Whether it learns from a dataset."""
+        return self.data.startswith("recorded")
+
+
+_RLLIB = "ray.rllib.algorithms"
+_PPO_NETWORK = PolicyNetwork(
+    f"{_RLLIB}.ppo.torch.default_ppo_torch_rl_module:DefaultPPOTorchRLModule", "encoder", "pi", "gaussian"
+)
+_SAC_NETWORK = PolicyNetwork(
+    f"{_RLLIB}.sac.torch.default_sac_torch_rl_module:DefaultSACTorchRLModule", "pi_encoder", "pi", "squashed_gaussian"
+)
+_TQC_NETWORK = PolicyNetwork(  # the actor of SAC, in a module that is not derived from SAC's
+    f"{_RLLIB}.tqc.torch.default_tqc_torch_rl_module:DefaultTQCTorchRLModule", "pi_encoder", "pi", "squashed_gaussian"
+)
+_BC_NETWORK = PolicyNetwork(
+    f"{_RLLIB}.bc.torch.default_bc_torch_rl_module:DefaultBCTorchRLModule", "_encoder", "_pi_head", "gaussian"
+)
+_DQN_NETWORK = PolicyNetwork(
+    f"{_RLLIB}.dqn.torch.default_dqn_torch_rl_module:DefaultDQNTorchRLModule", "encoder", "af", "q", value="vf"
+)
+
+TABLE: dict[str, Capabilities] = {
+    f"{_RLLIB}.ppo.ppo:PPOConfig": Capabilities(
+        "ppo",
+        engine="rltune.engine.on_policy.ppo:FastPPO",
+        several_agents=True,
+        network=_PPO_NETWORK,
+        statistics=(*_V_TRACE, *_KL, "vf_explained_var"),
+    ),
+    "rltune.algorithms.a2c:A2CConfig": Capabilities(
+        "a2c",
+        engine="rltune.engine.on_policy.a2c:FastA2C",
+        several_agents=True,
+        network=_PPO_NETWORK,
+        statistics=(*_V_TRACE, *_KL, "vf_explained_var"),
+    ),
+    f"{_RLLIB}.appo.appo:APPOConfig": Capabilities(
+        "appo", several_agents=True, network=_PPO_NETWORK, statistics=(*_V_TRACE, *_KL)
+    ),
+    f"{_RLLIB}.impala.impala:IMPALAConfig": Capabilities(
+        "impala", several_agents=True, network=_PPO_NETWORK, statistics=_V_TRACE
+    ),
+    f"{_RLLIB}.dqn.dqn:DQNConfig": Capabilities(  # rainbow is these with other settings
+        "dqn",
+        engine="rltune.engine.off_policy.dqn:FastDQN",
+        actions="discrete",
+        data="replay",
+        replay_ratio="training_intensity",
+        network=_DQN_NETWORK,
+        statistics=(*_ONE_OPTIMIZER, "qf_loss", "qf_mean", "td_error_mean"),
+        unread=(Unread("noisy", "has no noisy layers", "epsilon to explore"),),
+    ),
+    f"{_RLLIB}.sac.sac:SACConfig": Capabilities(
+        "sac",
+        engine="rltune.engine.off_policy.sac:FastSAC",
+        actions="continuous",  # RLlib builds it for discrete ones, with a target entropy (auto) that none can reach: -1
+        lstm=False,
+        data="replay",
+        replay_ratio="training_intensity",
+        network=_SAC_NETWORK,
+        statistics=_SOFT_ACTOR_CRITIC,
+    ),
+    f"{_RLLIB}.tqc.tqc:TQCConfig": Capabilities(
+        "tqc",
+        actions="continuous",
+        lstm=False,
+        data="replay",
+        replay_ratio="training_intensity",
+        network=_TQC_NETWORK,
+        statistics=_SOFT_ACTOR_CRITIC,
+    ),
+    f"{_RLLIB}.dreamerv3.dreamerv3:DreamerV3Config": Capabilities(
+        "dreamerv3", lstm=False, data="replay", replay_ratio="training_ratio", statistics=("total_loss",)
+    ),
+    f"{_RLLIB}.bc.bc:BCConfig": Capabilities(
+        "bc",
+        lstm=False,
+        data="recorded_steps",
+        network=_BC_NETWORK,
+        statistics=(*_ONE_OPTIMIZER, "policy_loss"),
+    ),
+    f"{_RLLIB}.marwil.marwil:MARWILConfig": Capabilities(
+        "marwil",
+        lstm=False,
+        data="recorded_episodes",
+        network=_PPO_NETWORK,
+        statistics=(*_ONE_OPTIMIZER, "policy_loss", "vf_loss"),
+    ),
+    f"{_RLLIB}.cql.cql:CQLConfig": Capabilities(
+        "cql",
+        actions="continuous",
+        lstm=False,
+        data="recorded_steps",
+        network=_SAC_NETWORK,
+        statistics=_SOFT_ACTOR_CRITIC,
+    ),
+    f"{_RLLIB}.iql.iql:IQLConfig": Capabilities(
+        "iql",
+        actions="continuous",
+        lstm=False,
+        data="recorded_steps",
+        network=_SAC_NETWORK,
+        statistics=("policy_loss", "qf_loss", "total_loss"),
+    ),
+}
+UNKNOWN = Capabilities()
+
+
+def capabilities_of(config: type) -> Capabilities:
+    """The row of an AlgorithmConfig's class, or of the nearest one that it derives from; `UNKNOWN` without one."""
+    return next((TABLE[name] for name in _names(config) if name in TABLE), UNKNOWN)
+
+
+def network_of(module: type) -> PolicyNetwork | None:
+    """Where the policy lies in an RLModule of this class, or of the nearest known one that it derives from."""
+    known = {row.network.module: row.network for row in TABLE.values() if row.network is not None}
+    return next((known[name] for name in _names(module) if name in known), None)
+
+
+def _names(cls: type) -> list[str]:
+    return [f"{base.__module__}:{base.__qualname__}" for base in cls.__mro__]
+
+
+def list_algos(able: Callable[[Capabilities], Any], word: str = "or") -> str:
+    """Name the algorithms that are able to, for an error: "ppo, a2c or dqn"."""
+    names = [row.name for row in TABLE.values() if able(row)]
+    return f" {word} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -1,0 +1,22 @@
+"""Name sweeps and their folders."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rltune.config.schema import RunConfig
+
+
+def make_sweep_name(config: RunConfig, now: datetime | None = None) -> str:
+    """A sweep's name: as given, or ``<env>-<algo>-<UTC time>-<4 hex>``."""
+    if config.name:
+        return config.name
+    time = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
+    return f"{config.env.name}-{config.algo['name']}-{time}-{secrets.token_hex(2)}"
+
+
+def sweep_folder_of(config: RunConfig, name: str) -> Path:
+    """The absolute folder of a sweep. Absolute, because Tune changes a trial's working directory."""
+    return Path(config.output_dir).expanduser().absolute() / name

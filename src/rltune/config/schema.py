@@ -1,0 +1,161 @@
+"""What a sweep is asked to do, as typed values; the schema under the YAML files in ``conf/``.
+
+Holds no defaults (they live in the YAML, once) and imports nothing heavy, so that a typing error on the command
+line is answered at once. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING, OmegaConf
+
+
+def derive_env_name(env_id: str) -> str:
+    """A name for an environment that has no file of its own: ``highway_env:highway-v0`` becomes ``highway``."""
+    name = re.sub(r"-v\d+$", "", env_id.rpartition(":")[2].rpartition("/")[2])
+    return re.sub(r"[^\w.-]", "-", name).lower()
+
+
+OmegaConf.register_new_resolver("rltune.env_name", derive_env_name, replace=True)
+
+
+@dataclass
+class BudgetConfig:
+    """How much work a sweep may do; steps are environment steps."""
+
+    trials: int = MISSING
+    env_steps: int = MISSING
+    total_env_steps: int | None = None
+    wall_time_s: float | None = None
+    reports: int = MISSING
+
+
+@dataclass
+class RewardsConfig:
+    """What a policy learns from; its returns are reported as the environment gives them."""
+
+    normalise: bool = False
+    scale: float = 1.0
+    clip: float | None = None
+
+
+@dataclass
+class EnvConfig:
+    """One environment, by its Gymnasium id; by PettingZoo's module where ``policies`` asks for several agents."""
+
+    name: str = MISSING
+    id: str = MISSING
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    wrappers: list[Any] = field(default_factory=list)
+    vectorize: str = "auto"
+    normalise_observations: bool = False
+    rewards: RewardsConfig = field(default_factory=RewardsConfig)
+    policies: Any = None
+
+
+@dataclass
+class SearcherConfig:
+    """Which sampler proposes trials, and its arguments."""
+
+    kind: str = MISSING
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class SchedulerConfig:
+    """Which rule stops weak trials, and its arguments."""
+
+    kind: str = MISSING
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class ResourcesConfig:
+    """One trial's share of the machine; None lets the sweep decide."""
+
+    cpus_per_trial: float | None = None
+    gpus_per_trial: float = 0.0
+    max_concurrent: int | None = None
+
+
+@dataclass
+class TrackingConfig:
+    """Where MLflow is; ``uri`` None means its own default store in the working directory."""
+
+    kind: str = MISSING
+    uri: str | None = None
+    experiment: str | None = None
+    register: bool = True
+
+
+@dataclass
+class ClusterConfig:
+    """Which Ray runs the trials; ``address`` None starts one on this machine."""
+
+    address: str | None = None
+    num_cpus: int | None = None
+    num_gpus: int | None = None
+    dashboard: bool = False
+
+
+@dataclass
+class CheckpointConfig:
+    """How often a trial's latest state is written."""
+
+    every_s: float = MISSING
+
+
+@dataclass
+class FailuresConfig:
+    """What is done about trials that go wrong."""
+
+    max_retries: int = MISSING
+    stall_s: float = MISSING
+    stop_after: int = MISSING
+
+
+@dataclass
+class CertifyConfig:
+    """The winner is chosen among the ``top`` best trials: retrained on fresh seeds, or with ``seeds`` 0 as they are."""
+
+    top: int = MISSING
+    seeds: int = MISSING
+    episodes: int = MISSING
+    champion_episodes: int = MISSING
+
+
+@dataclass
+class StudyConfig:
+    """Where the ledger is kept."""
+
+    storage: str | None = None
+
+
+@dataclass
+class RunConfig:
+    """One sweep."""
+
+    name: str | None = None
+    output_dir: str = MISSING
+    seed: int = MISSING
+    replicates: int = MISSING
+    engine: str = MISSING
+    report: bool = MISSING
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    algo: dict[str, Any] = field(default_factory=dict)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    space: dict[str, Any] = field(default_factory=dict)
+    wider: dict[str, Any] = field(default_factory=dict)
+    warm_start: list[Any] = field(default_factory=list)
+    searcher: SearcherConfig = field(default_factory=SearcherConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    failures: FailuresConfig = field(default_factory=FailuresConfig)
+    certify: CertifyConfig = field(default_factory=CertifyConfig)
+    study: StudyConfig = field(default_factory=StudyConfig)

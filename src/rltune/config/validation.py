@@ -1,0 +1,174 @@
+"""Turn what Hydra composed into a typed request, and refuse what no sweep can run with.
+
+Cheap: nothing heavy is imported.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar, cast
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
+
+from rltune.config.schema import EnvConfig, RunConfig
+from rltune.errors import ConfigError, choices
+
+# The fluent methods of RLlib's AlgorithmConfig that an algo file may fill, one section each.
+SECTIONS = (
+    "api_stack",
+    "checkpointing",
+    "debugging",
+    "env_runners",
+    "environment",
+    "evaluation",
+    "experimental",
+    "fault_tolerance",
+    "framework",
+    "learners",
+    "multi_agent",
+    "offline_data",
+    "reporting",
+    "rl_module",
+    "training",
+)
+ENGINES = ("fast", "rllib")
+VECTORIZE = ("auto", "sync", "async", "vector_entry_point")
+T = TypeVar("T")
+
+
+def parse_config(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
+    """Turn composed settings into a checked `RunConfig`.
+
+    Args:
+        raw: What Hydra composed, or the content of a sweep's ``config.yaml``.
+
+    Raises:
+        ConfigError: A key is unknown, missing, or its value is out of range.
+    """
+    config = to_typed(RunConfig, raw)
+    check_config(config)
+    return config
+
+
+def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
+    """Turn composed settings into an instance of their schema, whose keys and types they must have.
+
+    Raises:
+        ConfigError: A key is unknown, missing or of another type.
+    """
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(schema), raw)
+        return cast(T, OmegaConf.to_object(merged))
+    except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
+        missing = re.search(r"interpolation: .*value: ([\w.]+)$", str(error).splitlines()[0])
+        raise ConfigError(
+            f"{missing[1] if missing else error.full_key} has no value",
+            "a value for every key",
+            "set it on the command line",
+        ) from None
+    except OmegaConfBaseException as error:
+        known = [str(key) for key in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
+        allowed = choices(str(error.key), known) if str(error.key) not in known else "a value of the key's type"
+        raise ConfigError(
+            f"{error.full_key}: {str(error).splitlines()[0]}", allowed, "add --cfg job to see all keys"
+        ) from None
+
+
+def check_config(config: RunConfig) -> None:
+    """Refuse values that no sweep can run with. Cheap: nothing heavy is imported.
+
+    Raises:
+        ConfigError: Names the first key that is wrong, what is allowed and what to type.
+    """
+    for key, value, low, usual in _lower_bounds(config):
+        if value is not None and not (math.isfinite(value) and value >= low):
+            raise ConfigError(f"{key}={value} is out of range", f"{key} of at least {low}", f"{key}={usual}")
+    if config.seed >= 2**32:
+        raise ConfigError(f"seed={config.seed} is out of range", "0 to 4294967295", "seed=0")
+    if config.budget.reports > config.budget.env_steps:
+        raise ConfigError(
+            f"budget.reports={config.budget.reports} exceeds budget.env_steps={config.budget.env_steps}",
+            "at most one report per environment step",
+            f"budget.reports={min(20, config.budget.env_steps)}",
+        )
+    _one_of("tracking.kind", config.tracking.kind, ("local", "server", "off"))
+    check_pair(config.algo, config.env, config.engine)
+    _check_name("name", config.name)
+
+
+def check_pair(algo: Mapping[str, Any], env: EnvConfig, engine: str) -> None:
+    """Refuse an algorithm, an environment or an engine that cannot be what is meant.
+
+    Raises:
+        ConfigError: Names the first key that is wrong, what is allowed and what to type.
+    """
+    _one_of("engine", engine, ENGINES)
+    _one_of("env.vectorize", env.vectorize, VECTORIZE)
+    if env.wrappers and env.vectorize == "vector_entry_point":
+        raise ConfigError(
+            "env.vectorize=vector_entry_point: env.wrappers wrap single environments",
+            "auto, sync or async with wrappers",
+            "env.vectorize=sync",
+        )
+    _check_algo(algo)
+    for key, name in (("env.name", env.name), ("algo.name", algo["name"])):
+        _check_name(key, name)
+
+
+def _lower_bounds(config: RunConfig) -> Iterator[tuple[str, float | None, float, float]]:
+    """Every bounded number: its key, its value, the least it may be, a usual value."""
+    budget, resources, cluster = config.budget, config.resources, config.cluster
+    yield "budget.trials", budget.trials, 1, 24
+    yield "budget.env_steps", budget.env_steps, 1, 100_000
+    yield "budget.total_env_steps", budget.total_env_steps, 1, 1_000_000
+    yield "budget.wall_time_s", budget.wall_time_s, 1, 3600
+    yield "budget.reports", budget.reports, 1, 20
+    yield "replicates", config.replicates, 1, 1
+    yield "seed", config.seed, 0, 0
+    yield "resources.cpus_per_trial", resources.cpus_per_trial, 0.01, 1
+    yield "resources.gpus_per_trial", resources.gpus_per_trial, 0, 0
+    yield "resources.max_concurrent", resources.max_concurrent, 1, 1
+    yield "cluster.num_cpus", cluster.num_cpus, 1, 2
+    yield "cluster.num_gpus", cluster.num_gpus, 0, 0
+    yield "checkpoint.every_s", config.checkpoint.every_s, 0, 30
+    yield "failures.max_retries", config.failures.max_retries, 0, 1
+    yield "failures.stall_s", config.failures.stall_s, 1, 300
+    yield "failures.stop_after", config.failures.stop_after, 1, 5
+    yield "certify.top", config.certify.top, 0, 3
+    yield "certify.seeds", config.certify.seeds, 0, 5
+    yield "certify.episodes", config.certify.episodes, 1, 50
+    yield "certify.champion_episodes", config.certify.champion_episodes, 1, 100
+
+
+def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{key}={value} is unknown", choices(value, allowed), f"{key}={allowed[0]}")
+
+
+def _check_algo(algo: Mapping[str, Any]) -> None:
+    """An algo file has a name, a class, and sections that RLlib's AlgorithmConfig has."""
+    for key in ("name", "class"):
+        if not isinstance(algo.get(key), str):
+            raise ConfigError(
+                f"algo.{key} is missing",
+                "the name, and 'module:Class' of an AlgorithmConfig",
+                "see conf/algo/ppo.yaml",
+            )
+    for key, value in algo.items():
+        if key in ("name", "class"):
+            continue
+        if key not in SECTIONS:
+            raise ConfigError(f"algo.{key} is no section", choices(key, SECTIONS), "see conf/algo/ppo.yaml")
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"algo.{key}={value} is no section", "a mapping of arguments", "see conf/algo/ppo.yaml")
+
+
+def _check_name(key: str, name: str | None) -> None:
+    """Names become parts of folders, of database URLs and of registered models."""
+    if name is not None and (not re.fullmatch(r"[\w.-]+", name, re.ASCII) or name in (".", "..", "latest")):
+        raise ConfigError(
+            f"{key}={name!r} cannot name a folder", "letters, digits, - _ .", f"{key}=my-{key.split('.')[0]}"
+        )

@@ -1,0 +1,1 @@
+"""Networks and optimizers without autograd where that is faster."""

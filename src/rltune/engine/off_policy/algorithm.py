@@ -1,0 +1,192 @@
+"""The loop that DQN and SAC share: step, store, and update in RLlib's proportion."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from ray.rllib.algorithms.dqn.dqn import calculate_rr_weights
+
+from rltune.engine.algorithm import FastAlgorithm
+from rltune.engine.features import UnsupportedError
+from rltune.engine.networks.flat_parameters import FlatParameters
+from rltune.engine.off_policy.replay import Replay
+from rltune.engine.off_policy.transitions import RowLayout, Stepper, TransitionPacker
+from rltune.engine.sampling.action_distributions import SquashedGaussianActions, make_actions
+from rltune.engine.sampling.env_runner import ArrayEnvRunner
+from rltune.engine.sampling.observation_filter import RunningMoments, wants_normalisation
+from rltune.engine.sampling.remote import collect_transitions
+
+BUFFERS = {"EpisodeReplayBuffer": False, "PrioritizedEpisodeReplayBuffer": True}
+"""RLlib's replay buffers that ours stands in for, and whether they prioritise."""
+
+
+class TransitionRunner(ArrayEnvRunner):
+    """An env runner that hands back rows of a replay memory. Subclasses say how actions are chosen."""
+
+    def _make_collector(self) -> None:
+        config, space = self.config, self.env.single_action_space
+        self._rng = np.random.default_rng(self._seed)
+        if wants_normalisation(config):
+            self.normaliser = RunningMoments(self.env.single_observation_space.shape, self.num_envs)
+        self.actions = self.make_actions(space)
+        self.layout = RowLayout(self.env.single_observation_space.shape, int(np.prod(self.actions.shape)))
+        self.stepper = Stepper(
+            self.env,
+            self.actions,
+            self.choose,
+            TransitionPacker(self.layout, self.num_envs, config.n_step, config.gamma),
+            normaliser=self.normaliser,
+            seed=self._seed,
+        )
+        self.bind_module()
+
+    def make_actions(self, space: Any) -> Any:
+        """The distribution of actions; continuous ones are squashed in the off-policy algorithms."""
+        if hasattr(space, "n"):
+            return make_actions(space, self.num_envs, self._rng, self.config)
+        return SquashedGaussianActions(space, self.num_envs, self._rng, self.config)
+
+    def choose(self, obs: Any, clock: int) -> Any:
+        """Actions for ``obs`` after ``clock`` environment steps."""
+        raise NotImplementedError
+
+    def collect_transitions(self, weights: Any, moments: Any, steps: int, clock: int) -> Any:
+        """Remote use: load weights and normaliser state, then rows, steps, episodes and what was learned."""
+        self.module.set_state(weights)
+        if self.normaliser is not None and moments is not None:
+            self.normaliser.load(*moments)
+        rows, taken, episodes = self.stepper.collect(steps, clock)
+        if self.normaliser is not None:
+            self.normaliser.flush()
+        return rows, taken, episodes, self.normaliser.delta if self.normaliser is not None else None
+
+
+class TargetNetworks:
+    """RLlib's target networks as one flat tensor: an update is one operation.
+
+    Args:
+        module: RLlib's, with ``get_target_network_pairs``.
+        sources: The flat parameters that hold the online networks, in the order of the pairs.
+    """
+
+    def __init__(self, module: Any, sources: list[FlatParameters]) -> None:
+        pairs = module.get_target_network_pairs()
+        online = [param for main, _ in pairs for param in main.parameters()]
+        targets = [param for _, target in pairs for param in target.parameters()]
+        self._copies: list[tuple[FlatParameters, FlatParameters]] = []
+        for flat in sources:
+            index = {id(param): position for position, param in enumerate(online)}
+            mine = [targets[index[id(param)]] for param in flat.params]
+            self._copies.append((FlatParameters(mine), flat))
+
+    def update(self, tau: float) -> None:
+        """Move the targets by ``tau`` towards the online networks."""
+        for target, source in self._copies:
+            if tau == 1.0:
+                target.data.copy_(source.data)
+            else:
+                target.data.lerp_(source.data, tau)
+
+
+class OffPolicy(FastAlgorithm):
+    """Mixin for algorithms that learn from a replay memory; the loop of RLlib's ``DQN.training_step``."""
+
+    replay: Replay | None = None
+
+    def build_loop(self) -> None:
+        """Build update, replay memory and proportions."""
+        config = self.config
+        self.store_rounds, self.updates = calculate_rr_weights(config)
+        self.fragment = config.get_rollout_fragment_length() * config.num_envs_per_env_runner
+        if self.replay is None:
+            self.replay = self._make_replay()
+        self.loop = self.make_update()
+        self.target_updated_at = 0
+
+    def _make_replay(self) -> Replay:
+        settings = dict(self.config.replay_buffer_config)
+        prioritised = BUFFERS.get(str(settings.get("type")))
+        if prioritised is None:
+            raise UnsupportedError(f"the replay buffer {settings.get('type')}")
+        self.layout = self._row_layout()
+        return Replay(
+            int(settings.get("capacity", 10_000)),
+            self.layout.width,
+            self.config.total_train_batch_size,
+            np.random.default_rng(self.config.seed),
+            alpha=float(settings.get("alpha", 1.0)) if prioritised else None,
+            beta=float(settings.get("beta") or 0.0),
+        )
+
+    def _row_layout(self) -> RowLayout:
+        obs, action = self.spaces["__env_single__"]
+        return RowLayout(obs.shape, 1 if hasattr(action, "n") else int(np.prod(action.shape)))
+
+    def make_update(self) -> Any:
+        """The update on the learner's module; has ``step(batch, weights)``, ``targets`` and ``statistics()``."""
+        raise NotImplementedError
+
+    def training_step(self) -> None:
+        """One round: sample ``store_rounds`` fragments, then ``updates`` updates."""
+        start = time.perf_counter()
+        self._sample(self.store_rounds * self.fragment * max(1, self.config.num_env_runners))
+        sampled = time.perf_counter()
+        self._timers_s["env_runner_sampling_timer"] += sampled - start
+        clock = self.counters["num_env_steps_sampled_lifetime"]
+        if clock >= self.config.num_steps_sampled_before_learning_starts and self.replay and self.replay.size:
+            with torch.no_grad():
+                for _ in range(self.updates):
+                    self._update(clock, self.replay)
+            self.loop.advance(clock)
+            if self.device.type != "cpu":
+                self.publish_weights()
+        self._timers_s["learner_update_timer"] += time.perf_counter() - sampled
+
+    def _sample(self, steps: int) -> None:
+        clock = self.counters["num_env_steps_sampled_lifetime"]
+        if self.config.num_env_runners:
+            collect_transitions(self, steps)
+            return
+        stepper, taken = self.env_runner_group.local_env_runner.stepper, 0
+        with torch.no_grad():
+            while taken < steps:
+                rows, count = stepper.step(clock + taken)
+                self.replay.extend(rows)  # type: ignore[union-attr]
+                taken += count
+        self.count(taken, stepper.take_episodes() if stepper.episodes else [])
+
+    def _update(self, clock: int, replay: Replay) -> None:
+        errors = self.loop.step(replay.sample(), replay.weights)
+        if replay.tree is not None:
+            replay.prioritise(errors.cpu().numpy())
+        if clock - self.target_updated_at >= self.config.target_network_update_freq:
+            self.loop.targets.update(self.config.tau)
+            self.target_updated_at = clock
+
+    def step(self) -> dict[str, Any]:
+        """An iteration; the loss statistics and the finite check once at its end."""
+        result = super().step()
+        with torch.no_grad():
+            stats = self.loop.statistics()
+        if stats:
+            self.check_finite(stats, self.loop.flat.data)
+            self.learner_stats = stats
+            result["learners"]["default_policy"] = dict(stats)
+        return result
+
+    def engine_state(self) -> dict[str, Any]:
+        """The counters, the target network's clock, and the replay memory where the config asks for it."""
+        state = {**super().engine_state(), "target_updated_at": self.target_updated_at, **self.loop.state()}
+        if self.config.store_buffer_in_checkpoints and self.replay is not None:
+            state["replay"] = self.replay.get_state()
+        return state
+
+    def load_engine_state(self, state: dict[str, Any]) -> None:
+        """Set what :meth:`engine_state` returned."""
+        super().load_engine_state(state)
+        self.loop.load(state)
+        if self.replay is not None and "replay" in state:
+            self.replay.set_state(state["replay"])

@@ -1,0 +1,150 @@
+"""DQN with RLlib's configuration, module, loss and checkpoints on an array hot loop.
+
+Double (van Hasselt et al. 2016), dueling (Wang et al. 2016), n-step returns and prioritised replay (Schaul
+et al. 2016) as RLlib names them; the loss is ``DQNTorchLearner.compute_loss_for_module`` of ray 2.60.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from ray.rllib.algorithms.dqn import DQN
+from ray.rllib.core import DEFAULT_MODULE_ID
+from torch import Tensor
+
+from rltune.engine.networks.flat_parameters import FlatParameters
+from rltune.engine.networks.optimizers import clip_gradients, compile_step, make_flat_optimizer
+from rltune.engine.networks.q_network import make_action_values
+from rltune.engine.off_policy.algorithm import OffPolicy, TargetNetworks, TransitionRunner
+from rltune.engine.off_policy.transitions import RowLayout
+
+Array = NDArray[Any]
+
+
+class GreedyRunner(TransitionRunner):
+    """Chooses actions epsilon-greedily, on RLlib's schedule."""
+
+    def bind_module(self) -> None:
+        """Read the module's tensors anew, after they were moved to other memory."""
+        self.network = make_action_values(self.module, None)
+
+    def choose(self, obs: Array, clock: int) -> Array:
+        """Greedy actions, each replaced by a random one with probability epsilon."""
+        best: Array = self.network.best(obs)
+        if not self.config.explore:
+            return best
+        schedule = self.module.epsilon_schedule
+        epsilon = schedule._schedule.value(t=clock) if schedule.use_schedule else schedule.get_current_value()
+        random = self._rng.random(len(best)) < epsilon
+        count = np.count_nonzero(random)
+        if count:
+            best[random] = self._rng.integers(0, self.actions.num_inputs, count)
+        return best
+
+
+class DQNUpdate:
+    """One gradient step on a batch of transitions, on the flat parameters of RLlib's module.
+
+    Args:
+        learner: RLlib's, already built.
+        config: The algorithm's.
+        layout: Of the batch's rows.
+    """
+
+    def __init__(self, learner: Any, config: Any, layout: RowLayout) -> None:
+        self.learner, self.config, self.layout = learner, config, layout
+        module = learner.module[DEFAULT_MODULE_ID].unwrapped()
+        optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
+        self.flat = FlatParameters(optimizer.param_groups[0]["params"])
+        self.optimizer = make_flat_optimizer(self.flat, optimizer)
+        self.targets = TargetNetworks(module, [self.flat])
+        self.online = make_action_values(module, self.flat)
+        self.target = make_action_values(module, None, target=True)
+        self.lr = float(optimizer.param_groups[0]["lr"])
+        self._last: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None
+        self._step = compile_step(self._gradient_step, [self.optimizer], config)
+
+    def step(self, batch: Array, weights: Array) -> Tensor:
+        """Update on ``batch`` with importance ``weights``; absolute temporal-difference errors [rows]."""
+        device = self.flat.data.device
+        rows, importance = torch.from_numpy(batch), torch.from_numpy(weights)
+        if device.type != "cpu":
+            rows, importance = rows.to(device, non_blocking=True), importance.to(device, non_blocking=True)
+        self.learner._weights_seq_no += 1
+        error: Tensor = self._step(rows, importance)
+        return error
+
+    def target_values(self, after: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
+        """Right-hand side of the Bellman equation [rows]."""
+        values = self.target.infer(after)
+        if self.config.double_q:
+            chosen = self.online.infer(after).argmax(1, keepdim=True)
+            best = values.gather(1, chosen).squeeze(1)
+        else:
+            best = values.amax(1)
+        return torch.addcmul(rewards, discounts, best)
+
+    def _gradient_step(self, rows: Tensor, importance: Tensor) -> Tensor:
+        obs, after, action, rewards, discounts = self.layout.views(rows)
+        wanted = self.target_values(after, rewards, discounts)
+        values, index = self.online.forward(obs), action.long()
+        selected = values.gather(1, index).squeeze(1)
+        error = selected - wanted
+        weight = importance / len(rows)
+        slope = error.clamp(-1.0, 1.0) if self.config.td_error_loss_fn == "huber" else 2.0 * error
+        self.online.backward(torch.zeros_like(values).scatter_(1, index, (slope * weight).unsqueeze(1)))
+        norm = clip_gradients(self.flat, self.config.grad_clip, self.config.grad_clip_by)
+        self.optimizer.step(self.lr)
+        # RLlib reports the last update only: keep its tensors, compute and move nothing until asked.
+        self._last = (selected, error, importance.clone(), norm)
+        return error.abs()
+
+    def advance(self, clock: int) -> None:
+        """Advance RLlib's learning rate schedule to ``clock`` environment steps."""
+        optimizer = self.optimizer.optimizer
+        schedule = self.learner._optimizer_lr_schedules.get(optimizer)
+        if schedule is not None and schedule.use_schedule:
+            self.lr = float(schedule.update(timestep=clock))
+            self.learner._set_optimizer_lr(optimizer, lr=self.lr)
+
+    def statistics(self) -> dict[str, float]:
+        """RLlib's learner statistics of the last update; empty before the first."""
+        if self._last is None:
+            return {}
+        selected, error, importance, norm = self._last
+        huber = self.config.td_error_loss_fn == "huber"
+        size = error.abs()
+        losses = torch.where(size < 1.0, 0.5 * error.square(), size - 0.5) if huber else error.square()
+        tensors = {
+            "qf_loss": (importance * losses).mean(),
+            "qf_mean": selected.mean(),
+            "qf_max": selected.max(),
+            "qf_min": selected.min(),
+            "td_error_mean": size.mean(),
+        }
+        tensors["total_loss"] = tensors["qf_loss"]
+        if norm is not None:
+            tensors["gradients_default_optimizer_global_norm"] = norm
+        numbers = torch.stack(list(tensors.values())).tolist()
+        return {**dict(zip(tensors, numbers, strict=True)), "default_optimizer_learning_rate": self.lr}
+
+    def state(self) -> dict[str, Any]:
+        """What RLlib's state has no place for: nothing."""
+        return {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Set what :meth:`state` returned."""
+
+
+class FastDQN(OffPolicy, DQN):
+    """RLlib's DQN with its hot loop replaced."""
+
+    stock_class = DQN
+    runner_class = GreedyRunner
+
+    def make_update(self) -> DQNUpdate:
+        """Build the update on the learner's module."""
+        return DQNUpdate(self.learner, self.config, self._row_layout())

@@ -1,0 +1,191 @@
+"""Replay memory as one preallocated array: a transition is a row, a batch is one gather.
+
+Uniform sampling is a draw of row numbers. Prioritised sampling (Schaul et al. 2016) keeps sums of blocks of
+blocks of priorities; all draws of a batch descend it together, O(log n) each.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltune.cluster.memory import available_gb
+from rltune.errors import ResourceError
+
+Array = NDArray[Any]
+logger = logging.getLogger(__name__)
+
+FAN_OUT = 64
+"""Children of a node of the sum tree: three levels for 262,144 transitions, each one a small array product."""
+
+HEADROOM = 0.9
+"""Share of the free memory that a replay memory may claim."""
+
+
+def state_memory(capacity: int, bytes_each: int) -> None:
+    """Log what the replay memory will take, and refuse it when it cannot fit.
+
+    Args:
+        capacity: Transitions.
+        bytes_each: Of one.
+
+    Raises:
+        ResourceError: With the largest capacity that would fit.
+    """
+    wanted, free = capacity * bytes_each, int(available_gb() * 1e9 * HEADROOM)
+    logger.info("replay memory: %s transitions x %d B = %.3f GB", f"{capacity:,}", bytes_each, wanted / 1e9)
+    if wanted > free:
+        key = "training.replay_buffer_config.capacity"
+        raise ResourceError(
+            f"{key}={capacity} needs {wanted / 1e9:.1f} GB, {free / 1e9:.1f} GB are free",
+            f"at most {free // bytes_each} transitions of {bytes_each} bytes",
+            f"{key}={free // bytes_each}",
+        )
+
+
+class SumTree:
+    """Sums and minima over blocks of priorities.
+
+    Args:
+        capacity: Priorities.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        sizes = [capacity]
+        while sizes[-1] > FAN_OUT:
+            sizes.append(-(-sizes[-1] // FAN_OUT))
+        # Level 0 are the priorities; each level is padded to whole blocks.
+        self.sums = [np.zeros((-(-size // FAN_OUT), FAN_OUT)) for size in sizes]
+        self.minima = [np.full_like(level, np.inf) for level in self.sums]
+
+    @staticmethod
+    def bytes_each() -> int:
+        """Of one priority, its minimum included."""
+        return 17
+
+    @property
+    def total(self) -> float:
+        """Sum of all priorities."""
+        return float(self.sums[-1].sum())
+
+    @property
+    def smallest(self) -> float:
+        """Smallest priority."""
+        return float(self.minima[-1].min())
+
+    def set(self, index: Array, priorities: Array) -> None:
+        """Set priorities; of an index that occurs twice, one of its values counts."""
+        self.sums[0].reshape(-1)[index] = priorities
+        self.minima[0].reshape(-1)[index] = priorities
+        for level in range(1, len(self.sums)):
+            index = index // FAN_OUT
+            self.sums[level].reshape(-1)[index] = self.sums[level - 1][index].sum(1)
+            self.minima[level].reshape(-1)[index] = self.minima[level - 1][index].min(1)
+
+    def get(self, index: Array) -> Array:
+        """Priorities at ``index``."""
+        return self.sums[0].reshape(-1)[index]
+
+    def find(self, mass: Array) -> Array:
+        """The index at which the running sum of priorities passes ``mass``, for each of them."""
+        node = np.zeros(len(mass), np.int64)
+        for level in reversed(self.sums):
+            running = np.cumsum(level[node], axis=1)
+            child = np.minimum((running <= mass[:, None]).sum(1), FAN_OUT - 1)
+            previous = np.take_along_axis(running, np.maximum(child - 1, 0)[:, None], 1)[:, 0]
+            mass = mass - np.where(child > 0, previous, 0.0)
+            node = node * FAN_OUT + child
+        return node
+
+
+class Replay:
+    """A ring of transitions with uniform or prioritised sampling.
+
+    Args:
+        capacity: Transitions.
+        width: Floats of one row.
+        batch: Rows of a sample.
+        rng: Of the draws.
+        alpha: Exponent of the priorities; None samples uniformly.
+        beta: Exponent of the importance weights.
+
+    Raises:
+        ResourceError: When the memory is not there.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        width: int,
+        batch: int,
+        rng: np.random.Generator,
+        alpha: float | None = None,
+        beta: float = 0.0,
+    ) -> None:
+        state_memory(capacity, 4 * width + (0 if alpha is None else SumTree.bytes_each()))
+        self.rows = np.zeros((capacity, width), np.float32)
+        self.capacity, self.size, self._next = capacity, 0, 0
+        self.batch = np.zeros((batch, width), np.float32)
+        self.weights = np.ones(batch, np.float32)
+        self.alpha, self.beta, self._rng = alpha, beta, rng
+        self.tree = None if alpha is None else SumTree(capacity)
+        self._max_priority = 1.0
+        self._drawn = np.zeros(batch, np.int64)
+
+    def extend(self, rows: Array) -> None:
+        """Append transitions, over the oldest ones when full."""
+        count, start = len(rows), self._next
+        if count == 0:
+            return
+        first = min(count, self.capacity - start)
+        self.rows[start : start + first] = rows[:first]
+        if first < count:
+            self.rows[: count - first] = rows[first:]
+        self._next = (start + count) % self.capacity
+        self.size = min(self.size + count, self.capacity)
+        if self.tree is not None and self.alpha is not None:
+            index = np.arange(start, start + count) % self.capacity
+            self.tree.set(index, np.full(count, self._max_priority**self.alpha))
+
+    def sample(self) -> Array:
+        """Draw a batch into :attr:`batch` (and :attr:`weights`), both overwritten by the next draw."""
+        if self.tree is None:
+            self._drawn = self._rng.integers(0, self.size, len(self.batch))
+        else:
+            self._draw_by_priority(self.tree)
+        np.take(self.rows, self._drawn, axis=0, out=self.batch, mode="clip")
+        return self.batch
+
+    def _draw_by_priority(self, tree: SumTree) -> None:
+        total = tree.total
+        self._drawn = np.minimum(tree.find(self._rng.random(len(self.batch)) * total), self.size - 1)
+        if self.beta:
+            # (p_i N)^-beta over its largest value, that of the smallest priority: N and the total cancel.
+            np.power(tree.smallest / tree.get(self._drawn), self.beta, out=self.weights, casting="unsafe")
+
+    def prioritise(self, errors: Array) -> None:
+        """Set the priorities of the batch drawn last to its absolute temporal-difference errors."""
+        if self.tree is None or self.alpha is None:
+            return
+        errors = np.maximum(errors.astype(np.float64), 1e-12)
+        self._max_priority = max(self._max_priority, float(errors.max()))
+        self.tree.set(self._drawn, errors**self.alpha)
+
+    def get_state(self) -> dict[str, Any]:
+        """The transitions, oldest first, and their priorities."""
+        order = np.arange(self.size) if self.size < self.capacity else np.arange(self._next, self._next + self.size)
+        order %= self.capacity
+        priorities = None if self.tree is None else self.tree.get(order)
+        return {"rows": self.rows[order], "priorities": priorities, "max_priority": self._max_priority}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Replace the contents by what :meth:`get_state` returned (the newest, when that was larger)."""
+        rows = state["rows"][-self.capacity :]
+        self.size = self._next = 0
+        self.extend(rows)
+        self._max_priority = state["max_priority"]
+        if self.tree is not None and state["priorities"] is not None:
+            self.tree.set(np.arange(len(rows)), state["priorities"][-self.capacity :])

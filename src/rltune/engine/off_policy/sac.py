@@ -1,0 +1,280 @@
+"""SAC with RLlib's configuration, module, loss and checkpoints on an array hot loop.
+
+Soft actor-critic (Haarnoja et al. 2018) with twin critics, Huber losses and a tuned temperature, for
+continuous and discrete actions: the losses of ``SACTorchLearner`` of ray 2.60. All gradients are taken at
+the same weights, then the four optimizers step.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from ray.rllib.algorithms.sac import SAC
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
+from torch import Tensor
+
+from rltune.engine.features import UnsupportedError
+from rltune.engine.networks.actor_critic import find_network
+from rltune.engine.networks.critics import make_critic
+from rltune.engine.networks.flat_parameters import FlatParameters
+from rltune.engine.networks.mlp import MLP, NUMPY_FLOPS, parse_layers
+from rltune.engine.networks.optimizers import FlatAdam, clip_gradients, compile_step
+from rltune.engine.off_policy.algorithm import OffPolicy, TargetNetworks, TransitionRunner
+from rltune.engine.off_policy.transitions import RowLayout
+
+Array = NDArray[Any]
+LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
+
+
+def policy_stack(module: Any, flat: FlatParameters | None) -> MLP:
+    """The policy of RLlib's default SAC module.
+
+    Raises:
+        UnsupportedError: For policies that are not perceptrons.
+    """
+    linears = parse_layers(find_network(module.pi_encoder), module.pi.net)
+    if linears is None or hasattr(module.pi, "log_std") or getattr(module.pi, "clip_log_std", False):
+        raise UnsupportedError("SAC networks other than perceptrons of tanh or relu")
+    return MLP(linears, flat)
+
+
+class PolicyRunner(TransitionRunner):
+    """Draws actions from the policy."""
+
+    def bind_module(self) -> None:
+        """Read the module's tensors anew, after they were moved to other memory."""
+        self.policy = policy_stack(self.module, None)
+
+    def choose(self, obs: Array, clock: int) -> Array:
+        """Actions as the distribution gives them."""
+        if len(obs) * self.policy.flops <= NUMPY_FLOPS:
+            inputs = self.policy.infer_numpy(obs)
+        else:
+            inputs = self.policy.infer(torch.from_numpy(obs)).numpy()
+        chosen: Array = self.actions.sample(inputs) if self.config.explore else self.actions.best(inputs)
+        return chosen
+
+
+def squash(dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw from the squashed Gaussian: actions, log probabilities [rows], standard deviations.
+
+    Log standard deviations are bounded as ``TorchSquashedGaussian.from_logits`` bounds them, not by the network.
+    The tanh's Jacobian in the stable form of Spinning Up: log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)).
+    """
+    mean, log_std = dist.chunk(2, dim=1)
+    log_std = log_std.clamp(MIN_LOG_NN_OUTPUT, MAX_LOG_NN_OUTPUT)
+    std = log_std.exp()
+    raw = torch.addcmul(mean, std, noise)
+    jacobian = 2.0 * (math.log(2.0) - raw - torch.nn.functional.softplus(-2.0 * raw))
+    logp = (-0.5 * noise.square() - log_std - LOG_SQRT_2PI - jacobian).sum(1)
+    return raw.tanh(), logp, std
+
+
+def huber(error: Tensor) -> Tensor:
+    """Huber loss with delta 1, elementwise."""
+    size = error.abs()
+    return torch.where(size < 1.0, 0.5 * error.square(), size - 0.5)
+
+
+class SACUpdate:
+    """One gradient step on a batch of transitions, on the flat parameters of RLlib's module.
+
+    Args:
+        learner: RLlib's, already built; stays the owner of module, optimizers and temperature.
+        config: The algorithm's.
+        layout: Of the batch's rows.
+    """
+
+    def __init__(self, learner: Any, config: Any, layout: RowLayout) -> None:
+        self.learner, self.config, self.layout = learner, config, layout
+        module = learner.module[DEFAULT_MODULE_ID].unwrapped()
+        self.discrete = hasattr(module.action_space, "n")
+        names = ["qf", "qf_twin"] if config.twin_q else ["qf"]
+        if self.discrete and not config.twin_q:
+            raise UnsupportedError("discrete SAC without twin_q (nor does RLlib's loss)")
+        self.flats, self.optimizers = {}, {}
+        for name in [*names, "policy", "alpha"]:
+            optimizer = learner.get_optimizer(DEFAULT_MODULE_ID, name)
+            self.flats[name] = FlatParameters(optimizer.param_groups[0]["params"])
+            self.optimizers[name] = FlatAdam(self.flats[name], optimizer)
+        self.flat = self.flats["policy"]
+        self.policy = policy_stack(module, self.flat)
+        self.critics = [self._critic(module, name, self.flats[name]) for name in names]
+        self.target_critics = [self._critic(module, f"target_{name}", None) for name in names]
+        self.log_alpha = learner.curr_log_alpha[DEFAULT_MODULE_ID].detach()
+        self.target_entropy = float(learner.target_entropy[DEFAULT_MODULE_ID])
+        self._device = self.flat.data.device
+        self._generator = torch.Generator(self._device)
+        self._generator.manual_seed(config.seed if config.seed is not None else torch.seed())
+        self._read_rates()
+        self._last: dict[str, Tensor] | None = None
+        # Two critics share the rows: half of the work each. How many rows that is, a GPU and a graph would wait for.
+        self._by_rows = len(names) == 2 and self._device.type == "cpu" and not config.torch_compile_learner
+        self._step = compile_step(self._gradient_step, list(self.optimizers.values()), config)
+
+    def _critic(self, module: Any, name: str, flat: FlatParameters | None) -> Any:
+        """A critic; a target's parameters first move into a flat tensor of their own (see ``targets``)."""
+        if not hasattr(self, "targets"):
+            self.targets = TargetNetworks(module, [self.flats[key] for key in self.flats if key.startswith("qf")])
+        return make_critic(getattr(module, f"{name}_encoder"), getattr(module, name), flat, self.discrete)
+
+    def _read_rates(self) -> None:
+        self._rates = {name: float(x.optimizer.param_groups[0]["lr"]) for name, x in self.optimizers.items()}
+
+    def noise(self, rows: int, size: int) -> Tensor:
+        """Standard normal numbers for the present and for the next actions [2, rows, size]."""
+        return torch.randn(2, rows, size, generator=self._generator, device=self._device)
+
+    def step(self, batch: Array, weights: Array) -> Tensor:
+        """Update on ``batch`` with importance ``weights``; absolute temporal-difference errors [rows]."""
+        rows, importance = torch.from_numpy(batch), torch.from_numpy(weights)
+        if self._device.type != "cpu":
+            rows, importance = rows.to(self._device, non_blocking=True), importance.to(self._device, non_blocking=True)
+        self.learner._weights_seq_no += 1
+        error: Tensor = self._step(rows, importance)
+        return error
+
+    def _gradient_step(self, rows: Tensor, importance: Tensor) -> Tensor:
+        obs, after, action, rewards, discounts = self.layout.views(rows)
+        alpha = self.log_alpha.exp()
+        noise = None if self.discrete else self.noise(len(rows), action.shape[1])
+        next_value = self._next_value(after, alpha, noise)
+        wanted = torch.addcmul(rewards, discounts, next_value)
+        errors, losses, values = self._critic_gradients(obs, action, wanted, importance)
+        if self.discrete:
+            policy_loss, logp, entropy = self._discrete_policy_gradient(obs, alpha, values)
+            current = values[0]
+        else:
+            policy_loss, logp, current = self._policy_gradient(obs, alpha, noise)
+            entropy = logp
+        surplus = -(entropy + self.target_entropy).mean()
+        self.flats["alpha"].grads[0].fill_(surplus)
+        # RLlib reports the last update only: keep its tensors, compute and move nothing until asked.
+        self._last = {
+            "policy_loss": policy_loss, "alpha_loss": self.log_alpha * surplus, "alpha_value": alpha,
+            "logps": logp, "q": current, "td_error_mean": errors, **losses,
+        }  # fmt: skip
+        for name, flat in self.flats.items():
+            norm = clip_gradients(flat, self.config.grad_clip, self.config.grad_clip_by)
+            if norm is not None:
+                self._last[f"gradients_{name}_global_norm"] = norm
+            self.optimizers[name].step(self._rates[name])
+        return errors
+
+    def _next_value(self, after: Tensor, alpha: Tensor, noise: Tensor | None) -> Tensor:
+        """Soft value of the next observations by the target critics [rows]."""
+        dist = self.policy.infer(after)
+        if noise is None:
+            logp = torch.log_softmax(dist, 1)
+            return (logp.exp() * (self._least(self.target_critics, after, after) - alpha * logp)).sum(1)
+        action, logp, _ = squash(dist, noise[1])
+        return self._least(self.target_critics, after, action).squeeze(1) - alpha * logp
+
+    @staticmethod
+    def _least(critics: list[Any], obs: Tensor, action: Tensor) -> Tensor:
+        values = [c.infer(obs, action) for c in critics]
+        return values[0] if len(values) == 1 else torch.minimum(*values)
+
+    def _critic_gradients(
+        self, obs: Tensor, action: Tensor, wanted: Tensor, importance: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor], list[Tensor]]:
+        """Fill the critics' gradients; mean absolute errors [rows], weights and errors, and all values."""
+        weight, index = importance / len(wanted), action.long() if self.discrete else None
+        sizes, losses, values = [], {}, []
+        for name, net in zip(self.flats, self.critics, strict=False):
+            value = net.forward(obs, action)
+            chosen = value.gather(1, index) if index is not None else value
+            error = chosen.squeeze(1) - wanted
+            slope = (error.clamp(-1.0, 1.0) * weight).unsqueeze(1)
+            net.backward(torch.zeros_like(value).scatter_(1, index, slope) if index is not None else slope)
+            sizes.append(error.abs())
+            losses[f"{name}_loss"] = torch.stack([importance, error])
+            values.append(value)
+        return (sizes[0] if len(sizes) == 1 else (sizes[0] + sizes[1]) * 0.5), losses, values
+
+    def _policy_gradient(self, obs: Tensor, alpha: Tensor, noise: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Fill the policy's gradient; its losses, log probabilities and values of its actions [rows]."""
+        share = 1.0 / len(obs)
+        dist = self.policy.forward(obs)
+        action, logp, std = squash(dist, noise[0])
+        values = [net.forward(obs, action) for net in self.critics]
+        least = values[0] if len(values) == 1 else torch.minimum(*values)
+        grad = torch.zeros_like(action)
+        for net, value in zip(self.critics, values, strict=True):
+            # The gradient goes to the smaller value; rows where the other one is smaller get none.
+            smaller = value <= least
+            if self._by_rows:
+                rows = smaller.squeeze(1).nonzero().squeeze(1)
+                grad.index_add_(0, rows, net.action_gradient(value.new_full((len(rows), 1), -share), rows))
+            else:
+                grad += net.action_gradient(smaller * -share)
+        raw_grad = grad * (1.0 - action.square()) + (2.0 * share) * alpha * action
+        std_grad = raw_grad * std * noise[0] - alpha * share
+        # As the gradient of torch.clamp: none beyond the bounds, all of it on them.
+        log_std = dist.chunk(2, dim=1)[1]
+        std_grad *= log_std == log_std.clamp(MIN_LOG_NN_OUTPUT, MAX_LOG_NN_OUTPUT)
+        self.policy.backward(torch.cat([raw_grad, std_grad], 1))
+        least = least.squeeze(1)
+        return alpha * logp - least, logp, least
+
+    def _discrete_policy_gradient(
+        self, obs: Tensor, alpha: Tensor, values: list[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Fill the policy's gradient; its losses, log probabilities, and negative entropies [rows]."""
+        logp = torch.log_softmax(self.policy.forward(obs), 1)
+        probs = logp.exp()
+        cost = alpha * logp - torch.minimum(*values)
+        mean = (probs * cost).sum(1, keepdim=True)
+        self.policy.backward(probs * (cost - mean) / len(obs))
+        return mean, logp, (probs * logp).sum(1)
+
+    def advance(self, clock: int) -> None:
+        """Advance RLlib's learning rate schedules to ``clock`` environment steps."""
+        for flat_adam in self.optimizers.values():
+            schedule = self.learner._optimizer_lr_schedules.get(flat_adam.optimizer)
+            if schedule is not None and schedule.use_schedule:
+                self.learner._set_optimizer_lr(flat_adam.optimizer, lr=schedule.update(timestep=clock))
+                self._read_rates()
+
+    def statistics(self) -> dict[str, float]:
+        """RLlib's learner statistics of the last update; empty before the first."""
+        if self._last is None:
+            return {}
+        last = dict(self._last)
+        values = last.pop("q")
+        for name in ("qf_loss", "qf_twin_loss"):
+            if name in last:
+                importance, error = last[name]
+                last[name] = importance * huber(error)
+        last |= {"qf_mean": values, "qf_max": values.max(), "qf_min": values.min()}
+        last["log_alpha_value"] = last["alpha_value"].log()
+        numbers = torch.stack([value.mean() for value in last.values()]).tolist()
+        stats = dict(zip(last, numbers, strict=True))
+        parts = ("policy_loss", "qf_loss", "qf_twin_loss", "alpha_loss")
+        stats["total_loss"] = sum(stats.get(name, 0.0) for name in parts)
+        return {**stats, "target_entropy": self.target_entropy}
+
+    def state(self) -> dict[str, Any]:
+        """The temperature (which RLlib's checkpoints lose) and the noise."""
+        return {"log_alpha": float(self.log_alpha), "noise": self._generator.get_state().numpy()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Set what :meth:`state` returned."""
+        self.log_alpha.fill_(state["log_alpha"])
+        self._generator.set_state(torch.from_numpy(np.asarray(state["noise"])))
+
+
+class FastSAC(OffPolicy, SAC):
+    """RLlib's SAC with its hot loop replaced."""
+
+    stock_class = SAC
+    runner_class = PolicyRunner
+
+    def make_update(self) -> SACUpdate:
+        """Build the update on the learner's module."""
+        return SACUpdate(self.learner, self.config, self._row_layout())

@@ -1,0 +1,190 @@
+"""From environment steps to rows of a replay memory, n-step returns included.
+
+A row is ``[observation | next observation | action | reward | discount]`` in float32: the reward is the
+discounted sum of n rewards, the discount is ``gamma ** n``, or zero where the episode terminated. As in
+RLlib's episode buffers only full n-step windows inside an episode become transitions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rltune.engine.sampling.action_distributions import Actions
+from rltune.engine.sampling.observation_filter import RunningMoments
+from rltune.engine.sampling.vector_envs import ArrayEnvs
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """Where a row's parts lie.
+
+    Attributes:
+        obs_shape: Of one observation.
+        action_size: Floats of one action (1 for discrete ones).
+    """
+
+    obs_shape: tuple[int, ...]
+    action_size: int
+
+    @property
+    def obs_size(self) -> int:
+        """Floats of one observation."""
+        return math.prod(self.obs_shape)
+
+    @property
+    def width(self) -> int:
+        """Floats of a row."""
+        return 2 * self.obs_size + self.action_size + 2
+
+    def views(self, rows: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Observation, next observation, action, reward and discount columns of rows (array or tensor)."""
+        size = self.obs_size
+        obs, after, action = rows[:, :size], rows[:, size : 2 * size], rows[:, 2 * size : -2]
+        if len(self.obs_shape) != 1:
+            obs, after = (part.reshape(-1, *self.obs_shape) for part in (obs, after))
+        return obs, after, action, rows[:, -2], rows[:, -1]
+
+
+class TransitionPacker:
+    """Turns vector steps into rows.
+
+    Args:
+        layout: Of the rows.
+        num_envs: Environments.
+        n_step: Steps of a return.
+        gamma: Discount.
+    """
+
+    def __init__(self, layout: RowLayout, num_envs: int, n_step: int, gamma: float) -> None:
+        self.layout, self.n_step, self.gamma = layout, n_step, gamma
+        self._rows = np.zeros((num_envs, layout.width), np.float32)
+        self._parts = layout.views(self._rows) if len(layout.obs_shape) == 1 else None
+        self._discount = gamma**n_step
+        # The last n steps of each environment, oldest first, and how many belong to the present episode.
+        self._obs = np.zeros((n_step, num_envs, layout.obs_size), np.float32)
+        self._actions = np.zeros((n_step, num_envs, layout.action_size), np.float32)
+        self._rewards = np.zeros((n_step, num_envs), np.float32)
+        self._age = np.zeros(num_envs, np.int64)
+        self._gammas = (gamma ** np.arange(n_step)).astype(np.float32)[:, None]
+
+    def add(self, obs: Array, actions: Array, rewards: Array, terminated: Array, valid: Array, after: Array) -> Array:
+        """Take one vector step; the transitions that it completes, overwritten by the next call."""
+        size = self.layout.obs_size
+        rows = self._rows
+        if self.n_step == 1:
+            rows[:, :size] = obs.reshape(len(obs), size)
+            rows[:, 2 * size : -2] = actions.reshape(len(obs), -1)
+            rows[:, -2] = rewards
+            ready = valid
+        else:
+            ready = self._window(obs, actions, rewards, valid)
+        rows[:, size : 2 * size] = after.reshape(len(after), size)
+        rows[:, -1] = self._discount
+        rows[terminated, -1] = 0.0
+        return rows if np.count_nonzero(ready) == len(rows) else rows[ready]
+
+    def _window(self, obs: Array, actions: Array, rewards: Array, valid: Array) -> Array:
+        """Shift the last n steps by one; which environments have n steps of one episode."""
+        size = self.layout.obs_size
+        for history, latest in ((self._obs, obs), (self._actions, actions), (self._rewards, rewards)):
+            history[:-1] = history[1:]
+            history[-1] = latest.reshape(history.shape[1:])
+        self._age += 1
+        self._age[~valid] = 0  # a reset step begins the next episode
+        self._rows[:, :size] = self._obs[0]
+        self._rows[:, 2 * size : -2] = self._actions[0]
+        self._rows[:, -2] = (self._gammas * self._rewards).sum(0)
+        ready: Array = self._age >= self.n_step
+        return ready
+
+
+class Stepper:
+    """Steps environments and packs what happens; in the trial's process or in a remote env runner.
+
+    Args:
+        envs: The environments.
+        actions: Maps actions to the environments' bounds.
+        choose: From observations and the step count so far to actions.
+        packer: Of the rows.
+        normaliser: For the observations, or None.
+        seed: Of the first reset.
+    """
+
+    def __init__(
+        self,
+        envs: ArrayEnvs,
+        actions: Actions,
+        choose: Callable[[Array, int], Array],
+        packer: TransitionPacker,
+        *,
+        normaliser: RunningMoments | None,
+        seed: int | None,
+    ) -> None:
+        self.envs, self.actions, self.choose, self.packer = envs, actions, choose, packer
+        self.normaliser, self.seed = normaliser, seed
+        shape = (envs.num_envs, *(envs.single_observation_space.shape or ()))
+        self._obs, self._after = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        self._over = np.zeros(envs.num_envs, np.bool_)
+        self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
+        self.episodes: list[tuple[float, int]] = []
+        self._started = False
+
+    def _write(self, raw: Array, out: Array) -> None:
+        if self.normaliser is None:
+            out[...] = raw
+        else:
+            self.normaliser(raw, out)
+
+    def step(self, clock: int) -> tuple[Array, int]:
+        """One vector step.
+
+        Args:
+            clock: Environment steps before it, for exploration schedules.
+
+        Returns:
+            The completed transitions (overwritten by the next call) and the environment steps taken.
+        """
+        if not self._started:
+            self._write(self.envs.reset(self.seed), self._obs)
+            self._started = True
+        actions = self.choose(self._obs, clock)
+        raw, rewards, terminated, truncated = self.envs.step(self.actions.for_env(actions))
+        self._write(raw, self._after)
+        valid = ~self._over
+        rows = self.packer.add(self._obs, actions, rewards, terminated, valid, self._after)
+        self._returns += rewards
+        self._lengths += valid
+        over = self._over = np.logical_or(terminated, truncated)
+        if np.count_nonzero(over):  # cheaper than any()
+            self._end_episodes(over)
+        self._obs, self._after = self._after, self._obs
+        return rows, int(np.count_nonzero(valid))
+
+    def _end_episodes(self, over: Array) -> None:
+        for env in np.flatnonzero(over):
+            self.episodes.append((float(self._returns[env]), int(self._lengths[env])))
+        self._returns[over], self._lengths[over] = 0.0, 0
+
+    def collect(self, steps: int, clock: int) -> tuple[Array, int, list[tuple[float, int]]]:
+        """At least ``steps`` environment steps: their rows (copied), their number, the ended episodes."""
+        parts, taken = [], 0
+        with torch.inference_mode():
+            while taken < steps:
+                rows, count = self.step(clock + taken)
+                parts.append(rows.copy())
+                taken += count
+        return np.concatenate(parts), taken, self.take_episodes()
+
+    def take_episodes(self) -> list[tuple[float, int]]:
+        """The episodes that ended since the last call."""
+        episodes, self.episodes = self.episodes, []
+        return episodes

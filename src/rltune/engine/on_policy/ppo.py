@@ -1,0 +1,249 @@
+"""PPO with RLlib's configuration, module, loss and checkpoints on an array hot loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from ray.rllib.algorithms.ppo import PPO
+from ray.rllib.core import DEFAULT_MODULE_ID
+from torch import Tensor
+
+from rltune.engine.algorithm import FastAlgorithm
+from rltune.engine.networks.actor_critic import make_actor_critic
+from rltune.engine.networks.flat_parameters import FlatParameters
+from rltune.engine.networks.optimizers import clip_gradients, compile_step, make_flat_optimizer
+from rltune.engine.on_policy.advantages import compute_advantages, compute_artificial_advantages
+from rltune.engine.on_policy.ppo_loss import (
+    PPOBatch,
+    PPOCoefficients,
+    categorical_gradient,
+    categorical_statistics,
+    gaussian_gradient,
+    gaussian_logp,
+    gaussian_statistics,
+    loss_statistics,
+    value_gradient,
+)
+from rltune.engine.on_policy.rollout import Rollout
+from rltune.engine.sampling.remote import collect_remotely
+
+
+class PPOUpdate:
+    """The learner half of an iteration: minibatch steps on the flat parameters of RLlib's module.
+
+    Args:
+        learner: RLlib's, already built; stays the owner of module, optimizer, schedules and KL coefficient.
+        config: The algorithm's.
+        seed: Of the shuffling.
+    """
+
+    def __init__(self, learner: Any, config: Any, seed: int | None) -> None:
+        self.learner, self.config = learner, config
+        module = learner.module[DEFAULT_MODULE_ID].unwrapped()
+        self.discrete = hasattr(module.action_space, "n")
+        optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
+        self.flat = FlatParameters(optimizer.param_groups[0]["params"])
+        self.optimizer = make_flat_optimizer(self.flat, optimizer)
+        self.network = make_actor_critic(module, self.flat)
+        self.generator = torch.Generator(self.flat.data.device)
+        if seed is not None:
+            self.generator.manual_seed(seed)
+        else:
+            self.generator.seed()
+        self._outputs: tuple[Tensor, Tensor] = (self.flat.data, self.flat.data)
+        self._policy_gradient = categorical_gradient if self.discrete else gaussian_gradient
+        self._step = compile_step(self._minibatch, [self.optimizer], config)
+
+    @property
+    def kl_coeff(self) -> float:
+        """RLlib's current KL coefficient."""
+        return float(self.learner.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID])
+
+    @kl_coeff.setter
+    def kl_coeff(self, value: float) -> None:
+        self.learner.curr_kl_coeffs_per_module[DEFAULT_MODULE_ID].data.fill_(value)
+
+    @property
+    def lr(self) -> float:
+        """RLlib's current learning rate."""
+        return float(self.optimizer.optimizer.param_groups[0]["lr"])
+
+    def coefficients(self) -> PPOCoefficients:
+        """The loss's numbers as they are now."""
+        schedule = self.learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID]
+        c = self.config
+        return PPOCoefficients(
+            c.clip_param,
+            c.vf_clip_param,
+            c.vf_loss_coeff,
+            float(schedule.get_current_value()),
+            self.kl_coeff,
+            c.use_kl_loss,
+            c.use_critic,
+        )
+
+    def prepare(self, rollout: Rollout) -> tuple[PPOBatch, Tensor]:
+        """Turn a rollout into learnable rows, with advantages that are not yet standardised.
+
+        Returns:
+            The rows, and the advantages of RLlib's artificial steps, which count in the standardisation.
+        """
+        device = self.flat.data.device
+
+        def to(array: Any) -> Tensor:
+            array = np.ascontiguousarray(array)
+            if not array.flags.writeable:  # from Ray's object store; torch warns about such memory
+                array = array.copy()
+            return torch.from_numpy(array).to(device, non_blocking=True)
+
+        obs = to(rollout.obs)
+        values = self.network.values(obs.flatten(0, 1)).view(obs.shape[:2]).cpu().numpy()
+        gains = compute_advantages(rollout, values, self.config.gamma, self.config.lambda_)
+        targets = gains + values[:-1]
+        dist, actions = to(rollout.dist).flatten(0, 1), to(rollout.actions).flatten(0, 1)
+        if self.discrete:
+            dist = torch.log_softmax(dist, 1)
+            actions = torch.nn.functional.one_hot(actions, dist.shape[1]).to(dist.dtype)
+            logp = (dist * actions).sum(1)
+        else:
+            logp = gaussian_logp(dist, actions)
+        columns = (obs[:-1].flatten(0, 1), actions, dist, logp, to(gains).flatten(), to(targets).flatten())
+        batch = PPOBatch(*columns)
+        artificial = to(compute_artificial_advantages(rollout, values, gains, self.config.gamma, self.config.lambda_))
+        if rollout.valid.all():
+            return batch, artificial
+        return batch.take(to(np.flatnonzero(rollout.valid))), artificial
+
+    def update(self, batch: PPOBatch, timestep: int) -> dict[str, float]:
+        """Run the epochs and RLlib's schedules.
+
+        Args:
+            batch: Advantages as the loss takes them (already standardised).
+            timestep: Environment steps sampled so far, the schedules' clock.
+
+        Returns:
+            RLlib's learner statistics, of the last minibatch as in RLlib.
+        """
+        c, lr = self.coefficients(), self.lr
+        last, norm = batch, None
+        for last in self._minibatches(batch):
+            norm = self._step(last, c, lr)
+        stats = self._statistics(last, c, norm)
+        self.learner._weights_seq_no += 1
+        return {**stats, **self._advance(stats["mean_kl_loss"], timestep)}
+
+    def _minibatches(self, batch: PPOBatch) -> Iterator[PPOBatch]:
+        """Minibatches of equal size; one that an epoch's end cuts is completed from the next epoch.
+
+        As RLlib's ``MiniBatchCyclicIterator``: every row is seen ``num_epochs`` times at least.
+        """
+        config, rows = self.config, len(batch)
+        size = min(config.minibatch_size or rows, rows)
+        shuffle = config.shuffle_batch_per_epoch and config.num_epochs > 1 and size < rows
+        left: PPOBatch | None = None
+        for _ in range(config.num_epochs):
+            mixed = batch.take(self._permutation(rows)) if shuffle else batch
+            start = 0
+            if left is not None:  # complete the minibatch that the last epoch left unfinished
+                start = size - len(left)
+                yield PPOBatch.concat([left, mixed.rows(0, start)])
+            parts = mixed.rows(start, rows).split(size) if start < rows else []
+            left = parts.pop() if parts and len(parts[-1]) < size else None
+            yield from parts
+        if left is not None:
+            yield PPOBatch.concat([left, mixed.rows(0, size - len(left))])
+
+    def _permutation(self, rows: int) -> Tensor:
+        return torch.randperm(rows, generator=self.generator, device=self.flat.data.device)
+
+    def gradient(self, batch: PPOBatch, c: PPOCoefficients) -> None:
+        """Fill the flat gradient with that of the mean loss over ``batch``."""
+        dist, values = self._outputs = self.network.forward(batch.obs)
+        self.network.backward(self._policy_gradient(dist, batch, c), value_gradient(values, batch, c))
+
+    def _minibatch(self, batch: PPOBatch, c: PPOCoefficients, lr: float) -> Tensor | None:
+        self.gradient(batch, c)
+        norm = clip_gradients(self.flat, self.config.grad_clip, self.config.grad_clip_by)
+        self.optimizer.step(lr)
+        return norm
+
+    def _statistics(self, batch: PPOBatch, c: PPOCoefficients, norm: Tensor | None) -> dict[str, float]:
+        """Loss and its parts as the last step on ``batch`` saw them, moved to the host at once."""
+        dist, values = self._outputs
+        parts = categorical_statistics(dist, batch) if self.discrete else gaussian_statistics(dist, batch)
+        stats = loss_statistics(parts, values, batch, c)
+        if norm is not None:
+            stats["gradients_default_optimizer_global_norm"] = norm
+        numbers = torch.stack([value.float() for value in stats.values()]).tolist()
+        return dict(zip(stats, numbers, strict=True))
+
+    def _advance(self, kl: float, timestep: int) -> dict[str, float]:
+        """Advance RLlib's schedules and its adaptive KL coefficient; their current values."""
+        learner, config = self.learner, self.config
+        optimizer = self.optimizer.optimizer
+        schedule = learner._optimizer_lr_schedules.get(optimizer)
+        if schedule is not None:
+            learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=timestep))
+        entropy = learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].update(timestep=timestep)
+        stats = {"curr_entropy_coeff": float(entropy), "default_optimizer_learning_rate": self.lr}
+        if config.use_kl_loss:
+            if kl > 2.0 * config.kl_target:
+                self.kl_coeff *= 1.5
+            elif kl < 0.5 * config.kl_target:
+                self.kl_coeff *= 0.5
+            stats["curr_kl_coeff"] = self.kl_coeff
+        return stats
+
+
+class FastPPO(FastAlgorithm, PPO):
+    """RLlib's PPO with its hot loop replaced."""
+
+    stock_class = PPO
+    standardise_advantages = True
+
+    def build_loop(self) -> None:
+        """Build the update on the learner's module."""
+        self.loop = PPOUpdate(self.learner, self.config, self.config.seed)
+
+    def training_step(self) -> None:
+        """Sample a batch, learn from it, publish the weights."""
+        start = time.perf_counter()
+        rollouts = self._collect(self.config.total_train_batch_size)
+        with torch.no_grad():
+            parts, artificial = zip(*(self.loop.prepare(rollout) for rollout in rollouts), strict=True)
+            batch = PPOBatch.concat(list(parts))
+            sampled = time.perf_counter()
+            if self.standardise_advantages:
+                std, mean = torch.std_mean(torch.cat([batch.advantages, *artificial]), correction=0)
+                batch.advantages.sub_(mean).div_(std.clamp_(min=1e-4))
+            for rollout in rollouts:
+                self.count(rollout.num_steps, rollout.episodes)
+            self.learner_stats = self.loop.update(batch, self.counters["num_env_steps_sampled_lifetime"])
+        self.check_finite(self.learner_stats, self.loop.flat.data)
+        if self.device.type != "cpu":
+            self.publish_weights()
+        self._timers_s["env_runner_sampling_timer"] += sampled - start
+        self._timers_s["learner_update_timer"] += time.perf_counter() - sampled
+
+    def _collect(self, steps: int) -> list[Rollout]:
+        if self.config.num_env_runners == 0:
+            return [self.env_runner_group.local_env_runner.collect(steps)]
+        return collect_remotely(self, steps)
+
+    def engine_state(self) -> dict[str, Any]:
+        """The counters, RLlib's KL coefficient (which its own checkpoints lose) and the shuffling."""
+        return {
+            **super().engine_state(),
+            "kl_coeff": self.loop.kl_coeff,
+            "shuffle": self.loop.generator.get_state().numpy(),
+        }
+
+    def load_engine_state(self, state: dict[str, Any]) -> None:
+        """Set what :meth:`engine_state` returned."""
+        super().load_engine_state(state)
+        self.loop.kl_coeff = state["kl_coeff"]
+        self.loop.generator.set_state(torch.from_numpy(state["shuffle"]))

@@ -1,0 +1,198 @@
+"""On-policy rollouts: from a policy and array environments to preallocated arrays, and advantages on them.
+
+Runs in the trial's process or inside a remote env runner; knows nothing of RLlib.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rltune.engine.sampling.action_distributions import Actions
+from rltune.engine.sampling.observation_filter import Moments, RunningMoments
+from rltune.engine.sampling.vector_envs import ArrayEnvs
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Rollout:
+    """Steps of N environments over T vector steps; views that the next rollout overwrites.
+
+    Attributes:
+        obs: [T + 1, N, ...] float32, as the policy saw them; the last row follows the last step.
+        actions: [T, N] or [T, N, size], as the distribution gave them.
+        dist: [T, N, inputs], the distribution's inputs.
+        rewards: [T, N] float32.
+        terminated: [T, N].
+        truncated: [T, N].
+        valid: [T, N]; False where the step only reset the environment.
+        episodes: Return and length of each episode that ended, in order.
+        moments: What the normaliser learned since it was last loaded, or None.
+    """
+
+    obs: Array
+    actions: Array
+    dist: Array
+    rewards: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    episodes: list[tuple[float, int]]
+    moments: Moments | None = None
+
+    @property
+    def num_steps(self) -> int:
+        """Environment steps, resets not counted."""
+        return int(np.count_nonzero(self.valid))
+
+
+class EpisodeBook:
+    """Returns and lengths of episodes across rollouts.
+
+    Args:
+        num_envs: Environments.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.returns = np.zeros(num_envs)
+        self.lengths = np.zeros(num_envs, np.int64)
+
+    def read(self, rewards: Array, valid: Array, done: Array) -> list[tuple[float, int]]:
+        """Account for [T, N] steps; returns and lengths of the episodes that ended, in order of time."""
+        returns = self.returns + np.cumsum(rewards, axis=0, dtype=np.float64)
+        lengths = self.lengths + np.cumsum(valid, axis=0)
+        ended: list[tuple[float, int]] = []
+        base_return, base_length = np.zeros(len(self.returns)), np.zeros(len(self.returns), np.int64)
+        for step, env in zip(*np.nonzero(done), strict=True):
+            ended.append((float(returns[step, env] - base_return[env]), int(lengths[step, env] - base_length[env])))
+            base_return[env], base_length[env] = returns[step, env], lengths[step, env]
+        self.returns, self.lengths = returns[-1] - base_return, lengths[-1] - base_length
+        return ended
+
+
+class Collector:
+    """Steps environments with a policy into arrays.
+
+    Args:
+        envs: The environments.
+        actions: Draws actions from the distribution's inputs.
+        policy: From observations [N, ...] to distribution inputs [N, inputs].
+        normaliser: For the observations, or None.
+        seed: Of the environments' first reset; None for a random one.
+        explore: Draw actions instead of taking the most likely ones.
+    """
+
+    _obs: Array
+    _actions: Array
+    _dist: Array
+    _rewards: Array
+    _terminated: Array
+    _truncated: Array
+    _over: Array
+
+    def __init__(
+        self,
+        envs: ArrayEnvs,
+        actions: Actions,
+        policy: Callable[[Array], Array],
+        *,
+        normaliser: RunningMoments | None,
+        seed: int | None,
+        explore: bool = True,
+    ) -> None:
+        self.envs, self.actions, self.policy = envs, actions, policy
+        self.normaliser, self.seed = normaliser, seed
+        self._choose = actions.sample if explore else actions.best
+        self._book = EpisodeBook(envs.num_envs)
+        self._started = False
+        self._rows = 0
+        self._last = 0
+
+    def _allocate(self, rows: int) -> None:
+        """Buffers for ``rows`` vector steps, keeping what is in the present ones."""
+        envs, shape = self.envs.num_envs, self.envs.single_observation_space.shape or ()
+        fresh = {
+            "_obs": np.zeros((rows + 1, envs, *shape), np.float32),
+            "_actions": np.zeros((rows, envs, *self.actions.shape), self.actions.dtype),
+            "_dist": np.zeros((rows, envs, self.actions.num_inputs), np.float32),
+            "_rewards": np.zeros((rows, envs), np.float32),
+            "_terminated": np.zeros((rows, envs), np.bool_),
+            "_truncated": np.zeros((rows, envs), np.bool_),
+            # Row t says whether the step before t ended an episode, so that step t only resets.
+            "_over": np.zeros((rows + 1, envs), np.bool_),
+        }
+        for name, array in fresh.items():
+            if self._rows:
+                old = getattr(self, name)
+                array[: len(old)] = old
+            setattr(self, name, array)
+        self._rows = rows
+
+    def _start(self) -> None:
+        raw = self.envs.reset(self.seed)
+        self._write(raw, 0)
+        self._over[0] = False
+        self._started = True
+
+    def _write(self, raw: Array, row: int) -> None:
+        if self.normaliser is None:
+            self._obs[row] = raw
+        else:
+            self.normaliser(raw, self._obs[row])
+
+    def collect(self, steps: int) -> Rollout:
+        """Take at least ``steps`` environment steps (less than one vector step more)."""
+        envs = self.envs.num_envs
+        if self._rows < math.ceil(steps / envs) + 1:
+            self._allocate(math.ceil(steps / envs * 1.25) + 2)
+        if not self._started:
+            self._start()
+        elif self._last:  # the last observation of the previous rollout begins this one
+            self._obs[0] = self._obs[self._last]
+            self._over[0] = self._over[self._last]
+        row, taken = 0, 0
+        while taken < steps:
+            if row == self._rows:
+                self._allocate(2 * self._rows)
+            dist = self.policy(self._obs[row])
+            actions = self._choose(dist)
+            obs, rewards, terminated, truncated = self.envs.step(self.actions.for_env(actions))
+            self._dist[row] = dist
+            self._actions[row] = actions
+            self._rewards[row] = rewards
+            self._terminated[row] = terminated
+            self._truncated[row] = truncated
+            over = self._over
+            np.logical_or(terminated, truncated, out=over[row + 1])
+            taken += envs - int(np.count_nonzero(over[row]))
+            row += 1
+            self._write(obs, row)
+        return self._finish(row)
+
+    def _finish(self, rows: int) -> Rollout:
+        """Read the episodes and hand out views."""
+        valid = ~self._over[:rows]
+        done = self._over[1 : rows + 1]
+        episodes = self._book.read(self._rewards[:rows], valid, done)
+        moments = None
+        if self.normaliser is not None:
+            self.normaliser.flush()
+            moments = self.normaliser.delta
+        self._last = rows
+        return Rollout(
+            self._obs[: rows + 1],
+            self._actions[:rows],
+            self._dist[:rows],
+            self._rewards[:rows],
+            self._terminated[:rows],
+            self._truncated[:rows],
+            valid,
+            episodes,
+            moments,
+        )

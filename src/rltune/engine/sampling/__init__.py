@@ -1,0 +1,1 @@
+"""Environments, actions and observation filters on arrays."""

@@ -1,0 +1,167 @@
+"""Env runners that hand back arrays: RLlib's ``SingleAgentEnvRunner`` with its sampling loop replaced.
+
+Used in the trial's process (``LocalRunners``) or as Ray actors inside RLlib's ``EnvRunnerGroup``. RLlib's
+module, connectors and state dicts are kept, so that checkpoints have RLlib's components.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from ray.rllib.env import INPUT_ENV_SINGLE_SPACES
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+from ray.rllib.utils.actor_manager import FaultTolerantActorManager
+from ray.rllib.utils.checkpoints import Checkpointable
+
+from rltune.engine.features import UnsupportedError
+from rltune.engine.networks.actor_critic import make_actor_critic
+from rltune.engine.on_policy.rollout import Collector, Rollout
+from rltune.engine.sampling.action_distributions import make_actions
+from rltune.engine.sampling.observation_filter import Moments, RunningMoments, wants_normalisation
+from rltune.engine.sampling.vector_envs import make_envs
+
+
+def check_spaces(envs: Any, config: Any) -> None:
+    """Refuse spaces that the array code does not serve.
+
+    Raises:
+        UnsupportedError: Naming the space.
+    """
+    space = envs.single_observation_space
+    if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        kind = f"{type(space).__name__} of {space.dtype}" if space.dtype else type(space).__name__
+        raise UnsupportedError(f"observation space {kind}")
+    make_actions(envs.single_action_space, 1, np.random.default_rng(), config)
+
+
+class StockCheckpoint(Checkpointable):
+    """Writes checkpoints that name RLlib's class instead of ours, so that stock RLlib can open them."""
+
+    stock_class: type
+
+    def save_to_path(self, path: Any = None, *, filesystem: Any = None, **kwargs: Any) -> str:
+        """Save as RLlib does, then name the stock class and its constructor's arguments."""
+        saved: str = super().save_to_path(path, filesystem=filesystem, **kwargs)
+        content = {"class": self.stock_class, "ctor_args_and_kwargs": self.get_ctor_args_and_kwargs()}
+        target = f"{saved}/{self.CLASS_AND_CTOR_ARGS_FILE_NAME}"
+        if filesystem is None:
+            with open(target, "wb") as file:
+                pickle.dump(content, file)
+        else:
+            with filesystem.open_output_stream(target) as stream:
+                stream.write(pickle.dumps(content))
+        return saved
+
+
+class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
+    """An env runner whose :meth:`collect` returns a :class:`Rollout`."""
+
+    stock_class = SingleAgentEnvRunner
+    env: Any
+    network: Any
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.normaliser: RunningMoments | None = None
+        super().__init__(**kwargs)
+        self._collector: Collector | None = None
+        if self.env is not None:
+            self._make_collector()
+        elif wants_normalisation(self.config):
+            # The local runner beside remote ones samples nothing but holds the merged statistics.
+            self.normaliser = RunningMoments(self.spaces[INPUT_ENV_SINGLE_SPACES][0].shape, 1)
+
+    def make_env(self) -> None:
+        """Build array environments; RLlib's connectors and module specs only ask them for spaces."""
+        if self.env is not None:
+            self.env.close()
+        self.env = make_envs(self.config, self.worker_index or 0)
+        self.num_envs = self.env.num_envs
+        try:
+            check_spaces(self.env, self.config)
+        except UnsupportedError:
+            self.env.close()
+            raise
+
+    def _make_collector(self) -> None:
+        rng = np.random.default_rng(self._seed)
+        if wants_normalisation(self.config):
+            self.normaliser = RunningMoments(self.env.single_observation_space.shape, self.num_envs)
+        self._collector = Collector(
+            self.env,
+            make_actions(self.env.single_action_space, self.num_envs, rng, self.config),
+            lambda obs: self.network.dist_inputs(obs),
+            normaliser=self.normaliser,
+            seed=self._seed,
+            explore=self.config.explore,
+        )
+        self.bind_module()
+
+    def bind_module(self) -> None:
+        """Read the module's tensors anew, after they were moved to other memory."""
+        self.network = make_actor_critic(self.module, None)
+
+    def collect(self, steps: int) -> Rollout:
+        """Take at least ``steps`` environment steps; the arrays are overwritten by the next call."""
+        if self._collector is None:
+            raise RuntimeError("this env runner has no environments")
+        with torch.inference_mode():
+            rollout = self._collector.collect(steps)
+        self.num_env_steps_sampled_lifetime += rollout.num_steps
+        return rollout
+
+    def collect_with(self, weights: Any, moments: Moments | None, steps: int) -> Rollout:
+        """:meth:`collect` in a remote runner, after loading weights and the merged normaliser state."""
+        self.module.set_state(weights)
+        if self.normaliser is not None and moments is not None:
+            self.normaliser.load(*moments)
+        return self.collect(steps)
+
+    def get_state(self, *args: Any, **kwargs: Any) -> Any:
+        """RLlib's state, with the normaliser's statistics in its ``MeanStdFilter``."""
+        if self.normaliser is not None:
+            self.normaliser.to_filter(self._env_to_module.connectors[0])
+        return super().get_state(*args, **kwargs)
+
+    def set_state(self, state: Any) -> None:
+        """Set RLlib's state and take the normaliser's statistics from it."""
+        super().set_state(state)
+        self.read_filter()
+
+    def read_filter(self) -> None:
+        """Take the statistics over from RLlib's connector, after a checkpoint was restored into it."""
+        if self.normaliser is not None:
+            self.normaliser.from_filter(self._env_to_module.connectors[0])
+
+
+class LocalRunners(EnvRunnerGroup):
+    """RLlib's ``EnvRunnerGroup`` with one local runner and nothing that needs Ray to be running.
+
+    Args:
+        config: Frozen; its ``env_runner_cls`` is the runner's class.
+    """
+
+    def __init__(self, config: Any) -> None:
+        # Not super().__init__: it puts the config into Ray's object store, which would start Ray.
+        self._remote_config = config
+        self._worker_manager = FaultTolerantActorManager([], init_id=1)
+        self._num_env_runners_dropped_lifetime = 0
+        self._local_env_runner = config.env_runner_cls(config=config, worker_index=0, num_workers=0)
+
+    def get_spaces(self) -> Any:
+        """The local runner's."""
+        return self._local_env_runner.get_spaces()
+
+    def sync_env_runner_states(self, **kwargs: Any) -> None:
+        """Nothing to do: there is one runner, and it holds the state."""
+
+    def sync_weights(self, **kwargs: Any) -> None:
+        """Nothing to do: the algorithm writes the runner's weights itself."""
+
+    def stop(self) -> None:
+        """Close the environments."""
+        self._local_env_runner.stop()

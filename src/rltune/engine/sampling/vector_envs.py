@@ -1,0 +1,219 @@
+"""Vectorised Gymnasium environments as arrays.
+
+One contract for all kinds (Gymnasium 1.x, autoreset mode NEXT_STEP): after a step that ends an episode
+the observation is the episode's last one; the next ``step`` ignores that environment's action, resets it
+and returns the first observation with reward 0. Such a reset step is no transition: the caller drops it.
+Last observations therefore lie in the caller's buffer at their natural place, where truncation bootstraps.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+from ray.rllib.env.env_context import EnvContext
+from ray.tune.registry import ENV_CREATOR, _global_registry
+
+from rltune.engine.features import UnsupportedError
+
+Array = NDArray[Any]
+Step = tuple[Array, Array, Array, Array]
+
+NATIVE_FROM = 12
+"""Environments from which a native vector environment beats stepping single ones (measured on CartPole)."""
+
+
+class ArrayEnvs(Protocol):
+    """What the samplers step; the spaces are named as RLlib's connectors and module specs expect them."""
+
+    num_envs: int
+    single_observation_space: gym.Space[Any]
+    single_action_space: gym.Space[Any]
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+
+    @property
+    def unwrapped(self) -> Any:
+        """The object itself; RLlib asks Gymnasium's vector environments for it."""
+
+    def reset(self, seed: int | None) -> Array:
+        """Start an episode everywhere; observations [envs, ...]."""
+
+    def step(self, actions: Array) -> Step:
+        """Observations, rewards, terminated, truncated; arrays that the next call may overwrite."""
+
+    def close(self) -> None:
+        """Free the environments."""
+
+
+class SyncEnvs:
+    """Single environments stepped one after another into arrays: no info dicts, copies or space checks.
+
+    Args:
+        make: Builds environment number i.
+        num_envs: How many.
+    """
+
+    def __init__(self, make: Callable[[int], gym.Env[Any, Any]], num_envs: int) -> None:
+        self.envs = [make(index) for index in range(num_envs)]
+        self.num_envs = num_envs
+        self.single_observation_space = self.envs[0].observation_space
+        self.single_action_space = self.envs[0].action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._discrete = isinstance(self.single_action_space, gym.spaces.Discrete)
+        shape = self.single_observation_space.shape or ()
+        self._obs = np.zeros((num_envs, *shape), self.single_observation_space.dtype)
+        self._rewards = np.zeros(num_envs, np.float64)
+        self._terminated = np.zeros(num_envs, np.bool_)
+        self._truncated = np.zeros(num_envs, np.bool_)
+        self._done = [False] * num_envs
+
+    @property
+    def unwrapped(self) -> SyncEnvs:
+        """The object itself."""
+        return self
+
+    def reset(self, seed: int | None) -> Array:
+        """Start an episode everywhere; environment i is seeded with ``seed + i`` as Gymnasium does."""
+        for index, env in enumerate(self.envs):
+            self._obs[index] = env.reset(seed=None if seed is None else seed + index)[0]
+        self._done = [False] * self.num_envs
+        return self._obs
+
+    def step(self, actions: Array) -> Step:
+        """Step each environment, or reset it where the last step ended an episode."""
+        choices = actions.tolist() if self._discrete else actions
+        for index, env in enumerate(self.envs):
+            if self._done[index]:
+                self._obs[index] = env.reset()[0]
+                self._rewards[index] = 0.0
+                self._terminated[index] = self._truncated[index] = self._done[index] = False
+                continue
+            obs, reward, terminated, truncated, _ = env.step(choices[index])
+            self._obs[index] = obs
+            self._rewards[index] = reward
+            self._terminated[index] = terminated
+            self._truncated[index] = truncated
+            self._done[index] = bool(terminated or truncated)
+        return self._obs, self._rewards, self._terminated, self._truncated
+
+    def close(self) -> None:
+        """Close each environment."""
+        for env in self.envs:
+            env.close()
+
+
+class VectorEnvs:
+    """A Gymnasium vector environment (native or asynchronous) under the same contract.
+
+    Args:
+        env: In autoreset mode NEXT_STEP.
+    """
+
+    def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+        mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        if mode != AutoresetMode.NEXT_STEP:
+            raise UnsupportedError(f"vector environment with autoreset mode {mode}")
+        self.env = env
+        self.num_envs = env.num_envs
+        self.single_observation_space = env.single_observation_space
+        self.single_action_space = env.single_action_space
+        self.observation_space = env.observation_space
+        self.action_space = env.action_space
+
+    @property
+    def unwrapped(self) -> VectorEnvs:
+        """The object itself."""
+        return self
+
+    def reset(self, seed: int | None) -> Array:
+        """Start an episode everywhere."""
+        return np.asarray(self.env.reset(seed=seed)[0])
+
+    def step(self, actions: Array) -> Step:
+        """Step all environments at once."""
+        obs, rewards, terminated, truncated, _ = self.env.step(actions)
+        return obs, rewards, terminated, truncated
+
+    def close(self) -> None:
+        """Close the environment, with its processes if it has any."""
+        self.env.close()
+
+
+def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -> ArrayEnvs:
+    """Build the environments that ``config`` names.
+
+    ``gym_env_vectorize_mode`` SYNC (RLlib's default) means "in this process": a native vector environment
+    where Gymnasium's spec has one that takes the same arguments and there are enough environments for it
+    to pay, single ones otherwise. ASYNC and VECTOR_ENTRY_POINT are taken literally.
+
+    Args:
+        config: RLlib's algorithm config.
+        worker_index: RLlib's number of the env runner, 0 for the local one.
+        num_envs: Instead of the config's number, for a look at the spaces.
+    """
+    count = num_envs or config.num_envs_per_env_runner
+    context = EnvContext(config.env_config or {}, worker_index=worker_index)
+    mode = gym.VectorizeMode(config.gym_env_vectorize_mode)
+    creator = _creator(config.env)
+    if creator is None:
+        return _gym_envs(config.env, dict(config.env_config or {}), count, mode)
+    if mode == gym.VectorizeMode.VECTOR_ENTRY_POINT:
+        return VectorEnvs(creator(EnvContext({**context, "num_envs": count}, worker_index=worker_index)))
+
+    together = getattr(creator, "together", None)
+    native = together(count) if together is not None and mode == gym.VectorizeMode.SYNC else None
+    if native is not None:
+        return VectorEnvs(native)
+
+    def make(index: int) -> Any:
+        return creator(context.copy_with_overrides(worker_index=worker_index, vector_index=index))
+
+    if mode == gym.VectorizeMode.ASYNC:
+        makers = [lambda index=index: make(index) for index in range(count)]
+        return VectorEnvs(gym.vector.AsyncVectorEnv(makers, copy=False))
+    return SyncEnvs(make, count)
+
+
+def _creator(env: Any) -> Callable[[EnvContext], Any] | None:
+    """The function behind a class or a name registered with Tune; None for a Gymnasium id."""
+    if callable(env):
+        return env  # type: ignore[no-any-return]
+    if _global_registry.contains(ENV_CREATOR, env):
+        return _global_registry.get(ENV_CREATOR, env)  # type: ignore[no-any-return]
+    return None
+
+
+def _gym_envs(env_id: str, kwargs: dict[str, Any], count: int, mode: gym.VectorizeMode) -> ArrayEnvs:
+    """Environments of a Gymnasium id; the checker wrapper is left out, it is for a developer's eyes."""
+    if mode == gym.VectorizeMode.ASYNC:
+        return VectorEnvs(gym.make_vec(env_id, count, mode, vector_kwargs={"copy": False}, **kwargs))
+    native = mode == gym.VectorizeMode.VECTOR_ENTRY_POINT
+    if native or (count >= NATIVE_FROM and _has_native(env_id, kwargs)):
+        return VectorEnvs(gym.make_vec(env_id, count, gym.VectorizeMode.VECTOR_ENTRY_POINT, **kwargs))
+    return SyncEnvs(lambda _: gym.make(env_id, disable_env_checker=True, **kwargs), count)
+
+
+def _has_native(env_id: str, kwargs: dict[str, Any]) -> bool:
+    """Whether the id has a vector entry point that can be imported and takes these arguments."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)  # registers it; gym.spec, unlike gym.make, does not know the form module:Name
+    spec = gym.spec(name)
+    if spec.vector_entry_point is None or spec.additional_wrappers:
+        return False
+    try:
+        entry = spec.vector_entry_point
+        target = gym.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+    except (ImportError, AttributeError):  # JAX versions, where JAX is not installed
+        return False
+    accepted = inspect.signature(target).parameters
+    return set(kwargs) | set(spec.kwargs) <= set(accepted)

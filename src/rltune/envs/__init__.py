@@ -1,0 +1,1 @@
+"""One environment from its specification. No Ray."""

@@ -1,0 +1,153 @@
+"""Step Atari with the standard preprocessing by ale-py's own vector environment instead of a stack of wrappers.
+
+It gives the wrappers' images, rewards and ends of episodes bit by bit (ale-py 0.12), with two differences: FIRE after a
+reset is pressed for one frame and not for a whole step of four, and the number of no-ops at a start comes from another
+generator. Three things are left to do here. ale-py stacks on zeros after a reset where the wrappers repeat the first
+frame, it has no frames last and no floats, and the true returns are needed beside the clipped rewards. Runs in
+workers; evaluations and policies use the wrappers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.spaces import Box
+from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from rltune.envs.rewards import get_return_sink
+from rltune.errors import ConfigError
+
+PREPROCESSING = "gymnasium.wrappers:AtariPreprocessing"
+FIRE = "rltune.envs.atari:FireOnReset"
+STACK = "gymnasium.wrappers:FrameStackObservation"
+LAST = "rltune.envs.atari:ChannelsLast"
+DEFAULTS: dict[str, Any] = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "scale_obs": False}
+SAME = {"terminal_on_life_loss": False, "grayscale_obs": True, "grayscale_newaxis": False}
+GAME = {"frameskip": 1, "repeat_action_probability": 0.25, "full_action_space": False}
+Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
+
+
+def make_native_atari(spec: Any, num_envs: int) -> StandardAtari | None:
+    """Build the vector environment that does what a specification's wrappers do; None where it cannot.
+
+    Args:
+        spec: An `rltune.envs.spec.EnvSpec`.
+        num_envs: How many step together.
+    """
+    module, _, name = spec.id.rpartition(":")
+    wraps = [(str(entry.get("entry_point")), dict(entry.get("kwargs") or {})) for entry in spec.wrappers]
+    points, kwargs = [point for point, _ in wraps], dict(wraps)
+    order = [PREPROCESSING, FIRE, STACK, LAST] if FIRE in points else [PREPROCESSING, STACK, LAST]
+    if module != "ale_py" or not name.endswith("-v5") or points != order or kwargs.get(FIRE):
+        return None
+    frames, stack, game = kwargs[PREPROCESSING], kwargs[STACK], {**GAME, **spec.kwargs}
+    known = set(frames) <= {*DEFAULTS, *SAME} and set(stack) == {"stack_size"} and set(game) == set(GAME)
+    unlike = any(frames.get(key, value) != value for key, value in SAME.items())
+    if not known or unlike or game["frameskip"] != 1 or set(spec.rewards) - {"scale", "clip"}:
+        return None
+    frames = DEFAULTS | frames
+    size = frames["screen_size"]
+    width, height = size if isinstance(size, tuple | list) else (size, size)
+    games = gymnasium.make_vec(
+        spec.id,
+        num_envs,
+        "vector_entry_point",
+        **game | {"frameskip": frames["frame_skip"]},
+        img_height=height,
+        img_width=width,
+        noop_max=frames["noop_max"],
+        use_fire_reset=FIRE in points,
+        reward_clipping=False,
+        stack_num=1,
+        num_threads=1,  # a trial has its share of the cores, and others have theirs
+    )
+    return StandardAtari(games, stack["stack_size"], frames["scale_obs"], spec.rewards)
+
+
+class StandardAtari(gymnasium.vector.VectorWrapper):
+    """Stacked images, their frames last, in autoreset mode NEXT_STEP.
+
+    Args:
+        games: ale-py's vector environment of single grey frames.
+        stack: How many frames are seen at once.
+        scaled: Pixels from 0 to 1 instead of bytes.
+        rewards: ``scale`` and ``clip`` of what is learned from; true returns go to `collect_returns`.
+    """
+
+    def __init__(self, games: Any, stack: int, scaled: bool, rewards: Mapping[str, Any]) -> None:
+        super().__init__(RecordEpisodeStatistics(games))
+        self._scaled, self._rewards, self._sink = scaled, rewards, get_return_sink()
+        kind, high = (np.float32, 1.0) if scaled else (np.uint8, 255)
+        size = games.single_observation_space.shape[1:]
+        self.single_observation_space = Box(0, high, (*size, stack), kind)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        # Whole frames are moved, which is quicker than one pixel of each; the view shows them last.
+        self._frames = np.zeros((self.num_envs, stack, *size), kind)
+        self._obs = np.moveaxis(self._frames, 1, -1)
+        self._over = np.ones(self.num_envs, np.bool_)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode everywhere."""
+        frames, info = self.env.reset(seed=seed, options=options)
+        self._over[:] = True
+        self._push(frames)
+        self._over[:] = False
+        return self._obs, info
+
+    def step(self, actions: np.ndarray) -> Step:
+        """Step each game, or reset it where the last step ended an episode."""
+        frames, rewards, terminated, truncated, info = self.env.step(np.asarray(actions, np.int64))
+        self._push(frames)
+        self._over = terminated | truncated
+        if self._sink is not None and self._over.any():
+            ended = info["episode"]
+            self._sink.extend(zip(ended["r"][self._over].tolist(), ended["l"][self._over].tolist(), strict=True))
+        rewards = rewards * float(self._rewards.get("scale", 1.0))
+        clip = self._rewards.get("clip")
+        return self._obs, rewards.clip(-clip, clip) if clip else rewards, terminated, truncated, info
+
+    def _push(self, frames: np.ndarray) -> None:
+        """Add the newest frame; where the last episode is over, the next one has its first frame all through."""
+        for place in range(self._frames.shape[1] - 1):
+            self._frames[:, place] = self._frames[:, place + 1]
+        newest = self._frames[:, -1]
+        if self._scaled:
+            np.divide(frames[:, 0], np.float32(255), out=newest)
+        else:
+            newest[:] = frames[:, 0]
+        if self._over.any():
+            self._frames[self._over] = newest[self._over][:, None]
+
+
+class ChannelsLast(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Stacked images (frames, height, width) as (height, width, frames), the order that RLlib's networks read."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        if not (isinstance(space, spaces.Box) and len(space.shape) == 3):
+            raise ConfigError(f"ChannelsLast: the observations are {space}", "images of three axes", "leave it out")
+        low, high = np.moveaxis(space.low, 0, -1), np.moveaxis(space.high, 0, -1)
+        self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
+
+    def observation(self, observation: Any) -> Any:
+        """The same numbers in another order."""
+        return np.moveaxis(observation, 0, -1)
+
+
+class FireOnReset(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Presses FIRE after each reset: some Atari games wait for it for ever (Mnih et al. 2015)."""
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Start an episode and the game in it."""
+        super().reset(**kwargs)
+        fire: int = self.env.unwrapped.get_action_meanings().index("FIRE")
+        obs, _, terminated, truncated, info = self.env.step(fire)
+        if terminated or truncated:
+            return cast(tuple[Any, dict[str, Any]], super().reset())
+        return obs, info

@@ -1,0 +1,144 @@
+"""One environment, from its config to Gymnasium: single, vectorised, and under a name that RLlib knows.
+
+The same specification builds it in the trial, in an evaluation and in a downstream script. Runs anywhere;
+gymnasium is imported inside the functions, so that a typing error on the command line need not wait for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rltune.envs.pettingzoo import make_parallel_env
+from rltune.envs.spec import EXTRAS, EnvSpec, spec_of
+from rltune.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Build one environment with its wrappers, compound spaces made flat; its rewards are the true ones.
+
+    Args:
+        spec: What to build.
+        kwargs: Further arguments of the environment, such as ``render_mode``.
+
+    Returns:
+        Gymnasium's; PettingZoo's where there are several agents.
+    """
+    spec = spec_of(spec)
+    if spec.policies is not None:
+        return make_parallel_env(spec, **kwargs)
+    return wrap_env(make_bare_env(spec, **kwargs), spec)
+
+
+def make_bare_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Make the environment by Gymnasium alone, without our wrappers."""
+    import gymnasium
+
+    return gymnasium.make(spec.id, **{**spec.kwargs, **kwargs})
+
+
+def wrap_env(env: Any, spec: EnvSpec) -> Any:
+    """Wrap an environment as its specification says, and make compound spaces flat."""
+    for wrap in import_wrappers(spec):
+        env = wrap(env)
+    from rltune.envs.spaces import FlatAction, FlatObservation, has_plain_actions, has_plain_observations
+
+    if not has_plain_observations(env.observation_space):
+        env = FlatObservation(env)
+    return env if has_plain_actions(env.action_space) else FlatAction(env)
+
+
+def make_training_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    """Build one environment as `make` does, with the rewards that are learned from."""
+    from rltune.envs.rewards import ShapedReward
+
+    env = make_env(spec, **kwargs)
+    return ShapedReward(env, spec.rewards) if spec.rewards else env
+
+
+def is_plain(spec: EnvSpec) -> bool:
+    """Whether Gymnasium alone builds this environment, from its id and arguments."""
+    return (
+        spec.policies is None
+        and not spec.wrappers
+        and not spec.rewards
+        and _has_flat_spaces(json.dumps(spec.to_dict()))
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _has_flat_spaces(spec_as_json: str) -> bool:
+    from rltune.envs.spaces import has_plain_actions, has_plain_observations
+
+    env = make_bare_env(spec_of(json.loads(spec_as_json)))
+    try:
+        return has_plain_observations(env.observation_space) and has_plain_actions(env.action_space)
+    finally:
+        env.close()
+
+
+def make_vector_env(
+    spec: EnvSpec | Mapping[str, Any], num_envs: int, **kwargs: Any
+) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    """Build ``num_envs`` copies that step together in this process, wrappers included."""
+    import gymnasium
+
+    spec = spec_of(spec)
+    return gymnasium.vector.SyncVectorEnv([functools.partial(make_env, spec, **kwargs) for _ in range(num_envs)])
+
+
+def import_wrappers(spec: EnvSpec) -> list[Callable[[Any], Any]]:
+    """The wrappers as functions of an environment.
+
+    Raises:
+        ConfigError: An entry has no entry point, or it names no wrapper.
+    """
+    return [_wrapper(entry, number) for number, entry in enumerate(spec.wrappers)]
+
+
+def _wrapper(entry: Any, number: int) -> Callable[[Any], Any]:
+    import gymnasium
+
+    key = f"env.wrappers[{number}]"
+    usage = "{entry_point: 'module:Class', kwargs: {...}}"
+    if not isinstance(entry, Mapping) or set(entry) - {"entry_point", "kwargs"} or "entry_point" not in entry:
+        raise ConfigError(f"{key}={entry} is no wrapper", usage, "see gymnasium.wrappers for names")
+    module, _, name = str(entry["entry_point"]).rpartition(":")
+    try:
+        cls = getattr(importlib.import_module(module or "gymnasium.wrappers"), name)
+    except (ImportError, AttributeError):
+        known = [n for n in dir(gymnasium.wrappers) if n[0].isupper()]
+        close = nearest(name, known)
+        raise ConfigError(
+            f"{key}: cannot import {entry['entry_point']}",
+            f"an importable class, given as {usage}",
+            f"did you mean gymnasium.wrappers:{close}?" if close else "install its package",
+        ) from None
+    if not (isinstance(cls, type) and issubclass(cls, gymnasium.Wrapper)):
+        # YAML must not be able to name any callable of any module.
+        raise ConfigError(
+            f"{key}: {entry['entry_point']} is no gymnasium.Wrapper",
+            usage,
+            "see gymnasium.wrappers for names",
+        )
+    return functools.partial(cls, **dict(entry.get("kwargs") or {}))
+
+
+def import_env_module(module: str, env_id: str) -> None:
+    """Import the module that registers an id, and say why when that fails."""
+    try:
+        importlib.import_module(module)
+    except Exception as error:
+        package = module.split(".")[0]
+        install = f"'rltune[{EXTRAS[package]}]'" if package in EXTRAS else package.replace("_", "-")
+        raise ConfigError(
+            f"env.id={env_id}: module '{module}' cannot be imported ({error})",
+            "an installed package",
+            f"pip install {install}",
+        ) from None

@@ -1,0 +1,171 @@
+"""Environments of several agents: PettingZoo's, by the module that defines them, and which policy acts for whom.
+
+All agents act at the same time (PettingZoo's parallel interface); one whose agents take turns, but whose author says
+that it can be run in parallel, is converted. Runs anywhere; pettingzoo is imported inside the functions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from rltune.envs.spaces import has_plain_actions, has_plain_observations
+from rltune.errors import ConfigError, choices
+
+SHARED, SEPARATE = "shared", "separate"
+MAKERS = ("parallel_env", "env")  # what PettingZoo's modules call the functions that build an environment
+USAGE = "shared, separate, or a mapping {agent: policy}, whose agents may be patterns such as agent_*"
+EXTRA = "pip install 'rltune[multiagent]'"
+
+
+def make_parallel_env(spec: Any, **kwargs: Any) -> Any:
+    """Build the environment, a ``pettingzoo.ParallelEnv``.
+
+    Args:
+        spec: An `rltune.envs.spec.EnvSpec`, whose id is a module such as ``mpe2.simple_spread_v3``.
+        kwargs: Further arguments of the environment, such as ``render_mode``.
+
+    Raises:
+        ConfigError: The module is missing or defines no such environment.
+    """
+    module = _module(spec.id)
+    name = next((name for name in MAKERS if callable(getattr(module, name, None))), None)
+    if name is None:
+        raise ConfigError(
+            f"env.id={spec.id} defines no environment of several agents",
+            f"a module with a function {' or '.join(MAKERS)}, as PettingZoo's have",
+            "env.id=mpe2.simple_spread_v3, or env.policies=null for an environment of one agent",
+        )
+    return _parallel(getattr(module, name)(**{**spec.kwargs, **kwargs}), spec.id)
+
+
+def _module(env_id: str) -> Any:
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", env_id):
+        raise ConfigError(
+            f"env.id={env_id} is no module, and env.policies asks for several agents",
+            "the module that defines the environment",
+            "env.id=mpe2.simple_spread_v3",
+        )
+    try:
+        importlib.import_module("pettingzoo")
+        return importlib.import_module(env_id)
+    except Exception as error:  # PettingZoo's own modules raise what they like where a package is missing
+        package = env_id.partition(".")[0]
+        fix = EXTRA if package in ("pettingzoo", "mpe2") else f"pip install {package.replace('_', '-')}"
+        raise ConfigError(
+            f"env.id={env_id}: the module cannot be imported ({error})", "an installed package", fix
+        ) from None
+
+
+def _parallel(env: Any, env_id: str) -> Any:
+    from pettingzoo import AECEnv, ParallelEnv
+    from pettingzoo.utils.conversions import aec_to_parallel
+
+    if isinstance(env, ParallelEnv):
+        return env
+    if isinstance(env, AECEnv) and env.metadata.get("is_parallelizable"):
+        return aec_to_parallel(env)
+    what = "its agents take turns" if isinstance(env, AECEnv) else f"it builds a {type(env).__name__}"
+    raise ConfigError(
+        f"env.id={env_id}: {what}", "a pettingzoo.ParallelEnv, or one that can be converted", "choose another env.id="
+    )
+
+
+def assign_policies(policies: str | Mapping[str, str], agents: list[str]) -> dict[str, str]:
+    """The name of the policy that acts for each agent.
+
+    Args:
+        policies: ``shared``, ``separate``, or policies by agent or pattern; the first that fits counts.
+        agents: All that there may be.
+
+    Raises:
+        ConfigError: An agent has no policy, or a policy no agent.
+    """
+    if policies == SHARED:
+        return dict.fromkeys(agents, SHARED)
+    if policies == SEPARATE:
+        return {agent: agent for agent in agents}
+    if not isinstance(policies, Mapping):
+        raise ConfigError(f"env.policies={policies} is unknown", USAGE, "env.policies=shared")
+    found: dict[str, str] = {}
+    for agent in agents:
+        pattern = next((key for key in policies if fnmatchcase(agent, str(key))), None)
+        if pattern is None:
+            raise ConfigError(f"env.policies names no policy for {agent}", USAGE, f"++env.policies.{agent}=...")
+        found[agent] = str(policies[pattern])
+    idle = [key for key in policies if not any(fnmatchcase(agent, str(key)) for agent in agents)]
+    if idle:
+        raise ConfigError(
+            f"env.policies.{idle[0]}: there is no such agent", choices(str(idle[0]), agents), "env.policies=separate"
+        )
+    wrong = [name for name in found.values() if not re.fullmatch(r"[\w-]+", name, re.ASCII)]
+    if wrong:
+        raise ConfigError(
+            f"env.policies: {wrong[0]!r} cannot name a folder", "letters, digits, - _", "env.policies=shared"
+        )
+    return found
+
+
+def spaces_by_agent(env: Any) -> dict[str, tuple[Any, Any]]:
+    """Each agent's observation and action space."""
+    return {agent: (env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents}
+
+
+def check_agents(spec: Any) -> None:
+    """Build it once and step it, so that what is wrong is known before the first trial.
+
+    Raises:
+        ConfigError: What is wrong, what is allowed, and what to type.
+    """
+    for key, used, without in (
+        ("env.wrappers", spec.wrappers, "env.wrappers=[]"),
+        ("env.normalise_observations", spec.normalise_observations, "env.normalise_observations=false"),
+        ("env.rewards", spec.rewards, "env.rewards.normalise=false env.rewards.scale=1 env.rewards.clip=null"),
+    ):
+        if used:
+            raise ConfigError(f"{key} is for one agent, and env.policies asks for several", f"no {key}", without)
+    try:
+        env = make_parallel_env(spec)
+        env.reset(seed=0)
+        env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+    except ConfigError:
+        raise
+    except Exception as error:  # an environment raises whatever it likes
+        text = str(error).strip().splitlines()
+        raise ConfigError(
+            f"env.id={spec.id} with env.kwargs={dict(spec.kwargs)}: {type(error).__name__}: {text[0] if text else ''}",
+            "arguments that the environment takes",
+            "env.kwargs={}",
+        ) from None
+    policy_spaces(spec, env)
+    env.close()
+
+
+def policy_spaces(spec: Any, env: Any) -> dict[str, tuple[Any, Any]]:
+    """Each policy's observation and action space.
+
+    Raises:
+        ConfigError: Agents of different spaces share a policy, or a space is of a kind that no policy takes.
+    """
+    found: dict[str, tuple[Any, Any]] = {}
+    first: dict[str, str] = {}
+    spaces = spaces_by_agent(env)
+    for agent, policy in assign_policies(spec.policies or SHARED, list(spaces)).items():
+        pair = spaces[agent]
+        if not (has_plain_observations(pair[0]) and has_plain_actions(pair[1])):
+            raise ConfigError(
+                f"env.id={spec.id}: {agent} observes {pair[0]} and acts in {pair[1]}",
+                "vectors of floats, images or Discrete observations; Box or Discrete actions",
+                "wrap the environment in a package of yours",
+            )
+        if found.setdefault(policy, pair) != pair:
+            raise ConfigError(
+                f"env.policies: {first[policy]} and {agent} share a policy, but their spaces differ",
+                "one policy for agents of the same spaces",
+                "env.policies=separate",
+            )
+        first.setdefault(policy, agent)
+    return found

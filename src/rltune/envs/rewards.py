@@ -1,0 +1,82 @@
+"""Shape the rewards that an algorithm learns from while returns stay the environment's own."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, SupportsFloat, cast
+
+import gymnasium
+
+Step = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
+Returns = deque[tuple[float, int]]
+_SINK: ContextVar[Returns | None] = ContextVar("rltune_returns", default=None)
+
+
+class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Scales, normalises and clips what is learned from, in this order; the true returns go to `returns_into`.
+
+    Normalising divides by the running standard deviation of the discounted return, as Stable-Baselines3's
+    VecNormalize does (per environment, discount 0.99).
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], rewards: Mapping[str, Any]) -> None:
+        super().__init__(env)
+        self._scale = float(rewards.get("scale") or 1.0)
+        self._clip = rewards.get("clip")
+        self._normalise = bool(rewards.get("normalise"))
+        self._sink = get_return_sink()
+        self._return, self._length = 0.0, 0
+        self._discounted, self._count, self._mean, self._squares = 0.0, 0, 0.0, 0.0
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; one that a wrapper outside cut off counts too."""
+        self._end()
+        return cast(tuple[Any, dict[str, Any]], self.env.reset(**kwargs))
+
+    def step(self, action: Any) -> Step:
+        """Step with the shaped reward."""
+        obs, raw, terminated, truncated, info = self.env.step(action)
+        self._return, self._length = self._return + float(raw), self._length + 1
+        reward = self._shaped(float(raw))
+        if terminated or truncated:
+            self._end()
+        return obs, reward, terminated, truncated, info
+
+    def _shaped(self, reward: float) -> float:
+        reward *= self._scale
+        if self._normalise:
+            reward /= self._deviation(reward)
+        return max(-self._clip, min(self._clip, reward)) if self._clip else reward
+
+    def _deviation(self, reward: float) -> float:
+        """The running deviation of the discounted return (Welford 1962)."""
+        self._discounted = self._discounted * 0.99 + reward
+        self._count += 1
+        shift = self._discounted - self._mean
+        self._mean += shift / self._count
+        self._squares += shift * (self._discounted - self._mean)
+        return math.sqrt(self._squares / self._count + 1e-8) if self._count > 1 else 1.0
+
+    def _end(self) -> None:
+        if self._length and self._sink is not None:
+            self._sink.append((self._return, self._length))
+        self._return, self._length, self._discounted = 0.0, 0, 0.0
+
+
+def get_return_sink() -> Returns | None:
+    """Where an environment that is built now leaves its true returns; see `returns_into`."""
+    return _SINK.get()
+
+
+@contextmanager
+def collect_returns(sink: Returns) -> Iterator[None]:
+    """Environments built inside leave the true return and length of each episode in ``sink``."""
+    token = _SINK.set(sink)
+    try:
+        yield
+    finally:
+        _SINK.reset(token)

@@ -1,0 +1,147 @@
+"""Refuse an environment that cannot be made, stepped or learned from, before a sweep starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rltune.envs.build import import_env_module, make_bare_env, wrap_env
+from rltune.envs.pettingzoo import check_agents
+from rltune.envs.spec import EnvSpec
+from rltune.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    pass
+
+
+def check_env(spec: EnvSpec) -> None:
+    """Build it once, so that a wrong id, argument or wrapper is known before the first trial.
+
+    Raises:
+        ConfigError: With the nearest id, or the extra to install.
+    """
+    if spec.policies is not None:
+        check_agents(spec)
+        return
+    module, colon, _ = spec.id.rpartition(":")
+    if colon and not module:
+        raise ConfigError(
+            f"env.id={spec.id} names no module before its colon", "Name-v0 or module:Name-v0", "env.id=CartPole-v1"
+        )
+    if module:
+        import_env_module(module, spec.id)
+    env = _checked_bare(spec)
+    try:
+        env = wrap_env(env, spec)
+    except ConfigError as error:
+        raise (
+            error
+            if error.what.startswith("env.")
+            else ConfigError(f"env.id={spec.id}: {error.what}", error.allowed, error.fix)
+        ) from None
+    except Exception as error:  # a wrapper raises whatever it likes
+        raise ConfigError(
+            f"env.wrappers of {spec.id}: {_named(error)}", "arguments that the wrappers take", "env.wrappers=[]"
+        ) from None
+    _check_first_step(env, spec)
+    _check_normalisation(env, spec)
+    env.close()
+
+
+def _check_first_step(env: Any, spec: EnvSpec) -> None:
+    """Refuse what would fail in every trial: a wrapper whose observations are not of the space that it declares."""
+    key = f"env.wrappers of {spec.id}" if spec.wrappers else f"env.id={spec.id}"
+    space = env.observation_space
+    try:
+        obs, _ = env.reset(seed=0)
+        env.action_space.seed(0)
+        seen = [obs, env.step(env.action_space.sample())[0]]
+    except Exception as error:
+        raise ConfigError(
+            f"{key}: the first step fails with {_named(error)}", "an environment that steps", "env.wrappers=[]"
+        ) from None
+    for one in seen:
+        array = np.asarray(one)
+        if array.shape != (space.shape or ()) or not np.can_cast(array.dtype, space.dtype or object, "same_kind"):
+            raise ConfigError(
+                f"{key}: observations have shape {array.shape} and type {array.dtype}, their space is {space}",
+                "wrappers that declare the observation_space of what they return",
+                "correct the wrapper, or env.wrappers=[]",
+            )
+        if not np.isfinite(array).all():
+            raise ConfigError(f"{key}: observations are not finite: {array}", "finite numbers", "env.wrappers=[]")
+
+
+def _check_normalisation(env: Any, spec: EnvSpec) -> None:
+    if spec.normalise_observations and len(env.observation_space.shape or ()) != 1:
+        raise ConfigError(
+            f"env.normalise_observations=true: the observations of {spec.id} are {env.observation_space}",
+            "vectors",
+            "env.normalise_observations=false",
+        )
+    clip = spec.rewards.get("clip", 1.0)
+    if not clip > 0 or not spec.rewards.get("scale", 1.0) > 0:
+        raise ConfigError(
+            f"env.rewards: scale={spec.rewards.get('scale', 1.0)}, clip={clip}", "numbers above 0", "env.rewards.clip=1"
+        )
+
+
+def _checked_bare(spec: EnvSpec) -> Any:
+    import gymnasium
+
+    try:
+        return make_bare_env(spec)
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ConfigError(
+            f"env.id={spec.id} needs a package: {error}", "its extra installed", _extra(spec.id)
+        ) from None
+    except gymnasium.error.NamespaceNotFound as error:
+        fix = "pip install 'rltune[atari]'" if spec.id.startswith("ALE/") else "install the package that registers it"
+        raise ConfigError(
+            f"env.id={spec.id}: {_named(error)}", "an installed package, or module:Name-v0", fix
+        ) from None
+    except gymnasium.error.Error as error:  # unknown, or no id at all
+        close = nearest(spec.id.rpartition(":")[2], gymnasium.envs.registration.registry)
+        raise ConfigError(
+            f"env.id={spec.id}: {_named(error)}",
+            f"did you mean '{close}'?" if close else "a registered Gymnasium id, or module:Name-v0",
+            f"env.id={close or 'CartPole-v1'}",
+        ) from None
+    except Exception as error:  # an environment raises whatever it likes
+        raise ConfigError(
+            f"env.id={spec.id} with env.kwargs={dict(spec.kwargs)}: {_named(error)}",
+            "arguments that the environment takes",
+            "env.kwargs={}",
+        ) from None
+
+
+def _named(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def _extra(env_id: str) -> str:
+    """What to install for an environment whose package is missing."""
+    import gymnasium
+
+    entry = gymnasium.envs.registration.registry.get(env_id)
+    point = str(entry.entry_point) if entry else ""
+    extra = next((name for name in ("box2d", "mujoco", "atari") if name in point), None)
+    return f"pip install 'rltune[{extra}]'" if extra else "install the package that the message names"
+
+
+def check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
+    """True returns, which are the objective, do not come back from another process where rewards are shaped.
+
+    Raises:
+        ConfigError: Rewards are shaped, and other processes would sample.
+    """
+    key = "algo.env_runners.num_env_runners" if env_runners else "env.vectorize"
+    value, own = (env_runners, 0) if env_runners else (vectorize, "sync")
+    if spec.rewards and (env_runners or vectorize == "async"):
+        raise ConfigError(
+            f"env.rewards={dict(spec.rewards)} with {key}={value}: the true returns would stay in other processes",
+            "shaped rewards where the trial's own process samples",
+            f"{key}={own}",
+        )

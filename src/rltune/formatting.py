@@ -1,0 +1,69 @@
+"""How numbers, durations and values are written for a person. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def format_value(value: Any) -> str:
+    """A sampled value in three significant digits: ``0.0123``, ``1e-4``, ``0.9987``, ``[64,64]``."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(format_value(item) for item in value)}]"
+    if not isinstance(value, float) or not math.isfinite(value):
+        return str(value)
+    if 0.9 < value < 1:  # discounts differ in their distance from 1, so that is what gets the digits
+        return f"{value:.{min(12, math.ceil(-math.log10(1 - value)) + 1)}f}".rstrip("0")
+    if value and not 1e-3 <= abs(value) < 1e6:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def format_params(params: Mapping[str, Any]) -> str:
+    """Sampled values as one would type them: ``lr=0.0012 gamma=0.99``."""
+    return " ".join(f"{name}={format_value(value)}" for name, value in params.items())
+
+
+def format_objective(value: float | None) -> str:
+    """A return in four significant digits; ``-`` before the first episode ends."""
+    if value is None or not math.isfinite(value):
+        return "-"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return format_value(value) if 0 < abs(value) < 1e-3 else f"{value:.4g}"
+
+
+def format_count(value: float) -> str:
+    """A number of steps: ``8,214``, ``45.2k``, ``1.2M``."""
+    if value < 9_999.5:
+        return f"{value:,.0f}"
+    for unit, size in (("k", 1e3), ("M", 1e6), ("G", 1e9)):
+        if value < 999.5 * size or unit == "G":
+            return f"{value / size:.3g}{unit}"
+    raise AssertionError("unreachable: the last unit takes everything")
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds as a person says them: ``45 s``, ``3 min 05 s``, ``1 h 12 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def first_line(reason: str | None) -> str:
+    """The line of a reason that says most: a traceback follows it, if anything does."""
+    lines = (reason or "").strip().splitlines()
+    return lines[0].strip() if lines else "no reason was recorded"
+
+
+def format_clock(seconds: float) -> str:
+    """Elapsed seconds as ``02:15`` or ``1:02:15``."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes:02d}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -1,0 +1,235 @@
+"""A policy's files, written: from RLlib's live module to a folder that needs neither RLlib nor pickle.
+
+A bundle is a folder with ``policy.json`` (network, spaces, pre- and post-processing, where it came from) and
+``weights.npz`` (arrays). A trial's worker writes one per checkpoint, so writing takes a few milliseconds.
+``bundle_reader`` reads them and acts; ``policy`` finds them by URI. RLlib's modules are walked by their
+attributes and class names (ray 2.60): importing this file does not import ray.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from torch import nn
+
+from rltune.config.capabilities import list_algos, network_of
+from rltune.policies.bundle_reader import FORMAT, LAYERS, Permute
+
+# RLlib's containers whose forward pass is just their inner stack, and where that stack is (ray 2.60).
+_CONTAINERS = {
+    "TorchMLPEncoder": "net",
+    "TorchCNNEncoder": "net",
+    "TorchMLPHead": "net",
+    "TorchFreeLogStdMLPHead": "net",
+    "TorchMLP": "mlp",
+}
+_FORWARDS = ("_forward", "_forward_inference", "_qf_forward_helper", "compute_q_values")
+_ENTRY = tuple[dict[str, Any], dict[str, np.ndarray]]
+
+
+def write_bundle(
+    module: Any,
+    folder: str | Path,
+    *,
+    info: dict[str, Any],
+    observation_stats: dict[str, Any] | None = None,
+    observation_space: Any = None,
+    actions: Literal["normalize", "clip", "raw"] = "normalize",
+) -> None:
+    """Write an RLlib module's inference network as a bundle.
+
+    Args:
+        module: A live RLModule of an algorithm with a ``network`` in `rltune.config.capabilities`; only read.
+        folder: Where to; made if missing, its two files are replaced.
+        info: Where the policy came from; JSON-able, non-finite numbers become null.
+        observation_stats: ``mean``, ``var``, ``clip`` (None: no clipping) and optionally ``eps`` of an
+            observation filter: ``clip((x - mean) / (sqrt(var) + eps))``. None: no filter.
+        observation_space: The environment's own space, where connectors change it before the module (one-hot
+            of Discrete, flattening). None: the module's.
+        actions: RLlib's ``normalize_actions`` (map [-1, 1] to the bounds), ``clip_actions`` or neither.
+
+    Raises:
+        ValueError: The module, a layer or a space cannot be expressed; names its type.
+    """
+    spec, weights = _network(_unwrap(module))
+    space = describe_space(observation_space if observation_space is not None else module.observation_space)
+    if observation_stats is not None:
+        spec["observation_filter"] = {
+            "clip": observation_stats.get("clip"),
+            "eps": float(observation_stats.get("eps", 1e-6)),
+        }
+        for key in ("mean", "var"):
+            weights[f"observation.{key}"] = np.asarray(observation_stats[key], np.float64).reshape(-1)
+    spec |= {
+        "format": FORMAT,
+        "info": _jsonable(info),
+        "observation_space": space,
+        "action_space": describe_space(module.action_space),
+        "actions": actions,
+    }
+    root = Path(folder)
+    root.mkdir(parents=True, exist_ok=True)
+    np.savez(root / "weights.npz", **weights)  # type: ignore[arg-type]  # its stub mixes up the keywords
+    # Last, so that a folder with a policy.json is a whole one.
+    (root / "policy.json").write_text(json.dumps(spec, indent=1, allow_nan=False), encoding="utf-8")
+
+
+def read_filter_stats(connector: Any) -> dict[str, Any] | None:
+    """``observation_stats`` of RLlib's MeanStdFilter, given it or a pipeline with it; None without."""
+    for piece in getattr(connector, "connectors", [connector]):
+        filters = getattr(piece, "_filters", None)
+        if isinstance(filters, dict) and None in filters:
+            stats = filters[None].running_stats
+            return {"mean": stats.mean, "var": stats.var, "clip": piece.clip_by_value}
+    return None
+
+
+def _unwrap(module: Any) -> Any:
+    """The single-agent module under DDP or under a multi-agent container with one policy."""
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        module = module.module
+    if "MultiRLModule" in {c.__name__ for c in type(module).__mro__}:
+        module = module["default_policy"]
+    for cls in type(module).__mro__:
+        if cls.__module__.startswith("ray.rllib."):
+            break
+        changed = [name for name in _FORWARDS if name in vars(cls)]
+        if changed:
+            raise ValueError(f"{cls.__name__} overrides {', '.join(changed)}: a bundle cannot express its forward pass")
+    return module
+
+
+def _network(module: Any) -> _ENTRY:
+    """The network's parts and head, as RLlib's ``forward_inference`` and action distribution use them."""
+    where = network_of(type(module))
+    if where is None:
+        known = list_algos(lambda row: row.network, "and")
+        raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are those of {known}")
+    parts = {"encoder": _actors_encoder(getattr(module, where.encoder)), "head": getattr(module, where.head)}
+    head = _q_head(module) if where.kind == "q" else _policy_head(module, parts["head"], where.kind)
+    if head.get("dueling"):
+        parts["value"] = getattr(module, where.value)
+    layers: dict[str, Any] = {}
+    weights: dict[str, np.ndarray] = {}
+    encoder = parts["encoder"]
+    if type(encoder).__name__ == "TorchLSTMEncoder":
+        parts |= {"encoder": encoder.tokenizer, "memory": encoder.lstm}
+    for part, container in parts.items():
+        flat = _flatten(container)
+        if any(isinstance(layer, Permute) for layer in flat):
+            flat = [nn.Unflatten(1, tuple(module.observation_space.shape)), *flat]
+        layers[part] = [_layer(layer, f"{part}.{i}", weights) for i, layer in enumerate(flat)]
+    log_std = getattr(parts["head"], "log_std", None)
+    if log_std is not None:
+        weights["log_std"] = log_std.detach().cpu().numpy().copy()
+    return {"layers": layers, "head": head}, weights
+
+
+def _actors_encoder(encoder: Any) -> Any:
+    """The part of an encoder that the policy uses: one of actor and critic has two, or one that both share."""
+    for name in ("encoder", "actor_encoder"):
+        if hasattr(encoder, name):
+            return getattr(encoder, name)
+    return encoder
+
+
+def _policy_head(module: Any, head: Any, continuous: str) -> dict[str, Any]:
+    """The head of a policy network: its kind, and the bounds that RLlib puts on log standard deviations.
+
+    The network bounds a diagonal Gaussian, the distribution a squashed one: its bounds are RLlib's constants. They
+    travel in the bundle, whose reader knows no RLlib.
+    """
+    kind = type(module.action_space).__name__
+    if kind == "Discrete":
+        return {"kind": "categorical"}
+    if kind != "Box" or np.issubdtype(module.action_space.dtype, np.integer):
+        raise ValueError(f"a bundle cannot express the action space {module.action_space}")
+    bounds: tuple[float, float] | None = None
+    if getattr(head, "clip_log_std", False):
+        limit = float(head.log_std_clip_param_const)
+        bounds = (-limit, limit)
+    elif continuous == "squashed_gaussian":
+        from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
+
+        bounds = (float(MIN_LOG_NN_OUTPUT), float(MAX_LOG_NN_OUTPUT))
+    return {"kind": continuous, "log_std_bounds": bounds}
+
+
+def _q_head(module: Any) -> dict[str, Any]:
+    """DQN's head: dueling or not, expected or distributional values, and the last epsilon of its schedule."""
+    epsilon = module.model_config["epsilon"]
+    while isinstance(epsilon, list | tuple):
+        epsilon = epsilon[-1]
+    head = {
+        "kind": "q",
+        "dueling": bool(module.uses_dueling),
+        "atoms": int(module.num_atoms),
+        "epsilon": epsilon,
+    }
+    if module.num_atoms > 1:
+        head |= {"v_min": float(module.v_min), "v_max": float(module.v_max)}
+    return head
+
+
+def _flatten(container: Any) -> list[Any]:
+    """The plain layers of one of RLlib's network parts, in order."""
+    name = type(container).__name__
+    if name in LAYERS or _one_cell(container):
+        return [container]
+    if isinstance(container, nn.Sequential):
+        return [layer for child in container for layer in _flatten(child)]
+    if name == "TorchCNN":  # images flat in the bundle's rows, channels first inside, and last again (ray 2.60)
+        return [Permute([0, 3, 1, 2]), *_flatten(container.cnn), Permute([0, 2, 3, 1])]
+    if name in _CONTAINERS:
+        return _flatten(getattr(container, _CONTAINERS[name]))
+    raise ValueError(f"a bundle cannot express the layer {name}: known are {', '.join(sorted(LAYERS))}")
+
+
+def _one_cell(layer: Any) -> bool:
+    """Whether this is an LSTM of one layer in one direction, which acts as a cell does, step by step."""
+    return isinstance(layer, nn.LSTM) and (layer.num_layers, layer.bidirectional, layer.proj_size) == (1, False, 0)
+
+
+def _layer(layer: nn.Module, prefix: str, weights: dict[str, np.ndarray]) -> dict[str, Any]:
+    """One layer's entry in policy.json; its arrays go to ``weights`` under ``prefix``."""
+    name = "LSTMCell" if isinstance(layer, nn.LSTM) else type(layer).__name__
+    entry: dict[str, Any] = {"type": name} | {key: getattr(layer, key) for key in LAYERS[name]}
+    if name in ("Linear", "Conv2d", "LSTMCell"):
+        entry["bias"] = bool(layer.bias) if isinstance(layer, nn.LSTM) else layer.bias is not None
+    for key, value in layer.state_dict().items():
+        weights[f"{prefix}.{key.removesuffix('_l0')}"] = value.detach().cpu().numpy()
+    return entry
+
+
+def describe_space(space: Any) -> dict[str, Any]:
+    """A Box or Discrete space as a JSON-able dict; infinite bounds are ``"inf"`` and ``"-inf"``."""
+    name = type(space).__name__
+    if name == "Discrete":
+        return {"type": name, "n": int(space.n), "start": int(space.start)}
+    if name != "Box":
+        raise ValueError(f"a bundle cannot express the space {name}: known are Box and Discrete")
+    bounds = {key: _bound(getattr(space, key)) for key in ("low", "high")}
+    return {"type": name, "shape": list(space.shape), "dtype": str(np.dtype(space.dtype))} | bounds
+
+
+def _bound(values: np.ndarray) -> float | str | list[float | str]:
+    """A bound per element, or one for all of them, which keeps an image's description short."""
+    flat = [x if math.isfinite(x) else str(x) for x in np.asarray(values, np.float64).reshape(-1).tolist()]
+    return flat[0] if flat and all(x == flat[0] for x in flat) else flat
+
+
+def _jsonable(value: Any) -> Any:
+    """Plain Python for JSON: NumPy unpacked, paths as text, non-finite numbers as None."""
+    if isinstance(value, dict):
+        return {str(k): _jsonable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(v) for v in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return _jsonable(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

@@ -1,0 +1,220 @@
+"""Play a policy on episodes that it has never seen, and say what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rltune.errors import PolicyError
+from rltune.policies import bundle_reader
+from rltune.policies.bundle_writer import describe_space
+from rltune.policies.multi_agent import EpisodeRequest, MultiAgentPolicy, play_multi_agent
+from rltune.policies.policy import load_playable
+from rltune.statistics import bootstrap_interval, interquartile_mean
+
+NUM_ENVS = 32  # at once in an evaluation: enough to share one forward pass, few enough to start quickly
+SMALL_NETWORK = 300_000  # weights; below it several torch threads cost more than they bring
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A policy on episodes of their own seeds.
+
+    Attributes:
+        returns: Undiscounted, one an episode, in the order of the seeds; several agents' are summed.
+        lengths: Environment steps, one an episode.
+        mean: Of the returns.
+        std: Of the returns (n - 1 in the denominator; 0 for one episode).
+        iqm: Interquartile mean: of the middle half (Agarwal et al. 2021).
+        low: Lower end of the mean's 95% bootstrap interval (percentiles).
+        high: Its upper end.
+        min: The worst return.
+        max: The best return.
+    """
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    mean: float
+    std: float
+    iqm: float
+    low: float
+    high: float
+    min: float
+    max: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return asdict(self)
+
+
+def evaluate(
+    policy: bundle_reader.Policy | MultiAgentPolicy | str | Path,
+    episodes: int = 100,
+    seed: int = 0,
+    env: str | Mapping[str, Any] | None = None,
+    deterministic: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Run a policy on exactly ``episodes`` episodes, of the environment's seeds ``seed``, ``seed + 1``, ...
+
+    Every seed's episode counts, however long it is: taking the first to finish would favour short ones.
+
+    Args:
+        policy: A policy, or its URI.
+        episodes: How many.
+        seed: Of the first episode, and of sampled actions.
+        env: Another environment with the same spaces: an id, which is put under the policy's own wrappers, or a
+            specification as in conf/env. None: the one that it was trained in.
+        deterministic: As for ``Policy.act``.
+        progress: Called with the number of finished episodes and of all, after each.
+
+    Raises:
+        PolicyError: No policy, no environment, one with other spaces, or no episodes asked for.
+    """
+    if episodes < 1:
+        raise PolicyError(f"episodes={episodes}", "at least 1", "episodes=100")
+    found: Any = load_playable(policy) if isinstance(policy, str | Path) else policy
+    with _few_threads(found.network):
+        if isinstance(found, MultiAgentPolicy):
+            wanted = EpisodeRequest(episodes, seed, deterministic, progress)
+            returns, lengths = play_multi_agent(found, environment_of(found, env), wanted)
+        else:
+            run = _Episodes(found, seed, deterministic, progress)
+            returns, lengths = run.all(_maker(found, env), episodes)
+    return _summarise(returns, lengths, seed)
+
+
+def evaluate_checkpoint(folder: Path, episodes: int, seed: int) -> Evaluation:
+    """`evaluate` for a checkpoint of one's own sweep, what is pickled in it included."""
+    return evaluate(load_playable(folder, trust=True), episodes, seed)
+
+
+def environment_of(policy: Any, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """The environment to play: the policy's own, or another one.
+
+    Args:
+        policy: The policy.
+        env: As for `evaluate`.
+
+    Raises:
+        PolicyError: None was named, and the policy names none.
+    """
+    own: Mapping[str, Any] = policy.info.get("env") or {}
+    if not env and not own:
+        raise PolicyError("this policy does not say which environment it is for", "a Gymnasium id", "env=CartPole-v1")
+    if isinstance(env, str):
+        return own if env == own.get("id") else {**own, "id": env, "kwargs": {}}
+    return env or own
+
+
+@contextlib.contextmanager
+def _few_threads(network: torch.nn.Module) -> Iterator[None]:
+    """One torch thread for a small network: threads that wait for each other take ten times the CPU, on busy cores."""
+    before = torch.get_num_threads()
+    if sum(weights.numel() for weights in network.parameters()) < SMALL_NETWORK:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _maker(policy: bundle_reader.Policy, env: str | Mapping[str, Any] | None) -> Callable[[], Any]:
+    """What builds one environment, checked once against the policy's spaces."""
+    from rltune.envs.build import make_env
+
+    spec = environment_of(policy, env)
+    # Gymnasium's checker looks at each step, which takes half the time of a small environment's.
+    make = partial(make_env, spec, disable_env_checker=True)
+    trial = make()
+    try:
+        seen = (_form(trial.observation_space), _form(trial.action_space))
+    finally:
+        trial.close()
+    wanted = (_form(policy.observation_space), _form(policy.action_space))
+    if seen != wanted:
+        raise PolicyError(
+            f"env={spec['id']}: its spaces are {seen[0]} and {seen[1]}",
+            f"the policy's: {wanted[0]} and {wanted[1]}",
+            "leave env out to use the one that it was trained in",
+        )
+    return make
+
+
+def _form(space: Any) -> str:
+    """A space up to its bounds, which an observation filter changes."""
+    about = describe_space(space)
+    return f"Discrete({about['n']})" if about["type"] == "Discrete" else f"Box{tuple(about['shape'])}"
+
+
+class _Episodes:
+    """Episodes side by side: each environment takes the next seed as soon as its episode has ended."""
+
+    def __init__(
+        self,
+        policy: bundle_reader.Policy,
+        seed: int,
+        deterministic: bool,
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self._policy, self._seed, self._deterministic = policy, seed, deterministic
+        self._progress = progress or (lambda done, total: None)
+        self._rng = np.random.default_rng(seed)
+
+    def all(self, make: Callable[[], Any], episodes: int) -> tuple[np.ndarray, np.ndarray]:
+        """Run them; returns and lengths in the order of the seeds."""
+        envs = [make() for _ in range(min(episodes, NUM_ENVS))]
+        try:
+            return self._run(envs, episodes)
+        finally:
+            for env in envs:
+                env.close()
+
+    def _run(self, envs: list[Any], episodes: int) -> tuple[np.ndarray, np.ndarray]:
+        returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+        current = list(range(len(envs)))  # the episode of each environment
+        obs = [env.reset(seed=self._seed + episode)[0] for env, episode in zip(envs, current, strict=True)]
+        waiting, done = len(envs), 0
+        busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
+        while busy:
+            seen = np.stack([obs[i] for i in busy])
+            actions, memory = self._policy.predict(seen, memory, begins, self._deterministic, self._rng)
+            begins, still = np.zeros(len(busy), dtype=bool), []
+            for place, (i, action) in enumerate(zip(busy, actions, strict=True)):
+                obs[i], reward, terminated, truncated, _ = envs[i].step(action)
+                returns[current[i]] += float(reward)
+                lengths[current[i]] += 1
+                if terminated or truncated:
+                    done += 1
+                    self._progress(done, episodes)
+                    if waiting == episodes:
+                        continue
+                    current[i], waiting = waiting, waiting + 1
+                    obs[i] = envs[i].reset(seed=self._seed + current[i])[0]
+                    begins[place] = True
+                still.append(place)
+            memory = None if memory is None else memory[still]
+            begins, busy = begins[still], [busy[place] for place in still]
+        return returns, lengths
+
+
+def _summarise(returns: np.ndarray, lengths: np.ndarray, seed: int) -> Evaluation:
+    low, high = bootstrap_interval(returns, np.mean, seed)
+    return Evaluation(
+        returns=tuple(returns.tolist()),
+        lengths=tuple(lengths.tolist()),
+        mean=float(returns.mean()),
+        std=float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
+        iqm=float(interquartile_mean(returns)),
+        low=low,
+        high=high,
+        min=float(returns.min()),
+        max=float(returns.max()),
+    )

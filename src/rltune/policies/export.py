@@ -1,0 +1,257 @@
+"""A policy as one file that needs neither rltune nor RLlib: an ONNX graph or a torch.export program.
+
+The graph takes raw observations and gives what ``env.step`` takes: the normaliser of observations and the scaling of
+actions are inside. A file whose actions differ from the policy's own is not written. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rltune.config.capabilities import list_algos
+from rltune.errors import PolicyError, choices
+from rltune.policies.bundle_reader import Policy
+from rltune.policies.multi_agent import choose_agent
+from rltune.policies.policy import load_policy
+
+FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}  # and the packages that each needs
+NUM_CHECKED, NUM_EPISODES = 1000, 25  # a policy with memory is checked over so many episodes side by side
+TOLERANCE = 1e-5  # of continuous actions; discrete ones must be equal
+
+
+@dataclass(frozen=True)
+class ExportedPolicy:
+    """A file that was written.
+
+    Attributes:
+        path: Where.
+        num_checked: Observations on which it acted as the policy does.
+        difference: The greatest difference between any two actions.
+    """
+
+    path: Path
+    num_checked: int
+    difference: float
+
+
+class Graph(nn.Module):
+    """A policy's deterministic action as one graph: observations (n, ...) in, actions (n, ...) out."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        spec = policy._spec
+        self.network, self.kind, self.mode = policy.network, spec["head"]["kind"], spec["actions"]
+        observation, action = policy.spaces["observation"], policy.spaces["action"]
+        self.num_values = observation["n"] if observation["type"] == "Discrete" else 0
+        self.discrete = action["type"] == "Discrete"
+        filtered = spec.get("observation_filter")
+        self.clip = filtered["clip"] if filtered else None
+        self.mean, self.scale = (_buffer(getattr(policy, name)) if filtered else None for name in ("_mean", "_scale"))
+        if not self.discrete:
+            self.shape = tuple(policy._action_shape)
+            self.low, self.high = _buffer(policy._low), _buffer(policy._high)
+            self.reach = None if policy._half is None else _buffer(policy._half)
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Act, as ``bundle_reader.Policy.act`` does with NumPy."""
+        return self._actions(self.network(self._rows(observations)))
+
+    def _actions(self, out: torch.Tensor) -> torch.Tensor:
+        if self.discrete:
+            best: torch.Tensor = out.argmax(-1)
+            return best
+        chosen = out[:, : out.shape[1] // 2]
+        if self.kind == "squashed_gaussian":
+            chosen = torch.tanh(chosen)
+        actions = chosen.reshape(-1, *self.shape)
+        if self.mode == "normalize" and self.reach is not None:
+            actions = self.low + (actions + 1.0) * self.reach
+        elif self.mode != "clip":
+            return actions
+        return torch.minimum(torch.maximum(actions, self.low), self.high)
+
+    def _rows(self, observations: torch.Tensor) -> torch.Tensor:
+        if self.num_values:
+            return nn.functional.one_hot(observations.reshape(-1), self.num_values).to(torch.float32)
+        rows = observations.reshape(observations.shape[0], -1)
+        if self.mean is not None and self.scale is not None:
+            rows = (rows - self.mean) / self.scale
+            rows = torch.clamp(rows, -self.clip, self.clip) if self.clip else rows
+        return rows.to(torch.float32)
+
+
+class RecurrentGraph(Graph):
+    """The same for a policy with memory, whose state (n, memory_size) goes in and comes out; zeros begin an episode."""
+
+    def forward(self, observations: torch.Tensor, state: torch.Tensor) -> Any:  # type: ignore[override]
+        """Act, as ``bundle_reader.Policy.predict`` does with NumPy."""
+        out, after = self.network.step(self._rows(observations), state)
+        return self._actions(out), after
+
+
+def _buffer(values: Any) -> torch.Tensor:
+    return torch.from_numpy(np.array(values))
+
+
+def export_policy(
+    policy: Policy | str | Path, out: str | Path, format: str = "onnx", output_dir: str | Path = "outputs"
+) -> ExportedPolicy:
+    """Write a policy as one file, after checking that it acts equally on 1,000 observations.
+
+    Args:
+        policy: A policy, or its URI.
+        out: The file; one that is there is replaced, once the new one has been checked.
+        format: ``onnx``, or ``torch`` for a program of torch.export (``torch.export.load(out).module()``).
+        output_dir: The folder of all sweeps.
+
+    Raises:
+        PolicyError: The format's packages are missing, the policy cannot be expressed, or the file acts differently.
+    """
+    _check_format(format)
+    name = str(policy)
+    if isinstance(policy, str | Path):
+        policy = load_policy(policy, output_dir=output_dir)
+    else:
+        name = str(policy.info.get("algo", "policy"))
+    policy = choose_agent(policy, "an export")
+    path = Path(out).expanduser().absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    observations = _observations(policy)
+    draft = path.with_name(f".{path.stem}-draft{'.onnx' if format == 'onnx' else '.pt2'}")
+    try:
+        step = _written(policy, observations, draft, format)
+        difference = _difference(
+            _played(policy, policy.predict, observations), _played(policy, step, observations), format
+        )
+        draft.replace(path)
+    except PolicyError:
+        raise
+    except Exception as error:  # torch's exporters raise whatever they like
+        raise PolicyError(
+            f"policy={name} cannot be exported: {type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
+            f"policies of {list_algos(lambda row: row.network)}, over Box or Discrete observations",
+            "rltune.load_policy takes every policy of a sweep",
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return ExportedPolicy(path, len(observations), difference)
+
+
+def _check_format(format: str) -> None:
+    if format not in FORMATS:
+        raise PolicyError(f"format={format} is unknown", choices(format, FORMATS), "format=onnx")
+    missing = [name for name in FORMATS[format] if importlib.util.find_spec(name) is None]
+    if missing:
+        raise PolicyError(
+            f"format={format} needs {', '.join(missing)}, which is not installed",
+            "the extra 'export', or format=torch",
+            "pip install 'rltune[export]'",
+        )
+
+
+Step = Callable[[np.ndarray, Any], Any]  # observations and a state to actions and the next state
+
+
+def _played(policy: Policy, step: Step, observations: np.ndarray) -> np.ndarray:
+    """The actions for all observations: at once, or of a policy with memory as the steps of some episodes."""
+    if not policy.memory_size:
+        return np.asarray(step(observations, None)[0])
+    state, actions = np.zeros((NUM_EPISODES, policy.memory_size), np.float32), []
+    for seen in observations.reshape(-1, NUM_EPISODES, *observations.shape[1:]):
+        chosen, state = step(seen, state)
+        actions.append(chosen)
+    return np.concatenate(actions)
+
+
+def _written(policy: Policy, observations: np.ndarray, path: Path, format: str) -> Step:
+    """Write the file, and give what it does when it is loaded again."""
+    graph = (RecurrentGraph if policy.memory_size else Graph)(policy).eval()
+    example = [torch.from_numpy(observations[:2])]
+    inputs, outputs = ["observations"], ["actions"]
+    if policy.memory_size:
+        example.append(torch.zeros(2, policy.memory_size))
+        inputs, outputs = [*inputs, "state"], [*outputs, "next_state"]
+    about = json.dumps({"info": policy.info, "spaces": policy.spaces})
+    with _silence():
+        batch = torch.export.Dim("batch")
+        program = torch.export.export(graph, tuple(example), dynamic_shapes=tuple({0: batch} for _ in example))
+        if format == "torch":
+            torch.export.save(program, path, extra_files={"rltune.json": about})
+            loaded = torch.export.load(path).module()
+            return lambda *given: _stepped(loaded(*(torch.from_numpy(one) for one in given if one is not None)))
+        made: Any = torch.onnx.export(program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
+        made.model.metadata_props["rltune"] = about
+        made.save(str(path), external_data=False)
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda *given: _stepped(session.run(outputs, dict(zip(inputs, given, strict=False))))
+
+
+def _stepped(out: Any) -> tuple[np.ndarray, Any]:
+    """Actions and the next state, None where the file has none."""
+    arrays = [np.asarray(one) for one in (out if isinstance(out, list | tuple) else [out])]
+    return arrays[0], arrays[1] if len(arrays) > 1 else None
+
+
+@contextlib.contextmanager
+def _silence() -> Any:
+    """Without the exporters' own progress and deprecations, which are no business of the person who exports."""
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _observations(policy: Policy) -> np.ndarray:
+    """A thousand observations: all over a bounded space; where it is not, about where the training was."""
+    rng, space = np.random.default_rng(0), policy.observation_space
+    if policy.spaces["observation"]["type"] == "Discrete":
+        return np.asarray(rng.integers(space.n, size=NUM_CHECKED), dtype=np.int64)
+    spread = rng.standard_normal((NUM_CHECKED, *space.shape))
+    if policy._spec.get("observation_filter"):
+        mean, scale = (np.asarray(part).reshape(space.shape) for part in (policy._mean, policy._scale))
+        return np.asarray(mean + 1.5 * scale * spread, dtype=space.dtype)
+    low, high = (np.asarray(bound, dtype=np.float64) for bound in (space.low, space.high))
+    small = np.isfinite(low) & np.isfinite(high) & (high - low < 1e4)
+    even = np.where(small, low, 0) + rng.random(spread.shape) * np.where(small, high - low, 0)
+    return np.asarray(np.where(small, even, 2 * spread), dtype=space.dtype)
+
+
+def _difference(wanted: np.ndarray, got: np.ndarray, format: str) -> float:
+    """The greatest difference.
+
+    Raises:
+        PolicyError: It is too great.
+    """
+    same_form = wanted.shape == got.shape
+    gap = float(np.abs(wanted.astype(np.float64) - got.astype(np.float64)).max()) if same_form else float("inf")
+    discrete = np.issubdtype(wanted.dtype, np.integer)
+    if gap > 0 if discrete else not np.allclose(wanted, got, rtol=TOLERANCE, atol=TOLERANCE):
+        raise PolicyError(
+            f"format={format}: the exported policy's actions differ from the policy's own by up to {gap:.3g}",
+            "equal actions" if discrete else f"a difference of at most {TOLERANCE:g}",
+            "nothing was written; use rltune.load_policy instead",
+        )
+    return gap
+
+
+def default_export_name(policy: Policy, format: str) -> str:
+    """A file's name where none was given."""
+    env = str((policy.info.get("env") or {}).get("id", "policy")).rpartition("/")[2]
+    return f"{env}-{policy.info.get('algo', 'policy')}{os.extsep}{'onnx' if format == 'onnx' else 'pt2'}".lower()

@@ -1,0 +1,99 @@
+"""A trained policy outside training: load it from any URI, act, build its environment, evaluate it, train on.
+
+``load_policy`` neither starts nor imports Ray and unpickles nothing; ``load_algorithm`` does both, for those
+who want to train on. Where the files are is ``policy_uri``'s part, how they act ``bundle_reader``'s. Runs
+anywhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rltune.errors import PolicyError
+from rltune.policies import bundle_reader
+from rltune.policies.multi_agent import MultiAgentPolicy, is_multi_agent
+from rltune.policies.rllib_policy import RLlibPolicy
+from rltune.policies.uri import NeedsRLlibError, Source, is_trusted, locate_policy
+
+
+class Policy(bundle_reader.Policy):
+    """A trained policy that knows the environment it was trained in."""
+
+    def _rows(self, obs: Any) -> tuple[np.ndarray, bool]:
+        try:
+            return super()._rows(obs)
+        except ValueError as error:
+            raise PolicyError(
+                str(error), "observations of policy.observation_space", "policy.env().reset() gives one"
+            ) from None
+
+    def _recalled(self, state: Any, num_episodes: int) -> np.ndarray:
+        try:
+            return super()._recalled(state, num_episodes)
+        except ValueError as error:
+            raise PolicyError(
+                f"this policy remembers its episodes: {error}",
+                "one observation of each episode, as many as in the call before",
+                "policy.reset() where episodes begin, or policy.predict(obs, state, episode_start)",
+            ) from None
+
+    def env(self, **kwargs: Any) -> Any:
+        """The Gymnasium environment that it was trained in, with its wrappers.
+
+        Args:
+            kwargs: Further arguments of the environment, such as ``render_mode="rgb_array"``.
+
+        Raises:
+            PolicyError: The policy's files name no environment.
+        """
+        from rltune.envs.build import make_env
+
+        if not self.info.get("env"):
+            raise PolicyError("this policy does not name its environment", "info['env']", "give evaluate an env=")
+        return make_env(self.info["env"], **kwargs)
+
+
+def load_policy(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Any:
+    """Load a trained policy. Starts no Ray and unpickles nothing.
+
+    Args:
+        uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/<id>``, ``sweep:<name>`` (its
+            winner; ``sweep:latest`` the newest sweep's), ``sweep:<name>/<trial>``, or a checkpoint's folder.
+        trust: Take a sweep's checkpoint although its files are not those that the ledger recorded.
+        output_dir: The folder of all sweeps.
+
+    Returns:
+        A `Policy`; where there are several agents a `MultiAgentPolicy`, which acts on dicts.
+
+    Raises:
+        PolicyError: There is no such policy, or its files are damaged.
+    """
+    with locate_policy(Source(str(uri), Path(output_dir), trust)) as folder:
+        try:
+            return MultiAgentPolicy(folder) if is_multi_agent(folder) else Policy.load(folder)
+        except (ValueError, OSError) as error:
+            raise PolicyError(
+                f"policy={uri}: {error}",
+                "a bundle as rltune.bundle.write leaves it",
+                "load another checkpoint of the trial",
+            ) from error
+
+
+def load_playable(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Any:
+    """A policy to evaluate: as `load_policy` gives it, or by RLlib's own parts where its network needs them.
+
+    Those run code when they are loaded: one's own sweeps' are taken, by ``sweep:...``, and others with ``trust``.
+
+    Raises:
+        PolicyError: As for `load_policy` and, where RLlib is needed, as for `load_algorithm`.
+    """
+    try:
+        return load_policy(uri, trust=trust, output_dir=output_dir)
+    except NeedsRLlibError:
+        if not trust and not str(uri).lower().startswith("sweep:"):
+            raise
+        with is_trusted(Source(str(uri), Path(output_dir), trust)) as folder:
+            return RLlibPolicy(folder.parent)

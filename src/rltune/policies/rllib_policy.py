@@ -1,0 +1,132 @@
+"""Play a policy whose network a bundle cannot express, such as DreamerV3's, by RLlib's own module and connectors.
+
+They come from the checkpoint as RLlib documents it for inference after training, each by its ``from_checkpoint``,
+without Ray and without the algorithm, but with RLlib installed. They hold pickles: `policy_uri.trusted` says whose are
+taken. Such a policy is evaluated; it is neither registered nor exported. One private name of RLlib is used,
+``MeanStdFilter._update_stats``. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rltune.cluster.ray_cluster import prepare_environment
+from rltune.envs.build import make_env
+from rltune.errors import PolicyError
+
+REASON_FILE, INFO_FILE = "policy-missing.txt", "policy-missing.json"
+BEFORE, AFTER = "algorithm/env_runner/env_to_module_connector", "algorithm/env_runner/module_to_env_connector"
+MODULE = "algorithm/learner_group/learner/rl_module/default_policy"
+KEPT = 64  # steps of an episode that are kept while it goes on: more than connectors look back
+
+
+def leave_reason(folder: Path, reason: str, info: Mapping[str, Any]) -> None:
+    """Write why there is no bundle, and what the policy knows about itself."""
+    (folder / REASON_FILE).write_text(f"{reason}\n")
+    (folder / INFO_FILE).write_text(json.dumps(dict(info)))
+
+
+def is_rllib_policy(folder: Path) -> bool:
+    """Whether a checkpoint without a bundle has what it takes to play."""
+    return (folder / INFO_FILE).is_file() and all((folder / part).is_dir() for part in (BEFORE, AFTER, MODULE))
+
+
+class RLlibPolicy:
+    """Acts like `rltune.policies.policy.Policy` as far as an evaluation goes.
+
+    DreamerV3's world model draws its latent state even where the action is its distribution's mode: the same seed
+    gives the same episodes, deterministic or not.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Load.
+
+        Args:
+            folder: The checkpoint, whose files run code when they are loaded.
+
+        Raises:
+            PolicyError: It lacks a part.
+        """
+        if not is_rllib_policy(folder):
+            raise PolicyError(
+                f"{folder} cannot be played by RLlib's parts either",
+                f"{INFO_FILE} and algorithm/ with a module and connectors of one agent",
+                "rltune.load_algorithm takes every checkpoint",
+            )
+        prepare_environment()
+        from ray.rllib.connectors.env_to_module import EnvToModulePipeline
+        from ray.rllib.connectors.module_to_env import ModuleToEnvPipeline
+        from ray.rllib.core.rl_module import RLModule
+
+        for name in ("ray.rllib", "ray._common.deprecation"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        whole = folder.absolute()
+        with warnings.catch_warnings(action="ignore"):  # of RLlib about its own environments and classes (2.60)
+            self.network = RLModule.from_checkpoint(str(whole / MODULE))
+            self._before = EnvToModulePipeline.from_checkpoint(str(whole / BEFORE))
+            self._after = ModuleToEnvPipeline.from_checkpoint(str(whole / AFTER))
+        self.network.eval()
+        for connector in self._before.connectors:
+            if hasattr(connector, "_update_stats"):  # MeanStdFilter's (2.60): what is played must not change it
+                connector._update_stats = False
+        self.info: dict[str, Any] = json.loads((folder / INFO_FILE).read_text())
+        env = make_env(self.info["env"], disable_env_checker=True)
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        env.close()
+
+    def predict(
+        self,
+        obs: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        rng: np.random.Generator | int | None = None,
+    ) -> tuple[np.ndarray, Any]:
+        """Act in several episodes at once, as `rltune.policies.policy.Policy.predict` does.
+
+        Args:
+            obs: A batch.
+            state: What the last call returned, to be used once; None where all episodes begin.
+            episode_start: Which episodes begin with their observation.
+            deterministic: The mode of the distribution of actions.
+            rng: What draws are seeded from.
+        """
+        import torch  # whoever only asks whether a checkpoint plays need not wait for it
+
+        begins = np.ones(len(obs), dtype=bool) if state is None else np.asarray(episode_start, dtype=bool)
+        episodes = [
+            self._begin(row) if begin else _continue(state[place], row)
+            for place, (row, begin) in enumerate(zip(obs, begins, strict=True))
+        ]
+        common = {"episodes": episodes, "rl_module": self.network, "explore": not deterministic, "shared_data": {}}
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(int(np.random.default_rng(rng).integers(2**31)))
+            forward = self.network.forward_inference if deterministic else self.network.forward_exploration
+            decided = self._after(batch=forward(self._before(batch={}, **common)), **common)
+        own = decided.pop("actions")
+        acted = decided.pop("actions_for_env", own)
+        memory = np.empty(len(obs), dtype=object)
+        for place, episode in enumerate(episodes):
+            memory[place] = (episode, own[place], {name: values[place] for name, values in decided.items()})
+        return np.asarray(acted), memory
+
+    def _begin(self, obs: Any) -> Any:
+        from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+        return SingleAgentEpisode(
+            observations=[obs], observation_space=self.observation_space, action_space=self.action_space
+        )
+
+
+def _continue(last: Any, obs: Any) -> Any:
+    """Add to an episode what its last action led to; the reward is no input of a policy."""
+    episode, action, outputs = last
+    episode.add_env_step(obs, action, 0.0, extra_model_outputs=outputs)
+    return episode.cut(len_lookback_buffer=KEPT) if len(episode) >= KEPT else episode

@@ -1,0 +1,111 @@
+"""A registered policy inside MLflow: the file that MLflow runs as the model ("models from code", no pickle).
+
+MLflow copies it and ``bundle_reader.py`` into the model; there it imports neither rltune nor ray.
+``team.as_model`` puts the model together. Runs in whatever process loads the model.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import mlflow.models
+import numpy as np
+from mlflow.pyfunc import PythonModel
+
+POLICIES = "policies"  # the folder of several agents' policies
+
+
+def _reader() -> ModuleType:
+    """The model's own bundle_reader.py, by path and outside ``sys.modules``.
+
+    Two models of different versions in one process must not share the first one's reader, as an import would.
+    """
+    here = Path(__file__).resolve().parent
+    path = next(p for p in (here / "code" / "bundle_reader.py", here / "bundle_reader.py") if p.is_file())
+    spec = importlib.util.spec_from_file_location("rltune_bundle_reader", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"cannot load {path}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class SingleAgent:
+    """A policy for one agent.
+
+    Args:
+        folder: Its bundle.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._policy = _reader().load(folder)
+
+    def __call__(self, model_input: Any) -> Any:
+        """Observations, or a dict with them under ``obs``, in; actions out, of a recurrent policy with its state."""
+        given = model_input if isinstance(model_input, dict) else {"obs": model_input}
+        obs = np.asarray(given["obs"])  # a data frame becomes its values
+        space = self._policy.spaces["observation"]
+        shape = tuple(space.get("shape", ()))
+        if obs.shape == shape:
+            obs = obs[None]
+        if obs.ndim == 2 and obs.shape[1] == np.prod(shape, dtype=int):
+            obs = obs.reshape(-1, *shape)  # a data frame is flat, the space need not be
+        actions, state = self._policy.predict(obs, given.get("state"), given.get("episode_start"))
+        return {"actions": actions, "state": state} if self._policy.memory_size else np.asarray(actions)
+
+
+class SeveralAgents:
+    """Policies of several agents.
+
+    Args:
+        folder: Of `rltune.policies.multi_agent`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        reader = _reader()
+        self._owners: dict[str, str] = json.loads((folder / "policy.json").read_text(encoding="utf-8"))["owners"]
+        self._policies = {name: reader.load(folder / POLICIES / name) for name in set(self._owners.values())}
+
+    def __call__(self, model_input: Any) -> dict[str, np.ndarray]:
+        """Observations by agent in, actions by agent out."""
+        actions = {}
+        for agent, given in model_input.items():
+            policy, obs = self._policies[self._owners[agent]], np.asarray(given)
+            shape = tuple(policy.spaces["observation"].get("shape", ()))
+            actions[agent] = np.asarray(policy.act(obs[None] if obs.shape == shape else obs))
+        return actions
+
+
+class PolicyModel(PythonModel):
+    """Batches of observations in, actions out; deterministic. Nothing is remembered between two calls."""
+
+    def load_context(self, context: Any) -> None:
+        """Read what is among the model's artifacts."""
+        folder = Path(context.artifacts["policy"])
+        self._act = SeveralAgents(folder) if (folder / POLICIES).is_dir() else SingleAgent(folder)
+
+    # The hint names one of the types only: MLflow (3.17) warns, in red, of no hint, of dicts and of Any.
+    def predict(self, context: Any, model_input: np.ndarray, params: dict[str, Any] | None = None) -> Any:
+        """Act on a batch.
+
+        Args:
+            context: Not needed.
+            model_input: Observations (n, ...) as an array or nested lists, the same under the key ``obs``,
+                or a data frame with one row an observation and one column a feature. One observation is a
+                batch of one. For a recurrent policy also ``state`` (n, memory_size), as the last call returned it,
+                and ``episode_start`` (n): where it is true, or without a state, an episode begins.
+                Of several agents, a dict of observations by agent, any of them.
+            params: Not needed.
+
+        Returns:
+            Actions (n, ...); of a recurrent policy ``actions`` and the ``state`` for the next call, by these names;
+            of several agents a dict by agent.
+        """
+        return self._act(model_input)
+
+
+mlflow.models.set_model(PolicyModel())

@@ -1,0 +1,142 @@
+"""Film a policy: the best, the median and the worst episode of an evaluation, played again, as MP4 files.
+
+Gymnasium's RecordVideo is not used: it holds an episode's frames in memory (an Atari game's 27,000 are 2.7 GB), leaves
+odd sizes that browsers do not play, and needs moviepy, which does not take this Pillow. Needs no display. Runs
+anywhere; the encoder is the extra ``video``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rltune.envs.build import make_env
+from rltune.errors import PolicyError
+from rltune.policies.bundle_reader import Policy
+from rltune.policies.evaluation import Evaluation, environment_of
+from rltune.policies.multi_agent import choose_agent
+from rltune.policies.rllib_policy import RLlibPolicy
+
+FPS = 30  # where the environment does not say
+PAD = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]  # players want even sizes
+
+
+@dataclass(frozen=True)
+class Film:
+    """One episode's file.
+
+    Attributes:
+        path: The MP4.
+        which: best, median or worst.
+        seed: The environment's.
+        episode_return: As it was played for the film.
+    """
+
+    path: Path
+    which: str
+    seed: int
+    episode_return: float
+
+
+def check_video_extra(policy: Any, env: Any = None) -> None:
+    """Refuse what cannot be filmed here, before anything is played.
+
+    Args:
+        policy: The policy.
+        env: As for `rltune.policies.evaluation.evaluate`.
+
+    Raises:
+        PolicyError: The encoder is missing, the policy does not play an episode a second time alike, or the
+            environment cannot draw itself.
+    """
+    if not all(importlib.util.find_spec(package) for package in ("imageio", "imageio_ffmpeg")):
+        raise PolicyError(
+            "video=true needs imageio[ffmpeg], which is not installed",
+            "the extra 'video', or video=false",
+            "pip install 'rltune[video]'",
+        )
+    choose_agent(policy, "video=true")
+    if isinstance(policy, RLlibPolicy):
+        raise PolicyError(
+            "video=true: RLlib's parts, which this policy needs, do not play an episode a second time alike",
+            "policies that act without RLlib: those of PPO, DQN, SAC, TQC and BC",
+            "video=false",
+        )
+    spec = environment_of(policy, env)
+    try:
+        with closing(_make(spec)) as stage:
+            stage.reset(seed=0)
+            _draw(stage)
+    except Exception as error:  # an environment raises whatever it likes
+        raise PolicyError(
+            f"env={spec['id']} cannot be filmed: {type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
+            "an environment that renders with render_mode='rgb_array', and the packages that it draws with",
+            "pip install 'rltune[video]', or video=false",
+        ) from error
+
+
+def film_episodes(policy: Policy, result: Evaluation, folder: Path, seed: int = 0, env: Any = None) -> list[Film]:
+    """Play the best, the median and the worst episode of an evaluation again, and film them.
+
+    Args:
+        policy: As it was evaluated: deterministic.
+        result: The evaluation.
+        folder: Where to. Each policy, and each evaluation of it, gets a folder of its own in it.
+        seed: The evaluation's.
+        env: The evaluation's.
+
+    Raises:
+        PolicyError: As for `check`.
+    """
+    check_video_extra(policy, env)
+    spec, info, last = environment_of(policy, env), policy.info, seed + len(result.returns) - 1
+    who = [info.get("sweep") or "policy", *(f"{key}-{info[key]}" for key in ("trial", "seed") if key in info)]
+    folder = folder / "-".join(who) / f"{re.sub(r'[^A-Za-z0-9_.]+', '-', spec['id'])}-seeds-{seed}-{last}"
+    folder.mkdir(parents=True, exist_ok=True)
+    order = np.argsort(result.returns, kind="stable").tolist()
+    films = []
+    for which, episode in {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}.items():
+        path = folder / f"{which}-seed-{seed + episode}.mp4"
+        films.append(Film(path, which, seed + episode, _film_episode(policy, spec, seed + episode, path)))
+    return films
+
+
+def _film_episode(policy: Policy, spec: Any, seed: int, path: Path) -> float:
+    """Play and encode one episode, frame by frame, so that a long one needs no memory; gives its return."""
+    from imageio.v2 import get_writer
+
+    draft, total, state, over = path.with_name(f".{path.name}"), 0.0, None, False
+    with closing(_make(spec)) as stage:
+        fps = stage.metadata.get("render_fps") or FPS
+        writer: Any = get_writer(draft, "FFMPEG", fps=fps, pixelformat="yuv420p", macro_block_size=1, output_params=PAD)
+        with writer as mp4:
+            obs, _ = stage.reset(seed=seed)
+            begins = np.array([True])
+            mp4.append_data(_draw(stage))
+            while not over:
+                action, state = policy.predict(obs, state, begins, deterministic=True)
+                obs, reward, terminated, truncated, _ = stage.step(action[()] if np.ndim(action) == 0 else action)
+                mp4.append_data(_draw(stage))
+                total, over, begins = total + float(reward), terminated or truncated, np.array([False])
+    draft.replace(path)
+    return total
+
+
+def _make(spec: Any) -> Any:
+    for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # pygame would look for a sound card and a screen
+        os.environ.setdefault(name, "dummy")
+    return make_env(spec, render_mode="rgb_array")
+
+
+def _draw(stage: Any) -> np.ndarray:
+    image = stage.render()
+    if not isinstance(image, np.ndarray) or image.ndim != 3:
+        raise TypeError(f"render() gives {type(image).__name__}, no picture")
+    return image

@@ -1,0 +1,153 @@
+"""Sweeps side by side: their certified winners with intervals, as a table, a figure and Markdown to paste.
+
+Runs anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rltune.certification.result import MIN_RUNS
+from rltune.errors import StudyError
+from rltune.formatting import format_count, format_duration, format_objective
+from rltune.reporting import png_figures, sweep_data
+from rltune.reporting.sweep_data import Findings
+from rltune.statistics import probability_of_improvement
+from rltune.study.sweep_folder import find_sweep
+
+HEADS = ("sweep", "winner", "return", "95% interval", "better than the first", "env steps", "time", "how measured")
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One sweep's winner.
+
+    Attributes:
+        name: The sweep.
+        winner: Algorithm and trial.
+        score: Certified: the IQM over seeds. Else the mean over fresh episodes of the one policy.
+        low: Lower end of its 95% interval.
+        high: Upper end.
+        scores: One a certified seed, failed ones too; empty where it was not certified.
+        better: Probability that a run of it beats one of the first sweep's winner; None where it is not known.
+        cost: As ``summary.json`` has it.
+        measured: How the score came about.
+        too_few: Whether fewer seeds succeeded than an interval needs.
+    """
+
+    name: str
+    winner: str
+    score: float
+    low: float
+    high: float
+    scores: tuple[float, ...]
+    better: float | None
+    cost: dict[str, float]
+    measured: str
+    too_few: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Sweeps on one environment, in the order in which they were named."""
+
+    env: str
+    rows: tuple[ComparisonRow, ...]
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """The table under `HEADS`."""
+        return [
+            (
+                row.name,
+                row.winner,
+                format_objective(row.score),
+                "-" if row.too_few else f"{format_objective(row.low)} to {format_objective(row.high)}",
+                "-" if row.better is None else f"{row.better:.2f}",
+                format_count(row.cost.get("env_steps", 0)),
+                format_duration(row.cost.get("wall_s", 0.0)),
+                row.measured,
+            )
+            for row in self.rows
+        ]
+
+    def markdown(self) -> str:
+        """The table to paste."""
+        lines = [HEADS, tuple("---" for _ in HEADS), *self.cells()]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        note = "Intervals of a certified sweep are over training seeds, of another one over one policy's episodes."
+        return f"{self.env}\n\n{table}\n\n{note}\n"
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write ``comparison.md`` and ``comparison.png`` into a folder, made if missing."""
+        folder.mkdir(parents=True, exist_ok=True)
+        text, picture = folder / "comparison.md", folder / "comparison.png"
+        text.write_text(self.markdown(), encoding="utf-8")
+        rows: list[dict[str, Any]] = [
+            {"name": f"{row.name}\n{row.winner}", "iqm": row.score, "low": row.low, "high": row.high}
+            | {"per_seed": [{"mean": score} for score in row.scores]}
+            for row in self.rows
+        ]
+        best = max(rows, key=lambda row: row["iqm"])["name"]
+        png_figures.save(png_figures.intervals, {"rows": rows, "best": best, "title": f"return on {self.env}"}, picture)
+        return [text, picture]
+
+
+def compare_sweeps(sweeps: Sequence[str], output_dir: str | Path = "outputs") -> Comparison:
+    """Compare sweeps on one environment, each to the first.
+
+    Args:
+        sweeps: Their names, or paths of their folders.
+        output_dir: The folder of all sweeps.
+
+    Raises:
+        StudyError: There is no such sweep, it has no winner, or they are on different environments.
+    """
+    if not sweeps:
+        raise StudyError("sweeps=[] names none", "two or more sweeps", "python -m sweeps.list")
+    every = [sweep_data.gather(_folder(name, Path(output_dir).expanduser().absolute())) for name in sweeps]
+    environments = [str(found.settings["env"]["id"]) for found in every]
+    for found, env in zip(every, environments, strict=True):
+        if env != environments[0]:
+            raise StudyError(
+                f"sweeps={found.name} is on {env}, and {every[0].name} on {environments[0]}",
+                "sweeps on one environment",
+                "python -m sweeps.list",
+            )
+    rows: list[ComparisonRow] = []
+    for found in every:
+        rows.append(_row(found, rows[0].scores if rows else ()))
+    return Comparison(environments[0], tuple(rows))
+
+
+def _folder(name: str, root: Path) -> Path:
+    if (Path(name) / "config.yaml").is_file():
+        return Path(name).absolute()
+    return find_sweep(name, str(root), key="sweeps")
+
+
+def _row(found: Findings, first: Sequence[float]) -> ComparisonRow:
+    algo, cost = str(found.settings["algo"]["name"]), dict(found.cost)
+    record = found.certification or {}
+    best = next((one for one in record.get("configurations", ()) if one["name"] == record.get("winner")), None)
+    if best:
+        failed = [best["failed_score"]] * len(best["failed_seeds"]) if best.get("failed_score") is not None else []
+        scores = (*(float(one["mean"]) for one in best["per_seed"]), *failed)
+        better = probability_of_improvement(scores, list(first)) if first else None
+        measured = f"{len(scores)} fresh seeds x {record['episodes']} episodes"
+        ends = float(best["iqm"]), float(best["low"]), float(best["high"])
+        too_few = len(best["per_seed"]) < MIN_RUNS
+        return ComparisonRow(found.name, f"{algo}, {best['name']}", *ends, scores, better, cost, measured, too_few)
+    winner = found.winner or {}
+    evaluation = winner.get("evaluation")
+    if not evaluation:
+        raise StudyError(
+            f"sweeps={found.name} has no winner that was tested on fresh episodes",
+            "sweeps that ended with a winner",
+            f"python -m sweeps.resume sweep={found.name}",
+        )
+    ends = float(evaluation["mean"]), float(evaluation["low"]), float(evaluation["high"])
+    measured = f"not certified: one policy, {evaluation['episodes']} episodes"
+    return ComparisonRow(found.name, f"{algo}, trial {winner['trial']}", *ends, (), None, cost, measured)

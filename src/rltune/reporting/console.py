@@ -1,0 +1,293 @@
+"""Progress that a person likes to watch.
+
+Runs in the driver. The conductor says what happens to the trials; this module counts and draws: a live
+table on a terminal, one line every 15 s elsewhere. It decides nothing and never raises into the driver.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Concatenate, ParamSpec, TextIO
+
+from rich.console import Console as RichConsole
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rltune.config.uris import redact
+from rltune.formatting import first_line, format_clock, format_count, format_duration, format_objective, format_params
+from rltune.reporting.closing_page import Summary, TrialView, closing_page
+
+_log = logging.getLogger(__name__)
+_P = ParamSpec("_P")
+_REDRAW_S = 0.25
+_RATE_WINDOW_S = 30.0
+_BAR_WIDTH = 16
+_PLAIN_WIDTH = 120  # of the closing page where there is no terminal to ask
+_WORDS = {"COMPLETE": "done", "RUNNING": "running", "PRUNED": "stopped", "FAIL": "failed"}
+_STYLES = {"COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", "INTERRUPTED": "magenta"}
+
+
+def _never_raises(
+    method: Callable[Concatenate[Console, _P], None],
+) -> Callable[Concatenate[Console, _P], None]:
+    """Keep a closed pipe or an odd terminal from ending a sweep that is otherwise well."""
+
+    @functools.wraps(method)
+    def quiet(self: Console, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception:
+            _log.log(self._complain, "the console could not show something", exc_info=True)
+            self._complain = logging.DEBUG  # what is broken stays broken: once is enough
+
+    return quiet
+
+
+class _Screen(RichConsole):
+    """rich's console, which by itself ends the process when its reader goes away (``... | head``)."""
+
+    def on_broken_pipe(self) -> None:
+        """Fall silent; the sweep goes on."""
+        self.quiet = True
+
+
+class Console:
+    """What the conductor tells about its trials, drawn for whoever watches.
+
+    Args:
+        name: The sweep's name.
+        num_trials: How many trials the budget has, those of earlier sessions included.
+        env_steps: A trial's whole budget in environment steps.
+        slots: How many trials run at once.
+        stream: Where to write; None is standard output.
+        plain_every_s: Seconds between two lines where ``stream`` is not a terminal.
+    """
+
+    clock: Callable[[], float] = staticmethod(time.monotonic)
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        num_trials: int,
+        env_steps: int,
+        slots: int,
+        stream: TextIO | None = None,
+        plain_every_s: float = 15.0,
+    ) -> None:
+        self.name, self.num_trials, self.env_steps, self.slots = name, num_trials, env_steps, slots
+        out = stream if stream is not None else sys.stdout
+        # FORCE_COLOR makes rich call a file a terminal: ask the stream itself whether somebody watches.
+        tty = bool(getattr(out, "isatty", lambda: False)())
+        width = None if tty else _PLAIN_WIDTH
+        self._rich = _Screen(file=out, force_terminal=tty, width=width, highlight=False, emoji=False, markup=False)
+        self._live: Live | None = None
+        self._stopped = False
+        self._complain = logging.WARNING
+        self._tty = tty and not self._rich.is_dumb_terminal
+        self._every_s = _REDRAW_S if self._tty else plain_every_s
+        self._trials: dict[int, TrialView] = {}
+        self._told: set[str] = set()
+        self._began = self._drawn = self.clock()
+        self._steps = 0
+        self._history: deque[tuple[float, int]] = deque([(self._began, 0)])
+        self._stage = ""
+
+    @_never_raises
+    def start(self, already: Sequence[TrialView] = ()) -> None:
+        """Begin to show.
+
+        Args:
+            already: The trials of earlier sessions; the unfinished run once ``trial_started`` names them.
+        """
+        for view in already:
+            known = replace(view, state="INTERRUPTED" if view.state == "RUNNING" else view.state)
+            if known.best is None:
+                known.see(known.objective)
+            self._trials[known.number] = known
+        self._began = self._drawn = self.clock()
+        self._history = deque([(self._began, 0)])
+        begun = f", {len(already)} of them begun before" if already else ""
+        self._line(
+            f"sweep {self.name}: {self.num_trials} trials of up to {format_count(self.env_steps)} env steps, "
+            f"{self.slots} at a time{begun}"
+        )
+        if self._tty:
+            self._live = Live(self._picture(), console=self._rich, auto_refresh=False, transient=True)
+            self._live.start(refresh=True)
+            atexit.register(self.stop)  # a driver that dies without stop() must not leave the cursor hidden
+
+    @_never_raises
+    def trial_started(self, number: int, params: Mapping[str, Any]) -> None:
+        """A trial begins, or one of an earlier session goes on."""
+        view = self._trials.setdefault(number, TrialView(number))
+        view.state, view.params, view.reason = "RUNNING", dict(params), None
+        self.tick()
+
+    @_never_raises
+    def report(self, number: int, objective: float | None, env_steps: int) -> None:
+        """A trial's latest report; ``objective`` is None or NaN while no episode has ended."""
+        view = self._trials.setdefault(number, TrialView(number))
+        self._steps += max(0, env_steps - view.env_steps)
+        self._history.append((self.clock(), self._steps))
+        view.env_steps = env_steps
+        view.see(objective)
+        self.tick()
+
+    @_never_raises
+    def trial_ended(self, number: int, state: str, objective: float | None = None, reason: str | None = None) -> None:
+        """A trial is over: COMPLETE, PRUNED, FAIL or INTERRUPTED, with its final objective if it has one."""
+        view = self._trials.setdefault(number, TrialView(number))
+        view.state, view.reason = state, reason
+        if objective is not None:
+            view.see(objective)
+        if state == "FAIL" and first_line(reason) not in self._told:  # a cause is told once, not once a trial
+            self._told.add(first_line(reason))
+            self._line(f"trial {number} failed: {first_line(reason)}", "red")
+        elif self._live:
+            facts = f"{format_objective(view.best):>7}  {format_params(view.params)}"
+            room = self._rich.width - 18
+            word = _WORDS.get(state, state.lower())
+            self._line(f"trial {number:>3} {word:<8}"[:18] + facts[: max(8, room)], _STYLES.get(state, ""))
+        self.tick()
+
+    @_never_raises
+    def stage(self, text: str) -> None:
+        """What goes on besides the trials, shown once none of them runs any more."""
+        self._stage = text
+        self.tick()
+
+    @_never_raises
+    def note(self, text: str) -> None:
+        """One line above the table, such as a warning."""
+        self._line(text, "yellow")
+
+    @_never_raises
+    def tick(self) -> None:
+        """Show the present state if it is time to; call it often."""
+        now = self.clock()
+        if now - self._drawn >= self._every_s and not self._stopped:
+            self._drawn = now
+            self._draw()
+
+    @_never_raises
+    def stop(self) -> None:
+        """Take the table away, or write the last line; a second call does nothing."""
+        if self._live:
+            self._live.stop()
+            self._live = None
+            atexit.unregister(self.stop)
+        elif self._trials and not self._tty and not self._stopped:
+            self._line(self._sentence())
+        self._stopped = True
+
+    @_never_raises
+    def summary(self, summary: Summary) -> None:
+        """The page that a sweep ends with: the best, the cost, where things are, what to type next."""
+        self.stop()
+        failed = [view for view in self._trials.values() if view.state == "FAIL"]
+        for part in closing_page(summary, failed):
+            if isinstance(part, str):  # never wrapped: commands and paths are copied from here
+                self._rich.print(Text(redact(part)), soft_wrap=True)
+            else:
+                self._rich.print(part)
+
+    def best(self) -> TrialView | None:
+        """The trial with the highest report of all that did not fail, or None before there is one."""
+        seen = [view for view in self._trials.values() if view.best is not None and view.state != "FAIL"]
+        return max(seen, key=lambda view: view.best or 0.0, default=None)
+
+    def env_steps_per_s(self) -> float:
+        """Environment steps per second of wall time over all trials, over about the last 30 s.
+
+        Slow trials report less often than that: the window always holds two reports of every slot.
+        """
+        now = self.clock()
+        while len(self._history) > 2 * self.slots + 1 and self._history[1][0] <= now - _RATE_WINDOW_S:
+            self._history.popleft()
+        then, steps = self._history[0]
+        return (self._steps - steps) / (now - then) if now > then else 0.0
+
+    def time_left_s(self) -> float | None:
+        """Seconds until the budget is spent at this session's mean pace; None before a report, or when it is.
+
+        A trial still to come is taken to last as long as those that ended, among them one imagined whole one.
+        """
+        ended = [view.env_steps for view in self._trials.values() if view.state in ("COMPLETE", "PRUNED")]
+        running = [view.env_steps for view in self._trials.values() if view.state in ("RUNNING", "INTERRUPTED")]
+        expected = (sum(ended) + self.env_steps) / (len(ended) + 1)
+        to_come = max(0, self.num_trials - len(self._trials)) * expected
+        left = to_come + sum(max(0, self.env_steps - steps) for steps in running)
+        elapsed = self.clock() - self._began
+        return left * elapsed / self._steps if self._steps and left else None
+
+    def _facts(self) -> tuple[str, str, str]:
+        """What both forms of the display say: the counts, the pace, the best."""
+        counts = Counter(view.state for view in self._trials.values())
+        states = ", ".join(f"{counts[state]} {word}" for state, word in _WORDS.items())
+        rate, left = self.env_steps_per_s(), self.time_left_s()
+        pace = f"{format_count(rate)} env steps/s" if rate else "no report yet"
+        pace += "" if left is None else f", about {format_duration(left)} left"
+        if self._stage and not counts["RUNNING"]:
+            pace = self._stage
+        best = self.best()
+        found = f"best {format_objective(best.best)} by trial {best.number}" if best else "best -"
+        return f"{states} of {self.num_trials}", pace, found
+
+    def _sentence(self) -> str:
+        counts, pace, found = self._facts()
+        best = self.best()
+        params = f": {format_params(best.params)}" if best and best.params else ""
+        return f"[{format_clock(self.clock() - self._began)}] {counts} | {pace} | {found}{params}"
+
+    def _picture(self) -> RenderableType:
+        counts, pace, found = self._facts()
+        best = self.best()
+        top, pace_row = Table.grid(expand=True), Table.grid(padding=(0, 2, 0, 0))
+        top.add_column(no_wrap=True, overflow="crop", ratio=1)
+        top.add_column(no_wrap=True, justify="right")
+        top.add_row(Text(counts, "bold"), Text(format_clock(self.clock() - self._began), "dim"))
+        ended = sum(view.state in ("COMPLETE", "PRUNED", "FAIL") for view in self._trials.values())
+        bar = ProgressBar(total=max(1, self.num_trials), completed=ended, width=_BAR_WIDTH)
+        pace_row.add_row(bar, Text(pace))
+        line = Text.assemble((found, "bold green"), "  ", format_params(best.params) if best else "")
+        line.no_wrap, line.overflow = True, "crop"
+        return Group("", top, pace_row, line, self._table())
+
+    def _table(self) -> RenderableType:
+        running = sorted((v for v in self._trials.values() if v.state == "RUNNING"), key=lambda v: v.number)
+        if not running:
+            return Text("" if self._stage else "waiting for trials to start ...", "dim")
+        table = Table(box=None, expand=True, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column("trial", justify="right", no_wrap=True)
+        table.add_column("progress", width=_BAR_WIDTH)
+        table.add_column("env steps", justify="right", no_wrap=True)
+        table.add_column("objective", justify="right", no_wrap=True)
+        table.add_column("best", justify="right", no_wrap=True)
+        table.add_column("params", ratio=1, no_wrap=True, overflow="crop")
+        fits = max(1, self._rich.height - 8)
+        for view in running[:fits]:
+            bar = ProgressBar(total=max(1, self.env_steps), completed=view.env_steps, width=_BAR_WIDTH)
+            values = format_objective(view.objective), format_objective(view.best), format_params(view.params)
+            table.add_row(str(view.number), bar, format_count(view.env_steps), *map(Text, values))
+        more = len(running) - fits
+        return Group(table, Text(f"... and {more} more running", "dim")) if more > 0 else table
+
+    def _draw(self) -> None:
+        if self._live:
+            self._live.update(self._picture(), refresh=True)
+        elif not self._tty:
+            self._line(self._sentence())
+
+    def _line(self, text: str, style: str = "") -> None:
+        self._rich.print(Text(redact(text), style), soft_wrap=not self._tty)

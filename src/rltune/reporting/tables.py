@@ -1,0 +1,138 @@
+"""What `sweeps.list`, `sweeps.show` and `sweeps.evaluate` print. Runs where it is typed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+from rltune.certification.result import Certification
+from rltune.errors import RltuneError
+from rltune.formatting import first_line, format_count, format_objective, format_params
+from rltune.reporting.closing_page import certified, won
+from rltune.study.sweep_folder import find_sweep, list_sweep_folders
+
+if TYPE_CHECKING:
+    from rltune.policies.evaluation import Evaluation
+    from rltune.study.record import TrialRecord
+
+
+def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
+    """Print one line a sweep, the newest last; a ledger that cannot be read is named, not hidden."""
+    from rltune.study.outcome import count_states  # brings Optuna with it
+    from rltune.study.storage import open_study
+
+    folders = list_sweep_folders(output_dir)
+    table, reasons = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold"), []
+    longest = max((len(folder.name) for folder in folders), default=0)
+    # What is there to be copied stays whole; where it does not fit, the terminal wraps the line.
+    table.add_column("sweep", no_wrap=True, min_width=longest)
+    table.add_column("status", no_wrap=True, min_width=len("interrupted"))
+    table.add_column("trials", no_wrap=True, min_width=6)
+    table.add_column("done, stopped, failed", min_width=8)
+    table.add_column("env steps", no_wrap=True, min_width=9)
+    table.add_column("best", no_wrap=True, min_width=6)
+    for folder in folders:
+        try:
+            study = open_study(folder)
+        except RltuneError as error:
+            table.add_row(folder.name, "unreadable")
+            reasons.append(f"{folder.name}: {first_line(error.what)}")
+            continue
+        entries, number = study.entries(), count_states(study.entries())
+        best = max((e.best for e in entries if e.best is not None and e.state != "FAIL"), default=None)
+        ended = f"{number['complete']}/{number['pruned']}/{number['failed']}"
+        steps = format_count(sum(entry.env_steps for entry in entries))
+        table.add_row(
+            folder.name,
+            str(study.attribute("status", "?")),
+            str(len(entries)),
+            ended,
+            steps,
+            format_objective(best),
+        )
+        study.close()
+    out = _console(stream)
+    if folders:
+        out.print(table, crop=False)
+        for reason in reasons:
+            out.print(reason, soft_wrap=True)
+    else:
+        root = Path(output_dir).expanduser().absolute()
+        out.print(f"no sweeps in {root}; start one: python -m sweeps.run algo=ppo env=cartpole", soft_wrap=True)
+
+
+def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None) -> None:
+    """Print a sweep's trials, the best first.
+
+    Raises:
+        StudyError: There is no such sweep.
+    """
+    folder = find_sweep(sweep, output_dir)
+    from rltune.study.storage import open_study  # brings Optuna with it, which a wrong name need not wait for
+
+    study = open_study(folder)
+    entries = sorted(study.entries(), key=lambda entry: -(entry.best if entry.best is not None else float("-inf")))
+    out = _console(stream)
+    out.print(f"{folder.name}: {study.attribute('status', '?')}, {folder}", soft_wrap=True)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("trial", "state", "best", "env steps", "values", "why it ended"):
+        table.add_column(heading, overflow="fold")
+    going_on = study.attribute("status") == "running"
+    for entry in entries:
+        table.add_row(*_row(entry, going_on))
+    out.print(table)
+    if record := study.attribute("certification"):
+        for part in certified(Certification.from_dict(record).summary()):
+            out.print(part)
+    elif winner := study.attribute("winner"):
+        for part in won(winner):
+            out.print(part)
+    study.close()
+
+
+def show_evaluation(
+    uri: str, info: Mapping[str, Any], result: Evaluation, env: str | None = None, stream: TextIO | None = None
+) -> None:
+    """Print what an evaluation found.
+
+    Args:
+        uri: The policy as it was named.
+        info: The policy's own account of where it came from.
+        result: The evaluation.
+        env: The environment where it was not the policy's own.
+        stream: Where to; None is standard output.
+    """
+    table = Table.grid(padding=(0, 2))
+    table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, trial {info.get('trial', '?')})")
+    table.add_row("environment", str(env or (info.get("env") or {}).get("id", "?")))
+    table.add_row("episodes", str(len(result.returns)))
+    table.add_row("mean return", f"{result.mean:.2f}  (95% interval {result.low:.2f} to {result.high:.2f})")
+    table.add_row("IQM", f"{result.iqm:.2f}")
+    table.add_row("least, greatest", f"{result.min:.2f}, {result.max:.2f}")
+    mean_length = sum(result.lengths) / len(result.lengths)
+    table.add_row("episode length", f"{mean_length:.1f} steps ({min(result.lengths)} to {max(result.lengths)})")
+    _console(stream).print(table)
+
+
+def _console(stream: TextIO | None) -> Console:
+    """A console as wide as the terminal; wide where there is none, so that a pipe gets whole lines."""
+    watched = (stream or sys.stdout).isatty()
+    return Console(file=stream, highlight=False, markup=False, emoji=False, width=None if watched else 200)
+
+
+def _row(entry: TrialRecord, going_on: bool) -> tuple[str, ...]:
+    unfinished = entry.state == "RUNNING"
+    reason = "" if unfinished else first_line(entry.attributes.get("stop_reason"))
+    return (
+        str(entry.number),
+        "interrupted" if unfinished and not going_on else entry.state.lower(),
+        format_objective(entry.best),
+        format_count(entry.env_steps),
+        format_params(entry.params),
+        reason,
+    )

@@ -1,0 +1,1 @@
+"""Which configurations are tried and which are stopped. No Ray."""

@@ -1,0 +1,173 @@
+"""The kinds of ranges that a space may name, and how each is drawn and written."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rltune.errors import ConfigError, choices
+from rltune.search import conditions
+from rltune.search.conditions import format_condition, to_plain_value
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+
+SCALARS = (str, int, float, bool, type(None))
+CONTINUOUS = ("uniform", "loguniform", "one_minus_loguniform")  # a condition on one exact value would never hold
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way to search a value.
+
+    Attributes:
+        usage: How it is written, for error messages.
+        num_args: How many arguments it takes; None for any number of at least one.
+        integer: Whether its arguments must be integers.
+        positive: Whether its arguments must be above zero.
+    """
+
+    usage: str
+    num_args: int | None = 2
+    integer: bool = False
+    positive: bool = False
+
+
+KINDS: Mapping[str, Kind] = {
+    "uniform": Kind("[uniform, low, high]"),
+    "loguniform": Kind("[loguniform, low, high], both above 0", positive=True),
+    "quniform": Kind("[quniform, low, high, step]", num_args=3),
+    "randint": Kind("[randint, low, high], integers, both ends included", integer=True),
+    "lograndint": Kind("[lograndint, low, high], integers above 0, both ends included", integer=True, positive=True),
+    "choice": Kind("[choice, first, second, ...]", num_args=None),
+    "one_minus_loguniform": Kind("[one_minus_loguniform, low, high]: 1 - x with x log-uniform", positive=True),
+    "pow2": Kind("[pow2, low, high]: powers of two, both ends included", integer=True, positive=True),
+}
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One searched parameter.
+
+    Attributes:
+        name: The argument's.
+        kind: One of KINDS.
+        args: What the kind takes.
+        when: Other searched parameters, each with the values of which it must have one for this to be drawn; empty
+            for one that is always drawn.
+    """
+
+    name: str
+    kind: str
+    args: tuple[Any, ...]
+    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name of the searched quantity in the study."""
+        return {"one_minus_loguniform": f"1-{self.name}", "pow2": f"log2({self.name})"}.get(self.kind, self.name)
+
+    def distribution(self) -> BaseDistribution:
+        """Optuna's distribution of the searched quantity."""
+        from optuna import distributions as d
+
+        build: Mapping[str, Callable[..., BaseDistribution]] = {
+            "uniform": lambda low, high: d.FloatDistribution(low, high),
+            "loguniform": lambda low, high: d.FloatDistribution(low, high, log=True),
+            "quniform": lambda low, high, step: d.FloatDistribution(low, high, step=step),
+            "randint": lambda low, high: d.IntDistribution(low, high),
+            "lograndint": lambda low, high: d.IntDistribution(low, high, log=True),
+            "choice": lambda *values: d.CategoricalDistribution([pack_value(value) for value in values]),
+            "one_minus_loguniform": lambda low, high: d.FloatDistribution(low, high, log=True),
+            "pow2": lambda low, high: d.IntDistribution(int(math.log2(low)), int(math.log2(high))),
+        }
+        return build[self.kind](*self.args)
+
+    def decode(self, raw: Any) -> Any:
+        """The value that a trial gets for the searched quantity ``raw``."""
+        if self.kind == "choice":
+            return next(value for value in self.args if pack_value(value) == raw)
+        if self.kind == "one_minus_loguniform":
+            return 1.0 - raw
+        return 2 ** int(raw) if self.kind == "pow2" else raw
+
+    def encode(self, value: Any) -> Any:
+        """The searched quantity that gives ``value``.
+
+        Raises:
+            ValueError: The value lies outside this dimension.
+        """
+        if self.kind == "choice":
+            raw: Any = pack_value(value)
+        elif self.kind == "one_minus_loguniform":
+            # 1 - 0.95 is 0.05 plus a rounding error: an end of the range must count as inside it.
+            raw = next((end for end in self.args if math.isclose(1.0 - value, end, rel_tol=1e-9)), 1.0 - value)
+        elif self.kind == "pow2":
+            raw = math.log2(value)
+        else:
+            raw = value
+        distribution = self.distribution()
+        if isinstance(raw, float) and self.kind in ("randint", "lograndint", "pow2"):
+            raw = int(raw) if raw.is_integer() else math.nan
+        internal = distribution.to_internal_repr(raw)  # raises ValueError for an unknown choice
+        if not distribution._contains(internal):
+            raise ValueError(f"{self.name}={value} is outside {self}")
+        return raw
+
+    def ends(self) -> tuple[Any, Any]:
+        """The values at its two ends, for the checks before the first trial."""
+        if self.kind == "choice":
+            return self.args[0], self.args[-1]
+        low, high = self.args[:2]
+        return (1.0 - high, 1.0 - low) if self.kind == "one_minus_loguniform" else (low, high)
+
+    @property
+    def condition(self) -> str:
+        """When it is drawn, in words; empty for always."""
+        return format_condition(self.when)
+
+    def __str__(self) -> str:
+        return f"{to_plain_value([self.kind, *self.args])} {self.condition}".rstrip()
+
+
+def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
+    """Parse one range of a space.
+
+    Raises:
+        ConfigError: The form is unknown or its numbers are out of order.
+    """
+    shown = f"space.{name}=[{', '.join(str(part) for part in (kind, *args))}]"
+    if kind not in KINDS:
+        known = [*KINDS, conditions.WHEN]
+        raise ConfigError(f"{shown}: unknown kind '{kind}'", choices(kind, known), f"space.{name}=[uniform,0.1,0.9]")
+    rule = KINDS[kind]
+    fix = f"write space.{name} as {rule.usage}"
+    if (rule.num_args is None and not args) or (rule.num_args is not None and len(args) != rule.num_args):
+        raise ConfigError(f"{shown}: wrong number of arguments", rule.usage, fix)
+    if kind == "choice":
+        return Dimension(name, kind, args)
+    if not all(isinstance(arg, int | float) and not isinstance(arg, bool) and math.isfinite(arg) for arg in args):
+        raise ConfigError(f"{shown}: arguments must be numbers", rule.usage, fix)
+    if rule.integer:
+        if any(float(arg) != int(arg) for arg in args):
+            raise ConfigError(f"{shown}: arguments must be integers", rule.usage, fix)
+        args = tuple(int(arg) for arg in args)
+    if rule.positive and min(args) <= 0:
+        raise ConfigError(f"{shown}: arguments must be above 0", rule.usage, fix)
+    if args[0] > args[1] or (kind == "quniform" and args[2] <= 0):
+        raise ConfigError(f"{shown}: the range is empty", "low <= high, step > 0", fix)
+    if kind == "quniform":  # Optuna rounds the upper end down to a multiple, with a warning at every question
+        low, high, step = args
+        args = (low, round(low + step * math.floor((high - low) / step + 1e-9), 12), step)
+    if kind == "pow2" and any(arg & (arg - 1) for arg in args):
+        raise ConfigError(f"{shown}: not powers of two", rule.usage, f"space.{name}=[pow2,64,256]")
+    return Dimension(name, kind, args)
+
+
+def pack_value(value: Any) -> Any:
+    """A choice as Optuna may store it: lists and mappings as JSON text, so that the dashboard shows them whole."""
+    return value if isinstance(value, SCALARS) else json.dumps(value)

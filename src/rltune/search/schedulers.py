@@ -1,0 +1,54 @@
+"""Build the stopping rule that a scheduler file describes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rltune.errors import ConfigError, choices
+from rltune.search.successive_halving import SuccessiveHalving
+
+# An experiment may set asha's arguments and still be run with scheduler=none, which has no use for them.
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "asha": ("grace_fraction", "reduction_factor"),
+    "none": ("grace_fraction", "reduction_factor"),
+}
+
+
+def build_stopping_rule(kind: str, args: Mapping[str, Any], env_steps: int) -> SuccessiveHalving | None:
+    """The rungs that a scheduler file describes; None for no early stopping.
+
+    Raises:
+        ConfigError: The kind or an argument is unknown or out of range.
+    """
+    if kind not in ARGUMENTS:
+        raise ConfigError(f"scheduler.kind={kind} is unknown", choices(kind, ARGUMENTS), "scheduler=asha")
+    for name in args:
+        if name not in ARGUMENTS[kind]:
+            raise ConfigError(
+                f"scheduler.args.{name}={args[name]}: the {kind} scheduler has no such argument",
+                choices(name, ARGUMENTS[kind]),
+                f"correct or remove it: ~scheduler.args.{name}",
+            )
+    if kind == "none":
+        return None
+    grace, factor = (_number(args.get(name)) for name in ARGUMENTS["asha"])
+    if not 0 < grace <= 1:
+        raise ConfigError(
+            f"scheduler.args.grace_fraction={args.get('grace_fraction')} is out of range",
+            "above 0, at most 1",
+            "scheduler.args.grace_fraction=0.1",
+        )
+    if not factor >= 2:
+        raise ConfigError(
+            f"scheduler.args.reduction_factor={args.get('reduction_factor')} is out of range",
+            "at least 2",
+            "scheduler.args.reduction_factor=3",
+        )
+    return SuccessiveHalving(env_steps, grace, factor)
+
+
+def _number(value: Any) -> float:
+    """The value as a number; NaN, which no range holds, when it is none."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

@@ -1,0 +1,1 @@
+"""What a sweep leaves on disk: the ledger, checkpoints, folder, lock and outcome."""

@@ -1,0 +1,93 @@
+"""How a sweep ended: its costs, its counts, and ``summary.json``. Runs in the driver."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rltune.config.schema import RunConfig
+from rltune.study.record import TrialRecord
+
+EXIT_WINNER, EXIT_NONE = 0, 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A sweep's end, as ``summary.json`` has it.
+
+    Attributes:
+        name: The sweep.
+        status: complete, stopped (a budget of the whole sweep), interrupted or failed.
+        trials: total, complete, pruned, failed, interrupted.
+        winner: name, trial (None for a control that the search did not try), params, objective, checkpoint (relative to
+            the folder), evaluation; None without.
+        model: name, version, uri, alias; None when nothing was registered.
+        cost: env_steps, env_steps_saved, train_s, wall_s, slots, efficiency; certify_env_steps, certify_train_s.
+        certified: `Certification.summary`; None when nothing was certified.
+        reason: Why it ended early; None at its natural end.
+        exit_code: What the command ends with.
+    """
+
+    name: str
+    status: str
+    trials: Mapping[str, int]
+    winner: Mapping[str, Any] | None
+    model: Mapping[str, Any] | None
+    cost: Mapping[str, float]
+    certified: Mapping[str, Any] | None = None
+    reason: str | None = None
+    exit_code: int = EXIT_WINNER
+    folder: Path = field(default_factory=Path)
+
+    def save(self) -> None:
+        """Write ``summary.json`` whole or not at all."""
+        content = {key: value for key, value in asdict(self).items() if key not in ("folder", "exit_code")}
+        draft = self.folder / ".summary.json"
+        draft.write_text(json.dumps(content, indent=2) + "\n")
+        draft.rename(self.folder / "summary.json")
+
+
+def count_states(entries: Sequence[TrialRecord]) -> dict[str, int]:
+    """Trials by how they ended."""
+    states = Counter(entry.state for entry in entries)
+    return {
+        "total": len(entries),
+        "complete": states["COMPLETE"],
+        "pruned": states["PRUNED"],
+        "failed": states["FAIL"],
+        "interrupted": states["RUNNING"],
+    }
+
+
+def compute_cost(
+    entries: Sequence[TrialRecord], config: RunConfig, slots: int, wall_s: float, runs: Sequence[TrialRecord] = ()
+) -> dict[str, float]:
+    """What the sweep took, and what early stopping saved.
+
+    Args:
+        entries: All trials.
+        config: Its budget per trial.
+        slots: Trials at once.
+        wall_s: Seconds from the command's start, all sessions.
+        runs: Those of the certification, which are counted apart.
+
+    Returns:
+        ``efficiency`` is the training seconds of trials and runs over slots x wall seconds.
+    """
+    replicates = config.replicates
+    stopped = [entry for entry in entries if entry.state == "PRUNED"]
+    train_s, certify_s = (sum(float(e.attributes.get("train_s", 0.0)) for e in group) for group in (entries, runs))
+    return {
+        "env_steps": replicates * sum(entry.env_steps for entry in entries),
+        "env_steps_saved": replicates * sum(max(0, config.budget.env_steps - entry.env_steps) for entry in stopped),
+        "train_s": round(train_s, 3),
+        "wall_s": round(wall_s, 3),
+        "slots": slots,
+        "efficiency": round((train_s + certify_s) / (slots * wall_s), 4) if wall_s else 0.0,
+        "certify_env_steps": sum(entry.env_steps for entry in runs),
+        "certify_train_s": round(certify_s, 3),
+    }

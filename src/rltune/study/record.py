@@ -1,0 +1,65 @@
+"""One trial as the ledger knows it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from optuna.trial import FrozenTrial, TrialState
+
+LATE_RUN = "mlflow_run_id/"
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One trial as the ledger has it.
+
+    Attributes:
+        number: Its number, also its name.
+        state: RUNNING, COMPLETE, PRUNED or FAIL.
+        params: Sampled values by name, decoded.
+        reports: Objective by environment step, in order.
+        attributes: Seeds, checkpoint, latest, stop_reason, mlflow_run_id, node, costs.
+        value: The best reported objective of a finished trial; None without.
+        began_s: When it was asked for, in seconds of the epoch; None for one that waits.
+        ended_s: When it ended; None before that.
+    """
+
+    number: int
+    state: str
+    params: Mapping[str, Any]
+    reports: Mapping[int, float]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    value: float | None = None
+    began_s: float | None = None
+    ended_s: float | None = None
+
+    @property
+    def best(self) -> float | None:
+        """The best finite report; None before the first."""
+        finite = [value for value in self.reports.values() if math.isfinite(value)]
+        return max(finite) if finite else None
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps at its last report."""
+        return int(self.attributes.get("env_steps", 0)) or max(self.reports, default=0)
+
+
+def make_trial_record(trial: FrozenTrial, late: Mapping[str, Any]) -> TrialRecord:
+    """Read one of Optuna's trials; ``late`` holds MLflow runs that became known after its end."""
+    attributes = dict(trial.user_attrs)
+    if f"{LATE_RUN}{trial.number}" in late:
+        attributes["mlflow_run_id"] = late[f"{LATE_RUN}{trial.number}"]
+    return TrialRecord(
+        number=trial.number,
+        state="RUNNING" if trial.state == TrialState.WAITING else trial.state.name,
+        params=trial.user_attrs.get("params", {}),
+        reports=dict(sorted(trial.intermediate_values.items())),
+        attributes=attributes,
+        value=trial.value if trial.state == TrialState.COMPLETE else None,
+        began_s=trial.datetime_start.timestamp() if trial.datetime_start else None,
+        ended_s=trial.datetime_complete.timestamp() if trial.datetime_complete else None,
+    )

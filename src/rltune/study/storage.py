@@ -1,0 +1,129 @@
+"""Where a ledger lives: a file in its sweep's folder, or a study in a storage of several sweeps.
+
+Opened, made, checked for damage, and copied aside as the state to go back to. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from datetime import datetime
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from rltune.config.settings_file import read_settings
+from rltune.errors import StudyError
+from rltune.study.study import MissingStudyError, Study
+
+LEDGER, COPY = "study.db", "study.backup.db"
+logger = logging.getLogger(__name__)
+
+
+def make_storage_url(configured: str | None, folder: Path) -> str:
+    """The ledger's storage: as configured, else SQLite in the sweep's folder."""
+    return configured or f"sqlite:///{folder / LEDGER}"
+
+
+def open_study(folder: Path) -> Study:
+    """The ledger of a sweep's folder, for reading.
+
+    Raises:
+        StudyError: The folder holds none, or it cannot be read.
+    """
+    settings = folder / "config.yaml"
+    if not settings.is_file():
+        raise StudyError(f"{folder} is no sweep's folder", "a folder with config.yaml in it", "python -m sweeps.list")
+    configured = OmegaConf.select(read_settings(folder), "study.storage")
+    if configured is None and not (folder / LEDGER).is_file():
+        raise StudyError(f"{folder / LEDGER} is missing", "the sweep's ledger", "python -m sweeps.list")
+    return Study(make_storage_url(configured, folder), folder.name if configured else _name_in(folder))
+
+
+def open_ledger(configured: str | None, folder: Path, *, new: bool) -> Study:
+    """The ledger of a sweep's folder, for its driver.
+
+    One that was killed before it had a ledger has run no trial either: it gets one now.
+
+    Args:
+        configured: ``study.storage``; None is a file in the folder.
+        folder: The sweep's.
+        new: Whether there must be none yet.
+
+    Raises:
+        StudyError: It is missing or damaged, or there is one already.
+    """
+    url, unborn = make_storage_url(configured, folder), not (folder / "trials").exists()
+    if configured:
+        try:
+            return Study(url, folder.name, create=new)
+        except MissingStudyError:
+            if not unborn:
+                raise
+            return Study(url, folder.name, create=True)
+    path = folder / LEDGER
+    if path.exists():
+        if damage := _damage(path):  # before anything is written into it
+            raise StudyError(f"{path} is damaged: {damage}", "the ledger as the sweep wrote it", _recovery(path))
+    elif new or unborn:
+        _make_file(path, folder.name)
+        return Study(url, folder.name, fresh=True)
+    else:
+        raise StudyError(f"{path} is missing", "the sweep's ledger", _recovery(path))
+    return Study(url, _name_in(folder))
+
+
+def save_copy(folder: Path) -> None:
+    """Copy the ledger's file aside, as the state to go back to when it is damaged one day.
+
+    A damaged one is not copied, and a full disk leaves the earlier copy.
+    """
+    path, draft = folder / LEDGER, folder / f".{COPY}"
+    if not path.exists() or _damage(path):
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as ledger, contextlib.closing(sqlite3.connect(draft)) as copy:
+            ledger.backup(copy)
+        draft.rename(folder / COPY)
+    except (sqlite3.Error, OSError) as error:
+        draft.unlink(missing_ok=True)
+        logger.warning("no copy of %s was made: %s", path, error)
+
+
+def _name_in(folder: Path) -> str:
+    """The study's name in a sweep's own file, which keeps it when the folder is renamed."""
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(folder / LEDGER)) as ledger:
+        names = [str(name) for (name,) in ledger.execute("SELECT study_name FROM studies")]
+        if len(names) == 1:
+            return names[0]
+    return folder.name
+
+
+def _make_file(path: Path, name: str) -> None:
+    """A ledger without trials, whole or not at all."""
+    draft = path.with_name(f".{path.name}")
+    for leftover in path.parent.glob(f"{draft.name}*"):
+        leftover.unlink()
+    Study(f"sqlite:///{draft}", name, create=True).close()
+    draft.rename(path)
+
+
+def _damage(path: Path) -> str:
+    """What is wrong with a ledger's file; empty when nothing is. SQLite finds damage only where it happens to read."""
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=60)) as ledger:
+            (verdict,) = ledger.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict == "ok" and not ledger.execute("SELECT count(*) FROM studies").fetchone()[0]:
+                verdict = "it holds no study"
+    except sqlite3.Error as error:
+        verdict = str(error)
+    return "" if verdict == "ok" else str(verdict).splitlines()[0]
+
+
+def _recovery(path: Path) -> str:
+    copy = path.with_name(COPY)
+    if not copy.exists():
+        return "put a copy of yours there; without one, the trials can only be run again under a new name"
+    age = datetime.fromtimestamp(copy.stat().st_mtime).astimezone().isoformat(" ", "seconds")
+    return f"rm -f {path}*; cp {copy} {path}   # its state of {age}; what came after it is trained again"

@@ -1,0 +1,1 @@
+"""The pipeline of a sweep, from the request to the champion."""

@@ -1,0 +1,156 @@
+"""Everything that is checked before the first trial, cheapest first, and what follows from it.
+
+A wrong name is answered before anything heavy is imported; nothing is written. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rltune.algorithms.arguments import build_search_space, widest_layer
+from rltune.algorithms.build import Build, make_inputs_absolute
+from rltune.algorithms.preflight import check_corners
+from rltune.cluster.ray_cluster import machine_of
+from rltune.cluster.resources import Machine, Request, Share, fit_share
+from rltune.compat.ray_registry import wait_for_ray
+from rltune.config.schema import RunConfig
+from rltune.envs.spec import spec_of
+from rltune.envs.validation import check_env, check_rewards
+from rltune.errors import ConfigError
+from rltune.search.samplers import build_sampler
+from rltune.search.schedulers import build_stopping_rule
+from rltune.search.space import Space
+from rltune.sweep.warm_starts import choose_first_trial, collect_warm_starts, widen_ranges
+from rltune.tracking.uri_check import check_uri
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep that can run.
+
+    Attributes:
+        config: The request.
+        space: What is searched.
+        build: What every trial is built from.
+        warm_starts: Values by name for the first trials: tuned settings, then the algo file's own.
+        request: A trial's wishes, to be fitted into the machine.
+        notes: What a person should know before it starts.
+    """
+
+    config: RunConfig
+    space: Space
+    build: Build
+    warm_starts: tuple[Mapping[str, Any], ...]
+    request: Request
+    notes: tuple[str, ...]
+
+    def share_of(self, machine: Machine) -> Share:
+        """A trial's share of this machine."""
+        return fit_share(self.request, machine)
+
+    def seeds(self, number: int) -> list[int]:
+        """A trial's seeds, one per replicate, from the sweep's seed and the trial's number."""
+        import numpy as np
+
+        sequence = np.random.SeedSequence([self.config.seed, number])
+        return [int(seed) & 0x7FFFFFFF for seed in sequence.generate_state(self.config.replicates)]
+
+    def certification_seeds(self) -> list[int]:
+        """Fresh seeds for `certify.seeds` runs of each configuration: none is a trial's, and more keep the first."""
+        import numpy as np
+
+        searched = {seed for number in range(self.config.budget.trials) for seed in self.seeds(number)}
+        wanted = self.config.certify.seeds
+        drawn = np.random.SeedSequence([self.config.seed, 0, 2]).generate_state(wanted + len(searched))
+        fresh = [int(seed) & 0x7FFFFFFF for seed in drawn]
+        return [seed for seed in dict.fromkeys(fresh) if seed not in searched][:wanted]
+
+    def sampler(self, number: int) -> BaseSampler:
+        """What proposes a trial, seeded from the sweep's seed and the trial's number."""
+        import numpy as np
+
+        seed = int(np.random.SeedSequence([self.config.seed, number, 1]).generate_state(1)[0])
+        searcher = self.config.searcher
+        return build_sampler(searcher.kind, searcher.args, seed, self.space.conditional)
+
+    def assignment_build(self) -> dict[str, Any]:
+        """`build` as plain values, for the workers."""
+        build = self.build
+        env = build.env.to_dict()
+        return {"algo": dict(build.algo), "env": env, "vectorize": build.vectorize, "gpus": build.gpus}
+
+
+def make_plan(config: RunConfig) -> Plan:
+    """Run the cheap checks: names, ranges, resources, the environment, storage and tracking.
+
+    Raises:
+        RltuneError: Names the first thing that is wrong.
+    """
+    config = widen_ranges(config)
+    searched = build_search_space(config.algo, config.space)
+    first = choose_first_trial(config, searched)
+    env_runners = int((config.algo.get("env_runners") or {}).get("num_env_runners", 0) or 0)
+    request = Request(
+        cpus=config.resources.cpus_per_trial,
+        gpus=config.resources.gpus_per_trial,
+        max_concurrent=config.resources.max_concurrent,
+        env_runners=env_runners,
+        trials=config.budget.trials,
+        widest_layer=widest_layer(config.algo),
+    )
+    machine = machine_of(config.cluster)
+    if machine is not None:
+        fit_share(request, machine)
+    build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
+    _check_writable(Path(config.output_dir).expanduser().absolute())
+    spec = spec_of(config.env)
+    check_rewards(spec, env_runners, config.env.vectorize)
+    check_env(spec)
+    if config.tracking.kind != "off":
+        check_uri(tracking_uri_of(config))
+    build_sampler(config.searcher.kind, config.searcher.args, config.seed, searched.conditional)
+    warm, notes = collect_warm_starts(config, searched, first)
+    algo = make_inputs_absolute(config.algo)
+    build = Build(algo, spec, config.env.vectorize, config.resources.gpus_per_trial)
+    return Plan(config, searched, build, warm, request, notes)
+
+
+def tracking_uri_of(config: RunConfig) -> str | None:
+    """MLflow's address: None is its own default store in this folder."""
+    return config.tracking.uri if config.tracking.kind == "server" else None
+
+
+def _check_writable(folder: Path) -> None:
+    """The nearest folder that exists must let us create the rest."""
+    there = folder
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"output_dir={folder} cannot be written", "a folder of yours", "output_dir=/path/to/sweeps")
+
+
+def preflight(plan: Plan) -> tuple[str, ...]:
+    """Run the check that needs RLlib: the configuration builds at the ends of the space.
+
+    Returns:
+        Notes on what the fast engine leaves to stock RLlib, in some trials or in all.
+
+    Raises:
+        ConfigError: With the corner and RLlib's own words.
+    """
+    wait_for_ray()  # which starts meanwhile
+    from rltune.engine import find_static_obstacle
+
+    configs = check_corners(plan.build, plan.space)
+    if plan.config.engine != "fast":
+        return ()
+    reasons = [find_static_obstacle(config) for config in configs]
+    who = "some trials, those with" if None in reasons else "all trials, because the fast engine does not serve"
+    return tuple(f"stock RLlib trains {who} {reason}" for reason in dict.fromkeys(reasons) if reason)

@@ -1,0 +1,44 @@
+"""Tell the console and the closing page how a sweep ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rltune.reporting.closing_page import Summary, TrialView
+from rltune.study.outcome import Outcome
+from rltune.study.record import TrialRecord
+
+
+def trial_view_of(entry: TrialRecord) -> TrialView:
+    """One trial as the console shows it."""
+    last = list(entry.reports.values())[-1] if entry.reports else None
+    return TrialView(
+        number=entry.number,
+        state=entry.state,
+        params=entry.params,
+        objective=last,
+        best=entry.best,
+        env_steps=entry.env_steps,
+        reason=entry.attributes.get("stop_reason"),
+    )
+
+
+def make_closing_page(
+    outcome: Outcome, entries: Sequence[TrialRecord], tracking_uri: str | None, resume: str | None
+) -> Summary:
+    """The closing page's content: the best trials, those that can still win first."""
+    ranked = sorted((e for e in entries if e.best is not None and e.state != "FAIL"), key=lambda e: -(e.best or 0.0))
+    model = outcome.model or {}
+    return Summary(
+        name=outcome.name,
+        status=outcome.status,
+        counts=outcome.trials,
+        top=[trial_view_of(entry) for entry in ranked[:5]],
+        cost=outcome.cost,
+        folder=outcome.folder,
+        tracking_uri=tracking_uri,
+        model_uri=model.get("uri"),
+        resume_command=resume,
+        certified=outcome.certified,
+        winner=outcome.winner,
+    )

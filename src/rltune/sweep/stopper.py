@@ -1,0 +1,81 @@
+"""Decide when a whole sweep stops: budgets, signals, failures."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from ray.tune import Stopper
+
+from rltune.config.schema import RunConfig
+from rltune.trial.trainable import STOP_FILE
+
+GRACE_S = 8.0  # for trials to save their state after a stop was asked for
+PROMISED_S = 9.5  # from a signal to the exit
+
+
+class SweepStopper(Stopper):
+    """Why the sweep is to end early, and by when.
+
+    Args:
+        folder: The sweep's folder, where trials look for the stop file.
+        config: Its budgets.
+        spent_steps: Environment steps of earlier sessions.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, spent_steps: int = 0) -> None:
+        self.folder = folder
+        self._file = folder / STOP_FILE
+        self._file.unlink(missing_ok=True)
+        self._config = config
+        self._began = time.monotonic()
+        self._deadline = math.inf
+        self.env_steps = spent_steps
+        self.reason: str | None = None
+        self.signal: int | None = None
+        self.failed = False  # given up because nothing works
+        self.lost: dict[str, str] = {}  # checkpoints that were written but cannot be seen from here, and on which node
+        self.live: set[str] = set()  # places of the trials whose workers are up, and have a state to save
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune pickles it with the experiment, into a folder that all may read (2.60); the config may hold logins."""
+        return {}
+
+    def request(self, reason: str, signal: int | None = None) -> None:
+        """Ask the trials to save their state and hand back."""
+        if self.reason is None:
+            self.reason, self.signal = reason, signal
+            self._deadline = time.monotonic() + GRACE_S
+            with contextlib.suppress(OSError):  # on a full disk nobody is asked: their processes end at the deadline
+                self._file.touch()
+
+    def asked(self) -> bool:
+        """Whether an end was asked for."""
+        return self.reason is not None
+
+    def left_s(self) -> float:
+        """Seconds for what is left to do after a signal: MLflow may be laying out its first store."""
+        return max(1.0, self._deadline - GRACE_S + PROMISED_S - time.monotonic())
+
+    def check_budgets(self) -> None:
+        """Ask for the end when a budget of the whole sweep is spent."""
+        budget = self._config.budget
+        if budget.wall_time_s is not None and time.monotonic() - self._began >= budget.wall_time_s:
+            self.request("budget.wall_time_s is spent")
+        if budget.total_env_steps is not None and self.env_steps >= budget.total_env_steps:
+            self.request("budget.total_env_steps is spent")
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        """No single trial is stopped here."""
+        return False
+
+    def stop_all(self) -> bool:
+        """Tune's question after each event: give up on trials that did not hand back in time."""
+        return self.asked() and (not self.live or time.monotonic() > self._deadline)
+
+    def clear(self) -> None:
+        """Remove the stop file."""
+        self._file.unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Everything that Ray Tune calls back."""

@@ -1,0 +1,78 @@
+"""A client of MLflow that gives up quickly, keeps quiet, and whose own local store is made whole or not at all.
+
+Runs in the driver, in the tracker's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+PREFIX = "sqlite:///"
+# An outage must be noticed in seconds, not in MLflow's four minutes; the spool does the retrying.
+ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+
+
+class _NotOurs(logging.Filter):
+    """Drops what MLflow and alembic log in the sender thread: the spool says it shorter."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.threadName != "rltune-tracking"
+
+
+def connect_mlflow(uri: str) -> Any:
+    """An ``MlflowClient``; importing MLflow takes 2 s, making a local store some more.
+
+    Raises:
+        Exception: Whatever MLflow raises while there is no store.
+    """
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    # it would print a server's address, login included, whenever a run ends
+    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
+    warnings.filterwarnings("ignore", module=r"mlflow\.")  # advice to authors of models, over the console
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):
+        for handler in logging.getLogger(name).handlers:
+            if not any(isinstance(known, _NotOurs) for known in handler.filters):
+                handler.addFilter(_NotOurs())
+    make_store(uri)
+    return MlflowClient(uri)
+
+
+def make_store(uri: str) -> None:
+    """Make the file that an address names, unless it is there or the address is another kind's.
+
+    MLflow makes its tables by dozens of migrations, seconds long; a driver that is killed meanwhile would leave a file
+    that no MLflow opens again ("table ... already exists", 3.17).
+
+    Raises:
+        OSError: Its folder cannot be written.
+    """
+    path = Path(uri.removeprefix(PREFIX).partition("?")[0])
+    if not uri.startswith(PREFIX) or path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    from mlflow import MlflowClient
+
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
+        draft = Path(folder) / path.name
+        client = MlflowClient(f"{PREFIX}{draft}")
+        client.search_experiments(max_results=1)
+        client._tracking_client.store.engine.dispose()
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass  # another sweep was first
+        except OSError:  # a file system without links
+            draft.rename(path)

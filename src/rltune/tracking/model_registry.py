@@ -1,0 +1,130 @@
+"""Models on an MLflow server: logged without pickle, registered once per content, named by an alias.
+
+`tracking` is its face, `runs` knows the runs that models belong to. Runs in the driver, in the spool's sender thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+DIGEST_TAG = "rltune.digest"
+
+
+@dataclass(frozen=True)
+class RegisteredModel:
+    """One version of a registered model; ``uri`` names exactly it, ``alias`` is what it was called just now."""
+
+    name: str
+    version: str
+    uri: str
+    tags: Mapping[str, str]
+    alias: str | None = None
+
+
+class ModelRegistry:
+    """The models of a server.
+
+    Args:
+        client: MLflow's.
+        uri: Its tracking address.
+        experiment: The id of the experiment that models are logged in.
+    """
+
+    def __init__(self, client: Any, uri: str, experiment: str) -> None:
+        self._client, self._uri, self._experiment = client, uri, experiment
+
+    def register(
+        self, name: str, run_id: str, model: Mapping[str, Any], tags: Mapping[str, str], description: str
+    ) -> RegisteredModel:
+        """Log a pyfunc model into a run and register it, once per content; see `Tracker.register`."""
+        digest = _content_digest(model)
+        try:
+            self._client.create_registered_model(name)
+        except Exception as error:
+            if getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS":
+                raise
+        version = self._registered_before(name, run_id, digest)
+        if version is None:
+            version = self._new_version(name, run_id, model, {**tags, DIGEST_TAG: digest}, description)
+        return _registered(version)
+
+    def _registered_before(self, name: str, run_id: str, digest: str) -> Any:
+        found = self._client.search_model_versions(f"run_id = '{run_id}'")
+        same = [version for version in found if version.name == name and version.tags.get(DIGEST_TAG) == digest]
+        return same[0] if same else None
+
+    def _new_version(
+        self, name: str, run_id: str, model: Mapping[str, Any], tags: Mapping[str, str], description: str
+    ) -> Any:
+        # what mlflow.pyfunc.log_model does, without global state and without reading every metric's history
+        import mlflow.pyfunc
+        from mlflow.entities import LoggedModelOutput
+        from mlflow.models import Model
+
+        logged = self._client.create_logged_model(self._experiment, "policy", run_id, dict(tags), None, "policy")
+        self._client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, 0)])
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model"
+            card = Model(
+                artifact_path=logged.artifact_location,
+                model_uuid=logged.model_id,
+                run_id=run_id,
+                model_id=logged.model_id,
+            )
+            # recorded, not filtered: save_model puts its own filters first, and the console is not the place
+            with warnings.catch_warnings(record=True):
+                mlflow.pyfunc.save_model(str(path), mlflow_model=card, **model)
+            self._client.log_model_artifacts(logged.model_id, str(path))
+        self._client.finalize_logged_model(logged.model_id, "READY")
+        # a server takes only its own models:/ address; a database store resolves that through global state
+        source = f"models:/{logged.model_id}" if self._uri.startswith("http") else logged.artifact_location
+        return self._client.create_model_version(
+            name, source, run_id, dict(tags), description=description, model_id=logged.model_id
+        )
+
+    def set_alias(self, registered: RegisteredModel, alias: str) -> RegisteredModel:
+        """Let an alias name this version."""
+        self._client.set_registered_model_alias(registered.name, alias, registered.version)
+        return replace(registered, alias=alias)
+
+    def champion(self, name: str, alias: str) -> RegisteredModel | None:
+        """The version that an alias names, None when there is no such model or alias."""
+        try:
+            return _registered(self._client.get_model_version_by_alias(name, alias))
+        except Exception as error:
+            # an unknown alias of a known model is a wrong parameter to MLflow
+            if getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                return None
+            raise
+
+    def fetch(self, version: RegisteredModel, folder: Path) -> Path:
+        """Copy a version's files into a folder."""
+        from mlflow.artifacts import download_artifacts
+
+        source = self._client.get_model_version_download_uri(version.name, version.version)
+        return Path(download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=self._uri))
+
+
+def _content_digest(model: Mapping[str, Any]) -> str:
+    """A digest over a model's local artifacts, or over its arguments when there are none."""
+    digest = hashlib.sha256()
+    for name, place in sorted(dict(model.get("artifacts") or {}).items()):
+        root = Path(str(place))
+        files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
+        for path in files:
+            digest.update(f"{name}/{path.relative_to(root)}".encode())
+            digest.update(path.read_bytes() if path.is_file() else str(place).encode())
+    if not model.get("artifacts"):
+        digest.update(repr(sorted((key, str(value)) for key, value in model.items())).encode())
+    return digest.hexdigest()[:32]
+
+
+def _registered(version: Any) -> RegisteredModel:
+    name, number = str(version.name), str(version.version)
+    return RegisteredModel(name, number, f"models:/{name}/{number}", dict(version.tags))

@@ -1,0 +1,184 @@
+"""One seed of one configuration: an RLlib algorithm, its numbers as plain values, its checkpoint on disk.
+
+The only place that reads RLlib's result dictionary. Runs in a worker.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import tempfile
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config
+from rltune.config.capabilities import capabilities_of
+from rltune.engine import build_algorithm
+from rltune.engine.sampling.observation_filter import CLIP, wants_normalisation
+from rltune.envs.build import make_env
+from rltune.envs.rewards import Returns, collect_returns
+from rltune.errors import NonFiniteError
+from rltune.policies.bundle_writer import read_filter_stats, write_bundle
+from rltune.policies.evaluation import evaluate
+from rltune.policies.multi_agent import write_policies
+from rltune.policies.policy import load_policy
+from rltune.policies.rllib_policy import leave_reason
+from rltune.trial.metrics import read_result
+from rltune.trial.progress import Progress
+
+ANSWER_S = 5.0  # for an env runner that was sampling when its trial ended
+OFFLINE_EPISODES = 10  # of the evaluation after each iteration of an algorithm that does not act itself
+
+
+class AlgorithmRunner:
+    """An RLlib algorithm behind the `Runner` interface.
+
+    Args:
+        build: What stays the same over the sweep.
+        params: The sample's values.
+        seed: This runner's own seed.
+        kind: ``fast`` or ``rllib``, see `rltune.engine.build_algorithm`.
+        threads: Torch threads of this process.
+    """
+
+    def __init__(self, build: Build, params: Mapping[str, Any], seed: int, kind: str, threads: int) -> None:
+        torch.set_num_threads(threads)  # torch takes every core by default, which slows each of several trials
+        self._config = build_config(build, params, seed)
+        self._returns: Returns = deque(maxlen=self._config.metrics_num_episodes_for_smoothing)
+        with collect_returns(self._returns):
+            self._algorithm = build_algorithm(self._config, kind)
+        self._shaped = bool(build.env.rewards) and not self._config.is_offline
+        self._env, self._episodes = build.env, 0
+        self._trained: float | None = None
+        self._learner: Mapping[str, float] = {}
+        self._statistics = capabilities_of(type(self._config)).statistics
+        self._observation_space = None
+        if build.env.policies is None:
+            env = make_env(build.env)  # the environment's own space: connectors may change it before the network
+            self._observation_space = env.observation_space
+            env.close()
+
+    def train(self) -> Progress:
+        """Train one iteration.
+
+        Raises:
+            NonFiniteError: The loss is NaN or infinite.
+        """
+        result = self._algorithm.train()
+        progress = self._with_last_update(result, read_result(result, self._statistics))
+        if self._config.is_offline:
+            progress = self._evaluated(result, progress)
+        if self._shaped:
+            progress = self._with_true_returns(progress)
+        loss = progress.learner.get("total_loss", 0.0)
+        if not math.isfinite(loss):
+            raise NonFiniteError(f"non-finite numbers: total_loss={loss}")
+        return progress
+
+    def _with_last_update(self, result: Mapping[str, Any], progress: Progress) -> Progress:
+        """The statistics of the last update: iterations of APPO and IMPALA that made none have NaN (Ray 2.60)."""
+        modules = result.get("learners", {}).values()
+        trained = sum(module.get("num_module_steps_trained_lifetime", 0) for module in modules)
+        if trained and trained == self._trained:
+            return replace(progress, learner=self._learner)
+        self._trained, self._learner = trained, progress.learner
+        return progress
+
+    def _evaluated(self, result: Mapping[str, Any], progress: Progress) -> Progress:
+        """What an offline algorithm has come to: steps of its dataset, and greedy episodes in the environment."""
+        with tempfile.TemporaryDirectory() as scratch:
+            self._write_policy(Path(scratch), {"env": self._env.to_dict()})
+            seed = int(self._config.seed or 0) + self._episodes
+            found = evaluate(load_policy(scratch), OFFLINE_EPISODES, seed)
+        self._episodes += OFFLINE_EPISODES
+        trained = result["learners"]["__all_modules__"]["num_env_steps_trained_lifetime"]
+        return replace(
+            progress,
+            env_steps=int(trained),
+            episodes=self._episodes,
+            return_mean=found.mean,
+            return_min=found.min,
+            return_max=found.max,
+            episode_length_mean=statistics.fmean(found.lengths),
+        )
+
+    def _with_true_returns(self, progress: Progress) -> Progress:
+        """The returns of the environment itself, where training learns from other rewards."""
+        if not self._returns:
+            return replace(progress, return_mean=math.nan, return_min=math.nan, return_max=math.nan, episodes=0)
+        returns = [episode for episode, _ in self._returns]
+        lengths = [length for _, length in self._returns]
+        return replace(
+            progress,
+            return_mean=statistics.fmean(returns),
+            return_min=min(returns),
+            return_max=max(returns),
+            episode_length_mean=statistics.fmean(lengths),
+        )
+
+    def save(self, folder: Path, info: Mapping[str, Any]) -> None:
+        """Write ``algorithm/`` (RLlib's checkpoint, to train on) and ``policy/`` (pickle-free, to act).
+
+        A network that a bundle cannot express leaves ``policy-missing.txt`` with the reason instead.
+        """
+        self._algorithm.save_to_path(folder / "algorithm")
+        try:
+            self._write_policy(folder / "policy", info)
+        except ValueError as error:
+            leave_reason(folder, str(error), info)
+
+    def _write_policy(self, folder: Path, info: Mapping[str, Any]) -> None:
+        if self._env.policies is not None:
+            modules = {name: self._algorithm.get_module(name) for name in self._config.policies}
+            write_policies(modules, folder, info=dict(info), actions=self._actions())
+            return
+        # An offline algorithm has no env runner, so the module is the learner's own.
+        offline = self._config.is_offline
+        write_bundle(
+            self._algorithm.learner_group._learner.module[DEFAULT_MODULE] if offline else self._algorithm.get_module(),
+            folder,
+            info=dict(info),
+            observation_stats=self._stats(),
+            observation_space=self._observation_space,
+            actions=self._actions(),
+        )
+
+    def _actions(self) -> Literal["normalize", "clip", "raw"]:
+        """How RLlib brings the network's actions into the environment's bounds."""
+        return "normalize" if self._config.normalize_actions else "clip" if self._config.clip_actions else "raw"
+
+    def _stats(self) -> dict[str, Any] | None:
+        """The running observation normalisation, where the algorithm keeps one."""
+        if not wants_normalisation(self._config):
+            return None
+        stats = getattr(self._algorithm, "observation_stats", None)
+        if stats:
+            return {**stats(), "clip": CLIP}
+        return read_filter_stats(self._algorithm.env_runner._env_to_module)
+
+    def restore(self, folder: Path) -> None:
+        """Load RLlib's checkpoint."""
+        self._algorithm.restore_from_path(folder / "algorithm")
+
+    def stop(self) -> None:
+        """Close environments and free the networks."""
+        self._end_silent_runners()
+        self._algorithm.stop()
+
+    def _end_silent_runners(self) -> None:
+        """End remote env runners that hang: RLlib waits for each of them to stop, for ever (2.60)."""
+        group = getattr(self._algorithm, "env_runner_group", None)
+        remote = list(group._worker_manager.actors().values()) if group is not None else []
+        if not remote:
+            return
+        import ray
+
+        asked = {actor.ping.remote(): actor for actor in remote}
+        _, silent = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
+        for answer in silent:
+            ray.kill(asked[answer])

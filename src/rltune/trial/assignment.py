@@ -1,0 +1,70 @@
+"""What a worker is to do: the trial, its values, seeds, budget and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rltune.algorithms.build import Build
+from rltune.envs.spec import spec_of
+from rltune.study.checkpoints import TRIALS
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One trial's orders, as plain values that Tune carries to the worker.
+
+    Attributes:
+        number: The trial's number in the study.
+        params: The sample's values by name.
+        seeds: One per replicate.
+        sweep: The sweep's folder, absolute and on storage that the worker sees too.
+        env_steps: The budget of each seed.
+        reports: Reports over the whole budget.
+        checkpoint_every_s: How often the latest state is saved.
+        stall_s: Seconds without progress after which the worker ends.
+        threads: Torch threads.
+        engine: ``fast`` or ``rllib``.
+        build: The arguments of `rltune.algorithms.build.Build`, plain.
+        latest: The last recorded checkpoint to go on from; None starts anew.
+        best: The best objective recorded so far; None without.
+        best_path: Its checkpoint, relative to the sweep; None without.
+        tags: What the policy's info names besides: sweep, env.
+        shelf: The folder in the sweep's that its own stands in: TRIALS, or CERTIFY for a certification's run.
+        episodes: After the whole budget its best policy plays so many, deterministically; 0: none.
+        evaluation_seed: The environment seed of the first of them.
+    """
+
+    number: int
+    params: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    sweep: str
+    env_steps: int
+    reports: int
+    checkpoint_every_s: float
+    stall_s: float
+    threads: int
+    engine: str
+    build: Mapping[str, Any]
+    latest: Mapping[str, Any] | None = None
+    best: float | None = None
+    best_path: str | None = None
+    tags: Mapping[str, Any] | None = None
+    shelf: str = TRIALS
+    episodes: int = 0
+    evaluation_seed: int = 0
+
+    @property
+    def place(self) -> str:
+        """Its own folder, relative to the sweep's."""
+        return f"{self.shelf}/{self.number}"
+
+    def to_config(self) -> dict[str, Any]:
+        """As Tune's config."""
+        return {"assignment": dict(vars(self))}
+
+    def algorithm(self) -> Build:
+        """What the runners are built from."""
+        spec = spec_of(self.build["env"])
+        return Build(self.build["algo"], spec, self.build["vectorize"], self.build["gpus"])

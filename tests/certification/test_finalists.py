@@ -1,0 +1,117 @@
+"""Who wins without certification: the best finalist on the same episodes, each played once, some of them early."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rltune.certification.finalists import rank_finalists
+from rltune.certification.selection import FinalEvaluation
+from rltune.policies.evaluation import Evaluation
+from rltune.study.checkpoints import write_checkpoint
+from rltune.study.record import TrialRecord
+
+# What each trial's policy plays, and what its search believed.
+WORTH = {0: 10.0, 1: 30.0, 2: 20.0, 3: 99.0}
+BELIEVED = {0: 3.0, 1: 2.0, 2: 4.0, 3: 1.0}
+
+
+def entry(sweep: Path, number: int, state: str = "COMPLETE") -> TrialRecord:
+    def fill(folder: Path) -> None:
+        (folder / "policy").mkdir()
+
+    state_then = {"env_steps": 100, "objective": BELIEVED[number]}
+    record = write_checkpoint(sweep, f"trials/{number}", "best", state_then, fill)
+    return TrialRecord(number, state, {}, {100: BELIEVED[number]}, {"checkpoint": record.to_dict()})
+
+
+class Aside:
+    """Another process, that is asked what a checkpoint's policy plays."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self._both = threading.Barrier(2, timeout=20)
+
+    def __call__(self, function: Callable[..., Any], folder: Path, episodes: int, seed: int) -> Evaluation:
+        number = int(folder.parent.name)
+        self.asked.append(number)
+        if number != 1:
+            self._both.wait()  # the search's first two meet here, or it breaks
+        worth = WORTH[number]
+        return Evaluation((worth,) * episodes, (1,) * episodes, worth, 0.0, worth, worth, worth, worth, worth)
+
+
+@pytest.fixture
+def aside() -> Aside:
+    return Aside()
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def finals(tmp_path: Path, aside: Aside) -> Iterator[FinalEvaluation]:
+    made = FinalEvaluation(tmp_path, top=3, episodes=2, slots=2, aside=aside)
+    yield made
+    made.close()
+
+
+def test_the_best_of_the_finalists_wins_and_they_play_beside_each_other(
+    tmp_path: Path, finals: FinalEvaluation, aside: Aside, told: list[str]
+) -> None:
+    winner = finals.winner([entry(tmp_path, number) for number in WORTH], told.append)
+    assert winner is not None
+    assert (winner.trial, winner.score) == (1, 30.0)  # trial 3 would be better, and the search did not find out
+    assert sorted(aside.asked) == [0, 1, 2]
+    assert [line.partition(":")[0] for line in told] == [f"trial {n} on 2 fresh episodes" for n in (2, 0, 1)]
+
+
+def test_who_has_played_before_the_search_ended_does_not_play_again(
+    tmp_path: Path, finals: FinalEvaluation, aside: Aside, told: list[str]
+) -> None:
+    early = [entry(tmp_path, number) for number in (0, 1, 2)]
+    finals.begin(early)
+    winner = finals.winner([*early, entry(tmp_path, 3)], told.append)
+    assert winner is not None
+    assert winner.trial == 1
+    assert sorted(aside.asked) == [0, 1, 2]
+
+
+def test_without_a_process_for_it_nothing_plays_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[Path] = []
+
+    def here(folder: Path, episodes: int, seed: int) -> Evaluation:
+        played.append(folder)
+        worth = WORTH[int(folder.parent.name)]
+        return Evaluation((worth,), (1,), worth, 0.0, worth, worth, worth, worth, worth)
+
+    monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", here)
+    entries = [entry(tmp_path, number) for number in WORTH]
+    finals = FinalEvaluation(tmp_path, top=2, episodes=1, slots=2, aside=None)
+    finals.begin(entries)
+    assert not played
+    winner = finals.winner(entries, lambda line: None)
+    assert winner is not None
+    assert winner.trial == 2
+    assert len(played) == 2
+
+
+def test_no_evaluation_trusts_the_search_and_no_trial_has_no_winner(tmp_path: Path, told: list[str]) -> None:
+    finals = FinalEvaluation(tmp_path, top=0, episodes=1, slots=1, aside=None)
+    winner = finals.winner([entry(tmp_path, number) for number in WORTH], told.append)
+    assert winner is not None
+    assert (winner.trial, winner.evaluation, told) == (2, None, [])
+    assert finals.winner([], told.append) is None
+
+
+def test_trials_that_ran_their_whole_budget_come_first_and_damaged_or_failed_ones_do_not_count(tmp_path: Path) -> None:
+    entries = [entry(tmp_path, 0), entry(tmp_path, 1), entry(tmp_path, 2, "PRUNED"), entry(tmp_path, 3, "FAIL")]
+    assert [one.trial for one in rank_finalists(tmp_path, entries)] == [0, 1, 2]
+    (tmp_path / entries[0].attributes["checkpoint"]["path"] / "state.json").write_text("{}")
+    assert [one.trial for one in rank_finalists(tmp_path, entries)] == [1, 2]

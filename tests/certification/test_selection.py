@@ -1,0 +1,248 @@
+"""Whole sweeps of the toy, certified: who wins, what is kept of it, and that a kill loses nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+from toy import ToyTrial, ledger
+
+from rltune.certification.result import Certification
+from rltune.reporting.tables import show_sweep
+from rltune.study.outcome import Outcome
+from rltune.study.record import TrialRecord
+from rltune.study.storage import open_study
+from rltune.study.study import Study
+from rltune.sweep.pipeline import resume_sweep
+from rltune.sweep.prune import prune_sweeps
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+# Four trials with known worth: the search believes in 3 (its curve is the highest), retraining shows that 1 is better.
+KNOWN = (
+    "certify=on",
+    "certify.episodes=4",
+    "certify.seeds=3",
+    "certify.top=3",
+    "seed=1",
+    "scheduler=none",
+    "budget.trials=4",
+    "budget.env_steps=500",
+    "budget.reports=5",
+    "+algo.training.worth=150.0",
+    "+algo.training.luck=1.0",
+    "+space.luck=[choice,1.0]",
+    "+space.worth=[uniform,0,1000]",
+    "algo.training.quality=0.1",
+    "warm_start=[{quality:0.2,worth:150},{quality:0.5,worth:300},{quality:0.6,worth:301},{quality:0.9,worth:200}]",
+)
+
+
+def books(outcome: Outcome) -> list[TrialRecord]:
+    study = Study(f"sqlite:///{outcome.folder / 'certify.db'}", "certify")
+    entries = study.entries()
+    study.close()
+    return entries
+
+
+def record(outcome: Outcome) -> Certification:
+    study = open_study(outcome.folder)
+    found = Certification.from_dict(study.attribute("certification"))
+    study.close()
+    return found
+
+
+def resume(outcome: Outcome, tmp_path: Path, **changes: Any) -> Outcome:
+    folder = str(tmp_path / "outputs")
+    return resume_sweep(outcome.name, output_dir=folder, changes=changes, stream=io.StringIO(), trainable=ToyTrial)
+
+
+@pytest.fixture
+def known(toy_run: Callable[..., Outcome]) -> Outcome:
+    """A certified toy sweep with MLflow."""
+    return toy_run(*KNOWN)
+
+
+def test_certification_finds_the_winner_that_the_search_did_not_and_names_ties(
+    known: Outcome, stream: io.StringIO, tmp_path: Path
+) -> None:
+    found = record(known)
+    assert [one.name for one in found.configurations] == ["trial 2", "trial 1", "trial 3", "control"]
+    assert (found.winner, found.ties) == ("trial 2", ("trial 1",))
+    assert known.winner is not None
+    assert (known.winner["trial"], known.winner["name"]) == (2, "trial 2")
+    assert known.winner["checkpoint"].startswith("certify/")
+    for one in found.configurations:
+        luck = [seed % 5 - 2 for seed in found.seeds]
+        worth = {"trial 2": 301, "trial 1": 300, "trial 3": 200, "control": 150}[one.name]
+        assert one.scores == [worth + lucky for lucky in luck]
+        assert all(len(result.returns) == 4 for result in one.per_seed)
+    believed = {one.name: one.search_score for one in found.configurations}
+    assert believed == pytest.approx({"trial 1": 0.25, "trial 2": 0.3, "trial 3": 0.45, "control": None})
+    searched = {seed for entry in ledger(known) for seed in entry.attributes["seeds"]}
+    assert len(set(found.seeds)) == 3
+    assert not set(found.seeds) & searched
+    assert all(entry.env_steps == 500 and entry.state == "COMPLETE" for entry in books(known))
+    assert "tied with trial 2, their intervals overlap: trial 1" in stream.getvalue()
+    summary = json.loads((known.folder / "summary.json").read_text())
+    assert summary["certified"]["winner"] == "trial 2"
+    assert summary["cost"]["certify_env_steps"] == 4 * 3 * 500
+    assert summary["cost"]["env_steps"] == 4 * 500, "the search's steps are its own"
+    _check_mlflow(known, found, MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}"))
+    _check_extension(known, found, tmp_path)
+
+
+def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) -> None:
+    """A run for each seed, below its configuration; a table with the sweep; nothing left running."""
+    experiment = client.get_experiment_by_name("cartpole")
+    runs = client.search_runs([experiment.experiment_id], max_results=1000)
+    by_id = {run.info.run_id: run for run in runs}
+    names = {run.info.run_name: run for run in runs}
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    for one in found.configurations:
+        owner = "control" if one.trial is None else f"trial-{one.trial:03d}"
+        above = by_id[names[owner].data.tags["mlflow.parentRunId"]]
+        assert above.info.run_name == outcome.name
+        assert names[owner].data.metrics["certified_iqm"] == pytest.approx(one.iqm)
+        for place in range(3):
+            run = names[f"{owner}-seed-{place}"]
+            assert run.data.tags["mlflow.parentRunId"] == names[owner].info.run_id
+            assert (run.info.run_id, run.info.run_name) == (one.per_seed[place].mlflow_run_id, one.per_seed[place].name)
+    parent = names[outcome.name]
+    assert parent.data.tags["rltune.winner"] == "trial 2"
+    assert names["trial-002"].data.tags["rltune.certified"] == "winner"
+    assert {"certification.json", "certification.csv"} <= {
+        file.path for file in client.list_artifacts(parent.info.run_id)
+    }
+    assert "trial-000-seed-0" not in names
+
+
+def _check_extension(first: Outcome, before: Certification, tmp_path: Path) -> None:
+    """More trials: what is certified already is not trained again, also when spare checkpoints were deleted."""
+    prune_sweeps(first.name, str(tmp_path / "outputs"), sure=True, stream=io.StringIO())
+    assert not (first.folder / ledger(first)[0].attributes["checkpoint"]["path"]).exists()
+    trained = {entry.number: entry.attributes["key"] for entry in books(first)}
+    last = resume(first, tmp_path, budget={"trials": 7})
+    assert last.trials["complete"] == 7
+    after = {entry.number: entry.attributes["key"] for entry in books(last)}
+    assert trained.items() <= after.items()
+    found = record(last)
+    assert found.seeds == before.seeds
+    assert len(after) == len(set(after.values())), "no configuration is trained twice on a seed"
+    best = sorted(ledger(last), key=lambda entry: -(entry.best or 0))[:3]
+    assert {one.trial for one in found.configurations} == {None, *(entry.number for entry in best)}
+
+
+def first_seed_fails() -> tuple[int, tuple[str, ...]]:
+    """The first seed of a certification under ``seed=1``, and settings that make every run on it diverge."""
+    seed = int(np.random.SeedSequence([1, 0, 2]).generate_state(1)[0]) & 0x7FFFFFFF
+    return seed, (f"algo.training.fault=seed-{seed}", f"+space.fault=[choice,seed-{seed}]", "warm_start=[]")
+
+
+def test_a_certification_whose_runs_all_fail_has_no_winner(
+    toy_run: Callable[..., Outcome], stream: io.StringIO
+) -> None:
+    outcome = toy_run(*KNOWN, *first_seed_fails()[1], "tracking=off", "certify.top=1", "certify.seeds=1")
+    assert {entry.state for entry in books(outcome)} == {"FAIL"}
+    assert outcome.certified is None
+    assert outcome.winner is not None
+    assert outcome.winner["name"] != "control"
+    assert "not certified: every run of it failed, so that the winner is the search's" in stream.getvalue()
+
+
+def test_a_control_that_is_better_wins_and_a_failing_seed_is_told(
+    toy_run: Callable[..., Outcome], stream: io.StringIO
+) -> None:
+    seed, fault = first_seed_fails()
+    outcome = toy_run(*KNOWN, *fault, "algo.training.worth=900", "tracking=off", "certify.top=1")
+    found = record(outcome)
+    assert found.winner == "control"
+    assert [one.failed_seeds for one in found.configurations] == [(seed,), (seed,)]
+    assert found.best().scores[-1] == min(one.worst for one in found.configurations)
+    said = stream.getvalue()
+    assert "certifying seed 1 of control failed, which counts against it: non-finite" in said
+    assert "2, 1 failed" in said
+    assert "a failed seed counts as the lowest return of all runs" in said
+    assert outcome.certified is not None
+    assert [row["failed_seeds"] for row in outcome.certified["configurations"]] == [1, 1]
+    assert outcome.winner is not None
+    assert (outcome.winner["trial"], outcome.winner["objective"]) == (None, None)
+    assert outcome.exit_code == 0
+
+
+def test_a_trial_with_the_controls_values_is_counted_once(
+    toy_run: Callable[..., Outcome], stream: io.StringIO, tmp_path: Path
+) -> None:
+    own = ("warm_start=[{quality:0.5,worth:300}]", "budget.trials=2", "certify.top=2")
+    outcome = toy_run(*KNOWN, *own, "report=true")
+    said = stream.getvalue()
+    assert "(6 of 6 runs)" in said
+    assert "of 9 runs" not in said.replace("up to 9", "")
+    rows = [(one.name, one.trial, one.improvement) for one in record(outcome).configurations]
+    assert rows == [("control", 0, None), ("trial 1", 1, 0.0)]
+    summary = json.loads((outcome.folder / "summary.json").read_text())
+    assert (summary["winner"]["name"], summary["winner"]["trial"]) == ("control", 0)
+    assert (summary["certified"]["winner"], summary["certified"]["ties"]) == ("control", [])
+    table = (outcome.folder / "certification.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in table[1:]] == [["control", "0"], ["trial 1", "1"]]
+    shown = io.StringIO()
+    show_sweep(outcome.name, str(tmp_path / "outputs"), shown)
+    for text in (said, shown.getvalue(), (outcome.folder / "report" / "index.html").read_text()):
+        assert "trial 0 = control" in text
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    found = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id])
+    runs = {run.info.run_name: run.data for run in found}
+    assert runs[outcome.name].tags["rltune.winner"] == "control"
+    assert runs["trial-000"].tags["rltune.configuration"] == "control"
+    assert runs["control"].metrics["certified_iqm"] == runs["trial-000"].metrics["certified_iqm"]
+    assert {name for name in runs if "-seed-" in name} == {
+        f"{owner}-seed-{place}" for owner in ("control", "trial-001") for place in range(3)
+    }
+
+
+def test_an_interrupt_in_the_middle_of_certification_is_resumed_without_loss(
+    toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO, monkeypatch: Any
+) -> None:
+    from rltune.sweep.tune.certification_stage import RunRecorder
+
+    keep, come = RunRecorder.on_trial_complete, iter(range(1, 1000))
+
+    def spy(self: RunRecorder, *args: Any, **info: Any) -> None:
+        keep(self, *args, **info)
+        if next(come) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(RunRecorder, "on_trial_complete", spy)
+    first = toy_run(*KNOWN, "+space.seconds=0.01", "tracking=off", "checkpoint.every_s=0")
+    assert first.exit_code == 130
+    assert first.certified is None
+    assert f"python -m sweeps.resume sweep={first.name}" in stream.getvalue()
+    begun = {entry.number: entry for entry in books(first)}
+    done = [entry for entry in begun.values() if entry.state == "COMPLETE"]
+    assert 4 <= len(done) < 12
+    trials = ledger(first)
+    last = resume(first, tmp_path)
+    assert (last.exit_code, last.status) == (0, "complete")
+    assert ledger(last) == trials, "the search is left as it was"
+    after = {entry.number: entry for entry in books(last)}
+    assert len(after) == 12
+    for entry in done:
+        assert after[entry.number] == entry
+    for number, entry in begun.items():
+        assert after[number].attributes["key"] == entry.attributes["key"]
+        assert dict(entry.reports).items() <= dict(after[number].reports).items()
+    assert record(last).winner == "trial 2"
+
+
+def test_without_certification_there_are_no_books(toy_run: Callable[..., Outcome]) -> None:
+    outcome = toy_run("tracking=off", "budget.trials=1")
+    assert outcome.certified is None
+    assert not (outcome.folder / "certify.db").exists()

@@ -1,0 +1,166 @@
+"""Processes forked from one that has the imports done, without a Ray: a script stands in for Ray's own worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rltune.cluster import fork_server, worker_entry
+from rltune.cluster.fork_server import ForkServer, acquire_fork_server, begin_fork_server
+from rltune.cluster.worker_entry import MODULES_VARIABLE, SOCKET_VARIABLE, WORKER_VARIABLE
+from rltune.errors import ConfigError
+
+# What is asked for in a worker: written to its standard output as Ray's worker would write its log.
+WORKER = """
+import json, os, random, sys
+import numpy, ray
+print(json.dumps({
+    "pid": os.getpid(), "arguments": sys.argv[1:], "folder": os.getcwd(), "wanted": os.environ.get("WANTED"),
+    "warm": {"torch", "ray.rllib.algorithms.algorithm", "rltune.algorithms.offline_data"} <= set(sys.modules),
+    "numbers": [ray.ObjectRef.from_random().hex(), random.random(), numpy.random.random()], "main": __name__,
+    "oom_score": open("/proc/self/oom_score_adj").read().strip(),
+}), flush=True)
+"""
+# A driver that has a nursery, and waits to be killed.
+DRIVER = """
+from rltune.cluster.fork_server import acquire_fork_server
+with acquire_fork_server() as it:
+    print(it.pid, flush=True)
+    input()
+"""
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "worker.py"
+        path.write_text(WORKER)
+        yield path
+
+
+@pytest.fixture(scope="module")
+def warm(worker: Path) -> Iterator[ForkServer]:
+    with acquire_fork_server() as opened:
+        assert opened is not None
+        bear(opened, worker)  # the first one brings Ray's settings
+        yield opened
+
+
+def bear(opened: ForkServer, worker: Path, *arguments: str) -> dict[str, Any]:
+    """Start what Ray would start, and read what its worker prints."""
+    environment = {**os.environ, SOCKET_VARIABLE: opened.address, WORKER_VARIABLE: str(worker), "WANTED": "yes"}
+    environment[MODULES_VARIABLE] = "rltune.algorithms.offline_data no.such.module"
+    typed = [sys.executable, worker_entry.__file__, *arguments]
+    done = subprocess.run(typed, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def refuse(key: str) -> None:
+    raise ConfigError(f"{key}=3", "1 or 2", f"{key}=2")
+
+
+def test_a_worker_is_born_with_its_imports_done_and_is_what_ray_asked_for(
+    warm: ForkServer, worker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    born = bear(warm, worker, "--node-id", "a b")
+    assert born["warm"]
+    assert born["arguments"] == ["--node-id", "a b"]
+    assert born["folder"] == str(tmp_path)
+    assert born["wanted"] == "yes"
+    assert born["main"] == "__main__"
+    assert born["oom_score"] == "1000"
+
+
+def test_one_that_is_ended_while_it_asks_costs_no_other(warm: ForkServer, worker: Path) -> None:
+    for begun in (b"", (100).to_bytes(8, "little") + b"{"):
+        with socket.socket(socket.AF_UNIX) as asked:
+            asked.connect(warm.address)
+            asked.sendall(begun)
+    assert bear(warm, worker)["warm"]
+
+
+def test_workers_draw_numbers_of_their_own(warm: ForkServer, worker: Path) -> None:
+    one, other = bear(warm, worker), bear(warm, worker)
+    assert one["pid"] != other["pid"]
+    assert not set(map(str, one["numbers"])) & set(map(str, other["numbers"]))
+
+
+def test_a_call_is_answered_by_another_process_that_starts_no_ray(warm: ForkServer) -> None:
+    assert warm.call(os.getpid) != os.getpid()
+    assert warm.call(os.getppid) == warm.pid
+    assert warm.call(sorted, range(100_000)) == list(range(100_000))  # more than one read of a socket
+
+
+def test_what_a_call_raises_arrives_in_its_three_parts(warm: ForkServer) -> None:
+    with pytest.raises(ConfigError) as raised:
+        warm.call(refuse, "budget.trials")
+    assert raised.value.pretty().splitlines()[1:] == ["  allowed: 1 or 2", "  try:     budget.trials=2"]
+
+
+def test_it_is_ready_for_calls_when_it_knows_the_raylet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MODULES_VARIABLE, "")
+    with acquire_fork_server() as opened:
+        assert opened is not None
+        opened.prepare(4711)
+        assert opened.call(os.getenv, "RAY_RAYLET_PID") == "4711"
+
+
+def test_without_an_answer_ray_has_its_own_worker_and_the_driver_calls_itself(worker: Path) -> None:
+    with acquire_fork_server() as opened:
+        assert opened is not None
+        psutil.Process(opened.pid).kill()
+        assert bear(opened, worker, "--node-id", "1")["arguments"] == ["--node-id", "1"]
+        assert opened.call(os.getpid) == os.getpid()
+    assert not Path(opened.address).parent.exists()
+    with pytest.raises(FileNotFoundError):  # nobody waits for what would be called here now
+        opened.call(os.getpid)
+
+
+def test_it_ends_with_a_driver_that_is_killed() -> None:
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    left = psutil.Process(int(driver.stdout.readline()))
+    driver.kill()
+    driver.communicate()
+    deadline = time.monotonic() + 60
+    while left.is_running() and left.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
+
+
+def test_one_that_was_begun_early_is_the_one_that_a_sweep_has_and_ends_where_it_wants_none() -> None:
+    begin_fork_server()
+    (early,) = fork_server._begun
+    with acquire_fork_server() as opened:
+        assert opened is early
+    begin_fork_server()
+    (early,) = fork_server._begun
+    with acquire_fork_server(wanted=False) as none:
+        assert none is None
+    for gone in (opened, early):
+        assert not psutil.pid_exists(gone.pid)
+        assert not Path(gone.address).parent.exists()
+
+
+def test_a_command_that_comes_to_no_sweep_leaves_none_behind(tmp_path: Path) -> None:
+    typed = [sys.executable, "-m", "sweeps.run", "algo=pp0"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    ran = subprocess.run(typed, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 2, ran.stderr
+    assert list(tmp_path.glob("rltune-*")) == []

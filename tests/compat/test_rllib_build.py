@@ -1,0 +1,69 @@
+"""What is built is what RLlib builds, without its search for source code and torch's import of its compiler."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from engine_toy import ppo_config
+from ray.rllib.connectors import connector_v2
+from ray.rllib.connectors.common.numpy_to_tensor import NumpyToTensor
+from ray.rllib.utils.torch_utils import set_torch_seed
+
+from rltune.compat.rllib_build import COMPILER, quicken, stack
+from rltune.engine import build_algorithm
+
+BUILDER = compile("def build(make): return make()", "no/such/_raylet.pyx", "exec")  # as a Ray worker's lowest frames
+
+
+def built_below_code_without_source(make: Any) -> Any:
+    scope: dict[str, Any] = {}
+    exec(BUILDER, scope)
+    return scope["build"](make)
+
+
+def test_a_connector_knows_the_arguments_it_was_made_with_as_without_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kept() -> Any:
+        return built_below_code_without_source(lambda: NumpyToTensor(pin_memory=False, device="cpu"))._ctor_kwargs
+
+    monkeypatch.setattr(connector_v2, "inspect", inspect)
+    plain = kept()
+    quicken(compiling=False)
+    assert kept() == plain
+    assert plain["device"] == "cpu"
+
+
+def test_an_algorithm_is_built_without_a_search_for_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    build_algorithm(ppo_config()).stop()  # brings imports that search for themselves
+    searched: list[Any] = []
+    findsource = inspect.findsource
+
+    def spy(thing: Any) -> Any:
+        searched.append(thing)
+        return findsource(thing)
+
+    monkeypatch.setattr(connector_v2, "inspect", inspect)
+    monkeypatch.setattr(inspect, "findsource", spy)
+    built_below_code_without_source(lambda: build_algorithm(ppo_config())).stop()
+    assert not searched
+
+
+def test_frames_are_those_of_inspect() -> None:
+    ours, theirs = stack(), inspect.stack()
+    assert [(one.frame, one.function) for one in ours] == [(one.frame, one.function) for one in theirs]
+
+
+@pytest.mark.parametrize("compiling", [False, True])
+def test_a_seed_asks_for_deterministic_algorithms_whether_the_compiler_is_there_or_not(compiling: bool) -> None:
+    before = torch.are_deterministic_algorithms_enabled()
+    try:
+        torch.use_deterministic_algorithms(False)
+        quicken(compiling)
+        set_torch_seed(1)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert importlib.import_module(COMPILER).deterministic  # torch's own call above has imported it
+    finally:
+        torch.use_deterministic_algorithms(before)

@@ -1,0 +1,113 @@
+"""Each row of the table says what the real algorithm does."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from rltune.algorithms.build import import_config_class
+from rltune.config.capabilities import TABLE, UNKNOWN, capabilities_of, list_algos, network_of
+from rltune.errors import ConfigError
+from rltune.sweep import plan
+from rltune.sweep.plan import make_plan
+from sweeps._command import conf_dir
+
+ALGOS = sorted(path.stem for path in (conf_dir() / "algo").glob("*.yaml"))
+ROWS = pytest.mark.parametrize("name", TABLE, ids=lambda name: TABLE[name].name)
+
+
+def load(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_every_algorithm_that_is_shipped_has_a_row(algo: str) -> None:
+    row = capabilities_of(import_config_class(OmegaConf.load(conf_dir() / "algo" / f"{algo}.yaml")))
+    assert row.name == {"rainbow": "dqn"}.get(algo, algo)
+
+
+@ROWS
+def test_a_row_is_that_of_the_class_it_names(name: str) -> None:
+    assert capabilities_of(load(name)) is TABLE[name]
+    assert TABLE[name].name in ALGOS
+
+
+@ROWS
+def test_the_engines_class_stands_in_for_the_algorithms_own(name: str) -> None:
+    config = load(name)()
+    if TABLE[name].engine is not None:
+        ours = load(TABLE[name].engine)
+        assert ours.stock_class is config.algo_class
+        assert issubclass(ours, config.algo_class)
+
+
+@pytest.mark.parametrize("algo", ALGOS)
+def test_a_row_says_what_an_update_learns_from(algo: str) -> None:
+    file = OmegaConf.load(conf_dir() / "algo" / f"{algo}.yaml")
+    config = import_config_class(file)()
+    row = capabilities_of(type(config))
+    assert row.offline == ("offline_data" in file)
+    assert (row.data == "replay") == (hasattr(config, "replay_buffer_config") and not row.offline)
+    assert (row.data == "replay") == (row.replay_ratio is not None)
+    assert row.replay_ratio is None or hasattr(config, row.replay_ratio)
+
+
+@ROWS
+def test_rllibs_own_module_has_the_network_that_the_row_names(name: str) -> None:
+    row = TABLE[name]
+    if row.network is None:
+        assert row.name == "dreamerv3"
+        return
+    space = gymnasium.spaces.Discrete(2) if row.actions == "discrete" else gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    config = load(name)().environment(observation_space=gymnasium.spaces.Box(-1, 1, (3,)), action_space=space)
+    module = config.get_multi_rl_module_spec(spaces={"default_policy": (config.observation_space, space)}).build()
+    found = network_of(type(module["default_policy"]))
+    assert found == row.network
+    for attribute in filter(None, (found.encoder, found.head, found.value)):
+        assert hasattr(module["default_policy"], attribute)
+
+
+def test_an_algorithm_of_ones_own_inherits_a_row() -> None:
+    own = type("OwnConfig", (load("ray.rllib.algorithms.tqc:TQCConfig"),), {})
+    assert capabilities_of(own).name == "tqc"
+    assert capabilities_of(type("SACConfig", (), {})) is UNKNOWN, "a name alone says nothing"
+    assert UNKNOWN.engine is None
+    assert not UNKNOWN.several_agents
+
+
+def test_errors_name_the_algorithms_that_are_able_to() -> None:
+    assert list_algos(lambda row: row.lstm) == "ppo, a2c, appo, impala or dqn"
+    assert list_algos(lambda row: row.engine, "and") == "ppo, a2c, dqn and sac"
+    assert list_algos(lambda row: row.name == "bc") == "bc"
+    assert list_algos(lambda row: False) == ""
+
+
+ONLINE = [algo for algo in ALGOS if "offline_data" not in OmegaConf.load(conf_dir() / "algo" / f"{algo}.yaml")]
+NEEDS: dict[str, dict[str, Any]] = {  # what is typed, and which rows it is for
+    "env=cartpole": {"able": lambda row: row.actions != "continuous", "refused": "cannot act in env.id=CartPole-v1"},
+    "env=pendulum": {"able": lambda row: row.actions != "discrete", "refused": "cannot act in env.id=Pendulum-v1"},
+    "env=simple_spread": {"able": lambda row: row.several_agents, "refused": "is for one agent"},
+    "++algo.rl_module.model_config.use_lstm=true": {"able": lambda row: row.lstm, "refused": "trains no LSTM"},
+}
+
+
+@pytest.mark.parametrize("typed", NEEDS)
+@pytest.mark.parametrize("algo", ONLINE)
+def test_preflight_builds_what_a_row_allows_and_nothing_else(algo: str, typed: str, request_of: Any) -> None:
+    able, refused = NEEDS[typed].values()
+    row = capabilities_of(import_config_class(OmegaConf.load(conf_dir() / "algo" / f"{algo}.yaml")))
+    fitting = "env=pendulum" if row.actions == "continuous" else "env=cartpole"
+    request = request_of(f"algo={algo}", *([] if "env=" in typed else [fitting]), typed, "~space", "~tuned")
+    if able(row):
+        plan.preflight(make_plan(request))
+        return
+    with pytest.raises(ConfigError, match=refused) as error:
+        plan.preflight(make_plan(request))
+    assert error.value.allowed
+    assert error.value.fix

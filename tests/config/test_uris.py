@@ -1,0 +1,95 @@
+"""Logins are taken out of all that is written or shown, whatever signs a password holds."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+import yaml
+from composing import compose
+
+from rltune.config.settings_file import format_settings
+from rltune.config.uris import redact, redact_address, secrets_of
+from rltune.config.validation import parse_config
+from rltune.reporting.console import Console
+from rltune.reporting.sweep_data import typed_command
+from rltune.tracking.journal import to_plain
+
+SIGNS = ["/", "@", ":", " ", "'", '"', "\\", "#", "%", "?", "&", "\\@/", ": #", "%40"]
+PASSWORDS = [f"left{sign}right" for sign in SIGNS]
+
+
+def address(password: str) -> str:
+    return f"postgresql+psycopg://me:{password}@db.example:5432/rl"
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+def test_a_password_of_any_signs_is_not_in_the_settings(password, composed_run):
+    composed_run["study"]["storage"] = address(password)
+    composed_run["tracking"]["uri"] = f"https://me:{password}@mlflow.example/path"
+    text = format_settings(parse_config(composed_run))
+    assert "left" not in text
+    assert "right" not in text
+    kept = yaml.safe_load(text)
+    assert kept["study"]["storage"] == "postgresql+psycopg://***@db.example:5432/rl"
+    assert kept["tracking"]["uri"] == "https://***@mlflow.example/path"
+    assert redact(text) == text, "MLflow's copy keeps its digest"
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+def test_a_password_of_any_signs_is_not_in_the_command(password, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/x/sweeps/run.py", f"study.storage='{address(password)}'", "seed=1"])
+    command = typed_command()
+    assert "left" not in command
+    assert "right" not in command
+    assert command.endswith("***@db.example:5432/rl'\"'\"'' seed=1")
+
+
+@pytest.mark.parametrize("password", [word for word in PASSWORDS if " " not in word])
+def test_a_password_of_any_signs_is_in_no_sentence(password):
+    said = f"no answer from {address(password)}, ask me@db.example"
+    out = io.StringIO()
+    Console(name="s", num_trials=1, env_steps=1, slots=1, stream=out).note(said)
+    for text in (redact(said), to_plain({"why": [said]})["why"][0], out.getvalue()):
+        assert "left" not in text
+        assert "right" not in text
+        assert "***@db.example:5432/rl, ask me@db.example" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("password", PASSWORDS)
+def test_pieces_of_a_password_are_in_no_error(password):
+    said = f"host 'right@db.example' not found; login me:{password} refused"
+    assert password not in redact(said, secrets_of(address(password)))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "postgresql+psycopg://postgres@db.example/rl",
+        "postgresql+psycopg://db.example:5432/rl",
+        "http://127.0.0.1:5000",
+        "sqlite:////home/me/mlflow.db",
+        "models:/cartpole-ppo@champion",
+    ],
+)
+def test_an_address_without_a_password_stays_readable(value):
+    assert redact_address(value) == redact(value) == value
+
+
+def test_a_login_in_the_environment_is_written_nowhere(monkeypatch):
+    word = "${oc.env:RLTUNE_STORAGE}"
+    monkeypatch.setenv("RLTUNE_STORAGE", address("le/ft right"))
+    monkeypatch.setattr(sys, "argv", ["/x/sweeps/run.py", f"study.storage={word}"])
+    config = parse_config(compose("run", f"study.storage={word}"))
+    assert config.study.storage == address("le/ft right")
+    assert word in typed_command()
+    for text in (format_settings(config), typed_command()):
+        assert "ft right" not in text
+
+
+@pytest.fixture
+def composed_run():
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(compose("run"), resolve=True)

@@ -1,0 +1,187 @@
+"""For the same weights, batch and noise, our SAC update is RLlib's own learner's, to 1e-5."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGaussian
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
+
+from rltune.algorithms.sac import use_plain_critics
+from rltune.engine.off_policy.sac import SACUpdate
+from rltune.engine.off_policy.transitions import RowLayout
+
+ROWS, INPUTS, GAMMA = 40, 5, 0.95
+OBS = gym.spaces.Box(-10, 10, (INPUTS,), np.float32)
+SPACES = {"continuous": gym.spaces.Box(-2, 2, (2,), np.float32), "discrete": gym.spaces.Discrete(3)}
+
+
+def make_config(space: str, model: dict[str, Any], **training: Any) -> SACConfig:
+    model = {"fcnet_hiddens": [16, 16], "fcnet_activation": "relu", "fusionnet_hiddens": [12, 12]} | model
+    rates = {"actor_lr": 1e-3, "critic_lr": 2e-3, "alpha_lr": 3e-3, "target_entropy": -1.5}
+    return (
+        SACConfig()
+        .environment(observation_space=OBS, action_space=SPACES[space])
+        .training(**({"gamma": GAMMA, "tau": 0.1, "train_batch_size_per_learner": ROWS} | rates | training))
+        .rl_module(model_config=model)
+        .debugging(seed=3)
+    )
+
+
+def make_learner(config: SACConfig) -> Any:
+    learner = config.build_learner()
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for param in learner.module["default_policy"].parameters():
+            param.add_(torch.randn(param.shape, generator=generator) * 0.2)
+    return learner
+
+
+def random_columns(space: str, n_step: int, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    continuous = np.tanh(rng.normal(size=(ROWS, 2))).astype(np.float32)
+    return {
+        "obs": rng.normal(size=(ROWS, INPUTS)).astype(np.float32),
+        "new_obs": rng.normal(size=(ROWS, INPUTS)).astype(np.float32),
+        "actions": continuous if space == "continuous" else rng.integers(0, 3, ROWS),
+        "rewards": rng.normal(size=ROWS).astype(np.float32) * 3,
+        "terminateds": rng.random(ROWS) < 0.2,
+        "weights": rng.random(ROWS).astype(np.float32),
+        "n_step": np.full(ROWS, n_step, np.float32),
+    }
+
+
+def our_rows(columns: dict[str, np.ndarray], n_step: int) -> np.ndarray:
+    discount = GAMMA**n_step * (1.0 - columns["terminateds"])
+    parts = [columns["obs"], columns["new_obs"], columns["actions"].reshape(ROWS, -1)]
+    return np.hstack([*parts, columns["rewards"][:, None], discount[:, None]]).astype(np.float32)
+
+
+def use_noise(monkeypatch: pytest.MonkeyPatch, noise: torch.Tensor) -> None:
+    """Have RLlib's distribution draw ``noise``: first for the present actions, then for the next ones."""
+
+    def fixed(which: int) -> Any:
+        def sample(self: Any, *, sample_shape: Any = None) -> Any:
+            raw = self._dist.loc + self._dist.scale * noise[which]
+            return self._squash(raw), self._squashed_logp(raw)
+
+        return sample
+
+    monkeypatch.setattr(TorchSquashedGaussian, "rsample_and_logp", fixed(0))
+    monkeypatch.setattr(TorchSquashedGaussian, "sample_and_logp", fixed(1))
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "RLlib's fusion critics": ({}, {}),
+    "plain critics": ({"plain": True}, {}),
+    "fusion without hidden layers": ({"fusionnet_hiddens": [], "head_fcnet_hiddens": [8]}, {}),
+    "one critic, 3 steps": ({"plain": True}, {"twin_q": False, "n_step": 3}),
+    "tanh, global norm": ({"fcnet_activation": "tanh"}, {"grad_clip": 0.1, "grad_clip_by": "global_norm"}),
+    "clip by value": ({"plain": True}, {"grad_clip": 0.01, "grad_clip_by": "value"}),
+    "schedules": ({"plain": True}, {"actor_lr": [[0, 1e-2], [100, 1e-3]], "alpha_lr": [[0, 1e-2], [100, 0.0]]}),
+}
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("case", CASES)
+def test_weights_targets_and_statistics_equal_rllibs_learner(
+    case: str, space: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, training = CASES[case]
+    if space == "discrete" and not training.get("twin_q", True):
+        pytest.skip("RLlib's discrete loss needs twin critics")
+    model = dict(model)
+    plain = model.pop("plain", False)
+    config = make_config(space, model, **training)
+    if plain:
+        use_plain_critics(config)
+    assert_equal_updates(config, space, make_learner(config), make_learner(config), monkeypatch)
+
+
+# About what the log standard deviations of the two actions lie: RLlib bounds them to [-5, 2].
+MIDDLES = {"below": (-8.0, -8.0), "inside": (0.0, 0.0), "above": (3.0, 3.0), "across both bounds": (-5.0, 2.0)}
+
+
+@pytest.mark.parametrize("by_rows", [True, False], ids=["rows shared", "masked"])
+@pytest.mark.parametrize("case", MIDDLES)
+def test_log_stds_beyond_rllibs_bounds_are_learned_as_by_rllib(
+    case: str, by_rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config("continuous", {})
+    ours, theirs = make_learner(config), make_learner(config)
+    obs = random_columns("continuous", 1, 0)["obs"]
+    for learner in (ours, theirs):
+        module = learner.module["default_policy"].unwrapped()
+        with torch.no_grad():
+            module.pi.net.mlp[-1].bias[2:] += torch.tensor(MIDDLES[case]) - log_stds(module, obs).mean(0)
+    found = log_stds(ours.module["default_policy"].unwrapped(), obs)
+    beyond = ((found < MIN_LOG_NN_OUTPUT) | (found > MAX_LOG_NN_OUTPUT)).float().mean(0)
+    wanted = {"inside": (0.0, 0.0), "across both bounds": (0.2, 0.8)}.get(case, (0.9, 1.0))
+    assert ((beyond >= wanted[0]) & (beyond <= wanted[1])).all()
+    assert_equal_updates(config, "continuous", ours, theirs, monkeypatch, by_rows)
+
+
+def log_stds(module: Any, obs: np.ndarray) -> torch.Tensor:
+    """What the network gives for the two actions [rows, 2]."""
+    with torch.no_grad():
+        out: torch.Tensor = module.forward_inference({"obs": torch.from_numpy(obs)})["action_dist_inputs"]
+    return out[:, 2:]
+
+
+def assert_equal_updates(
+    config: SACConfig, space: str, ours: Any, theirs: Any, monkeypatch: pytest.MonkeyPatch, by_rows: bool = True
+) -> None:
+    """Update three times with each learner on the same batches and noise: everything is the same."""
+    n_step = config.n_step
+    update = SACUpdate(ours, config, RowLayout((INPUTS,), 2 if space == "continuous" else 1))
+    update._by_rows &= by_rows
+    for index in range(3):
+        noise = torch.randn(2, ROWS, 2, generator=torch.Generator().manual_seed(index))
+        use_noise(monkeypatch, noise)
+        monkeypatch.setattr(update, "noise", lambda rows, size, n=noise: n)
+        columns = random_columns(space, n_step, index)
+        tensors = {name: torch.from_numpy(value) for name, value in columns.items()}
+        expected = theirs.update(
+            batch=MultiAgentBatch({"default_policy": SampleBatch(tensors)}, env_steps=ROWS),
+            timesteps={"num_env_steps_sampled_lifetime": 10 * index},
+        )["default_policy"]
+        with torch.no_grad():
+            errors = update.step(our_rows(columns, n_step), columns["weights"])
+            update.targets.update(config.tau)
+            stats = update.statistics()
+            update.advance(10 * index)
+        np.testing.assert_allclose(errors.numpy(), np.concatenate(expected["td_error"].peek()), atol=2e-5)
+        for name, value in stats.items():
+            if space == "discrete" and name == "logps":
+                continue
+            assert value == pytest.approx(float(expected[name].peek()), abs=2e-5, rel=1e-5), name
+    found = dict(ours.module["default_policy"].named_parameters())
+    for name, param in theirs.module["default_policy"].named_parameters():
+        torch.testing.assert_close(found[name], param, atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+    assert ours.curr_log_alpha["default_policy"].item() == pytest.approx(
+        theirs.curr_log_alpha["default_policy"].item(), abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("model", [{}, {"plain": True}], ids=["fusion", "plain"])
+def test_rows_shared_by_the_critics_or_masked_as_on_a_gpu_give_the_same_gradient(model: dict[str, Any]) -> None:
+    weights = []
+    for by_rows in (True, False):
+        config = make_config("continuous", {})
+        if model.get("plain"):
+            use_plain_critics(config)
+        learner = make_learner(config)
+        update = SACUpdate(learner, config, RowLayout((INPUTS,), 2))
+        assert update._by_rows
+        update._by_rows = by_rows
+        columns = random_columns("continuous", 1, 0)
+        with torch.no_grad():
+            update.step(our_rows(columns, 1), columns["weights"])
+        weights.append(update.flats["policy"].data.clone())
+    torch.testing.assert_close(*weights, atol=1e-6, rtol=0)

@@ -1,0 +1,63 @@
+"""What needs Ray: remote env runners, and checkpoints that stock RLlib opens and the reverse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from engine_toy import dqn_config, ppo_config, sac_config
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.ppo import PPO
+
+from rltune.engine import build_algorithm
+from rltune.engine.sampling.observation_filter import normalise_observations
+
+
+def learner_weights(algorithm: Any) -> torch.Tensor:
+    module = algorithm.learner_group._learner.module["default_policy"]
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("make", [ppo_config, dqn_config, sac_config])
+def test_remote_env_runners_hand_back_what_the_learner_trains_on(make: Any) -> None:
+    config = normalise_observations(make(envs=2).env_runners(num_env_runners=1))
+    algorithm = build_algorithm(config)
+    before = learner_weights(algorithm).clone()
+    algorithm.train()
+    result = algorithm.train()
+    stats = algorithm.observation_stats()
+    assert not torch.equal(learner_weights(algorithm), before)
+    assert result["env_runners"]["num_env_steps_sampled_lifetime"] >= 200
+    assert stats is not None
+    assert stats["count"] >= 200
+    assert all(np.isfinite(value) for value in result["learners"]["default_policy"].values())
+    algorithm.stop()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_stock_rllib_opens_our_checkpoint_and_trains_on_and_we_open_its(tmp_path: Path) -> None:
+    config = normalise_observations(ppo_config())
+    ours = build_algorithm(config)
+    ours.train()
+    ours.save_to_path(tmp_path / "ours")
+    stock = Algorithm.from_checkpoint(str(tmp_path / "ours"))
+    assert type(stock) is PPO
+    assert torch.equal(learner_weights(stock), learner_weights(ours))
+    stat = stock.env_runner._env_to_module.connectors[0]._filters[None].running_stats
+    np.testing.assert_allclose(stat.mean_array, ours.observation_stats()["mean"])
+    result = stock.train()
+    assert result["env_runners"]["num_env_steps_sampled_lifetime"] >= 512
+    stock.save_to_path(tmp_path / "stock")
+    back = build_algorithm(config)
+    back.restore_from_path(tmp_path / "stock")
+    assert torch.equal(learner_weights(stock), learner_weights(back))
+    assert back.counters["num_env_steps_sampled_lifetime"] == result["num_env_steps_sampled_lifetime"]
+    expected = stock.env_runner._env_to_module.connectors[0]._filters[None].running_stats
+    np.testing.assert_allclose(back.observation_stats()["mean"], expected.mean_array)
+    back.train()
+    for algorithm in (ours, stock, back):
+        algorithm.stop()

@@ -1,0 +1,127 @@
+"""Exported policies: files that act as the policy does, where neither torch's file nor ONNX's knows rltune."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
+from ray.rllib.algorithms.ppo.torch.default_ppo_torch_rl_module import DefaultPPOTorchRLModule
+from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+from rltune.errors import PolicyError
+from rltune.policies.bundle_reader import load_bundle
+from rltune.policies.bundle_writer import write_bundle
+from rltune.policies.export import Graph, export_policy
+from tests.policies.test_bundle_writer import runner_of
+
+FILTER = {"mean": np.array([0.3, -0.2, 1.5]), "var": np.array([0.5, 0.4, 9.0]), "clip": 10.0}
+CASES: dict[str, tuple[Any, str, Any]] = {
+    "ppo, discrete": (PPOConfig, "CartPole-v1", None),
+    "dqn, dueling": (DQNConfig, "CartPole-v1", None),
+    "ppo, continuous, normalised observations": (PPOConfig, "Pendulum-v1", FILTER),
+    "sac, squashed": (SACConfig, "Pendulum-v1", FILTER),
+}
+
+
+def policy_of(name: str, folder: Path) -> Any:
+    kind, env, stats = CASES[name]
+    info = {"algo": name.split(",")[0], "env": {"id": env}}
+    write_bundle(runner_of(kind(), env).module, folder, info=info, observation_stats=stats)
+    return load_bundle(folder)
+
+
+def test_a_recurrent_policy_takes_its_state_as_input_and_gives_the_next(tmp_path: Path) -> None:
+    runner = runner_of(PPOConfig(), "Pendulum-v1", use_lstm=True, lstm_cell_size=8)
+    write_bundle(runner.module, tmp_path, info={})
+    policy, path = load_bundle(tmp_path), tmp_path / "policy.onnx"
+    assert export_policy(policy, path).num_checked == 1000
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    mine, state = None, np.zeros((3, policy.memory_size), np.float32)
+    for seen in np.random.default_rng(5).normal(size=(50, 3, 3)).astype(np.float32):
+        wanted, mine = policy.predict(seen, mine)
+        actions, state = session.run(["actions", "next_state"], {"observations": seen, "state": state})
+        np.testing.assert_allclose(actions, wanted, atol=1e-5)
+    np.testing.assert_allclose(state, mine, atol=1e-5)
+    assert np.abs(state).max() > 1e-2
+
+
+def test_convolutions_are_exported_too(tmp_path: Path) -> None:
+    """Of a module that is built alone: RLlib's env runner would want a whole environment."""
+    spaces = {
+        "observation_space": gymnasium.spaces.Box(0, 255, (10, 10, 3), np.uint8),
+        "action_space": gymnasium.spaces.Discrete(4),
+    }
+    torch.manual_seed(0)
+    model = {"conv_filters": [[8, 3, 2], [16, 3, 2]], "fcnet_hiddens": [16], "vf_share_layers": False}
+    catalog = {"catalog_class": PPOCatalog, "model_config": DefaultModelConfig(**model)}
+    module = DefaultPPOTorchRLModule(**spaces, **catalog)
+    write_bundle(module, tmp_path, info={})
+    policy = load_bundle(tmp_path)
+    done = export_policy(policy, tmp_path / "policy.onnx")
+    session = onnxruntime.InferenceSession(str(done.path), providers=["CPUExecutionProvider"])
+    seen = np.random.default_rng(5).integers(0, 256, (50, 10, 10, 3), dtype=np.uint8)
+    (actions,) = session.run(None, {"observations": seen})
+    np.testing.assert_array_equal(actions, policy.act(seen))
+    with torch.no_grad():
+        logits = module.forward_inference({"obs": torch.from_numpy(seen).float()})["action_dist_inputs"]
+    np.testing.assert_array_equal(actions, logits.argmax(-1).numpy())
+    assert len(set(actions.tolist())) > 1
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_onnx_acts_as_the_policy_with_normaliser_and_scaling_inside(name: str, tmp_path: Path) -> None:
+    policy = policy_of(name, tmp_path)
+    done = export_policy(policy, tmp_path / "policy.onnx")
+    assert done.num_checked == 1000
+    session = onnxruntime.InferenceSession(str(done.path), providers=["CPUExecutionProvider"])
+    seen = np.random.default_rng(5).normal(scale=1.5, size=(1000, *policy.observation_space.shape)).astype(np.float32)
+    (actions,) = session.run(None, {"observations": seen})
+    if "Pendulum" in CASES[name][1]:
+        np.testing.assert_allclose(actions, policy.act(seen), atol=1e-5)
+        assert np.ptp(actions) > 1e-3
+    else:
+        np.testing.assert_array_equal(actions, policy.act(seen))
+        assert set(actions.tolist()) == {0, 1}
+    assert session.run(None, {"observations": seen[:1]})[0].shape == actions[:1].shape
+    about = json.loads(session.get_modelmeta().custom_metadata_map["rltune"])
+    assert about["info"]["env"]["id"] == CASES[name][1]
+
+
+def test_a_torch_program_acts_as_the_policy(tmp_path: Path) -> None:
+    policy = policy_of("ppo, continuous, normalised observations", tmp_path)
+    export_policy(policy, tmp_path / "policy.pt2", "torch")
+    program = torch.export.load(tmp_path / "policy.pt2").module()
+    seen = np.random.default_rng(5).normal(size=(7, 3)).astype(np.float32)
+    np.testing.assert_allclose(program(torch.from_numpy(seen)).numpy(), policy.act(seen), atol=1e-5)
+
+
+def test_a_file_that_would_act_differently_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = policy_of("ppo, continuous, normalised observations", tmp_path)
+    (tmp_path / "policy.pt2").write_text("what was there")
+    rows = Graph._rows
+    monkeypatch.setattr(Graph, "_rows", lambda self, seen: rows(self, seen) + 0.01)
+    with pytest.raises(PolicyError, match="differ from the policy's own"):
+        export_policy(policy, tmp_path / "policy.pt2", "torch")
+    assert (tmp_path / "policy.pt2").read_text() == "what was there"
+    assert not list(tmp_path.glob(".policy*"))
+
+
+def test_missing_packages_name_the_extra_and_an_unknown_format_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PolicyError, match="did you mean 'onnx'"):
+        export_policy("sweep:any", tmp_path / "x", "onx")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(PolicyError, match=r"pip install 'rltune\[export\]'"):
+        export_policy("sweep:any", tmp_path / "x.onnx")

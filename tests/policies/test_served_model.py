@@ -1,0 +1,73 @@
+"""The registered model where neither Ray nor rltune is installed, and behind MLflow's own HTTP server."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from real import PATIENCE_S, Project
+
+import rltune
+
+CHAMPION = "models:/cartpole-ppo@champion"
+ABSENT = ("ray", "rltune", "gymnasium", "optuna", "hydra", "_rltune", "__editable__", "sweeps")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "serve_and_query.py"
+SCRIPT = """
+import importlib.util, sys
+import numpy as np, pandas as pd, mlflow
+assert [name for name in ("ray", "rltune", "gymnasium") if importlib.util.find_spec(name)] == []
+model = mlflow.pyfunc.load_model(sys.argv[1])
+obs = np.load("observations.npy")
+actions = model.predict(obs)
+np.testing.assert_array_equal(model.predict({"obs": obs}), actions)
+np.testing.assert_array_equal(model.predict(pd.DataFrame(obs)), actions)
+np.save("actions.npy", actions)
+print(sorted(model.metadata.metadata["rltune"]), model.metadata.signature, model.input_example)
+"""
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with all that is installed here but Ray, rltune and what only they need."""
+    root = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
+    (site,) = (root / "venv").glob("lib/python*/site-packages")
+    for path in Path(np.__file__).parents[2].iterdir():
+        if path.name.split("-")[0].split(".")[0] not in ABSENT and path.suffix != ".pth":
+            (site / path.name).symlink_to(path)
+    return root / "venv" / "bin" / "python"
+
+
+def test_the_champion_acts_equally_without_ray_and_without_rltune(
+    finished_sweep: Project, bare_python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observations = np.random.default_rng(3).normal(scale=2.0, size=(1000, 4)).astype(np.float32)
+    home = finished_sweep.folder
+    monkeypatch.chdir(bare_python.parents[2])
+    np.save("observations.npy", observations)
+    env = {"MLFLOW_TRACKING_URI": finished_sweep.store, "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false", "PATH": ""}
+    done = subprocess.run(
+        [bare_python, "-c", SCRIPT, CHAMPION], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "'certification', 'configuration', 'info', 'spaces', 'training_config'" in done.stdout
+    trial = rltune.load_policy(
+        home / "outputs" / finished_sweep.sweep.name / finished_sweep.summary["winner"]["checkpoint"]
+    )
+    np.testing.assert_array_equal(np.load("actions.npy"), trial.act(observations))
+
+
+def test_the_champion_is_served_over_http(finished_sweep: Project) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    done = finished_sweep.type(str(EXAMPLE), CHAMPION, port)
+    assert done.code == 0, done.out[-3000:]
+    found = re.search(rf"^{CHAMPION} served on http://127.0.0.1:{port}: return (\d+)$", done.out, re.MULTILINE)
+    assert found, done.out[-3000:]
+    assert float(found[1]) > 50

@@ -1,0 +1,81 @@
+"""Films of a policy: of the right episodes, whole, and playable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gymnasium
+import imageio.v2
+import imageio_ffmpeg
+import numpy as np
+import pytest
+from ray.rllib.algorithms.ppo import PPOConfig
+
+from rltune.errors import PolicyError
+from rltune.policies import video
+from rltune.policies.bundle_reader import load_bundle
+from rltune.policies.bundle_writer import write_bundle
+from rltune.policies.evaluation import evaluate
+from rltune.policies.video import check_video_extra, film_episodes
+from tests.policies.test_bundle_writer import runner_of
+
+
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("policy")
+    write_bundle(runner_of(PPOConfig(), "CartPole-v1").module, folder, info={"env": {"id": "CartPole-v1"}})
+    return load_bundle(folder)
+
+
+def test_best_median_and_worst_episode_are_filmed_as_they_were_evaluated(cartpole, tmp_path: Path) -> None:
+    result = evaluate(cartpole, episodes=5, seed=40)
+    films = {film.which: film for film in film_episodes(cartpole, result, tmp_path / "videos", seed=40)}
+    wanted = {"best": result.max, "median": float(np.median(result.returns)), "worst": result.min}
+    assert {which: film.episode_return for which, film in films.items()} == wanted
+    for film in films.values():
+        frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(film.path))
+        assert frames == film.episode_return + 1  # CartPole pays 1 a step; the first frame is the reset
+        assert seconds == pytest.approx(frames / 50, abs=0.1)
+        assert b"avc1" in film.path.read_bytes()  # H.264, which every browser plays
+
+
+def test_an_environment_that_cannot_draw_is_named(cartpole, tmp_path: Path) -> None:
+    result = evaluate(cartpole, episodes=1)
+    with pytest.raises(PolicyError, match="env=NoSuch-v0 cannot be filmed"):
+        film_episodes(cartpole, result, tmp_path, env="NoSuch-v0")
+
+
+def test_what_cannot_be_filmed_is_refused_before_playing(cartpole, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PolicyError, match="env=NoSuch-v0 cannot be filmed"):
+        check_video_extra(cartpole, "NoSuch-v0")
+    monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(PolicyError, match=r"pip install 'rltune\[video\]'"):
+        check_video_extra(cartpole)
+
+
+def test_films_of_another_policy_or_evaluation_lie_apart(cartpole, tmp_path: Path) -> None:
+    def folder_of(first: int, env: str | None = None) -> str:
+        result = evaluate(cartpole, episodes=2, seed=first, env=env)
+        films = film_episodes(cartpole, result, tmp_path, seed=first, env=env)
+        assert {path.name for path in films[0].path.parent.iterdir()} == {film.path.name for film in films}
+        return str(films[0].path.parent.relative_to(tmp_path))
+
+    cartpole.info |= {"sweep": "cartpole-ppo-ab12", "trial": 7, "seed": 3}
+    assert folder_of(0) == "cartpole-ppo-ab12-trial-7-seed-3/CartPole-v1-seeds-0-1"
+    assert folder_of(5, "CartPole-v0") == "cartpole-ppo-ab12-trial-7-seed-3/CartPole-v0-seeds-5-6"
+    cartpole.info["trial"] = 8
+    assert folder_of(0) == "cartpole-ppo-ab12-trial-8-seed-3/CartPole-v1-seeds-0-1"
+
+
+class OddlySized(gymnasium.Wrapper):
+    """Draws pictures of 399 x 599 pixels."""
+
+    def render(self):
+        return self.env.render()[:-1, :-1]
+
+
+def test_an_odd_size_is_padded_so_that_players_take_it(cartpole, tmp_path: Path) -> None:
+    env = {"id": "CartPole-v1", "kwargs": {}, "wrappers": [{"entry_point": f"{__name__}:OddlySized"}]}
+    films = film_episodes(cartpole, evaluate(cartpole, episodes=1, env=env), tmp_path, env=env)
+    with imageio.v2.get_reader(films[0].path) as reader:
+        assert reader.get_meta_data()["size"] == (600, 400)

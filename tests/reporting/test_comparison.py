@@ -1,0 +1,37 @@
+"""Sweeps side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rltune.errors import StudyError
+from rltune.reporting.comparison import compare_sweeps
+from tests.reporting.test_html import certification, sweep
+
+
+def test_certified_sweeps_stand_side_by_side_with_the_chance_to_beat_the_first(tmp_path: Path) -> None:
+    sweep(tmp_path / "one", 3, certification())
+    sweep(tmp_path / "two", 3, certification() | {"winner": "control"})
+    found = compare_sweeps(["one", "two"], tmp_path)
+    assert [(row.name, row.score, row.better) for row in found.rows] == [("one", 99.0, None), ("two", 81.0, 0.0)]
+    lines = found.markdown().splitlines()
+    assert "| one | ppo, trial 3 | 99 | 95 to 103 | - |" in lines[4]
+    assert "| two | ppo, control | 81 | 70 to 90 | 0.00 |" in lines[5]
+    text, picture = found.save(tmp_path / "comparison")
+    assert text.read_text() == found.markdown()
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_what_cannot_be_compared_is_refused_with_what_to_type(tmp_path: Path) -> None:
+    folder = sweep(tmp_path / "one", 3, certification())
+    sweep(tmp_path / "bare", 3)
+    with pytest.raises(StudyError, match="did you mean 'one'"):
+        compare_sweeps(["onee"], tmp_path)
+    with pytest.raises(StudyError, match="no winner that was tested"):
+        compare_sweeps(["one", "bare"], tmp_path)
+    other = sweep(tmp_path / "other", 3, certification())
+    (other / "config.yaml").write_text((folder / "config.yaml").read_text().replace("CartPole-v1", "Acrobot-v1"))
+    with pytest.raises(StudyError, match="other is on Acrobot-v1, and one on CartPole-v1"):
+        compare_sweeps(["one", "other"], tmp_path)

@@ -1,0 +1,385 @@
+"""What a person reads while a sweep runs and when it ends."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rltune.formatting import format_count, format_duration, format_objective, format_params, format_value
+from rltune.reporting.closing_page import Summary, TrialView
+from rltune.reporting.console import Console
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    """A console on a clock that stands still, and what it has written."""
+    monkeypatch.setattr(Console, "clock", staticmethod(clock))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    for name in ("FORCE_COLOR", "TTY_INTERACTIVE", "TTY_COMPATIBLE", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+    def build(stream: io.StringIO | None = None, **settings: Any) -> tuple[Console, io.StringIO]:
+        stream = stream if stream is not None else io.StringIO()
+        given = {"name": "cartpole-ppo", "num_trials": 8, "env_steps": 100_000, "slots": 2, **settings}
+        return Console(stream=stream, **given), stream
+
+    return build
+
+
+def screen(stream: io.StringIO) -> str:
+    """The text last drawn on a terminal, without its control sequences."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\x00", stream.getvalue())
+    return re.sub(r"\x00", "", plain)
+
+
+def make_summary(folder: Path, **changes: Any) -> Summary:
+    top = [TrialView(n, "COMPLETE", {"lr": 10.0**-n}, 500.0 - n, 500.0 - n, 100_000) for n in range(1, 8)]
+    given: dict[str, Any] = {
+        "name": "cartpole-ppo",
+        "status": "complete",
+        "counts": {"total": 24, "complete": 7, "pruned": 15, "failed": 2},
+        "top": top,
+        "cost": {
+            "env_steps": 1_000_000,
+            "env_steps_saved": 1_400_000,
+            "train_s": 200.0,
+            "wall_s": 125.0,
+            "slots": 2,
+            "efficiency": 0.8,
+        },
+        "folder": folder,
+    }
+    return Summary(**{**given, **changes})
+
+
+def test_a_plain_stream_gets_one_line_every_fifteen_seconds(make, clock):
+    console, out = make()
+    console.start()
+    console.trial_started(0, {"lr": 0.001})
+    for _ in range(61):
+        clock.now += 1
+        console.tick()
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "sweep cartpole-ppo: 8 trials of up to 100k env steps, 2 at a time"
+    assert [line[:7] for line in lines[1:]] == ["[00:15]", "[00:30]", "[00:45]", "[01:00]"]
+    assert "\x1b" not in out.getvalue()
+
+
+def test_the_plain_line_says_counts_pace_time_left_and_the_best_with_its_values(make, clock):
+    console, out = make(num_trials=4)
+    console.start()
+    for number, state in enumerate(("COMPLETE", "PRUNED", "FAIL")):
+        console.trial_started(number, {"lr": 10.0 ** -(number + 2)})
+        clock.now += 4
+        console.report(number, 100.0 * (number + 1), 20_000)
+        console.trial_ended(number, state, 100.0 * (number + 1), "the loss is not finite")
+    console.trial_started(3, {"lr": 0.5})
+    clock.now += 3
+    console.tick()
+    line = out.getvalue().splitlines()[-1]
+    assert "1 done, 1 running, 1 stopped, 1 failed of 4" in line
+    assert "4,000 env steps/s" in line  # 60,000 steps in 15 s
+    assert "about 25 s left" in line
+    assert "best 200 by trial 1: lr=0.001" in line  # the failed trial's 300 does not count
+
+
+def test_a_sweep_without_any_report_shows_no_number_that_it_does_not_know(make, clock):
+    console, out = make()
+    console.start()
+    console.trial_started(0, {})
+    clock.now += 20
+    console.tick()
+    line = out.getvalue().splitlines()[-1]
+    assert line.endswith("| no report yet | best -")
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf])
+def test_a_return_is_a_dash_until_an_episode_has_ended(make, clock, value):
+    console, out = make(Terminal())
+    console.start()
+    console.trial_started(0, {"lr": 0.1})
+    clock.now += 1
+    console.report(0, value, 5_000)
+    assert re.search(r"0 +\S+ +5,000 +- +- +lr=0\.1", screen(out))
+    assert console.best() is None
+
+
+def test_the_terminal_shows_running_trials_with_steps_and_values_and_fits_eighty_columns(make, clock):
+    console, out = make(Terminal())
+    console.start()
+    console.trial_started(0, {"lr": 0.00123, "rl_module.model_config.fcnet_hiddens": [256, 256], "x": "y" * 90})
+    console.trial_started(1, {"lr": 0.5})
+    clock.now += 2
+    console.report(0, 123.456, 45_000)
+    shown = screen(out).splitlines()
+    assert any(re.search(r"0 +\S+ +45k +123\.5 +123\.5 +lr=0\.00123", line) for line in shown)
+    assert any("0 done, 2 running, 0 stopped, 0 failed of 8" in line for line in shown)
+    assert any("best 123.5 by trial 0" in line for line in shown)
+    assert max(map(len, shown)) <= 80
+
+
+def test_the_terminal_is_redrawn_at_most_four_times_a_second(make, clock):
+    console, out = make(Terminal())
+    console.start()
+    console.trial_started(0, {})
+    before = screen(out).count("running, ")
+    for _ in range(100):
+        clock.now += 0.01
+        console.tick()
+    assert 3 <= screen(out).count("running, ") - before <= 4
+
+
+def test_more_running_trials_than_the_terminal_has_lines_are_counted_not_drawn(make, clock):
+    console, out = make(Terminal(), slots=64, num_trials=64)
+    console.start()
+    for number in range(64):
+        console.trial_started(number, {})
+    clock.now += 1
+    console.tick()
+    shown = screen(out)
+    assert re.search(r"\.\.\. and \d\d more running", shown)
+    assert "\n   63" not in shown
+
+
+def test_trials_that_end_stay_readable_above_the_table(make):
+    console, out = make(Terminal())
+    console.start()
+    console.trial_started(3, {"lr": 0.01})
+    console.trial_ended(3, "PRUNED", 41.0)
+    console.note("MLflow does not answer")
+    assert re.search(r"trial   3 stopped +41 +lr=0\.01", screen(out))
+    assert "MLflow does not answer" in screen(out)
+
+
+def test_stopping_gives_the_terminal_its_cursor_back(make):
+    console, out = make(Terminal())
+    console.start()
+    assert "\x1b[?25l" in out.getvalue()
+    console.stop()
+    console.stop()
+    assert out.getvalue().rindex("\x1b[?25h") > out.getvalue().rindex("\x1b[?25l")
+
+
+def test_a_dumb_terminal_gets_plain_lines(make, clock, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    console, out = make(Terminal())
+    console.start()
+    console.trial_started(0, {})
+    clock.now += 16
+    console.tick()
+    assert "[00:16] 0 done, 1 running" in out.getvalue()
+    assert "\x1b[?25l" not in out.getvalue()
+
+
+def test_colours_forced_on_a_file_do_not_make_it_a_terminal(make, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    console, out = make()
+    console.start()
+    console.stop()
+    assert "\x1b[?25l" not in out.getvalue()
+
+
+def test_a_resumed_sweep_counts_what_was_done_before_and_measures_only_its_own_pace(make, clock):
+    console, out = make(num_trials=4)
+    console.start(
+        [
+            TrialView(0, "COMPLETE", {"lr": 0.1}, 480.0, 490.0, 100_000),
+            TrialView(1, "RUNNING", {"lr": 0.2}, 200.0, None, 50_000),
+        ]
+    )
+    console.trial_started(1, {"lr": 0.2})
+    clock.now += 20
+    console.report(1, 210.0, 60_000)
+    first, last = out.getvalue().splitlines()[0], out.getvalue().splitlines()[-1]
+    assert first.endswith(", 2 of them begun before")
+    assert "1 done, 1 running, 0 stopped, 0 failed of 4" in last
+    assert "500 env steps/s" in last
+    assert "best 490 by trial 0" in last
+
+
+def test_pace_forgets_what_happened_before_the_last_half_minute(make, clock):
+    console, _ = make(slots=1)
+    console.start()
+    console.trial_started(0, {})
+    for step in range(1, 101):
+        clock.now += 1
+        console.report(0, 1.0, step * 1000 if step <= 50 else 50_000 + (step - 50) * 10)
+    assert console.env_steps_per_s() == pytest.approx(10, rel=0.05)
+
+
+def test_time_left_learns_from_trials_that_were_stopped_early(make, clock):
+    console, _ = make(num_trials=10)
+    console.start()
+    for number in range(5):
+        console.trial_started(number, {})
+        clock.now += 10
+        console.report(number, 1.0, 10_000)
+        console.trial_ended(number, "PRUNED", 1.0)
+    assert console.time_left_s() == pytest.approx(5 * 25_000 / 1_000)  # not 5 x 100,000 steps
+
+
+def test_a_failure_is_told_once_per_cause_and_listed_at_the_end(make, tmp_path):
+    console, out = make()
+    console.start()
+    for number in range(3):
+        console.trial_started(number, {})
+        console.trial_ended(number, "FAIL", None, "the loss is not finite\nTraceback ...")
+    assert out.getvalue().count("failed: the loss is not finite") == 1
+    console.summary(make_summary(tmp_path))
+    assert "3 x the loss is not finite (trial 0, 1, 2)" in out.getvalue()
+    assert "Traceback" not in out.getvalue()
+
+
+def test_the_closing_page_has_the_top_five_the_cost_and_what_stopping_saved(make, tmp_path):
+    console, out = make()
+    console.summary(make_summary(tmp_path))
+    page = out.getvalue()
+    assert "24 trials: 7 done, 15 stopped early, 2 failed" in page
+    assert re.search(r"1 +1 +499 +100k +lr=0\.1\b", page)
+    assert re.search(r"5 +5 +495 +100k +lr=1e-5", page)
+    assert "lr=1e-6" not in page
+    assert "1M env steps, 3 min 20 s of training in 2 min 05 s on 2 slots (efficiency 0.80)" in page
+    assert "1.4M env steps, about 4 min 40 s of training (58% of the whole) by stopping" in page
+
+
+def test_the_next_commands_are_each_on_one_line_as_one_would_type_them(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    folder = tmp_path / "outputs" / "cartpole-ppo"
+    folder.mkdir(parents=True)
+    (folder / "study.db").touch()
+    console, out = make(Terminal())
+    console.summary(
+        make_summary(
+            folder,
+            tracking_uri=f"sqlite:///{tmp_path}/mlflow.db",
+            model_uri="models:/cartpole-ppo@champion",
+            resume_command="python -m sweeps.resume sweep=cartpole-ppo",
+        )
+    )
+    lines = [line.strip() for line in screen(out).splitlines()]
+    assert "folder    outputs/cartpole-ppo" in lines
+    assert "compare the trials    mlflow ui" in lines
+    assert "test the winner       python -m sweeps.evaluate policy=models:/cartpole-ppo@champion" in lines
+    assert "continue this sweep   python -m sweeps.resume sweep=cartpole-ppo" in lines
+    load = 'import rltune; policy = rltune.load_policy("models:/cartpole-ppo@champion")'
+    assert f"use it in Python      {load}" in lines
+    assert any("optuna-dashboard sqlite:///outputs/cartpole-ppo/study.db" in line for line in lines)
+
+
+def test_without_an_active_environment_the_commands_name_the_one_that_ran(make, tmp_path, monkeypatch):
+    (tmp_path / "venv").mkdir()
+    for program in ("python", "mlflow"):
+        (tmp_path / "venv" / program).touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
+    console, out = make()
+    console.summary(make_summary(tmp_path, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db"))
+    assert "compare the trials    venv/mlflow ui\n" in out.getvalue()
+    assert "venv/python -m sweeps.evaluate policy=sweep:cartpole-ppo\n" in out.getvalue()
+
+
+def test_a_sweep_without_a_winner_offers_nothing_to_reuse(make, tmp_path):
+    console, out = make()
+    console.summary(make_summary(tmp_path, top=[], cost={}, counts={"total": 1, "failed": 1}, status="failed"))
+    assert "no trial reported a return" in out.getvalue()
+    assert "load_policy" not in out.getvalue()
+    assert "sweeps.evaluate" not in out.getvalue()
+
+
+def test_passwords_in_addresses_are_not_shown(make, tmp_path):
+    console, out = make()
+    console.start()
+    console.note("no answer from https://ada:lovelace@mlflow.example")
+    console.summary(make_summary(tmp_path, tracking_uri="https://ada:lovelace@mlflow.example"))
+    assert "lovelace" not in out.getvalue()
+    assert "open https://***@mlflow.example in a browser" in out.getvalue()
+
+
+def test_names_in_square_brackets_are_shown_as_they_are(make):
+    console, out = make()
+    console.start()
+    console.note("space.lr=[bold]1e-3[/bold] :smile:")
+    assert "space.lr=[bold]1e-3[/bold] :smile:" in out.getvalue()
+
+
+def test_a_closed_pipe_does_not_reach_the_driver(make, clock, tmp_path):
+    class Broken(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    console, _ = make(Broken())
+    console.start()
+    console.trial_started(0, {"lr": 0.1})
+    clock.now += 20
+    console.report(0, 7.0, 5_000)
+    console.note("still here")
+    console.summary(make_summary(tmp_path))
+    assert console.best() == TrialView(0, "RUNNING", {"lr": 0.1}, 7.0, 7.0, 5_000)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.00012345, "1.23e-4"),
+        (1e-4, "1e-4"),
+        (0.012345, "0.0123"),
+        (3.0, "3"),
+        (0.99, "0.99"),
+        (0.99873, "0.9987"),
+        (12345.6, "12346"),
+        (2.5e7, "2.5e7"),
+        (-0.5, "-0.5"),
+        (0.0, "0"),
+        (1, "1"),
+        (True, "true"),
+        (None, "null"),
+        ("relu", "relu"),
+        ([64, 64], "[64,64]"),
+    ],
+)
+def test_sampled_values_are_as_short_as_they_are_typed(value, text):
+    assert format_value(value) == text
+
+
+def test_numbers_are_written_for_people():
+    assert format_params({"lr": 3e-4, "num_epochs": 8}) == "lr=3e-4 num_epochs=8"
+    assert [format_count(n) for n in (0, 950, 9_999, 45_210, 999_700, 1_234_567)] == [
+        "0", "950", "9,999", "45.2k", "1M", "1.23M",
+    ]  # fmt: skip
+    assert [format_objective(x) for x in (-157.34, 500.0, 9535.4, 0.00012, None)] == [
+        "-157.3", "500", "9,535", "1.2e-4", "-",
+    ]  # fmt: skip
+    assert [format_duration(s) for s in (0.4, 59.6, 185, 4320)] == [
+        "0 s",
+        "1 min 00 s",
+        "3 min 05 s",
+        "1 h 12 min",
+    ]

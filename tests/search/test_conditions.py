@@ -1,0 +1,263 @@
+"""Conditions of a space: what is drawn, kept, checked and shown where a parameter needs another one's value."""
+
+from __future__ import annotations
+
+import warnings
+
+import gymnasium
+import numpy as np
+import optuna
+import pytest
+from ledger import empty
+from ray.tune.search import Searcher
+
+from rltune.algorithms.build import build_config
+from rltune.config.settings_file import write_settings
+from rltune.errors import ConfigError
+from rltune.reporting import plotly_figures, sweep_data
+from rltune.search.samplers import build_sampler
+from rltune.search.space import parse_space
+from rltune.study.study import Study
+from rltune.sweep import plan
+from rltune.sweep.plan import make_plan
+from rltune.sweep.tune.searcher import SearchPlan, StudySearcher
+
+RAW = {
+    "max_seq_len": ["when", {"lstm_cell_size": [64, 128]}, ["choice", 10, 20]],  # before what it waits for
+    "lr": ["loguniform", 1e-4, 1e-2],
+    "use_lstm": ["choice", False, True],
+    "lstm_cell_size": ["when", {"use_lstm": True}, ["choice", 32, 64, 128]],
+    "fcnet_hiddens": ["when", {"use_lstm": False}, ["choice", [64, 64], [256, 256]]],
+}
+SPACE = parse_space(RAW)
+
+
+def sensible(params):
+    """Whether a trial has what its conditions say, and nothing else."""
+    wanted = {"lr", "use_lstm", "lstm_cell_size" if params["use_lstm"] else "fcnet_hiddens"}
+    if params.get("lstm_cell_size") in (64, 128):
+        wanted.add("max_seq_len")
+    return set(params) == wanted
+
+
+def searcher(folder, kind="tpe", budget=20, warm=(), create=True):
+    url = empty(folder) if create else f"sqlite:///{folder / 'study.db'}"
+    study = Study(url, "s", create=create)
+    unfinished = [entry for entry in study.entries() if entry.state == "RUNNING"]
+    proposes = lambda number: build_sampler(kind, {"n_startup_trials": 4} if kind == "tpe" else {}, number, True)  # noqa: E731
+    order = SearchPlan(budget, 1, warm, unfinished, lambda number: [number], proposes)
+    assign = lambda entry: {"number": entry.number, "params": dict(entry.params)}  # noqa: E731
+    return study, StudySearcher(study, SPACE, order, assign, lambda: False)
+
+
+def run(study, searching, until=100):
+    found = []
+    while len(found) < until and (config := searching.suggest("t")) != Searcher.FINISHED:
+        found.append(config["params"])
+        study.finish(config["number"], "COMPLETE", float(config["params"].get("lstm_cell_size", 0)), "")
+        searching.on_trial_complete("t", {})
+    return found
+
+
+@pytest.mark.parametrize("kind", ["tpe", "random"])
+def test_a_trial_has_exactly_the_parameters_whose_conditions_hold(kind, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = run(*searcher(tmp_path, kind))
+    assert len(found) == 20
+    assert all(map(sensible, found))
+    assert {params["use_lstm"] for params in found} == {True, False}
+    stored = Study(f"sqlite:///{tmp_path / 'study.db'}", "s").entries()
+    assert [dict(entry.params) for entry in stored] == found
+    if kind == "tpe":  # it learns within the branch: the largest cell pays most
+        late = [params.get("lstm_cell_size") for params in found[10:]]
+        assert late.count(128) > len(late) / 2
+
+
+def test_a_search_that_was_killed_goes_on_with_what_an_unbroken_one_would_have_proposed(tmp_path):
+    for name in ("whole", "broken"):
+        (tmp_path / name).mkdir()
+    whole = run(*searcher(tmp_path / "whole", budget=8))
+    first = run(*searcher(tmp_path / "broken", budget=8), until=5)
+    study, asked = searcher(tmp_path / "broken", budget=8, create=False)
+    # Killed between the question and its answer: half of trial 5 is drawn.
+    study.ask(lambda suggest: {"lr": suggest("lr", SPACE.distributions()["lr"])}, {}, build_sampler("tpe", {}, 5, True))
+    study.close()
+    study, asked = searcher(tmp_path / "broken", budget=8, create=False)
+    rest = run(study, asked)
+    assert first == whole[:5]
+    assert len(rest) == 3
+    assert all(map(sensible, rest))
+
+
+def test_group_is_left_to_whoever_sets_it():
+    assert build_sampler("tpe", {}, 0, True)._group
+    assert not build_sampler("tpe", {}, 0, False)._group
+    assert not build_sampler("tpe", {"group": False}, 0, True)._group
+    assert not build_sampler("tpe", {"multivariate": False}, 0, True)._group
+    assert isinstance(build_sampler("random", {}, 0, True), optuna.samplers.RandomSampler)
+
+
+def test_a_warm_start_takes_what_its_own_values_allow(tmp_path):
+    warm = [{"use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 10, "lr": 1e-3}, {"use_lstm": False, "lr": 2e-3}]
+    found = run(*searcher(tmp_path, budget=2, warm=warm))
+    assert found[0] == warm[0]
+    assert found[1].pop("fcnet_hiddens") in ([64, 64], [256, 256])
+    assert found[1] == warm[1]
+
+
+def test_every_corner_is_a_configuration_and_every_value_stands_in_one():
+    corners = SPACE.corners()
+    assert all(map(sensible, corners))
+    for name, values in (
+        ("lstm_cell_size", [32, 64, 128]),
+        ("max_seq_len", [10, 20]),
+        ("fcnet_hiddens", [[64, 64], [256, 256]]),
+        ("use_lstm", [False, True]),
+    ):
+        assert all(any(corner.get(name) == value for corner in corners) for value in values), name
+    assert len(corners) == len({str(sorted(corner.items())) for corner in corners}), "each once"
+
+
+def test_a_plain_value_and_a_constant_may_stand_in_conditions_too():
+    space = parse_space({"use_lstm": ["choice", True, False], "vf_share_layers": ["when", {"use_lstm": True}, False]})
+    assert {corner.get("vf_share_layers") for corner in space.corners()} == {None, False}
+    fixed = parse_space({**RAW, "use_lstm": True})
+    assert fixed.idle == {"fcnet_hiddens": "use_lstm is True"}
+    assert not next(one for one in fixed.dimensions if one.name == "lstm_cell_size").when
+    off = parse_space({**RAW, "use_lstm": False})
+    assert set(off.idle) == {"lstm_cell_size", "max_seq_len"}
+    own = parse_space({"lr": ["when", {"num_epochs": [4, 8]}, ["uniform", 0, 1]]}, {"num_epochs": 8})
+    assert own.names == ("lr",)
+
+
+REFUSED = {
+    "unknown": ({"use_lstn": True}, "names 'use_lstn'", "did you mean 'use_lstm'"),
+    "never": ({"use_lstm": "yes"}, "wants use_lstm=yes, which use_lstm never is", "[choice, false, true]"),
+    "one of several": ({"num_epochs": [4, 99]}, "wants num_epochs=99", "[randint, 2, 8]"),
+    "continuous": ({"lr": 1e-3}, "wants lr=0.001", "[loguniform, 0.0001, 0.01]"),
+    "circular": ({"other": 1}, "waits for itself: x <- other <- x", "without one"),
+    "itself": ({"x": 1}, "waits for itself: x <- x", "without one"),
+    "none": ({}, "no condition", "[when, {name: value}, [kind, args...]]"),
+    "no mapping": ("use_lstm", "no condition", "[when, {name: value}, [kind, args...]]"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_condition_that_cannot_be_is_refused_in_three_parts(name):
+    condition, what, allowed = REFUSED[name]
+    others = {"use_lstm": ["choice", False, True], "lr": ["loguniform", 1e-4, 1e-2], "num_epochs": ["randint", 2, 8]}
+    if name == "circular":
+        others["other"] = ["when", {"x": 1}, ["choice", 1, 2]]
+    with pytest.raises(ConfigError) as refused:
+        parse_space({"x": ["when", condition, ["choice", 1, 2]], **others})
+    assert refused.value.what.startswith("space.x")
+    assert what in refused.value.what
+    assert allowed in refused.value.allowed
+    assert "space.x" in refused.value.fix
+
+
+def test_a_sweep_begins_with_the_files_own_values_and_says_what_a_fixed_one_leaves_out(request_of):
+    made = make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm", "~tuned"))
+    (first,) = made.warm_starts
+    assert first["use_lstm"] is False
+    assert "lstm_cell_size" not in first
+    assert made.sampler(0)._group
+    always = make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm", "~tuned", "space.use_lstm=true"))
+    assert not always.space.conditional
+    assert "lstm_cell_size" in always.warm_starts[0]
+    never = make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm", "space.use_lstm=false"))
+    assert "lstm_cell_size is not searched, because use_lstm is False" in never.notes
+    replaced = request_of(
+        "algo=ppo", "space=ppo_lstm", "space.lstm_cell_size=[when,{vf_share_layers:true},[choice,16]]"
+    )
+    assert replaced.space["lstm_cell_size"] == ["when", {"vf_share_layers": True}, ["choice", 16]]
+
+
+class Pictures(gymnasium.Env):
+    """Pictures without a meaning: only their form matters here."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (10, 10, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.integers(0, 256, (10, 10, 3), dtype=np.uint8), {}
+
+    def step(self, action):
+        return self.np_random.integers(0, 256, (10, 10, 3), dtype=np.uint8), 1.0, False, False, {}
+
+
+gymnasium.register("Pictures-v0", Pictures)
+NETWORKS = [
+    ("fcnet_hiddens", "[choice,[64,64],[256,256]]", [[64, 64], [256, 256]]),
+    ("fcnet_activation", "[choice,tanh,relu,silu]", ["tanh", "relu", "silu"]),
+    ("vf_share_layers", "[choice,true,false]", [True, False]),
+    ("use_lstm", "[choice,true,false]", [True, False]),
+    ("conv_filters", "[choice,[[16,3,2]],[[16,3,2],[32,3,2]]]", [[[16, 3, 2]], [[16, 3, 2], [32, 3, 2]]]),
+]
+
+
+@pytest.mark.parametrize(("name", "form", "values"), NETWORKS, ids=[case[0] for case in NETWORKS])
+def test_networks_are_searched_like_any_other_argument(name, form, values, request_of):
+    env = ["env=gym", "env.id=Pictures-v0"] if name == "conv_filters" else ["env=cartpole"]
+    made = make_plan(request_of("algo=ppo", *env, "~tuned", "~space", f"+space.{name}={form}"))
+    plan.preflight(made)  # builds the network of every value
+    drawn = []
+    for number in range(20):
+        study = optuna.create_study(sampler=made.sampler(number))
+        drawn.append(made.space.decode(made.space.draw(study.ask()._suggest))[name])
+    assert all(value in drawn for value in values)
+    for value in values:
+        config = build_config(made.build, {name: value}, seed=0)
+        assert config.model_config[name] == value
+
+
+def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of):
+    folder = tmp_path / "s"
+    folder.mkdir()
+    config = request_of("algo=ppo", "space=ppo_lstm", "~tuned", "budget.env_steps=1000")
+    write_settings(folder, config)
+    made = make_plan(config)
+    study = Study(empty(folder), "s", create=True)
+    for number in range(12):
+        _, raw = study.ask(made.space.draw, {"use_lstm": number % 2 == 0}, build_sampler("random", {}, number, True))
+        study.note(number, params=made.space.decode(raw), seeds=[number], train_s=1.0)
+        study.report(number, 1000, float(number % 5))
+        study.finish(number, "COMPLETE", float(number % 5), "")
+    study.close()
+    found = sweep_data.gather(folder)
+    lines = {one["label"]: one for one in plotly_figures.parallel(found)["data"][0]["dimensions"]}
+    cell = lines["lstm_cell_size"]
+    shown = [cell["ticktext"][place] for place in cell["values"]]
+    assert shown.count("-") == 6
+    assert set(shown) > {"-"}
+    assert all(None not in line["values"] for line in lines.values())
+    shares, said = sweep_data.importance(found)
+    assert {"lr", "use_lstm", "lstm_cell_size"} <= set(shares), said
+    (row,) = [one for one in sweep_data.values(found) if one.name == "lstm_cell_size"]
+    assert row.searched == "choice 32, 64, 128, when use_lstm=true"
+
+
+def test_what_stock_rllib_trains_is_said_before_the_first_trial(request_of):
+    feature = "recurrent modules (use_lstm)"
+    some = plan.preflight(make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm")))
+    assert some == (f"stock RLlib trains some trials, those with {feature}",)
+    use = ["algo.rl_module.model_config.use_lstm=true", "~space"]
+    (said,) = plan.preflight(make_plan(request_of("algo=ppo", *use)))
+    assert said == f"stock RLlib trains all trials, because the fast engine does not serve {feature}"
+    assert plan.preflight(make_plan(request_of("algo=ppo", "~space"))) == ()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "what"),
+    [
+        (("algo=sac", "env=pendulum", "+algo.rl_module.model_config.use_lstm=true"), "SACConfig trains no LSTM"),
+        (("algo=ppo", "+algo.rl_module.model_config.lstm_use_prev_action=true"), "reads it nowhere"),
+    ],
+)
+def test_a_memory_that_rllib_would_not_train_is_refused(overrides, what, request_of):
+    with pytest.raises(ConfigError, match=what) as refused:
+        plan.preflight(make_plan(request_of(*overrides, "~space")))
+    assert refused.value.allowed
+    assert "algo.rl_module.model_config" in refused.value.fix

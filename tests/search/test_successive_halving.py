@@ -1,0 +1,194 @@
+"""Which trials go on: rungs worked out by hand, and the same again from the ledger."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from types import SimpleNamespace
+
+import ledger
+import pytest
+
+from rltune.errors import ConfigError
+from rltune.search.schedulers import build_stopping_rule
+from rltune.search.successive_halving import SuccessiveHalving
+from rltune.study.study import Study
+
+ASHA = {"grace_fraction": 0.1, "reduction_factor": 3}
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "grace", "factor", "levels"),
+    [
+        (100_000, 0.1, 3, [10_000, 30_000, 90_000]),
+        (100_000, 0.1, 4, [10_000, 40_000]),
+        (100_000, 0.3, 3, [30_000, 90_000]),
+        (4_000, 0.1, 3, [400, 1_200, 3_600]),
+        (1_000_000, 0.07, 3, [70_000, 210_000, 630_000]),
+        (100, 0.07, 3, [7, 21, 63]),
+        (300, 1 / 3, 3, [100]),
+        (1_000, 1.0, 3, []),
+        (90, 0.1, 3, [9, 27, 81]),
+        (55, 0.1, 2, [6, 11, 22, 44]),
+    ],
+)
+def test_rungs_lie_at_the_grace_and_at_its_multiples_below_the_budget(env_steps, grace, factor, levels):
+    assert SuccessiveHalving(env_steps, grace, factor).levels == levels
+
+
+def test_no_trial_is_stopped_before_the_grace():
+    made = SuccessiveHalving(1000, 0.1, 3)
+    for number, objective in enumerate([50.0, 40.0, 30.0, 20.0, 10.0]):
+        assert made.report(number, 99, objective) is None
+
+
+def test_the_first_trials_go_on_since_there_is_nothing_to_compare_them_with():
+    made = SuccessiveHalving(1000, 0.1, 3)
+    assert made.report(0, 100, -5.0) is None
+    assert made.report(1, 100, -9.0) is None
+    assert made.report(2, 100, -7.0) == 100, "the third is the first to be judged"
+
+
+def test_a_trial_in_the_best_third_goes_on():
+    made = SuccessiveHalving(1000, 0.1, 3)
+    arriving = [(10, None), (20, None), (30, None), (25, 100), (5, 100), (28, None), (29, None), (27, 100)]
+    # 30 is best of three; 25 second of four; 5 last of five; 28 second of six, where two may go on; and so on
+    for number, (objective, verdict) in enumerate(arriving):
+        assert made.report(number, 100, float(objective)) == verdict, number
+
+
+def test_a_trial_is_judged_once_at_a_rung():
+    made = SuccessiveHalving(1000, 0.1, 3)
+    for number, objective in enumerate([3.0, 2.0]):
+        made.report(number, 100, objective)
+    for env_steps in (150, 200, 250):
+        assert made.report(1, env_steps, -100.0) is None, "the next rung is at 300"
+
+
+def test_a_later_rung_compares_only_those_who_got_there():
+    made = SuccessiveHalving(1000, 0.1, 3)
+    for number in range(9):
+        made.report(number, 100, 90.0 - number)
+    assert made.report(1, 300, 1.0) is None
+    assert made.report(2, 300, 2.0) is None
+    assert made.report(0, 300, 1.5) == 300
+    assert made.report(3, 300, 3.0) is None
+
+
+def test_equals_are_not_stopped_by_each_other():
+    made = SuccessiveHalving(1000, 0.1, 3)
+    assert [made.report(number, 100, 8.0) for number in range(10)] == [None] * 10
+
+
+def test_a_report_without_an_episode_ranks_below_every_number():
+    made = SuccessiveHalving(1000, 0.1, 3)
+    assert made.report(0, 100, -1e9) is None
+    assert made.report(1, 100, -2e9) is None
+    assert made.report(2, 100, math.nan) == 100
+    assert made.report(3, 100, -3e9) == 100
+    assert made.report(4, 100, -5.0) is None
+
+
+def test_trials_of_which_nothing_is_known_are_not_stopped_among_themselves():
+    made = SuccessiveHalving(1000, 0.1, 3)
+    assert [made.report(number, 100, math.nan) for number in range(6)] == [None] * 6
+
+
+def test_a_larger_factor_keeps_fewer():
+    lenient, strict = SuccessiveHalving(1000, 0.1, 2), SuccessiveHalving(1000, 0.1, 5)
+    draw = random.Random(3)
+    values = [draw.random() for _ in range(60)]
+    kept = [sum(r.report(n, 100, v) is None for n, v in enumerate(values)) for r in (lenient, strict)]
+    assert kept[0] > kept[1]
+    assert kept[1] >= 60 / 5 / 2
+
+
+def live_sweep(seed, study, reports_at, without_episode=0.0):
+    """A sweep as it happens: trials report in turn, four at once, and the stopped ones make room."""
+    draw, made = random.Random(seed), SuccessiveHalving(1000, 0.1, 3)
+    waiting, running = list(range(12)), {}
+    for _ in range(12):
+        number, _ = study.ask(lambda suggest: {}, {})
+        study.note(number, params={}, seeds=[number])
+    while waiting or running:
+        while waiting and len(running) < 4:
+            running[waiting.pop(0)] = list(reports_at)
+        number = draw.choice(sorted(running))
+        env_steps = running[number].pop(0)
+        objective = math.nan if draw.random() < without_episode else draw.gauss(number % 7, 2.0)
+        study.report(number, env_steps, objective)
+        if made.report(number, env_steps, objective) is not None:
+            study.finish(number, "PRUNED", None, "stopped")
+            del running[number]
+        elif not running[number]:
+            study.finish(number, "COMPLETE", 1.0, "whole budget")
+            del running[number]
+    return made
+
+
+def verdicts(made):
+    """What a next trial would be told at each rung, for objectives over the whole range."""
+    told = []
+    for level in made.levels:
+        for objective in (-100.0, *(0.5 * step for step in range(-10, 25)), math.nan):
+            one = SuccessiveHalving(1000, 0.1, 3)
+            one._seen = copy.deepcopy(made._seen)
+            told.append(one.report(99, level, objective))
+    return told
+
+
+SWEEPS = {
+    "a report at each rung": ([100, 300, 500, 900, 1000], 0.0),
+    "reports between the rungs": ([70, 140, 333, 600, 950, 1000], 0.0),
+    "one report over two rungs": ([350, 1000], 0.0),
+    "reports without an episode": ([100, 200, 300, 500, 900, 1000], 0.4),
+}
+
+
+@pytest.mark.parametrize(("reports_at", "without_episode"), SWEEPS.values(), ids=SWEEPS.keys())
+def test_rungs_rebuilt_from_the_ledger_decide_as_those_that_saw_it_happen(tmp_path, reports_at, without_episode):
+    url = ledger.empty(tmp_path)
+    study = Study(url, "s", create=True)
+    live = live_sweep(1, study, reports_at, without_episode)
+    study.close()
+    entries = Study(url, "s").entries()
+    for order in (entries, entries[::-1]):
+        rebuilt = SuccessiveHalving(1000, 0.1, 3)
+        rebuilt.replay(order)
+        assert verdicts(rebuilt) == verdicts(live)
+
+
+def test_a_replayed_trial_goes_on_without_being_judged_again(tmp_path):
+    made = SuccessiveHalving(1000, 0.1, 3)
+    entries = [SimpleNamespace(number=number, reports={100: float(number), 200: float(number)}) for number in range(6)]
+    made.replay(entries)
+    assert made.report(0, 250, -50.0) is None, "it was let through at 100, and 300 is not reached"
+
+
+def test_the_two_schedulers_that_a_file_may_name():
+    assert build_stopping_rule("none", {}, 1000) is None
+    assert build_stopping_rule("asha", ASHA, 1000).levels == [100, 300, 900]
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "what", "allowed"),
+    [
+        ("ahsa", {}, "scheduler.kind=ahsa", "'asha'"),
+        ("asha", {**ASHA, "grace": 3}, "scheduler.args.grace=3", "'grace_fraction'"),
+        ("none", {"reduction": 3}, "scheduler.args.reduction=3", "'reduction_factor'"),
+        ("asha", {**ASHA, "grace_fraction": 0}, "scheduler.args.grace_fraction=0", "above 0"),
+        ("asha", {**ASHA, "grace_fraction": 1.5}, "scheduler.args.grace_fraction=1.5", "at most 1"),
+        ("asha", {**ASHA, "reduction_factor": 1}, "scheduler.args.reduction_factor=1", "at least 2"),
+        ("asha", {"reduction_factor": 3}, "scheduler.args.grace_fraction", "above 0"),
+        ("asha", {"grace_fraction": 0.1}, "scheduler.args.reduction_factor", "at least 2"),
+        ("asha", {**ASHA, "grace_fraction": "soon"}, "scheduler.args.grace_fraction=soon", "above 0"),
+        ("asha", {**ASHA, "reduction_factor": None}, "scheduler.args.reduction_factor=None", "at least 2"),
+    ],
+)
+def test_a_scheduler_that_makes_no_sense_is_refused(kind, args, what, allowed):
+    with pytest.raises(ConfigError) as refused:
+        build_stopping_rule(kind, args, 1000)
+    assert what in refused.value.what
+    assert allowed in refused.value.allowed
+    assert "scheduler" in refused.value.fix

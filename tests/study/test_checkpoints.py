@@ -1,0 +1,146 @@
+"""A trial's checkpoints: whole or not there, known by their content, and not more of them than needed."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from rltune.study import checkpoints
+from rltune.study.checkpoints import is_whole, read_state, write_checkpoint
+
+
+@pytest.fixture
+def write(tmp_path):
+    def at(env_steps, kind="latest", content="weights", number=7):
+        state = {"env_steps": env_steps, "objective": 1.5, "note": "kept"}
+        fill = lambda folder: (folder / "weights.bin").write_text(content)  # noqa: E731
+        return write_checkpoint(tmp_path, f"trials/{number}", kind, state, fill)
+
+    return at
+
+
+def folders(sweep, number=7):
+    return sorted(path.name for path in (sweep / "trials" / str(number)).iterdir())
+
+
+def test_a_checkpoint_is_found_again_with_its_state_and_files(write, tmp_path):
+    record = write(5000)
+    assert record.to_dict() == {
+        "path": "trials/7/latest-000000005000",
+        "env_steps": 5000,
+        "objective": 1.5,
+        "digest": record.digest,
+    }
+    folder = is_whole(tmp_path, record.to_dict())
+    assert folder == tmp_path / record.path
+    assert (folder / "weights.bin").read_text() == "weights"
+    assert read_state(folder) == {"env_steps": 5000, "objective": 1.5, "note": "kept"}
+
+
+def edit(folder):
+    (folder / "weights.bin").write_text("other")
+
+
+def tear(folder):
+    (folder / "weights.bin").unlink()
+
+
+def add(folder):
+    (folder / "more.bin").write_text("")
+
+
+def rename(folder):
+    (folder / "weights.bin").rename(folder / "w.bin")
+
+
+def lose_state(folder):
+    (folder / "state.json").unlink()
+
+
+def lose_all(folder):
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("damage", [edit, tear, add, rename, lose_state, lose_all])
+def test_a_checkpoint_that_was_changed_or_torn_does_not_count(damage, write, tmp_path):
+    record = write(5000).to_dict()
+    damage(tmp_path / record["path"])
+    assert is_whole(tmp_path, record) is None
+
+
+@pytest.mark.parametrize("record", [None, {}])
+def test_a_trial_without_a_checkpoint_has_no_valid_one(record, tmp_path):
+    assert is_whole(tmp_path, record) is None
+
+
+def test_a_moved_sweep_keeps_its_checkpoints(write, tmp_path):
+    record = write(5000).to_dict()
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    (tmp_path / "trials").rename(moved / "trials")
+    assert is_whole(moved, record) == moved / record["path"]
+
+
+def test_the_newest_two_of_a_kind_are_kept_and_older_ones_dropped(write, tmp_path):
+    records = [write(steps) for steps in (1000, 2000, 10_000, 30_000)]
+    assert folders(tmp_path) == ["latest-000000010000", "latest-000000030000"]
+    assert [is_whole(tmp_path, r.to_dict()) is not None for r in records] == [False, False, True, True]
+
+
+def test_the_best_is_not_dropped_for_a_newer_latest(write, tmp_path):
+    best = write(1000, kind="best")
+    for steps in (2000, 3000, 4000):
+        write(steps)
+    assert is_whole(tmp_path, best.to_dict()) is not None
+    assert len(folders(tmp_path)) == 3
+
+
+def test_trials_do_not_drop_each_others_checkpoints(write, tmp_path):
+    first = write(1000, number=1)
+    for steps in (2000, 3000, 4000):
+        write(steps, number=11)
+    assert is_whole(tmp_path, first.to_dict()) is not None
+
+
+def test_writing_that_breaks_off_leaves_the_earlier_checkpoint_and_nothing_that_looks_like_one(write, tmp_path):
+    record = write(1000)
+
+    def fail(folder):
+        (folder / "weights.bin").write_text("half")
+        raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space"):
+        write_checkpoint(tmp_path, "trials/7", "latest", {"env_steps": 2000, "objective": None}, fail)
+    assert [name for name in folders(tmp_path) if not name.startswith(".")] == ["latest-000000001000"]
+    assert is_whole(tmp_path, record.to_dict()) is not None
+    write(2000)
+    assert folders(tmp_path) == ["latest-000000001000", "latest-000000002000"], "the broken draft is gone"
+
+
+def test_a_trial_that_comes_by_the_same_step_again_keeps_the_recorded_checkpoint_until_the_next_is(write, tmp_path):
+    old, new = write(1000, content="before"), write(1000, content="after")
+    assert old.digest != new.digest
+    assert is_whole(tmp_path, old.to_dict()) is not None  # a kill now leaves the ledger with this one
+    write(1000, content="later still")
+    assert is_whole(tmp_path, old.to_dict()) is None
+    assert (is_whole(tmp_path, new.to_dict()) / "weights.bin").read_text() == "after"
+
+
+def test_a_trial_that_went_back_keeps_what_it_writes_next(write, tmp_path):
+    for steps in (3000, 4000):
+        write(steps)
+    again = write(2000)  # it went on from 1000, since the two above were found damaged, say
+    assert is_whole(tmp_path, again.to_dict()) is not None
+    assert len(folders(tmp_path)) <= checkpoints.KEEP
+
+
+def test_the_same_content_has_the_same_digest_and_another_content_another(write):
+    first, same, other = write(1000, number=1), write(1000, number=2), write(1000, number=3, content="x")
+    assert first.digest == same.digest != other.digest
+
+
+def test_an_objective_that_is_not_known_yet_stays_unknown(tmp_path):
+    record = write_checkpoint(tmp_path, "trials/0", "latest", {"env_steps": 10, "objective": None}, lambda folder: None)
+    assert record.objective is None
+    assert read_state(tmp_path / record.path)["objective"] is None

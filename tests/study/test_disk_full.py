@@ -1,0 +1,79 @@
+"""A full disk: what was recorded stays whole, no trial is blamed, and the sweep goes on when there is room again."""
+
+from __future__ import annotations
+
+import errno
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import ToyTrial
+
+from rltune.errors import StudyError
+from rltune.study import study
+from rltune.study.disk_full import is_disk_full, names_full_disk
+from rltune.study.outcome import Outcome
+from rltune.study.storage import open_study
+from rltune.sweep.pipeline import resume_sweep
+
+
+def states(folder: Path) -> list[str]:
+    """How the ledger has the sweep's trials."""
+    opened = open_study(folder)
+    found = [entry.state for entry in opened.entries()]
+    opened.close()
+    return found
+
+
+def resume(folder: Path) -> Outcome:
+    return resume_sweep(folder.name, output_dir=str(folder.parent), stream=io.StringIO(), trainable=ToyTrial)
+
+
+def test_a_full_disk_is_known_by_the_error_beneath_the_error() -> None:
+    error = RuntimeError("the trial could not be told")
+    error.__cause__ = OSError(errno.ENOSPC, "no room")
+    assert is_disk_full(error)
+    assert not is_disk_full(RuntimeError("the pole broke"))
+    assert names_full_disk("(sqlite3.OperationalError) database or disk is full")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_checkpoint_without_room_stops_the_sweep_and_fails_no_trial(
+    toy_run: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    folder = tmp_path / "outputs" / "tight"
+    words = ("+space.fault=[choice,null,full]", "warm_start=[{quality:0.9,fault:null},{quality:0.8,fault:full}]")
+    with pytest.raises(StudyError, match=r"no room is left on the disk(.|\n)*sweeps\.resume sweep=tight"):
+        toy_run("name=tight", "budget.trials=3", "scheduler=none", "tracking=off", "seed=3", *words)
+    assert set(states(folder)) <= {"COMPLETE", "RUNNING"}
+    assert "RUNNING" in states(folder)
+    (folder / "room").touch()
+    last = resume(folder)
+    assert (last.exit_code, states(folder)) == (0, ["COMPLETE"] * 3)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_ledger_without_room_stops_the_sweep_and_keeps_what_it_has(
+    toy_run: Callable[..., Outcome], tmp_path: Path, monkeypatch: Any
+) -> None:
+    folder, plain = tmp_path / "outputs" / "tight", study._set_pragmas
+    room: dict[str, int] = {}
+
+    def tight(connection: Any, _: Any) -> None:
+        plain(connection, _)
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        if pages:  # its tables are made: two pages more, and SQLite meets the end of the disk
+            connection.execute(f"PRAGMA max_page_count={room.setdefault('pages', pages + 2)}")
+
+    monkeypatch.setattr(study, "_set_pragmas", tight)
+    with pytest.raises(StudyError, match=r"no room is left on the disk(.|\n)*sweeps\.resume sweep=tight"):
+        toy_run("name=tight", "budget.trials=16", "scheduler=none", "tracking=off")
+    monkeypatch.setattr(study, "_set_pragmas", plain)
+    before = states(folder)
+    assert before
+    assert set(before) <= {"COMPLETE", "RUNNING"}
+    last = resume(folder)
+    assert (last.exit_code, states(folder)) == (0, ["COMPLETE"] * 16)

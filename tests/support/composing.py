@@ -1,0 +1,19 @@
+"""What Hydra composes for a command, without typing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def compose(root: str, *overrides: str) -> Any:
+    """What Hydra composes for a command and its overrides."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+
+    from rltune.config.schema import RunConfig
+    from sweeps._command import conf_dir
+
+    ConfigStore.instance().store("base_run", RunConfig)
+    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        return hydra_compose(root, list(overrides))

@@ -1,0 +1,153 @@
+"""A Ray that is there before the sweep, on this machine alone, and commands that join it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+START_S = 60.0
+QUIET = ("--disable-usage-stats", "--object-store-memory=80000000", "--min-worker-port=0", "--max-worker-port=0")
+# What a person would type, with the toy in the trials' place.
+SCRIPT = """
+import sys
+import rltune.sweep.plan
+from toy import TOY, ToyTrial
+from composing import compose
+from rltune.config.validation import parse_config
+from rltune.errors import RltuneError
+from rltune.sweep.pipeline import resume_sweep, run_sweep
+from sweeps._command import leave
+
+rltune.sweep.plan.preflight = lambda plan: None
+verb, outputs, *words = sys.argv[1:]
+try:
+    if verb == "run":
+        settings = compose("run", *TOY, "tracking=off", "cluster=address", f"output_dir={outputs}", "name=toy", *words)
+        code = run_sweep(parse_config(settings), trainable=ToyTrial).exit_code
+    else:
+        code = resume_sweep("toy", output_dir=outputs, trainable=ToyTrial).exit_code
+except RltuneError as error:
+    leave(error)
+sys.exit(code)
+"""
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def clean_environment(home: Path, settings: Mapping[str, str] = {}) -> dict[str, str]:
+    """Nothing of Ray's but what is given; a home without a token."""
+    strange = ("RAY_", "TUNE_", "MLFLOW_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
+    return env | {"HOME": str(home), "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"} | dict(settings)
+
+
+@contextlib.contextmanager
+def ray_node(arguments: Sequence[str], settings: Mapping[str, str], before: Sequence[str] = ()) -> Iterator[int]:
+    """A node that `ray start` makes, until the end.
+
+    Args:
+        arguments: More of them.
+        settings: Of its environment.
+        before: A command that becomes it.
+
+    Yields:
+        Its process.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ray-"))  # a socket's address has room for 107 letters
+    log = folder / "log"
+    place = ["--node-ip-address=127.0.0.1", *([f"--temp-dir={folder}"] if "--head" in arguments else [])]
+    with log.open("w") as written:
+        node = subprocess.Popen(
+            [*before, sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *QUIET, *arguments, *place],
+            env=clean_environment(folder, settings),
+            stdout=written,
+            stderr=written,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + START_S
+        while "Ray runtime started" not in log.read_text():
+            assert node.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield node.pid
+    finally:
+        node.send_signal(signal.SIGTERM)  # it ends what it has started
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            node.wait(15)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(node.pid, signal.SIGKILL)
+        node.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def ray_head(num_cpus: int = 2, **settings: str) -> Iterator[str]:
+    """A head; its address."""
+    port = free_port()
+    head = (
+        "--head",
+        f"--port={port}",
+        f"--num-cpus={num_cpus}",
+        "--include-dashboard=false",
+        "--dashboard-agent-listen-port=0",
+    )
+    with ray_node(head, settings):
+        yield f"127.0.0.1:{port}"
+
+
+def another_machine(address: str, host: str, hidden: Path | None = None) -> contextlib.AbstractContextManager[int]:
+    """A node of two CPUs with host name and mounts of its own.
+
+    Args:
+        address: The head's.
+        host: Its name.
+        hidden: A folder that it has for itself; None shares all.
+    """
+    mount = f"mkdir -p {hidden} && mount -t tmpfs tmpfs {hidden} && " if hidden else ""
+    apart = ("unshare", "--mount", "--uts", "sh", "-c", f'hostname {host} && {mount}exec "$@"', "sh")
+    return ray_node((f"--address={address}", "--num-cpus=2"), {"RAY_AUTH_MODE": "disabled"}, apart)
+
+
+def start_sweep(verb: str, folder: Path, *words: str, **settings: str) -> subprocess.Popen[str]:
+    """Type a command about a toy sweep named ``toy``, and do not wait."""
+    script = folder / "typed.py"
+    script.write_text(SCRIPT)
+    return subprocess.Popen(
+        [sys.executable, str(script), verb, str(folder / "outputs"), *words],
+        cwd=folder,
+        env=clean_environment(folder, settings),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def sweep(verb: str, folder: Path, *words: str, **settings: str) -> tuple[int, str]:
+    """Type a command about a toy sweep named ``toy``; its exit code and what it said."""
+    return finish(start_sweep(verb, folder, *words, **settings))
+
+
+def finish(typed: subprocess.Popen[str], patience_s: float = 120) -> tuple[int, str]:
+    """A command's exit code and what it said."""
+    try:
+        out, _ = typed.communicate(timeout=patience_s)
+    except subprocess.TimeoutExpired:
+        typed.kill()
+        raise
+    return typed.returncode, out

@@ -1,0 +1,61 @@
+"""A real MLflow server for tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+
+class Server:
+    """A real `mlflow server`, in its own process group."""
+
+    def __init__(self, folder, store=None):
+        self.folder, self.store = folder, store or f"sqlite:///{folder}/mlflow.db"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self.process = None
+
+    def start(self):
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--backend-store-uri", self.store, "--workers", "1"]
+        command += ["--artifacts-destination", f"{self.folder}/artifacts"]
+        log = (self.folder / "server.log").open("ab")
+        self.process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+                "MLFLOW_DISABLE_TELEMETRY": "true",
+            },
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        return self
+
+    def wait(self):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                urllib.request.urlopen(f"{self.uri}/health", timeout=1).close()
+                return self
+            except OSError:
+                time.sleep(0.1)
+        raise TimeoutError((self.folder / "server.log").read_text())
+
+    def signal(self, number):
+        os.killpg(self.process.pid, number)
+
+    def kill(self):
+        if self.process is not None:
+            self.signal(signal.SIGKILL)
+            self.process.wait()
+            self.process = None

@@ -1,0 +1,119 @@
+"""A toy trial with a known curve: search, stopping, crash and resume come out exact, in milliseconds.
+
+The objective is ``quality * env_steps / 1000``; ``fault`` makes a trial misbehave on purpose.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rltune.errors import NonFiniteError
+from rltune.study.outcome import Outcome
+from rltune.study.record import TrialRecord
+from rltune.study.storage import open_study
+from rltune.trial.progress import Progress
+from rltune.trial.trainable import Trial
+
+STEP = 100  # environment steps an iteration
+TOY = (
+    # The toy reads these two; they stand in the algo file so that the space may name them.
+    "+algo.training.quality=1.0",
+    "+algo.training.fault=null",
+    "+algo.training.seconds=0.0",
+    "~tuned",
+    "~space",
+    "+space.quality=[uniform,0,1]",
+    "warm_start=[]",
+    "searcher=random",
+    "budget.env_steps=2000",
+    "budget.trials=6",
+    "certify=off",
+    "certify.top=0",
+    "tracking.register=false",
+    "report=false",
+    "resources.max_concurrent=2",
+)
+
+
+class ToyRunner:
+    """Pretends to train one seed."""
+
+    def __init__(self, params: Mapping[str, Any], seed: int, seconds: float) -> None:
+        self.params, self.seed, self.seconds = params, seed, seconds
+        self.env_steps, self.resumed = 0, False
+        if params.get("fault") == "build":
+            raise ValueError("a network of size 0")
+
+    def train(self) -> Progress:
+        time.sleep(self.seconds)
+        self.env_steps += STEP
+        self._misbehave(self.params.get("fault"))
+        value = self.params["quality"] * self.env_steps / 1000
+        if self.params.get("fault") == "no_episode":
+            return Progress(self.env_steps, 0)
+        if self.params.get("fault") == "nan_return" and self.env_steps >= 500:
+            value = math.nan
+        episodes = self.env_steps // 10
+        return Progress(
+            self.env_steps, episodes, value, value - 1, value + 1, 10.0, {"total_loss": 1.0 / self.env_steps}
+        )
+
+    def _misbehave(self, fault: Any) -> None:
+        if fault == "raise" and self.env_steps == 500:
+            raise ValueError("the pole broke")
+        if fault == "numbered" and self.env_steps == 500:
+            raise ValueError(f"the pole broke at {self.seed / 7}")
+        if fault == "nan_loss" and self.env_steps == 500:
+            raise NonFiniteError("non-finite numbers: total_loss=nan")
+        if fault == f"seed-{self.seed}" and self.env_steps == 500:  # the certification's seeds are known beforehand
+            raise NonFiniteError("non-finite numbers: total_loss=nan")
+        if fault == "hang" and self.env_steps == 500:
+            time.sleep(3600)
+        if fault == "die" and self.env_steps == 500:
+            print("the fault told it to", file=sys.stderr, flush=True)
+            os._exit(1)
+        if fault == "raise_once" and self.env_steps == 500 and not self.resumed:
+            raise ValueError("the pole broke, this time")
+        if fault == "die_once" and self.env_steps == 500 and not self.resumed:
+            os._exit(1)
+        if fault == "stall" and self.env_steps > 500:
+            self.env_steps = 500
+
+    def save(self, folder: Path, info: Mapping[str, Any]) -> None:
+        if self.params.get("fault") == "full" and not (folder.parents[2] / "room").exists():
+            Path("/dev/full").write_text("no room")  # the kernel's own refusal
+        (folder / "toy.json").write_text(json.dumps({"env_steps": self.env_steps, "seed": self.seed}))
+
+    def restore(self, folder: Path) -> None:
+        self.env_steps, self.resumed = json.loads((folder / "toy.json").read_text())["env_steps"], True
+
+    def stop(self) -> None:
+        pass
+
+
+class ToyTrial(Trial):
+    """A trial over a toy; ``params['seconds']`` slows its iterations down."""
+
+    def build_runner(self, seed: int) -> ToyRunner:
+        return ToyRunner(self._task.params, seed, float(self._task.params.get("seconds", 0.0)))
+
+    def play(self, folder: Path) -> list[float]:
+        """The same return in each episode: ``worth``, else the curve's end, and ``luck`` times -2 to 2 by the seed."""
+        params, seed = self._task.params, json.loads((folder / "toy.json").read_text())["seed"]
+        worth = params.get("worth", params["quality"] * self._task.env_steps / 1000)
+        return [worth + params.get("luck", 0.0) * (seed % 5 - 2)] * self._task.episodes
+
+
+def ledger(outcome: Outcome) -> list[TrialRecord]:
+    """All trials of a sweep."""
+    study = open_study(outcome.folder)
+    entries = study.entries()
+    study.close()
+    return entries

@@ -1,0 +1,231 @@
+"""The house keeps its order: which room may import which, and what each may do. Read from the source alone."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# A room imports only rooms from the rows above its own; inside a room any order without a circle.
+ROOMS = """
+errors statistics formatting records
+config envs
+compat
+study cluster
+tracking search policies
+algorithms
+engine
+trial
+certification probe
+reporting
+sweep
+service
+rltune
+sweeps
+"""
+RANK = {room: rank for rank, row in enumerate(ROOMS.strip().splitlines()) for room in row.split()}
+ALONE = "rltune.policies.served_model"  # shipped inside every registered model, where there is no rltune
+MAX_ROOMS, MAX_MODULES = 21, 12
+
+LIGHT = ("config", "search", "errors", "formatting", "records")  # a typo is answered before heavy imports
+HEAVY = ("ray", "torch", "mlflow")
+OWNERS = {"mlflow": ("tracking", "policies"), "hydra": ("sweeps",)}
+
+
+class Module:
+    """One source file: its room, its dotted name and its syntax tree."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self.path, self.source = path.relative_to(root), path.read_text()
+        self.tree = ast.parse(self.source)
+        parts = self.path.with_suffix("").parts
+        parts = (parts[1:] if parts[0] == "src" else parts)[: None if path.stem != "__init__" else -1]
+        self.dotted = ".".join(parts)
+        self.room = parts[1] if parts[0] == "rltune" and len(parts) > 1 else parts[0]
+
+    def imports(self, top_level: bool = False) -> Iterator[tuple[int, str]]:
+        """Line and name of each import; ``top_level`` leaves out functions and TYPE_CHECKING blocks."""
+        for node in _outside_functions(self.tree) if top_level else ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((node.lineno, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                package = self.dotted.split(".")[: None if self.path.name == "__init__.py" else -1]
+                base = package[: len(package) - node.level + 1] if node.level else []
+                start = ".".join([*base, *filter(None, [node.module])])
+                yield from ((node.lineno, f"{start}.{alias.name}") for alias in node.names)
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        checked = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        if not checked and not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            yield child
+            yield from _outside_functions(child)
+
+
+@functools.cache
+def modules(root: Path) -> list[Module]:
+    found = [*(root / "src" / "rltune").rglob("*.py"), *(root / "sweeps").rglob("*.py")]
+    return [Module(path, root) for path in sorted(found)]
+
+
+def misplaced(root: Path) -> list[str]:
+    """Rooms of which the order says nothing."""
+    rooms = {m.room: m.path for m in modules(root) if m.room not in RANK}
+    return [f"{path}: add '{room}' to ROOMS in {Path(__file__).name}" for room, path in rooms.items()]
+
+
+def upward_imports(root: Path) -> list[str]:
+    """Imports of a room that is not lower."""
+    wrong = []
+    for module in modules(root):
+        for line, imported in module.imports():
+            package, _, rest = imported.partition(".")
+            if package not in ("rltune", "sweeps"):
+                continue
+            first = rest.split(".")[0]
+            room = package if package == "sweeps" or first not in RANK else first
+            inside = room == module.room and module.dotted != ALONE
+            if not inside and (RANK[room] >= RANK.get(module.room, 0) or module.dotted == ALONE):
+                wrong.append(f"{module.path}:{line}: {module.room} may not import {imported}")
+    return wrong
+
+
+def circles(root: Path) -> list[str]:
+    """Modules that import each other, directly or on a detour, when they are loaded."""
+    known = {m.dotted: m for m in modules(root)}
+    needs = {
+        name: {target for _, found in m.imports(top_level=True) for target in (found, found.rpartition(".")[0])}
+        & known.keys() - {name}
+        for name, m in known.items()
+    }
+    gone: set[str] = set()
+    while ready := {name for name, wanted in needs.items() if wanted <= gone} - gone:
+        gone |= ready
+    return [f"{name} is in, or needs, a circle of imports" for name in sorted(needs.keys() - gone)]
+
+
+def heavy_imports(root: Path) -> list[str]:
+    """Light rooms that import a heavy package as they are loaded."""
+    return [
+        f"{m.path}:{line}: {m.room} loads {imported}: import it in the function that needs it"
+        for m in modules(root)
+        if m.room in LIGHT
+        for line, imported in m.imports(top_level=True)
+        if imported.split(".")[0] in HEAVY
+    ]
+
+
+def misplaced_packages(root: Path) -> list[str]:
+    """Packages that are imported where another room should be asked."""
+    return [
+        f"{m.path}:{line}: only {', '.join(OWNERS[package])} may import {package}"
+        for m in modules(root)
+        for line, imported in m.imports()
+        if (package := imported.split(".")[0]) in OWNERS and m.room not in OWNERS[package]
+    ]
+
+
+def ray_starts(root: Path) -> list[str]:
+    """Places outside the cluster's room that call ``ray.init``."""
+    return [
+        f"{m.path}:{node.lineno}: only cluster starts Ray"
+        for m in modules(root)
+        if m.room != "cluster"
+        for node in ast.walk(m.tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "ray.init"
+    ]
+
+
+def crowded(root: Path) -> list[str]:
+    """Folders in which nobody finds anything."""
+    folders = [root / "src" / "rltune", *(p for p in (root / "src" / "rltune").rglob("*") if p.is_dir())]
+    wrong = []
+    for folder in folders:
+        files = [p for p in folder.glob("*.py") if p.name != "__init__.py"]
+        if len(files) > MAX_MODULES:
+            wrong.append(f"{folder.relative_to(root)}: {len(files)} modules, at most {MAX_MODULES}")
+    names = [p for p in folders[0].iterdir() if p.name != "__pycache__"] if folders[0].is_dir() else []
+    return wrong + ([f"src/rltune: {len(names)} names, at most {MAX_ROOMS}"] if len(names) > MAX_ROOMS else [])
+
+
+RULES = {
+    "every room has a place in the order": misplaced,
+    "a room imports only lower ones": upward_imports,
+    "no module needs itself to be loaded": circles,
+    "light rooms load nothing heavy": heavy_imports,
+    "each package has its owner": misplaced_packages,
+    "only the cluster's room starts ray": ray_starts,
+    "no folder is crowded": crowded,
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_the_source_keeps_the_rule(rule):
+    assert not (broken := rule(ROOT)), "\n" + "\n".join(broken)
+
+
+WRONG = [
+    (misplaced, "src/rltune/novel/thing.py", "", "add 'novel' to ROOMS"),
+    (upward_imports, "src/rltune/search/space.py", "from rltune.trial.metrics import x", "search may not import"),
+    (
+        upward_imports,
+        "src/rltune/search/space.py",
+        "def f():\n    from rltune import sweep",
+        "may not import rltune.sweep",
+    ),
+    (upward_imports, "src/rltune/search/space.py", "import rltune.policies.uri", "may not import rltune.policies"),
+    (upward_imports, "src/rltune/search/space.py", "from ..trial import metrics", "may not import rltune.trial"),
+    (upward_imports, "src/rltune/study/study.py", "import sweeps.run", "study may not import sweeps.run"),
+    (upward_imports, "src/rltune/policies/served_model.py", "from rltune.policies import uri", "may not import"),
+    (upward_imports, "src/rltune/trial/metrics.py", "from rltune import load_policy", "may not import rltune.load"),
+    (circles, "src/rltune/engine/one.py", "import rltune.engine.two", "engine.two is in, or needs, a circle"),
+    (
+        heavy_imports,
+        "src/rltune/config/schema.py",
+        "try:\n    import torch.nn\nexcept ImportError: pass",
+        "loads torch",
+    ),
+    (misplaced_packages, "src/rltune/study/study.py", "def f():\n    import mlflow", "may import mlflow"),
+    (misplaced_packages, "src/rltune/sweep/plan.py", "from hydra import compose", "only sweeps may import hydra"),
+    (ray_starts, "src/rltune/trial/metrics.py", "import ray\nray.init()", "only cluster starts Ray"),
+    (crowded, "src/rltune/study/m13.py", "", "13 modules, at most 12"),
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "source", "message"), WRONG)
+def test_a_breach_is_found_and_named(rule, path, source, message, tmp_path):
+    others = {"src/rltune/engine/two.py": "from rltune.engine.one import x", path: source}
+    many = {f"src/rltune/study/m{n}.py": "" for n in range(1, 13)} if rule is crowded else {}
+    for name, text in {**many, **others}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert any(message in line for line in rule(tmp_path)), rule(tmp_path)
+
+
+RIGHT = [
+    ("src/rltune/search/space.py", "def f():\n    import ray\nfrom rltune.errors import ConfigError"),
+    ("src/rltune/search/space.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+    ("src/rltune/engine/on_policy/ppo.py", "from rltune.engine.sampling.remote import collect\nimport torch"),
+    ("src/rltune/policies/served_model.py", "import mlflow\nimport torch"),
+    ("sweeps/run.py", "import hydra\nimport rltune\nfrom rltune.sweep.pipeline import run_sweep"),
+]
+
+
+@pytest.mark.parametrize(("path", "source"), RIGHT)
+def test_what_is_allowed_is_let_through(path, source, tmp_path):
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text(source)
+    assert [broken for rule in RULES.values() for broken in rule(tmp_path)] == []
+
+
+def test_every_room_is_packaged_and_ships_its_files():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages = {".".join(p.parent.relative_to(ROOT / "src").parts) for p in (ROOT / "src").rglob("__init__.py")}
+    assert set(settings["packages"]) == packages | {"sweeps", "sweeps.conf"}

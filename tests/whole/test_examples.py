@@ -1,0 +1,138 @@
+"""The examples: short, documented, and they run in a folder with a finished sweep."""
+
+from __future__ import annotations
+
+import ast
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from real import Command, Project
+
+import rltune
+from rltune.study.checkpoints import read_state
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+WITHOUT_RLTUNE = ("onnx_only",)
+MODULE = Path("algorithm/learner_group/learner/rl_module/default_policy/module_state.pkl")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_an_example_is_short_documented_and_uses_only_the_public_names(script: Path) -> None:
+    text = script.read_text()
+    assert len(text.splitlines()) < 40
+    tree = ast.parse(text)
+    assert f"python examples/{script.name}" in (ast.get_docstring(tree) or "")
+    assert all(ast.get_docstring(node) for node in tree.body if isinstance(node, ast.FunctionDef))
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_rltune(node.value)}
+    assert used or script.stem in WITHOUT_RLTUNE
+    assert used <= set(rltune.__all__)
+
+
+def _is_rltune(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "rltune"
+
+
+def test_the_examples_are_there() -> None:
+    wanted = {"reuse_best", "continue_training", "evaluate_sb3_style", "onnx_only", "compare_algorithms"}
+    assert {script.stem for script in SCRIPTS} >= wanted
+
+
+def test_code_for_stable_baselines3_evaluates_the_champion(finished_sweep: Project) -> None:
+    done = finished_sweep.type(str(EXAMPLES / "evaluate_sb3_style.py"))
+    assert done.code == 0, done.out[-2000:]
+    found = re.search(r"mean return ([\d.]+) over 8 episodes", done.out)
+    assert found, done.out[-2000:]
+    assert 50 < float(found[1]) <= 500
+
+
+def test_an_exported_winner_plays_where_neither_torch_nor_ray_nor_rltune_is_imported(finished_sweep: Project) -> None:
+    done = finished_sweep.type("-m", "sweeps.export", "policy=sweep:latest", "out=policy.onnx")
+    assert done.code == 0, done.out[-2000:]
+    assert "acts as the policy on 1,000 observations" in done.out
+    done = finished_sweep.type("-X", "importtime", str(EXAMPLES / "onnx_only.py"))
+    assert done.code == 0, done.out[-2000:]
+    found = re.search(r"^policy.onnx: return ([\d.]+) in \d+ steps of CartPole-v1$", done.out, re.M)
+    assert found, done.out[-2000:]
+    assert float(found[1]) > 50
+    assert not re.search(r"\|\s+(torch|ray|rltune)$", done.out, re.MULTILINE)
+
+
+def test_two_sweeps_are_compared_as_markdown_with_a_figure(finished_sweep: Project) -> None:
+    name = finished_sweep.summary["name"]
+    done = finished_sweep.type(str(EXAMPLES / "compare_algorithms.py"), name, name)
+    assert done.code == 0, done.out[-2000:]
+    assert len(re.findall(rf"^\| {name} \| ppo, ", done.out, re.MULTILINE)) == 2
+    assert (finished_sweep.folder / "comparison" / "comparison.png").stat().st_size > 5000
+
+
+def test_the_notebook_opens_the_finished_sweep(finished_sweep: Project) -> None:
+    cells = json.loads((EXAMPLES / "open_sweep.ipynb").read_text())["cells"]
+    code = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    done = finished_sweep.type("-W", "ignore", "-c", f"import matplotlib\nmatplotlib.use('agg')\n{code}")
+    assert done.code == 0, done.out[-2000:]
+    assert f"{finished_sweep.summary['name']} complete" in done.out
+    assert re.search(r"mean [\d.]+, 95% interval", done.out)
+
+
+def test_the_sweep_has_left_its_report_in_its_folder_and_in_mlflow(finished_sweep: Project) -> None:
+    assert "<title>" + finished_sweep.summary["name"] in (finished_sweep.sweep / "report" / "index.html").read_text()
+    logged = [path.name for path in finished_sweep.folder.glob("mlruns/**/artifacts/report/*")]
+    assert {"index.html", "curves.png"} <= set(logged)
+
+
+def test_reuse_best_plays_the_champion_without_ray(finished_sweep: Project) -> None:
+    done = finished_sweep.type("-X", "importtime", str(EXAMPLES / "reuse_best.py"))
+    assert done.code == 0, done.out[-2000:]
+    found = re.search(r"^models:/cartpole-ppo@champion: return ([\d.]+) in (\d+) steps of CartPole-v1$", done.out, re.M)
+    assert found, done.out[-2000:]
+    assert float(found[1]) == float(found[2]) > 50  # CartPole pays 1 a step
+    assert not re.search(r"\|\s+ray$", done.out, re.MULTILINE)
+
+
+def test_reuse_best_answers_a_wrong_name_without_a_traceback(finished_sweep: Project) -> None:
+    done = finished_sweep.type(str(EXAMPLES / "reuse_best.py"), "sweep:nope")
+    assert done.code == 1
+    assert done.out.startswith("error: policy=sweep:nope: no such sweep")
+    assert finished_sweep.summary["name"] in done.out
+
+
+@pytest.fixture(scope="module")
+def continued(finished_sweep: Project) -> Command:
+    """The winner, trained on for some 600 environment steps."""
+    return finished_sweep.type(str(EXAMPLES / "continue_training.py"), "sweep:latest", "600")
+
+
+def winner(project: Project) -> Path:
+    return project.sweep / str(project.summary["winner"]["checkpoint"])
+
+
+def test_continue_training_goes_on_from_the_checkpoints_step_count(finished_sweep: Project, continued: Command) -> None:
+    assert continued.code == 0, continued.out[-2000:]
+    counted = [int(steps) for steps in re.findall(r"^(\d+) environment steps: mean return", continued.out, re.M)]
+    begun = read_state(winner(finished_sweep))["env_steps"]
+    assert counted == sorted(set(counted))
+    assert begun < counted[0] <= begun + 4096  # one iteration of any size in the space
+    assert counted[-1] >= begun + 600
+
+
+def test_continue_training_starts_from_the_winners_weights_and_changes_them(
+    finished_sweep: Project, continued: Command
+) -> None:
+    assert continued.code == 0, continued.out[-2000:]
+    before = _weights(winner(finished_sweep) / MODULE)
+    after = _weights(finished_sweep.folder / "continued" / MODULE)
+    assert before.shape == after.shape
+    moved = float(np.linalg.norm(after - before) / np.linalg.norm(before))
+    assert 0 < moved < 0.5  # from scratch it would be about 1.4
+
+
+def _weights(path: Path) -> Any:
+    """All of a module's weights in one row; our own checkpoint, so that its pickle may be read."""
+    state = pickle.loads(path.read_bytes())
+    return np.concatenate([np.ravel(state[name]) for name in sorted(state)])

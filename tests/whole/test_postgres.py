@@ -1,0 +1,109 @@
+"""PostgreSQL for real: the study in it, and a server that passes artifacts on over it; logins appear nowhere."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import postgres
+import pytest
+from mlflow import MlflowClient
+from server import Server
+from toy import TOY, ToyTrial
+
+from rltune.cluster.ray_cluster import find_ray_logs
+from rltune.search.space import parse_space
+from rltune.study.study import Study
+from rltune.sweep.pipeline import resume_sweep, run_sweep
+
+pytestmark = pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
+
+SPACE = parse_space({"lr": ["loguniform", 1e-5, 1e-2]})
+WORD = "tracking-word-of-honour"  # the login of the MLflow server, which must appear nowhere either
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with postgres.server() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def mlflow_server(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Started at once, since its tables take seconds; wait for it where it is needed."""
+    server = Server(tmp_path_factory.mktemp("mlflow"), postgres.database(address, "mlflow")).start()
+    yield server
+    server.kill()
+
+
+@pytest.mark.usefixtures("mlflow_server")
+def test_sweeps_that_start_together_on_an_empty_database_keep_every_report(address: str) -> None:
+    url = postgres.database(address, "together")
+    errors: list[Exception] = []
+
+    def drive(sweep: int) -> None:
+        try:
+            study = Study(url, f"sweep-{sweep}", create=True)
+            for _ in range(2):
+                number, raw = study.ask(SPACE.draw, {})
+                study.note(number, params=SPACE.decode(raw), seeds=[number])
+                for step in range(100, 600, 100):
+                    study.report(number, step, float(step + sweep))
+                study.finish(number, "COMPLETE", float(500 + sweep), "whole budget")
+            study.close()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=drive, args=(sweep,)) for sweep in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    for sweep in range(4):
+        study = Study(url, f"sweep-{sweep}")
+        assert [dict(entry.reports) for entry in study.entries()] == [
+            {step: float(step + sweep) for step in range(100, 600, 100)}
+        ] * 2
+        study.close()
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_sweep_with_both_on_postgresql_is_complete_resumable_and_tells_no_password(
+    address: str, mlflow_server: Server, request_of: Callable[..., Any], monkeypatch: Any, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("rltune.sweep.plan.preflight", lambda plan: None)
+    storage, stream = postgres.database(address, "studies"), io.StringIO()
+    uri = mlflow_server.wait().uri.replace("://", f"://sweeper:{WORD}@")
+    logins = (f"study.storage={storage}", "tracking=server", f"tracking.uri={uri}")
+    words = ("name=both", "budget.trials=2", "scheduler=none", "+space.fault=[choice,null,raise]", *logins)
+    words += ("warm_start=[{quality:0.9,fault:null},{quality:0.8,fault:raise}]", "failures.max_retries=0")
+    first = run_sweep(request_of(*TOY, *words), stream=stream, trainable=ToyTrial)
+    assert first.trials["complete"] == 1, stream.getvalue()
+    assert first.trials["failed"] == 1
+    changes = {"budget": {"trials": 3}, "study": {"storage": storage}, "tracking": {"uri": uri}}
+    root = str(first.folder.parent)
+    last = resume_sweep("both", output_dir=root, changes=changes, stream=stream, trainable=ToyTrial)
+    assert last.trials["total"] == 3, stream.getvalue()
+
+    client = MlflowClient(mlflow_server.uri)
+    runs = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id])
+    children = {run.data.tags["rltune.trial"]: run for run in runs if "rltune.trial" in run.data.tags}
+    assert len(runs) == 4
+    assert {number: children[number].info.status for number in "01"} == {"0": "FINISHED", "1": "FAILED"}
+    assert "RUNNING" not in {run.info.status for run in runs}
+    points = client.get_metric_history(children["0"].info.run_id, "objective")
+    assert sorted(point.step for point in points) == list(range(100, 2001, 100))
+    assert client.list_artifacts(children["0"].info.run_id, "checkpoint"), "the server passed the artifacts on"
+
+    logs = find_ray_logs()
+    assert logs is not None
+    places = (tmp_path, mlflow_server.folder, logs.parent)  # the last is all that Ray and Tune keep of their session
+    kept = [path for place in places for path in place.rglob("*") if path.is_file()]
+    told = [str(run.data.to_dictionary()) for run in runs] + [stream.getvalue()]
+    texts = {str(path): path.read_bytes() for path in kept} | {text[:80]: text.encode() for text in told}
+    assert any(path.endswith("sweep.log") for path in texts)
+    assert [name for name, text in texts.items() if WORD.encode() in text or postgres.PASSWORD.encode() in text] == []
