@@ -18,10 +18,10 @@ from optuna.distributions import FloatDistribution
 
 from rltune.config.settings_file import format_settings
 from rltune.config.validation import parse_config
+from rltune.reporting import analysis, sweep_data
 from rltune.reporting import html as html_reporting
-from rltune.reporting import plotly_figures, sweep_data
-from rltune.reporting.html import render_page, try_report, write_report
-from rltune.reporting.plotly_figures import best_so_far
+from rltune.reporting.html import try_report, write_report
+from rltune.reporting.plotly_figures import draw_figures
 from rltune.study.study import Study
 
 CONTROL = {"name": "control", "trial": None, "params": {}, "search_score": None, "improvement": None, "optimism": None}
@@ -66,6 +66,16 @@ def sweep(
     return folder
 
 
+def page_of(folder: Path) -> str:
+    """The page that a sweep's report is."""
+    return (write_report(folder) / html_reporting.PAGE).read_text()
+
+
+def figures_of(page: str) -> list[dict[str, Any]]:
+    """What the page gives its script to draw."""
+    return list(json.loads(re.findall(r'id="plots">(.*?)</script>', page, re.DOTALL)[0]))
+
+
 def text_of(page: str) -> str:
     """What a reader sees, figures aside."""
     words = re.sub(r"<[^>]+>", " ", re.sub(r"<(script|style).*?</\1>", "", page, flags=re.DOTALL))
@@ -73,7 +83,7 @@ def text_of(page: str) -> str:
 
 
 def test_a_certified_sweep_names_winner_and_control_with_intervals_and_ties(tmp_path: Path) -> None:
-    said = text_of(render_page(sweep_data.gather(sweep(tmp_path / "s", certified=certification(("control",))))))
+    said = text_of(page_of(sweep(tmp_path / "s", certified=certification(("control",)))))
     assert "Trial 3 wins with a return of 99 (95% interval 95 to 103) over 3 fresh seeds" in said
     assert "the control's is 81 (95% interval 70 to 90)" in said
     assert "with probability 0.97" in said
@@ -89,7 +99,7 @@ def test_a_control_that_is_not_beaten_is_said_to_win(tmp_path: Path) -> None:
 def test_a_trial_that_is_the_control_is_no_rival_of_it(tmp_path: Path) -> None:
     record = certification() | {"winner": "control"}
     record["configurations"][1] |= {"trial": 4}
-    page = render_page(sweep_data.gather(sweep(tmp_path / "s", certified=record)))
+    page = page_of(sweep(tmp_path / "s", certified=record))
     said = text_of(page)
     assert "The settings that were there before stand: nothing that the search found is better" in said
     assert "They are the values of trial 4 and return 81" in said
@@ -101,7 +111,7 @@ def test_failed_seeds_are_told_and_two_runs_have_no_interval(tmp_path: Path) -> 
     record = certification()
     control = record["configurations"][1]
     control |= {"per_seed": control["per_seed"][:2], "failed_seeds": [13], "failed_score": 70.0}
-    page = render_page(sweep_data.gather(sweep(tmp_path / "s", certified=record)))
+    page = page_of(sweep(tmp_path / "s", certified=record))
     said = text_of(page)
     assert "the control's is 81. A run" in said
     assert "1 of 3 seeds of control failed, which counts against it." in said
@@ -117,15 +127,14 @@ def test_without_certification_the_verdict_warns_of_the_searchs_own_score(tmp_pa
 
 @pytest.mark.parametrize(("trials", "status"), [(0, "interrupted"), (1, "interrupted"), (2, "running")])
 def test_a_sweep_that_hardly_began_has_a_report_too(tmp_path: Path, trials: int, status: str) -> None:
-    folder = write_report(sweep(tmp_path / "s", trials, status=status))
-    said = text_of((folder / html_reporting.PAGE).read_text())
+    said = text_of(page_of(sweep(tmp_path / "s", trials, status=status)))
     assert f"after {trials} of 24 trials" in said
     assert "python -m sweeps.resume sweep=s" in said
 
 
 def test_best_so_far_counts_the_steps_of_all_trials_and_never_falls(tmp_path: Path) -> None:
     found = sweep_data.gather(sweep(tmp_path / "s"))
-    moments = sweep_data.progress(found)
+    moments = analysis.progress(found)
     bests = [moment.best for moment in moments]
     assert moments[-1].env_steps == sum(entry.env_steps for entry in found.entries) == 6 * 400 + 6 * 1000
     assert bests == sorted(bests)
@@ -133,10 +142,10 @@ def test_best_so_far_counts_the_steps_of_all_trials_and_never_falls(tmp_path: Pa
 
 
 def test_importance_is_told_from_enough_trials_only(tmp_path: Path) -> None:
-    shares, said = sweep_data.importance(sweep_data.gather(sweep(tmp_path / "many")))
+    shares, said = analysis.importance(sweep_data.gather(sweep(tmp_path / "many")))
     assert shares == {"lr": 1.0}
     assert "12 trials at 400 environment steps" in said
-    shares, said = sweep_data.importance(sweep_data.gather(sweep(tmp_path / "few", 4)))
+    shares, said = analysis.importance(sweep_data.gather(sweep(tmp_path / "few", 4)))
     assert not shares
     assert said == "Importance needs at least 10 trials with returns; this sweep has 4."
 
@@ -154,23 +163,95 @@ def test_the_command_for_the_winner_alone_composes_to_its_values(tmp_path: Path)
     assert config.budget.trials == 1
 
 
-def test_every_figure_is_one_that_plotly_knows(tmp_path: Path) -> None:
-    from plotly.graph_objects import Figure
+Trial = tuple[str, float, list[float]]  # its state, learning rate, and reports at 200, 400, ... steps
 
-    found = sweep_data.gather(sweep(tmp_path / "s", certified=certification()))
-    every = [
-        plotly_figures.curves(found),
-        *best_so_far(found),
-        plotly_figures.parallel(found),
-        plotly_figures.spent(found),
-    ]
-    every += [figure for _, figure in plotly_figures.slices(found)]
-    every += [
-        plotly_figures.shares(sweep_data.importance(found)[0]),
-        plotly_figures.intervals(certification()["configurations"], "", ""),
-    ]
-    for figure in every:
-        Figure({"data": figure["data"], "layout": figure["layout"]})  # raises at an unknown key or value
+
+def told(folder: Path, trials: list[Trial]) -> Path:
+    """A sweep of such trials, over learning rates from 1e-4 to 1e-2."""
+    sweep(folder, 0)
+    study = Study(f"sqlite:///{folder / 'study.db'}", folder.name)
+    for number, (state, lr, reports) in enumerate(trials):
+        study.ask(lambda suggest: {"lr": suggest("lr", FloatDistribution(1e-6, 1.0, log=True))}, {"lr": lr})
+        study.note(number, params={"lr": lr}, seeds=[number], train_s=1.0)
+        for place, value in enumerate(reports, 1):
+            study.report(number, 200 * place, value)
+        study.finish(number, state, max(reports, default=0.0), "")
+    study.close()
+    return folder
+
+
+NOTHING = "There are none before two trials have returns and differ in a parameter."
+FEW, ALL = {"curves", "best", "cost"}, {"curves", "best", "cost", "slices", "parallel"}
+AWKWARD: dict[str, tuple[list[Trial], set[str], str]] = {
+    "one trial": ([("COMPLETE", 1e-3, [1.0, 2.0])], FEW, NOTHING),
+    "nothing but failures": ([("FAIL", 1e-3, []), ("FAIL", 2e-3, [])], {"cost"}, NOTHING),
+    "nan and infinity": ([("PRUNED", 1e-3, [math.nan, math.inf])] * 12, {"curves", "cost"}, "this sweep has 0"),
+    "one value": ([("COMPLETE", 1e-3, [1.0 * n]) for n in range(12)], FEW, NOTHING),
+    "one return": ([("COMPLETE", 1e-3 * n, [5.0]) for n in range(1, 10)] * 2, ALL, ""),
+    "all stopped": (
+        [("PRUNED", 1e-3, [1.0, math.nan]), ("PRUNED", 2e-3, [3.0])],
+        ALL,
+        "has 2",
+    ),
+    "outside the space": ([("COMPLETE", 0.5, [1.0]), ("COMPLETE", 1e-5, [2.0])], FEW, NOTHING),
+}
+
+
+@pytest.mark.parametrize(("trials", "pictures", "reason"), AWKWARD.values(), ids=AWKWARD)
+def test_what_cannot_be_drawn_is_left_out_with_a_reason(
+    tmp_path: Path, trials: list[Trial], pictures: set[str], reason: str
+) -> None:
+    page = page_of(told(tmp_path / "s", trials))
+    drawn = {path.stem for path in (tmp_path / "s" / "report").glob("*.png")} - {"importance"}
+    assert drawn == pictures
+    assert reason in text_of(page)
+    assert len(figures_of(page)) >= len(pictures)
+
+
+def test_a_reader_tells_winner_stopped_and_failed_trials_apart(tmp_path: Path) -> None:
+    folder = told(tmp_path / "s", [("COMPLETE", 1e-3, [1.0, 2.0]), ("PRUNED", 2e-3, [3.0]), ("FAIL", 3e-3, [4.0])])
+    study = Study(f"sqlite:///{folder / 'study.db'}", folder.name)
+    study.set_attribute("winner", {"trial": 0, "objective": 2.0, "params": {"lr": 1e-3}})
+    study.close()
+    drawn = draw_figures(sweep_data.gather(folder))
+    curves = {trace.name: trace.line.color for trace in drawn["curves"][0].data}
+    assert list(curves) == ["failed", "stopped early", "winner"]  # the winner is drawn last, on top
+    assert len(set(curves.values())) == 3
+    (points,) = drawn["slices"][0].data
+    assert dict(zip((text.split("<br>")[0] for text in points.text), points.marker.color, strict=True)) == {
+        f"trial {number}, {label}": curves[label] for number, label in enumerate(("winner", "stopped early", "failed"))
+    }
+
+
+SCALES = {
+    "lr": ("[loguniform,1e-4,1e-2]", [1e-4, 1e-3, 1e-2], ["1e-4", "0.001", "0.01"]),
+    "gamma": ("[one_minus_loguniform,0.001,0.1]", [0.9, 0.99, 0.999], ["0.999", "0.99", "0.9"]),
+    "minibatch_size": ("[pow2,32,128]", [32, 64, 128], ["32", "64", "128"]),
+    "use_lstm": ("[choice,true,false]", [True, False, True], ["true", "false"]),
+    "fcnet_hiddens": ("[choice,[64,64],[256,256]]", [[64, 64], [256, 256], [64, 64]], ["[64,64]", "[256,256]"]),
+}
+
+
+@pytest.mark.parametrize(("name", "space", "values", "ticks"), [(n, *rest) for n, rest in SCALES.items()], ids=SCALES)
+def test_an_axis_shows_a_parameters_values_as_they_are_typed(
+    tmp_path: Path, name: str, space: str, values: list[Any], ticks: list[str]
+) -> None:
+    folder = sweep(tmp_path / "s", 0)
+    (folder / "config.yaml").write_text(
+        format_settings(parse_config(compose("run", "~tuned", "~space", f"+space.{name}={space}")))
+    )
+    searched = sweep_data.gather(folder).searched
+    study = Study(f"sqlite:///{folder / 'study.db'}", folder.name)
+    for number, value in enumerate(values):
+        _, raw = study.ask(searched.draw, searched.encode({name: value}))
+        study.note(number, params=searched.decode(raw), seeds=[number], train_s=1.0)
+        study.report(number, 200, float(number))
+        study.finish(number, "COMPLETE", float(number), "")
+    study.close()
+    (figure,) = draw_figures(sweep_data.gather(folder))["slices"]
+    assert figure.layout.xaxis.title.text == name
+    assert list(figure.layout.xaxis.ticktext) == ticks
+    assert (write_report(folder) / "slices.png").is_file()
 
 
 def test_pictures_are_written_beside_the_page(tmp_path: Path) -> None:
@@ -189,7 +270,7 @@ def test_a_name_that_looks_like_markup_stays_text(tmp_path: Path) -> None:
     folder = sweep(tmp_path / "s", 1)
     settings = (folder / "config.yaml").read_text().replace("id: CartPole-v1", "id: </script><b>x")
     (folder / "config.yaml").write_text(settings)
-    assert "<b>x" not in render_page(sweep_data.gather(folder))
+    assert "<b>x" not in page_of(folder)
 
 
 def browser() -> str:
@@ -210,7 +291,7 @@ def test_a_browser_draws_every_figure_without_errors_or_requests(tmp_path: Path)
     # The page's policy forbids every request, and a browser names a forbidden one in its console.
     assert "default-src 'none'" in done.stdout
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line and "WebGL" not in line] == []
-    wanted = len(json.loads(re.findall(r'id="plots">(.*?)</script>', done.stdout, re.DOTALL)[0]))
+    wanted = len(figures_of(done.stdout))
     assert 'data-drawn="yes"' in done.stdout
     assert (
         wanted == len(re.findall(r'id="plot\d+" [^>]*js-plotly-plot|js-plotly-plot[^>]* id="plot\d+"', done.stdout)) > 7

@@ -14,7 +14,8 @@ from ray.tune.search import Searcher
 from rltune.algorithms.build import build_config
 from rltune.config.settings_file import write_settings
 from rltune.errors import ConfigError
-from rltune.reporting import plotly_figures, sweep_data
+from rltune.reporting import analysis, sweep_data
+from rltune.reporting.plotly_figures import draw_figures
 from rltune.search.samplers import build_sampler
 from rltune.search.space import parse_space
 from rltune.study.study import Study
@@ -227,13 +228,11 @@ def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of)
         study.finish(number, "COMPLETE", float(number % 5), "")
     study.close()
     found = sweep_data.gather(folder)
-    lines = {one["label"]: one for one in plotly_figures.parallel(found)["data"][0]["dimensions"]}
-    cell = lines["lstm_cell_size"]
-    shown = [cell["ticktext"][place] for place in cell["values"]]
-    assert shown.count("-") == 6
-    assert set(shown) > {"-"}
-    assert all(None not in line["values"] for line in lines.values())
-    shares, said = sweep_data.importance(found)
+    (figure,) = draw_figures(found)["parallel"]
+    shown = [dict(line.customdata)["lstm_cell_size"] for line in figure.data if line.customdata is not None]
+    assert shown.count("None") == 6
+    assert set(shown) > {"None"}
+    shares, said = analysis.importance(found)
     assert {"lr", "use_lstm", "lstm_cell_size"} <= set(shares), said
     (row,) = [one for one in sweep_data.values(found) if one.name == "lstm_cell_size"]
     assert row.searched == "choice 32, 64, 128, when use_lstm=true"

@@ -13,7 +13,7 @@ from typing import Any
 from rltune.certification.result import MIN_RUNS
 from rltune.errors import StudyError
 from rltune.formatting import format_count, format_duration, format_objective
-from rltune.reporting import png_figures, sweep_data
+from rltune.reporting import sweep_data
 from rltune.reporting.sweep_data import Findings
 from rltune.statistics import probability_of_improvement
 from rltune.study.sweep_folder import find_sweep
@@ -82,6 +82,11 @@ class Comparison:
 
     def save(self, folder: Path) -> list[Path]:
         """Write ``comparison.md`` and ``comparison.png`` into a folder, made if missing."""
+        from rltune.reporting.plotly_figures import draw_intervals
+        from rltune.reporting.png_figures import (
+            save_figures,  # a typing error on the command line need not wait for them
+        )
+
         folder.mkdir(parents=True, exist_ok=True)
         text, picture = folder / "comparison.md", folder / "comparison.png"
         text.write_text(self.markdown(), encoding="utf-8")
@@ -91,7 +96,8 @@ class Comparison:
             for row in self.rows
         ]
         best = max(rows, key=lambda row: row["iqm"])["name"]
-        png_figures.save(png_figures.intervals, {"rows": rows, "best": best, "title": f"return on {self.env}"}, picture)
+        figure = draw_intervals(rows, best, f"return on {self.env}")
+        save_figures({picture.stem: [figure]}, folder)
         return [text, picture]
 
 

@@ -1,15 +1,14 @@
 """A sweep's report: one HTML page that needs no network, and the same figures as PNG files.
 
-``findings`` reads the sweep, ``figures`` and ``pictures`` draw, ``report.html`` is the page's frame. Also reports on
-interrupted and uncertified sweeps. Runs anywhere.
+``findings`` reads the sweep, ``plotly_figures`` and ``png_figures`` draw, ``report.html`` is the page's frame.
+Also reports on interrupted and uncertified sweeps. Runs anywhere.
 """
 
 from __future__ import annotations
 
 import importlib.resources
-import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -18,16 +17,16 @@ from typing import Any
 
 from rltune.certification.result import MIN_RUNS, label
 from rltune.formatting import first_line, format_count, format_duration, format_objective, format_params
-from rltune.reporting import plotly_figures, sweep_data
+from rltune.reporting import analysis, sweep_data
 from rltune.reporting.closing_page import few_seeds
-from rltune.reporting.plotly_figures import best_so_far
-from rltune.reporting.png_figures import save_all
 from rltune.reporting.sweep_data import Findings
 from rltune.study.outcome import count_states
 from rltune.study.study import Study
 
 FOLDER, PAGE = "report", "index.html"
 typed_command = sweep_data.typed_command
+Figure = Any  # plotly's, which is not imported before there is something to draw
+Figures = Mapping[str, Sequence[Figure]]
 logger = logging.getLogger(__name__)
 
 
@@ -44,13 +43,17 @@ def write_report(sweep: Path, study: Study | None = None) -> Path:
     Raises:
         StudyError: It is no sweep's folder, or its ledger cannot be read.
     """
+    from rltune.reporting.plotly_figures import draw_figures
+    from rltune.reporting.png_figures import save_figures  # a typing error on the command line need not wait for them
+
     found = sweep_data.read(sweep, study) if study else sweep_data.gather(sweep)
     folder = sweep / FOLDER
     folder.mkdir(exist_ok=True)
     for old in folder.glob("*.png"):
         old.unlink()
-    (folder / PAGE).write_text(render_page(found), encoding="utf-8")
-    save_all(found, folder)
+    drawn = draw_figures(found)
+    (folder / PAGE).write_text(render_page(found, drawn), encoding="utf-8")
+    save_figures(drawn, folder)
     return folder
 
 
@@ -70,10 +73,17 @@ def try_report(sweep: Path, study: Study | None, tell: Callable[[str], None]) ->
         return None
 
 
-def render_page(found: Findings) -> str:
-    """The whole page."""
-    plots: list[dict[str, Any]] = []
-    sections = "\n".join(_sections(found, plots))
+def render_page(found: Findings, drawn: Figures) -> str:
+    """Write the whole page.
+
+    Args:
+        found: The sweep.
+        drawn: Its figures, as `plotly_figures.draw_figures` makes them.
+    """
+    from plotly.offline import get_plotlyjs
+
+    plots: list[Figure] = []
+    sections = "\n".join(_sections(found, drawn, plots))
     frame = Template(
         importlib.resources.files("rltune.reporting").joinpath("template.html").read_text(encoding="utf-8")
     )
@@ -83,14 +93,10 @@ def render_page(found: Findings) -> str:
         verdict=escape(sweep_data.verdict(found)),
         tiles=_tiles(found),
         sections=sections,
-        plots=json.dumps(plots, allow_nan=False).replace("</", "<\\/"),
+        plots=f"[{','.join(str(figure.to_json()) for figure in plots)}]".replace("</", "<\\/"),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         versions=escape(_versions(found)),
-        # Its own closing tag inside a string would end the script.
-        plotly=importlib.resources.files("plotly")
-        .joinpath("package_data/plotly.min.js")
-        .read_text(encoding="utf-8")
-        .replace("</script", "<\\/script"),
+        plotly=get_plotlyjs().replace("</script", "<\\/script"),  # its own closing tag would end the script
     )
 
 
@@ -132,27 +138,38 @@ def _tiles(found: Findings) -> str:
 # -- the sections, in the order in which a reader asks ----------------------------------------------------------------
 
 
-def _sections(found: Findings, plots: list[dict[str, Any]]) -> Iterator[str]:
-    if found.certification and found.certification.get("configurations"):
-        yield _certification(found, plots)
-    if any(entry.reports for entry in found.entries):
+def _sections(found: Findings, drawn: Figures, plots: list[Figure]) -> Iterator[str]:
+    """Each section; its figures are kept for the page's script.
+
+    Args:
+        found: The sweep.
+        drawn: Its figures.
+        plots: Where they go, in the page's order.
+    """
+
+    def places(name: str, wide: int = 0) -> str:
+        return "".join(_place(figure, plots, wide) for figure in drawn.get(name, ()))
+
+    if "certification" in drawn:
+        yield _certification(found, places("certification"))
+    if "curves" in drawn:
         rungs = (
             f" Dotted lines are the rungs at which weak trials are stopped: {_listed(found)}." if found.levels else ""
         )
         caption = f"Mean episode return of each trial as it trained.{rungs} Touch a line for its values."
-        yield _section("Learning curves", _plot(plotly_figures.curves(found), plots), caption)
-        both = "".join(_plot(figure, plots) for figure in best_so_far(found))
+        yield _section("Learning curves", places("curves"), caption)
+    if "best" in drawn:
         caption = (
             "The highest return reported so far. Reports are placed in time as if each trial trained at an even speed "
             "between its beginning and its end."
         )
-        yield _section("Best so far", f'<div class="pair">{both}</div>', caption)
+        yield _section("Best so far", f'<div class="pair">{places("best")}</div>', caption)
     yield _values(found)
-    if len(found.judged) > 1:
-        yield from _parameters(found, plots)
     if found.entries:
+        yield _section("Importance", places("importance"), analysis.importance(found)[1])
+        yield from _by_parameter(drawn, places)
         caption = "Environment steps of each trial. Pale: what stopping it early has saved."
-        yield _section("Cost", _plot(plotly_figures.spent(found), plots), caption)
+        yield _section("Cost", places("cost"), caption)
     yield _commands(found)
     yield _trials(found)
 
@@ -161,24 +178,23 @@ def _listed(found: Findings) -> str:
     return ", ".join(f"{level:,}" for level in found.levels) + " steps"
 
 
-def _parameters(found: Findings, plots: list[dict[str, Any]]) -> Iterator[str]:
-    shares, said = sweep_data.importance(found)
-    yield _section("Importance", _plot(plotly_figures.shares(shares), plots) if shares else "", said)
-    small = "".join(_plot(figure, plots) for _, figure in plotly_figures.slices(found))
-    if small:
-        caption = (
-            "Each trial's best return over one parameter at a time. Orange: the winner. Blue: trained to the end. "
-            "Grey: stopped early, so lower than it might have become."
-        )
-        yield _section("Slices", f'<div class="grid">{small}</div>', caption)
-        caption = "A line is a trial; the more orange, the higher its best return. Drag along an axis to pick trials."
-        yield _section("Parallel coordinates", _plot(plotly_figures.parallel(found), plots), caption)
+def _by_parameter(drawn: Figures, places: Callable[..., str]) -> Iterator[str]:
+    if "slices" not in drawn:
+        caption = "There are none before two trials have returns and differ in a parameter."
+        yield _section("Slices and parallel coordinates", "", caption)
+        return
+    caption = (
+        "Each trial's best return over one parameter at a time. Orange: the winner. Blue: trained to the end. "
+        "Grey: stopped early, so lower than it might have become. Red: failed."
+    )
+    yield _section("Slices", f'<div class="grid">{places("slices")}</div>', caption)
+    caption = "A line is a trial; the darker, the higher its best return. None: the trial did not have the parameter."
+    yield _section("Parallel coordinates", places("parallel", 110 * (1 + len(drawn["slices"]))), caption)
 
 
-def _certification(found: Findings, plots: list[dict[str, Any]]) -> str:
+def _certification(found: Findings, plot: str) -> str:
     record = found.certification or {}
     rows = record["configurations"]
-    figure = plotly_figures.intervals(rows, record.get("winner"), "certified return")
     cells = [
         [
             label(row["name"], row["trial"]),
@@ -210,7 +226,7 @@ def _certification(found: Findings, plots: list[dict[str, Any]]) -> str:
     if few := few_seeds(len(record["seeds"])):
         caption += f" {few[0].upper()}{few[1:]}."
     best = next(cell[0] for cell, row in zip(cells, rows, strict=True) if row["name"] == record["winner"])
-    return _section("Certification", _plot(figure, plots) + _table(heads, cells, best), caption)
+    return _section("Certification", plot + _table(heads, cells, best), caption)
 
 
 def _values(found: Findings) -> str:
@@ -260,11 +276,10 @@ def _section(title: str, content: str, caption: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{content}<p class=caption>{escape(caption)}</p></section>"
 
 
-def _plot(figure: dict[str, Any], plots: list[dict[str, Any]]) -> str:
-    """A place for a figure, which is kept for the page's script."""
-    plots.append({"data": figure["data"], "layout": figure["layout"]})
-    wide = f"min-width:{figure['min_width']}px;" if "min_width" in figure else ""
-    style = f"{wide}height:{figure['layout']['height']}px"
+def _place(figure: Figure, plots: list[Figure], wide: int) -> str:
+    """Keep a figure for the page's script, and make the place for it: at least so many pixels wide."""
+    plots.append(figure)
+    style = f"min-width:{wide}px;height:{figure.layout.height}px"
     return f'<div class=scroll><div class=plot id=plot{len(plots) - 1} style="{style}"></div></div>'
 
 

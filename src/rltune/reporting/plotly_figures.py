@@ -1,351 +1,231 @@
-"""A sweep's figures for the page, as Plotly's own JSON: plain data, so that nothing of plotly need be imported.
+"""A sweep's figures, by Plotly and ``optuna.visualization``, all in one style.
 
-Sizes follow the page; colours and fonts that all figures share are set here. ``pictures`` draws the same for paper.
-Runs anywhere.
+``report`` puts them on its page, ``png_figures`` paints the same ones as PNG files. Importing this takes a third of a
+second, which a sweep's start need not wait for. Runs anywhere.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import optuna
+import plotly.graph_objects as go
+from optuna import visualization
+
 from rltune.formatting import format_objective, format_params, format_value
-from rltune.reporting.sweep_data import Findings, progress
+from rltune.reporting import analysis
+from rltune.reporting.analysis import axis_of, build_optuna_study, varied_parameters
+from rltune.reporting.sweep_data import Findings
+from rltune.search.dimensions import Dimension
 from rltune.study.record import TrialRecord
 
-Figure = dict[str, Any]
 WINNER, WHOLE, STOPPED, FAILED, INK, LINES = "#d9480f", "#3b6fb6", "#a9b4c0", "#c92a2a", "#24313f", "#e4e8ec"
+SAVED = "#dfe5ec"
+MAX_TICKS = 6
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-STATES = {"COMPLETE": ("whole budget", WHOLE), "PRUNED": ("stopped early", STOPPED), "FAIL": ("failed", FAILED)}
-MAX_TICKS = 5
-NOT_SEARCHED = "-"  # where a trial does not have a parameter, by the parameter's condition
-
-
-def look(entry: TrialRecord, winner: int | None) -> tuple[str, str]:
-    """A trial's label in legends, and its colour."""
-    if entry.number == winner:
-        return "winner", WINNER
-    return STATES.get(entry.state, ("to continue", INK))
-
-
-def winner_last(found: Findings) -> list[TrialRecord]:
-    """The trials in the order in which they are drawn: what matters most comes on top."""
-    ranks = {"FAIL": 0, "PRUNED": 1, "RUNNING": 2, "COMPLETE": 3}
-    return sorted(found.entries, key=lambda e: (e.number == found.winner_trial, ranks.get(e.state, 0), e.number))
-
-
-def axis(title: str, **more: Any) -> dict[str, Any]:
-    """An axis in the page's style."""
-    return {
-        "title": {"text": title, "standoff": 8},
-        "automargin": True,
-        "gridcolor": LINES,
-        "zeroline": False,
-        "linecolor": STOPPED,
-        **more,
-    }
-
-
-def _layout(height: int, x: Mapping[str, Any], y: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    return {
-        "height": height,
-        "autosize": True,
+STATES = {  # label and colour, in the order in which they are drawn: what matters most comes on top
+    "FAIL": ("failed", FAILED),
+    "PRUNED": ("stopped early", STOPPED),
+    "RUNNING": ("to continue", INK),
+    "COMPLETE": ("whole budget", WHOLE),
+}
+AXIS = {
+    "automargin": True,
+    "gridcolor": LINES,
+    "zeroline": False,
+    "showline": True,
+    "linecolor": STOPPED,
+    "title": {"standoff": 8},
+}
+THEME = go.layout.Template(
+    layout={
         "margin": {"l": 10, "r": 10, "t": 10, "b": 10},
         "font": {"family": FONT, "size": 13, "color": INK},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "hoverlabel": {"font": {"family": FONT, "size": 12}, "align": "left"},
         "hovermode": "closest",
-        "showlegend": False,
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
-        "xaxis": dict(x),
-        "yaxis": dict(y),
-        **more,
+        "xaxis": AXIS,
+        "yaxis": AXIS,
     }
+)
 
 
-def curves(found: Findings) -> Figure:
-    """Each trial's objective over its environment steps, the rungs as dotted lines."""
-    traces, named = [], set()
-    for entry in winner_last(found):
+def draw_figures(found: Findings) -> dict[str, list[go.Figure]]:
+    """Draw those that the sweep has something for, by name; several figures of one name stand side by side."""
+    winner, order = found.winner_trial, list(STATES)
+    entries = sorted(found.entries, key=lambda e: (e.number == winner, order.index(e.state), e.number))
+    tried = [entry for entry in entries if entry.best is not None]
+    drawn: dict[str, list[go.Figure]] = {}
+    if any(entry.reports for entry in entries):
+        drawn["curves"] = [draw_curves(found, entries)]
+    if tried:
+        drawn["best"] = draw_best_so_far(found)
+    if rows := (found.certification or {}).get("configurations"):
+        drawn["certification"] = [draw_intervals(rows, (found.certification or {}).get("winner"), "certified return")]
+    if shares := analysis.importance(found)[0]:
+        drawn["importance"] = [draw_importance(shares)]
+    study = build_optuna_study(found, tried, [entry.best or 0.0 for entry in tried])
+    if len(found.judged) > 1 and (varied := varied_parameters(found, study)):
+        drawn["slices"] = [draw_slice(found, tried, study, one) for one in varied]
+        drawn["parallel"] = [draw_parallel(study, varied)]
+    if entries:
+        drawn["cost"] = [draw_cost(found)]
+    return drawn
+
+
+def style_figure(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
+    """Give a figure, ours or Optuna's, the style of all and a height in pixels."""
+    return figure.update_layout(template=THEME, height=height, **{"title": None, "showlegend": False} | layout)
+
+
+def look_of(entry: TrialRecord, winner: int | None) -> tuple[str, str]:
+    """Choose a trial's label in legends, and its colour."""
+    return ("winner", WINNER) if entry.number == winner else STATES[entry.state]
+
+
+def draw_curves(found: Findings, entries: Sequence[TrialRecord]) -> go.Figure:
+    """Draw each trial's objective over its environment steps, the rungs as dotted lines.
+
+    Optuna's own figure of them has one style for all: who won and who was stopped could not be seen.
+    """
+    figure, named = go.Figure(), set()
+    for entry in entries:
         if not entry.reports:
             continue
-        label, colour = look(entry, found.winner_trial)
-        steps = list(entry.reports)
-        heights = [value if math.isfinite(value) else None for value in entry.reports.values()]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines" if len(steps) > 1 else "markers",
-                "x": steps,
-                "y": heights,
-                "name": label,
-                "legendgroup": label,
-                "showlegend": label not in named,
-                "line": {"color": colour, "width": 3.5 if label == "winner" else 1.6},
-                "marker": {"color": colour, "size": 6},
-                "hovertemplate": f"trial {entry.number}, {label}<br>%{{x:,}} steps: %{{y:.4g}}"
-                f"<br>{format_params(entry.params).replace(' ', '<br>')}<extra></extra>",
-            }
+        label, colour = look_of(entry, found.winner_trial)
+        figure.add_scatter(
+            x=list(entry.reports),
+            y=[value if np.isfinite(value) else np.nan for value in entry.reports.values()],
+            mode="lines" if len(entry.reports) > 1 else "markers",
+            name=label,
+            legendgroup=label,
+            showlegend=label not in named,
+            line={"color": colour, "width": 3.5 if label == "winner" else 1.6},
+            marker={"color": colour, "size": 6},
+            hovertemplate=f"trial {entry.number}, {label}<br>%{{x:,}} steps: %{{y:.4g}}"
+            f"<br>{format_params(entry.params).replace(' ', '<br>')}<extra></extra>",
         )
         named.add(label)
-    marks = [
-        {
-            "type": "line",
-            "x0": level,
-            "x1": level,
-            "yref": "paper",
-            "y0": 0,
-            "y1": 1,
-            "line": {"color": STOPPED, "width": 1, "dash": "dot"},
-        }
-        for level in found.levels
-    ]
-    x, y = axis("environment steps", rangemode="tozero"), axis("episode return")
-    return {"data": traces, "layout": _layout(430, x, y, showlegend=True, shapes=marks)}
+    for level in found.levels:
+        figure.add_vline(level, line={"color": STOPPED, "width": 1, "dash": "dot"})
+    x = {"title_text": "environment steps", "rangemode": "tozero"}
+    return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis_title_text="episode return")
 
 
-def best_so_far(found: Findings) -> list[Figure]:
-    """The best objective against environment steps of all trials, and against seconds."""
-    moments = progress(found)
-    made = []
-    for title, xs in (
-        ("environment steps, all trials", [moment.env_steps for moment in moments]),
-        ("seconds since the first trial began", [round(moment.seconds, 2) for moment in moments]),
-    ):
-        trace = {
-            "type": "scatter",
-            "mode": "lines",
-            "x": xs,
-            "y": [moment.best for moment in moments],
-            "line": {"color": WHOLE, "width": 2.5, "shape": "hv"},
-            "hovertemplate": "%{x:,}: %{y:.4g}<extra></extra>",
-        }
-        made.append(
-            {"data": [trace], "layout": _layout(300, axis(title, rangemode="tozero"), axis("best return so far"))}
+def draw_best_so_far(found: Findings) -> list[go.Figure]:
+    """Draw the best objective against environment steps of all trials, and against seconds."""
+    moments = analysis.progress(found)
+    axes = {
+        "environment steps, all trials": [moment.env_steps for moment in moments],
+        "seconds since the first trial began": [round(moment.seconds, 2) for moment in moments],
+    }
+    line = {"color": WHOLE, "width": 2.5, "shape": "hv"}
+    return [
+        style_figure(
+            go.Figure(go.Scatter(x=xs, y=[moment.best for moment in moments], mode="lines", line=line)),
+            300,
+            xaxis={"title_text": title, "rangemode": "tozero"},
+            yaxis_title_text="best return so far",
         )
-    return made
+        for title, xs in axes.items()
+    ]
 
 
-def intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: str) -> Figure:
-    """Certified returns: IQM, 95% interval and each seed's mean, one row a configuration, the first on top.
+def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: str) -> go.Figure:
+    """Draw certified returns: IQM, 95% interval and each seed's mean, one row a configuration, the first on top.
 
     Args:
         rows: With name, iqm, low, high and per_seed.
         best: The name that is highlighted.
         title: The axis's.
     """
-    data: list[dict[str, Any]] = []
+    figure = go.Figure()
     for row in rows:
-        colour = WINNER if row["name"] == best else INK if row["name"] == "control" else WHOLE
+        name, iqm, low, high = (row[key] for key in ("name", "iqm", "low", "high"))
+        colour = WINNER if name == best else INK if name == "control" else WHOLE
         seeds = [one["mean"] for one in row["per_seed"]]
-        base = {"type": "scatter", "mode": "markers", "showlegend": False}
-        data.append(
-            base
-            | {
-                "x": seeds,
-                "y": [row["name"]] * len(seeds),
-                "marker": {"color": colour, "size": 9, "opacity": 0.35},
-                "hovertemplate": "one seed: %{x:.4g}<extra></extra>",
-            }
+        bar = {"array": [max(0, high - iqm)], "arrayminus": [max(0, iqm - low)], "thickness": 3, "width": 7}
+        figure.add_scatter(
+            x=seeds,
+            y=[name] * len(seeds),
+            mode="markers",
+            marker={"color": colour, "size": 9, "opacity": 0.35},
+            hovertemplate="one seed: %{x:.4g}<extra></extra>",
         )
-        data.append(
-            base
-            | {
-                "x": [row["iqm"]],
-                "y": [row["name"]],
-                "marker": {"color": colour, "size": 12, "symbol": "diamond"},
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [row["high"] - row["iqm"]],
-                    "arrayminus": [row["iqm"] - row["low"]],
-                    "color": colour,
-                    "thickness": 3,
-                    "width": 7,
-                },
-                "hovertemplate": f"{row['name']}: IQM %{{x:.4g}}, {format_objective(row['low'])} to "
-                f"{format_objective(row['high'])}<extra></extra>",
-            }
+        figure.add_scatter(
+            x=[iqm],
+            y=[name],
+            mode="markers",
+            marker={"color": colour, "size": 12, "symbol": "diamond"},
+            error_x={"symmetric": False, "color": colour, **bar},
+            hovertemplate=f"{name}: IQM %{{x:.4g}}, {format_objective(low)} to {format_objective(high)}<extra></extra>",
         )
-    y = axis("", autorange="reversed", type="category")
-    return {"data": data, "layout": _layout(90 + 54 * len(rows), axis(title), y)}
+    names = [row["name"] for row in rows]
+    y = {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": names}
+    return style_figure(figure, 90 + 54 * len(rows), xaxis_title_text=title, yaxis=y)
 
 
-def parallel(found: Findings) -> Figure:
-    """Parallel coordinates: a line a trial through all its values to its best return; axes can be brushed."""
-    entries = sorted((e for e in found.entries if e.best is not None), key=lambda e: e.best or 0.0)
-    bests = [entry.best or 0.0 for entry in entries]
-    dimensions = [_dimension(found, name, entries) for name in _varied(found, entries)]
-    dimensions.append({"label": "best return", "values": bests})
-    trace = {
-        "type": "parcoords",
-        "line": {
-            "color": bests,
-            "colorscale": [[0, "#dfe3e8"], [0.5, "#8fb0d9"], [1, WINNER]],
-            "cmin": min(bests, default=0),
-            "cmax": max(bests, default=1),
-        },
-        "dimensions": dimensions,
-        "labelfont": {"size": 12, "color": INK},
-        "tickfont": {"size": 11, "color": INK},
-        "rangefont": {"size": 1, "color": "rgba(0,0,0,0)"},
-        "labelangle": -18,
-        "labelside": "top",
+def draw_importance(shares: Mapping[str, float]) -> go.Figure:
+    """Draw importance as bars, the largest on top."""
+    figure = go.Figure(go.Bar(x=list(shares.values()), y=list(shares), orientation="h", marker_color=WHOLE))
+    figure.update_traces(texttemplate="%{x:.0%}", hovertemplate="%{y}: %{x:.1%}<extra></extra>")
+    y = {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": list(shares)}
+    return style_figure(figure, 80 + 32 * len(shares), xaxis={"title_text": "share", "tickformat": ".0%"}, yaxis=y)
+
+
+def draw_slice(found: Findings, tried: Sequence[TrialRecord], study: optuna.Study, one: Dimension) -> go.Figure:
+    """Let Optuna draw each trial's best return over one parameter, coloured by how the trial ended, not when it came.
+
+    Args:
+        found: The sweep.
+        tried: The study's trials, in its order.
+        study: By `analysis.build_optuna_study`.
+        one: The parameter.
+    """
+    figure = visualization.plot_slice(study, params=[axis_of(one)], target_name="best return")
+    trace, x = figure.data[0], figure.layout.xaxis
+    mine = [(tried[number], *look_of(tried[number], found.winner_trial)) for number in trace.marker.color]
+    trace.marker = {
+        "color": [colour for _, _, colour in mine],
+        "size": [13 if label == "winner" else 8 for _, label, _ in mine],
+        "line": {"color": "#ffffff", "width": 1},
     }
-    layout = _layout(430, {}, {}, margin={"l": 50, "r": 50, "t": 90, "b": 20})
-    return {"data": [trace], "layout": layout, "min_width": 110 * len(dimensions)}
+    texts = [f"trial {e.number}, {label}<br>{one.name}={format_value(e.params[one.name])}" for e, label, _ in mine]
+    trace.update(text=texts, hovertemplate="%{text}<br>best return %{y:.4g}<extra></extra>", cliponaxis=False)
+    if one.kind == "choice":
+        x.update(tickvals=x.categoryarray, ticktext=[format_value(value) for value in one.args])
+    elif x.type == "log":
+        ticks = sorted(set(trace.x))
+        if len(ticks) > MAX_TICKS:
+            ticks = [float(f"{tick:.2g}") for tick in np.geomspace(ticks[0], ticks[-1], 4)]
+        x.update(tickvals=ticks, ticktext=[format_value(tick) for tick in ticks])
+    if one.kind == "one_minus_loguniform":  # of 1 - x Optuna has the logarithm, and a reader wants x
+        x.update(title_text=one.name, autorange="reversed", ticktext=[format_value(1 - tick) for tick in x.tickvals])
+    return style_figure(figure, 250)
 
 
-def _varied(found: Findings, entries: Sequence[TrialRecord]) -> list[str]:
-    """Parameters that differ between trials."""
-    return [
-        one.name
-        for one in found.searched.dimensions
-        if len({str(entry.params.get(one.name)) for entry in entries if one.name in entry.params}) > 1
-    ]
+def draw_parallel(study: optuna.Study, varied: Sequence[Dimension]) -> go.Figure:
+    """Let Optuna draw a line a trial, through its best return and all its values."""
+    axes = [axis_of(one) for one in varied]
+    figure = visualization.plot_parallel_coordinate(study, params=axes, target_name="best return")
+    figure.update_traces(line_width=1.8, opacity=0.8, selector={"mode": "lines"})
+    figure.update_annotations(bgcolor="rgba(255,255,255,0.7)", font_size=11)
+    return style_figure(figure, 430, margin={"l": 60, "t": 20})
 
 
-def _dimension(found: Findings, name: str, entries: Sequence[TrialRecord]) -> dict[str, Any]:
-    """One axis of the parallel coordinates; logarithms and choices get ticks that show their values."""
-    scale = scale_of(found, name)
-    if scale == "choice":
-        raw = [format_value(entry.params[name]) if name in entry.params else NOT_SEARCHED for entry in entries]
-        known = sorted(set(raw), key=_as_number)
-        return {
-            "label": name,
-            "values": [known.index(value) for value in raw],
-            "tickvals": list(range(len(known))),
-            "ticktext": known,
-            "range": [-0.3, len(known) - 0.7],
-        }
-    place, mine = positions(scale), [entry.params[name] for entry in entries if name in entry.params]
-    if scale == "linear" and len(mine) == len(entries):
-        return {"label": name, "values": mine}
-    low, high = place(min(mine)), place(max(mine))
-    ticks = _ticks(scale, mine)
-    if len(mine) < len(entries):  # trials without it, by its condition: below the axis' own values
-        below = low - 0.2 * ((high - low) or 1.0)
-        ticks = {"tickvals": [below, *ticks["tickvals"]], "ticktext": [NOT_SEARCHED, *ticks["ticktext"]]}
-    else:
-        below = low
-    values = [place(entry.params[name]) if name in entry.params else below for entry in entries]
-    return {"label": name, "values": values, "range": [below, high]} | ticks
-
-
-def scale_of(found: Findings, name: str) -> str:
-    """``linear``, ``log``, ``gap`` (the logarithm of 1 - x) or ``choice``."""
-    kind = next(one.kind for one in found.searched.dimensions if one.name == name)
-    known = {"loguniform": "log", "lograndint": "log", "pow2": "log", "one_minus_loguniform": "gap", "choice": "choice"}
-    return known.get(kind, "linear")
-
-
-def positions(scale: str) -> Any:
-    """From a value to its place on an axis."""
-    return {"log": math.log10, "gap": lambda value: -math.log10(1 - value)}.get(scale, lambda value: value)
-
-
-def _ticks(scale: str, values: Sequence[Any]) -> dict[str, Any]:
-    """Where a logarithmic axis is labelled, in places: at its values where they are few, else evenly."""
-    place, known = positions(scale), sorted(set(values))
-    if len(known) <= MAX_TICKS:
-        return {"tickvals": [place(value) for value in known], "ticktext": [format_value(value) for value in known]}
-    low, high = place(known[0]), place(known[-1])
-    ticks = [low + (high - low) * part / 3 for part in range(4)]
-    texts = [float(10**at if scale == "log" else 1 - 10**-at if scale == "gap" else at) for at in ticks]
-    return {
-        "tickvals": ticks,
-        "ticktext": [format_value(text if scale == "gap" else float(f"{text:.2g}")) for text in texts],
-    }
-
-
-def _as_number(text: str) -> tuple[bool, float, str]:
-    try:
-        return False, float(text), text
-    except ValueError:
-        return True, 0.0, text
-
-
-def slices(found: Findings) -> list[tuple[str, Figure]]:
-    """The best return of each trial over each parameter alone."""
-    entries = [entry for entry in winner_last(found) if entry.best is not None]
-    return [(name, _slice(found, name, entries)) for name in _varied(found, entries)]
-
-
-def _slice(found: Findings, name: str, entries: Sequence[TrialRecord]) -> Figure:
-    mine = [entry for entry in entries if name in entry.params]
-    scale = scale_of(found, name)
-    looks = [look(entry, found.winner_trial) for entry in mine]
-    xs: list[Any] = [entry.params[name] for entry in mine]
-    x = axis(name)
-    if scale == "choice":
-        xs = [format_value(value) for value in xs]
-        x |= {"type": "category", "categoryorder": "array", "categoryarray": sorted(set(xs), key=_as_number)}
-    elif scale in ("log", "gap"):  # places, not a logarithmic axis: of 1 - x there is none
-        x |= _ticks(scale, xs)
-        xs = [positions(scale)(value) for value in xs]
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": xs,
-        "y": [entry.best for entry in mine],
-        "marker": {
-            "color": [colour for _, colour in looks],
-            "size": [13 if label == "winner" else 8 for label, _ in looks],
-            "line": {"color": "#ffffff", "width": 1},
-        },
-        "cliponaxis": False,
-        "text": [
-            f"trial {e.number}, {label}<br>{name}={format_value(e.params[name])}"
-            for e, (label, _) in zip(mine, looks, strict=True)
-        ],
-        "hovertemplate": "%{text}<br>best return %{y:.4g}<extra></extra>",
-    }
-    return {"data": [trace], "layout": _layout(250, x, axis("best return"))}
-
-
-def shares(found: Mapping[str, float]) -> Figure:
-    """Importance as bars, the largest on top."""
-    trace = {
-        "type": "bar",
-        "orientation": "h",
-        "x": list(found.values()),
-        "y": list(found),
-        "marker": {"color": WHOLE},
-        "text": [f"{share:.0%}" for share in found.values()],
-        "textposition": "auto",
-        "hovertemplate": "%{y}: %{x:.1%}<extra></extra>",
-    }
-    y = axis("", autorange="reversed", type="category")
-    return {"data": [trace], "layout": _layout(80 + 32 * len(found), axis("share", tickformat=".0%"), y)}
-
-
-def spent(found: Findings) -> Figure:
-    """Environment steps of each trial: trained, and not trained because it was stopped."""
+def draw_cost(found: Findings) -> go.Figure:
+    """Draw environment steps of each trial: trained, and not trained because it was stopped."""
     names = [str(entry.number) for entry in found.entries]
+    trained = [entry.env_steps for entry in found.entries]
     saved = [max(0, found.env_steps - e.env_steps) if e.state == "PRUNED" else 0 for e in found.entries]
-    bars = (
-        (
-            "trained",
-            [entry.env_steps for entry in found.entries],
-            [
-                look(entry, found.winner_trial)[1] if entry.number == found.winner_trial else WHOLE
-                for entry in found.entries
-            ],
-        ),
-        ("saved by stopping", saved, "#dfe5ec"),
-    )
-    traces = [
-        {
-            "type": "bar",
-            "x": names,
-            "y": heights,
-            "name": label,
-            "marker": {"color": colours},
-            "hovertemplate": f"trial %{{x}}: %{{y:,}} steps {label}<extra></extra>",
-        }
-        for label, heights, colours in bars
-    ]
-    x, y = axis("trial", type="category"), axis("environment steps")
-    return {"data": traces, "layout": _layout(280, x, y, barmode="stack", bargap=0.25)}
+    colours = [WINNER if entry.number == found.winner_trial else WHOLE for entry in found.entries]
+    figure = go.Figure()
+    for label, heights, colour in (("trained", trained, colours), ("saved by stopping", saved, SAVED)):
+        text = f"trial %{{x}}: %{{y:,}} steps {label}<extra></extra>"
+        figure.add_bar(x=names, y=heights, name=label, marker_color=colour, hovertemplate=text)
+    x = {"title_text": "trial", "type": "category"}
+    return style_figure(figure, 280, barmode="stack", bargap=0.25, xaxis=x, yaxis_title_text="environment steps")

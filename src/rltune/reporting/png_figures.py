@@ -1,184 +1,125 @@
-"""A sweep's figures as PNG files, by matplotlib: for papers, chats and READMEs, where a page cannot go.
+"""A sweep's figures as PNG files, for papers, chats and READMEs, where a page cannot go.
 
-Draws without a display and without pyplot's global state. Runs anywhere.
+Paints Plotly's figures with matplotlib: as much of them as `plotly_figures` uses. Plotly's own export starts a
+browser. ``optuna.visualization.matplotlib`` puts all slices into one row, knows no winner, writes the ticks of parallel
+coordinates over each other, and changes pyplot's global style. Draws without a display or pyplot. Runs anywhere.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rltune.formatting import format_value
-from rltune.reporting import plotly_figures
-from rltune.reporting.plotly_figures import INK, LINES, STOPPED, WHOLE, WINNER, look, winner_last
-from rltune.reporting.sweep_data import Findings, importance, progress
+import numpy as np
+import plotly.graph_objects as go
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+from plotly.colors import unlabel_rgb
 
-DPI = 110
+from rltune.reporting.plotly_figures import INK, LINES, STOPPED
+
+WIDTH_PX, DPI = 760, 110  # of the page's figures, and the picture's
+STYLE: Mapping[Any, Any] = {
+    "axes.edgecolor": STOPPED,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LINES,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
 
 
-def save_all(found: Findings, folder: Path) -> list[Path]:
-    """Write those that the sweep has something for.
+def save_figures(drawn: Mapping[str, Sequence[go.Figure]], folder: Path) -> None:
+    """Write each name's figures into one PNG file of that name, up to three in a row.
 
     Args:
-        found: The sweep.
+        drawn: As `plotly_figures.draw_figures` makes them.
         folder: Where to; it must be there.
     """
-    drawn = {
-        "curves.png": (curves, any(entry.reports for entry in found.entries)),
-        "best.png": (best, bool(progress(found))),
-        "certification.png": (certification, bool(found.certification)),
-        "parallel.png": (parallel, len(found.judged) > 1),
-        "slices.png": (slices, len(found.judged) > 1),
-        "importance.png": (shares, bool(importance(found)[0])),
-        "cost.png": (spent, bool(found.entries)),
-    }
-    paths = []
-    for name, (draw, wanted) in drawn.items():
-        if wanted:
-            paths.append(folder / name)
-            save(draw, found, paths[-1])
-    return paths
+    for name, figures in drawn.items():
+        columns = min(3, len(figures))
+        rows = math.ceil(len(figures) / columns)
+        with rc_context(dict(STYLE) | {"font.size": 10 if columns < 3 else 8}):
+            size = 8, 8 / WIDTH_PX * rows * figures[0].layout.height
+            picture = Figure(figsize=size, dpi=DPI, layout="constrained")
+            FigureCanvasAgg(picture)
+            grid = picture.subplots(rows, columns, sharey=columns > 1, squeeze=False).ravel()
+            for axes in grid[len(figures) :]:
+                axes.set_visible(False)
+            for place, figure in enumerate(figures):
+                _paint(figure, grid[place])
+                if place % columns:
+                    grid[place].set_ylabel("")
+            picture.savefig(folder / f"{name}.png")
 
 
-def save(draw: Callable[[Any, Any], None], content: Any, path: Path) -> None:
-    """Let a function draw on an empty figure and write it."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    style: Any = {
-        "axes.edgecolor": STOPPED,
-        "axes.labelcolor": INK,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "grid.color": LINES,
-        "text.color": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
-    }
-    with rc_context(style):
-        figure = Figure(figsize=(8, 4.5), dpi=DPI, layout="constrained")
-        FigureCanvasAgg(figure)
-        draw(content, figure)
-        figure.savefig(path)
-
-
-def curves(found: Findings, figure: Any) -> None:
-    """Learning curves with the rungs."""
-    axes = figure.subplots()
-    named: set[str] = set()
-    for entry in winner_last(found):
-        label, colour = look(entry, found.winner_trial)
-        width = 2.8 if label == "winner" else 1.2
-        legend = label if label not in named and entry.reports else None
-        marker = "o" if len(entry.reports) == 1 else None
-        axes.plot(
-            list(entry.reports), list(entry.reports.values()), color=colour, lw=width, label=legend, marker=marker
-        )
-        named.add(label)
-    for level in found.levels:
-        axes.axvline(level, color=STOPPED, lw=0.8, ls=":")
-    axes.set(xlabel="environment steps", ylabel="episode return", title=found.name)
-    axes.legend(frameon=False)
+def _paint(figure: go.Figure, axes: Axes) -> None:
+    layout = figure.layout
+    for axis, theirs in ((axes.xaxis, layout.xaxis), (axes.yaxis, layout.yaxis)):
+        if theirs.categoryarray:  # the order must stand before the first value is seen
+            axis.update_units(list(theirs.categoryarray))  # type: ignore[no-untyped-call]
+    base: Any = 0.0
+    for trace in figure.data:
+        if trace.type == "scatter":
+            _paint_scatter(trace, axes)
+        elif trace.orientation == "h":
+            axes.bar_label(axes.barh(trace.y, trace.x, color=trace.marker.color), fmt="{:.0%}", padding=3)
+        else:
+            axes.bar(trace.x, trace.y, bottom=base, color=trace.marker.color, label=trace.name)
+            base = base + np.asarray(trace.y)
+    for line in layout.shapes:
+        axes.axvline(line.x0, color=line.line.color, lw=line.line.width, ls=":" if line.line.dash else "-", zorder=1)
+    box = {"fc": "white", "alpha": 0.7, "lw": 0, "pad": 1}
+    place: Any = {"textcoords": "offset points", "ha": "right", "va": "center", "size": 7, "bbox": box}
+    for note in layout.annotations:
+        axes.annotate(note.text, (note.x, note.y), (note.xshift, 0), **place)
+    _set_axis(axes, "x", layout.xaxis)
+    _set_axis(axes, "y", layout.yaxis)
+    if layout.showlegend:
+        axes.legend(frameon=False)
 
 
-def best(found: Findings, figure: Any) -> None:
-    """The best so far against steps and seconds."""
-    moments = progress(found)
-    left, right = figure.subplots(1, 2, sharey=True)
-    heights = [moment.best for moment in moments]
-    left.step([moment.env_steps for moment in moments], heights, where="post", color=WHOLE)
-    left.set(xlabel="environment steps, all trials", ylabel="best return so far")
-    right.step([moment.seconds for moment in moments], heights, where="post", color=WHOLE)
-    right.set(xlabel="seconds since the first trial began")
+def _paint_scatter(trace: go.Scatter, axes: Axes) -> None:
+    if trace.x[0] is None:  # carries a colour bar alone
+        return
+    marker, label = trace.marker, trace.name if trace.showlegend else None
+    if "lines" in trace.mode:
+        steps: Any = "steps-post" if trace.line.shape == "hv" else "default"
+        colour = tuple(part / 255 for part in unlabel_rgb(c)) if (c := trace.line.color).startswith("rgb(") else c
+        width = 0.75 * trace.line.width
+        axes.plot(trace.x, trace.y, color=colour, lw=width, alpha=trace.opacity, drawstyle=steps, label=label)
+        return
+    if trace.error_x.array is not None:
+        style: Any = {"ecolor": trace.error_x.color, "elinewidth": 2, "capsize": 4, "fmt": "none"}
+        axes.errorbar(trace.x, trace.y, xerr=[trace.error_x.arrayminus, trace.error_x.array], **style)
+    area, shape = np.square(0.75 * np.asarray(marker.size, float)), "D" if marker.symbol == "diamond" else "o"
+    style = {"marker": shape, "alpha": marker.opacity, "label": label, "linewidths": 0, "zorder": 2}
+    axes.scatter(trace.x, trace.y, area, marker.color, **style)
 
 
-def certification(found: Findings, figure: Any) -> None:
-    """Certified intervals with the control."""
-    record = found.certification or {}
-    intervals({"rows": record["configurations"], "best": record.get("winner"), "title": "certified return"}, figure)
-
-
-def intervals(content: Mapping[str, Any], figure: Any) -> None:
-    """Rows of IQM, 95% interval and single seeds; ``content`` has rows, best (a name) and title."""
-    rows = content["rows"]
-    figure.set_size_inches(8, 1.2 + 0.55 * len(rows))
-    axes = figure.subplots()
-    for place, row in enumerate(rows):
-        colour = WINNER if row["name"] == content["best"] else INK if row["name"] == "control" else WHOLE
-        means = [one["mean"] for one in row["per_seed"]]
-        axes.scatter(means, [place] * len(means), color=colour, alpha=0.3, linewidths=0)
-        error = [[row["iqm"] - row["low"]], [row["high"] - row["iqm"]]]
-        axes.errorbar([row["iqm"]], [place], xerr=error, color=colour, fmt="D", capsize=4, lw=2)
-    axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
-    axes.set(xlabel=content["title"], ylim=(len(rows) - 0.5, -0.5))
-    axes.grid(visible=False, axis="y")
-
-
-def parallel(found: Findings, figure: Any) -> None:
-    """Parallel coordinates, each axis from its least to its greatest value."""
-    trace = plotly_figures.parallel(found)["data"][0]
-    axes = figure.subplots()
-    columns, names = [], []
-    for dimension in trace["dimensions"]:
-        numbers = [value for value in dimension["values"] if value is not None]
-        low, high = min(numbers), max(numbers)
-        known = [low if value is None else value for value in dimension["values"]]
-        columns.append([(value - low) / (high - low or 1) for value in known])
-        texts = dimension.get("ticktext") or [format_value(low), format_value(high)]
-        names.append(dimension["label"])
-        for height, text, align in ((-0.03, texts[0], "top"), (1.03, texts[-1], "bottom")):
-            axes.text(len(names) - 1, height, text, ha="center", va=align, fontsize=8)
-    for trial, part in enumerate(columns[-1]):
-        colour, width = (WINNER, 2.2) if part == max(columns[-1]) else (WHOLE, 1.0)
-        axes.plot([column[trial] for column in columns], color=colour, lw=width, alpha=0.25 + 0.75 * part)
-    axes.set_xticks(range(len(names)), names, rotation=25, ha="right")
-    axes.set_yticks([])
-    axes.set_ylim(-0.12, 1.12)
-    axes.spines["left"].set_visible(False)
-
-
-def slices(found: Findings, figure: Any) -> None:
-    """The best return over each parameter alone."""
-    parts = plotly_figures.slices(found)
-    columns = 3 if len(parts) > 2 else max(1, len(parts))
-    rows = math.ceil(len(parts) / columns) or 1
-    figure.set_size_inches(8, 0.6 + 2.1 * rows)
-    grid = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
-    for axes in grid[len(parts) :]:
-        axes.set_visible(False)
-    for axes, (name, part) in zip(grid, parts, strict=False):
-        trace, x = part["data"][0], part["layout"]["xaxis"]
-        marker = trace["marker"]
-        places = [x["categoryarray"].index(at) for at in trace["x"]] if x.get("type") == "category" else trace["x"]
-        axes.scatter(places, trace["y"], c=marker["color"], s=[3 * size for size in marker["size"]])
-        if x.get("type") == "category":
-            axes.set_xticks(range(len(x["categoryarray"])), x["categoryarray"])
-        elif "tickvals" in x:
-            axes.set_xticks(x["tickvals"], x["ticktext"])
-        axes.set_xlabel(name)
-        axes.tick_params(labelsize=8)
-
-
-def shares(found: Findings, figure: Any) -> None:
-    """Importance."""
-    known, _ = importance(found)
-    axes = figure.subplots()
-    axes.barh(list(known), list(known.values()), color=WHOLE)
-    axes.invert_yaxis()
-    axes.set(xlabel="share")
-    axes.grid(visible=False, axis="y")
-
-
-def spent(found: Findings, figure: Any) -> None:
-    """Environment steps of each trial, and what stopping saved."""
-    trained, saved = plotly_figures.spent(found)["data"]
-    axes = figure.subplots()
-    axes.bar(trained["x"], trained["y"], color=trained["marker"]["color"], label="trained")
-    axes.bar(saved["x"], saved["y"], bottom=trained["y"], color=saved["marker"]["color"], label=saved["name"])
-    axes.set(xlabel="trial", ylabel="environment steps")
-    axes.grid(visible=False, axis="x")
+def _set_axis(axes: Axes, name: str, theirs: Any) -> None:
+    axis, texts = (axes.xaxis if name == "x" else axes.yaxis), theirs.ticktext or ()
+    axes.set(**{f"{name}label": theirs.title.text or ""})
+    if theirs.type == "log":
+        axes.set(**{f"{name}scale": "log"})
+        axis.set_minor_locator(NullLocator())
+    if texts:
+        turned: Any = {"rotation": 20, "ha": "right"} if sum(map(len, texts)) > 60 else {}
+        axis.set_ticks(range(len(texts)) if theirs.categoryarray else theirs.tickvals, texts, **turned)
+    elif theirs.tickformat:
+        axis.set_major_formatter(f"{{x:{theirs.tickformat}}}")
+    if ends := theirs.range or (theirs.categoryarray and (-0.5, len(theirs.categoryarray) - 0.5)):
+        axes.set(**{f"{name}lim": ends})
+    axis.set_inverted(theirs.autorange == "reversed")
+    axis.set_visible(theirs.visible is not False)
+    if theirs.type == "category" or theirs.showgrid is False:
+        axis.grid(visible=False)

@@ -1,13 +1,12 @@
 """What a sweep found, read from its ledger and put in the terms of its report. Draws nothing.
 
-``figures`` and ``pictures`` draw it, ``report`` writes it. Everything comes from the sweep's folder, so that a report
+``plotly_figures`` draws it, ``report`` writes it. Everything comes from the sweep's folder, so that a report
 can be made again at any time, also of an interrupted sweep. Runs anywhere.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,23 +28,6 @@ from rltune.study.outcome import count_states
 from rltune.study.record import TrialRecord
 from rltune.study.storage import open_study
 from rltune.study.study import Study
-
-MIN_TRIALS = 10  # with fewer, importance says more about chance than about the parameters
-
-
-@dataclass(frozen=True)
-class Moment:
-    """The best so far, after one report.
-
-    Attributes:
-        env_steps: Of all trials and seeds together, up to here.
-        seconds: Since the first trial was asked for.
-        best: The highest objective reported so far.
-    """
-
-    env_steps: int
-    seconds: float
-    best: float
 
 
 @dataclass(frozen=True)
@@ -139,82 +121,6 @@ def _levels(settings: Mapping[str, Any]) -> list[int]:
     except RltuneError:
         return []
     return [int(level) for level in getattr(found, "levels", ())]
-
-
-def progress(found: Findings) -> list[Moment]:
-    """The best so far, in the order in which the reports came.
-
-    The ledger has the time of a trial's beginning and end but not of each report: between the two they are placed as
-    if the trial had trained at an even speed.
-    """
-    replicates = int(found.settings.get("replicates", 1))
-    began = min((e.began_s for e in found.entries if e.began_s is not None), default=0.0)
-    reports = []
-    for entry in found.entries:
-        if entry.began_s is None or not entry.reports:
-            continue
-        last = max(entry.reports)
-        ended = entry.ended_s or entry.began_s + float(entry.attributes.get("train_s", 0.0))
-        before = 0
-        for env_steps, objective in entry.reports.items():
-            at = entry.began_s - began + (ended - entry.began_s) * env_steps / max(last, 1)
-            reports.append((at, (env_steps - before) * replicates, objective))
-            before = env_steps
-    moments, total, best = [], 0, -math.inf
-    for at, env_steps, objective in sorted(reports):
-        total += env_steps
-        best = max(best, objective) if math.isfinite(objective) else best
-        if math.isfinite(best):
-            moments.append(Moment(total, at, best))
-    return moments
-
-
-# -- importance -------------------------------------------------------------------------------------------------------
-
-
-def importance(found: Findings) -> tuple[dict[str, float], str]:
-    """How much each parameter matters for being among the best, and what was asked, in words.
-
-    PED-ANOVA (Watanabe et al. 2023), on the objective at the number of steps that all trials have reached, since the
-    final returns of stopped trials and of whole ones cannot be compared.
-
-    Returns:
-        Shares by name that add up to 1, the largest first; empty with the reason in words.
-    """
-    import optuna
-
-    usable = [e for e in found.entries if e.state in ("COMPLETE", "PRUNED") and e.best is not None]
-    if len(usable) < MIN_TRIALS:
-        return {}, f"Importance needs at least {MIN_TRIALS} trials with returns; this sweep has {len(usable)}."
-    common = min(max(entry.reports) for entry in usable)
-    searched = found.searched
-    every, labels = searched.distributions(), {one.label: one.name for one in searched.dimensions}
-    study = optuna.create_study(direction="maximize", storage=optuna.storages.InMemoryStorage())
-    for entry in usable:
-        raw, value = searched.encode(entry.params), _value_at(entry, common)
-        if value is not None:
-            mine = {label: every[label] for label in raw}
-            study.add_trial(optuna.trial.create_trial(params=raw, distributions=mine, value=value))
-    try:
-        shares = optuna.importance.get_param_importances(
-            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
-        )
-    except (ValueError, RuntimeError) as error:  # all returns equal, or no parameter that every trial has
-        return {}, f"Importance cannot be told: {error}"
-    if not shares or not sum(shares.values()):
-        return {}, "Importance cannot be told: no parameter makes a difference between these trials."
-    said = (
-        f"Share of each parameter in what sets the better trials apart (PED-ANOVA), from the returns of {len(usable)} "
-        f"trials at {common:,} environment steps, which all of them reached."
-    )
-    return {labels[label]: float(share) for label, share in shares.items()}, said
-
-
-def _value_at(entry: TrialRecord, env_steps: int) -> float | None:
-    """The last finite report at or before so many steps, else the first one after."""
-    finite = {step: value for step, value in entry.reports.items() if math.isfinite(value)}
-    before = [value for step, value in finite.items() if step <= env_steps]
-    return before[-1] if before else next(iter(finite.values()), None)
 
 
 # -- words ------------------------------------------------------------------------------------------------------------

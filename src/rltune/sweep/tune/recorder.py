@@ -40,7 +40,7 @@ from rltune.trial.metrics import METRICS
 logger = logging.getLogger(__name__)
 RECORDS = {"best": "checkpoint", "latest": "latest"}  # what a report calls its checkpoints, and what the ledger does
 PROGRESS_EVERY_S = 2.0  # the parent's curve needs no point per report
-AHEAD = ("rltune.policies.policy", "matplotlib.figure", "matplotlib.backends.backend_agg")  # what a sweep's end needs
+AHEAD = ("rltune.policies.policy", "rltune.reporting.png_figures")  # what a sweep's end needs
 ENDED_KEPT = 64  # trials of the past that Tune still goes through at every event
 
 
