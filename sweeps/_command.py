@@ -5,13 +5,11 @@ The only place that touches Hydra's runtime.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -22,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rltune.config.uris import redact_address
 from rltune.errors import ConfigError, RltuneError, choices, nearest
+from sweeps import end_command
 from sweeps._multirun import Job, collect_job, refuse_launchers, run_jobs
 
 EXIT_REQUEST = 2
@@ -84,17 +83,7 @@ def command(
         leave(RltuneError(str(error), "group=option; ~group leaves it out", f"python -m sweeps.{root} --help"))
     except BrokenPipeError:
         sys.exit(0)
-    _exit(code)
-
-
-def _exit(code: int) -> NoReturn:
-    """End as `sys.exit` does, without taking apart all that was imported: torch and MLflow take seconds for it."""
-    threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter: threads first, then what is registered
-    atexit._run_exitfuncs()
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
+    end_command(code)
 
 
 @contextlib.contextmanager

@@ -8,13 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from engine_toy import ppo_config
+from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.connectors import connector_v2
 from ray.rllib.connectors.common.numpy_to_tensor import NumpyToTensor
 from ray.rllib.utils.torch_utils import set_torch_seed
 
-from rltune.compat.rllib_build import COMPILER, quicken, stack
+from rltune.compat.rllib_build import COMPILER, skip_needless_work, stack
 from rltune.engine import build_algorithm
+
+
+def ppo_config() -> PPOConfig:
+    training = {"train_batch_size_per_learner": 256, "minibatch_size": 64, "num_epochs": 2}
+    return PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=0).training(**training)
+
 
 BUILDER = compile("def build(make): return make()", "no/such/_raylet.pyx", "exec")  # as a Ray worker's lowest frames
 
@@ -31,7 +37,7 @@ def test_a_connector_knows_the_arguments_it_was_made_with_as_without_us(monkeypa
 
     monkeypatch.setattr(connector_v2, "inspect", inspect)
     plain = kept()
-    quicken(compiling=False)
+    skip_needless_work(compiling=False)
     assert kept() == plain
     assert plain["device"] == "cpu"
 
@@ -61,7 +67,7 @@ def test_a_seed_asks_for_deterministic_algorithms_whether_the_compiler_is_there_
     before = torch.are_deterministic_algorithms_enabled()
     try:
         torch.use_deterministic_algorithms(False)
-        quicken(compiling)
+        skip_needless_work(compiling)
         set_torch_seed(1)
         assert torch.are_deterministic_algorithms_enabled()
         assert importlib.import_module(COMPILER).deterministic  # torch's own call above has imported it

@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 from server import Server
 from toy import TOY, ToyTrial
 
-from rltune.cluster.ray_cluster import find_ray_logs
+from rltune.compat.ray_start import find_logs
 from rltune.search.space import parse_space
 from rltune.study.study import Study
 from rltune.sweep.pipeline import resume_sweep, run_sweep
@@ -99,7 +99,7 @@ def test_a_sweep_with_both_on_postgresql_is_complete_resumable_and_tells_no_pass
     assert sorted(point.step for point in points) == list(range(100, 2001, 100))
     assert client.list_artifacts(children["0"].info.run_id, "checkpoint"), "the server passed the artifacts on"
 
-    logs = find_ray_logs()
+    logs = find_logs()
     assert logs is not None
     places = (tmp_path, mlflow_server.folder, logs.parent)  # the last is all that Ray and Tune keep of their session
     kept = [path for place in places for path in place.rglob("*") if path.is_file()]

@@ -67,7 +67,7 @@ class RecordedEpisodes(OfflineData):
         learner = self.learner_handles[0]
         if not self._whole:
             rows = self._rng.integers(len(self._steps[Columns.REWARDS]), size=num_samples)
-            batch = {name: torch.from_numpy(column[rows]).to(learner._device) for name, column in self._steps.items()}
+            batch = {name: torch.from_numpy(column[rows]).to(learner.device) for name, column in self._steps.items()}
             return {DEFAULT_MODULE_ID: batch}
         if self._learner_connector is None:
             self._learner_connector = self.config.build_learner_connector(

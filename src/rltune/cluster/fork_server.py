@@ -25,6 +25,8 @@ from typing import Any, TypeVar
 
 from rltune.cluster.fork_server_main import CALL, NO_JOB
 from rltune.cluster.worker_entry import MODULES_VARIABLE, SOCKET_VARIABLE, WORKER_VARIABLE, send_request
+from rltune.compat.patching import is_supported
+from rltune.compat.ray_start import find_worker_script
 
 LONGEST_ADDRESS = 100  # of a Unix socket: 108 with its end
 PATIENCE_S = 120.0  # for an answer, which waits for Ray to ask for its first worker; it does when it starts
@@ -69,10 +71,8 @@ class ForkServer:
         Yields:
             The script that Ray is to start workers by.
         """
-        import ray
-
-        worker = Path(ray.__file__).parent / "_private" / "workers" / "default_worker.py"
-        found = {SOCKET_VARIABLE: self.address, WORKER_VARIABLE: str(worker), MODULES_VARIABLE: " ".join(modules)}
+        worker = str(find_worker_script())
+        found = {SOCKET_VARIABLE: self.address, WORKER_VARIABLE: worker, MODULES_VARIABLE: " ".join(modules)}
         os.environ.update(found)
         try:
             yield str(Path(__file__).with_name("worker_entry.py"))
@@ -135,8 +135,11 @@ _begun: list[ForkServer] = []  # one at most, on its way while there are no sett
 def begin_fork_server() -> None:
     """Start one for the sweep to come, which `opened` will take: its imports are what a sweep's start waits for.
 
-    Without a sweep it ends with this process. There is none outside Linux, or under a very long temporary folder.
+    Without a sweep it ends with this process. There is none outside Linux, with a Ray that was not tested, or under a
+    very long temporary folder.
     """
+    if not is_supported("ray"):
+        return
     folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # mode 0700
     if sys.platform != "linux" or len(str(folder / "socket")) > LONGEST_ADDRESS:
         folder.rmdir()

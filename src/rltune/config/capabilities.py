@@ -102,7 +102,7 @@ _TQC_NETWORK = PolicyNetwork(  # the actor of SAC, in a module that is not deriv
     f"{_RLLIB}.tqc.torch.default_tqc_torch_rl_module:DefaultTQCTorchRLModule", "pi_encoder", "pi", "squashed_gaussian"
 )
 _BC_NETWORK = PolicyNetwork(
-    f"{_RLLIB}.bc.torch.default_bc_torch_rl_module:DefaultBCTorchRLModule", "_encoder", "_pi_head", "gaussian"
+    f"{_RLLIB}.bc.torch.default_bc_torch_rl_module:DefaultBCTorchRLModule", "encoder", "pi_head", "gaussian"
 )
 _DQN_NETWORK = PolicyNetwork(
     f"{_RLLIB}.dqn.torch.default_dqn_torch_rl_module:DefaultDQNTorchRLModule", "encoder", "af", "q", value="vf"

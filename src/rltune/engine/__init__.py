@@ -16,7 +16,8 @@ from typing import Any
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from rltune.compat.rllib_build import quicken
+from rltune.compat.patching import find_version, is_tested
+from rltune.compat.rllib_build import skip_needless_work
 from rltune.config.capabilities import capabilities_of
 from rltune.engine.features import UnsupportedError, find_unserved_setting
 from rltune.engine.sampling.vector_envs import make_envs
@@ -60,6 +61,8 @@ def find_obstacle(config: AlgorithmConfig) -> str | None:
 
 def find_static_obstacle(config: AlgorithmConfig) -> str | None:
     """As `unsupported`, from the config alone: no environment is built."""
+    if not is_tested("ray"):  # its loops call private methods of RLlib's learners
+        return f"Ray {find_version('ray')}"
     return find_unserved_setting(config) if _fast_class(config) else f"the algorithm {config.algo_class.__name__}"
 
 
@@ -79,13 +82,13 @@ def build_algorithm(config: AlgorithmConfig, kind: str = "fast") -> Algorithm:
     """
     if kind not in KINDS:
         raise ConfigError(f"engine: {kind!r} is unknown", choices(kind, KINDS), "engine=fast")
-    quicken(compiling=config.torch_compile_learner or config.torch_compile_worker)
+    skip_needless_work(compiling=config.torch_compile_learner or config.torch_compile_worker)
     if kind == "rllib":
         return config.build_algo()
-    cls, reason = _fast_class(config), find_static_obstacle(config)
-    if cls and reason is None:
+    reason = find_static_obstacle(config)
+    if reason is None:
         try:
-            return cls(config=config)
+            return _fast_class(config)(config=config)
         except UnsupportedError as error:
             reason = error.feature
     logger.warning("engine: stock RLlib trains this one, because the fast engine does not serve %s", reason)

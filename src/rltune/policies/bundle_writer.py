@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
+from rltune.compat.rllib_internals import FORWARD_METHODS, read_part
 from rltune.config.capabilities import list_algos, network_of
 from rltune.policies.bundle_reader import FORMAT, LAYERS, Permute
 
@@ -27,7 +28,6 @@ _CONTAINERS = {
     "TorchFreeLogStdMLPHead": "net",
     "TorchMLP": "mlp",
 }
-_FORWARDS = ("_forward", "_forward_inference", "_qf_forward_helper", "compute_q_values")
 _ENTRY = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
@@ -81,9 +81,11 @@ def write_bundle(
 def read_filter_stats(connector: Any) -> dict[str, Any] | None:
     """``observation_stats`` of RLlib's MeanStdFilter, given it or a pipeline with it; None without."""
     for piece in getattr(connector, "connectors", [connector]):
-        filters = getattr(piece, "_filters", None)
-        if isinstance(filters, dict) and None in filters:
-            stats = filters[None].running_stats
+        if "MeanStdFilter" in {c.__name__ for c in type(piece).__mro__} and None in (state := piece.get_state()):
+            from ray.rllib.utils.filter import RunningStat
+
+            (held,) = state[None]["running_stats"]
+            stats = RunningStat.from_state(held)
             return {"mean": stats.mean, "var": stats.var, "clip": piece.clip_by_value}
     return None
 
@@ -97,7 +99,7 @@ def _unwrap(module: Any) -> Any:
     for cls in type(module).__mro__:
         if cls.__module__.startswith("ray.rllib."):
             break
-        changed = [name for name in _FORWARDS if name in vars(cls)]
+        changed = [name for name in FORWARD_METHODS if name in vars(cls)]
         if changed:
             raise ValueError(f"{cls.__name__} overrides {', '.join(changed)}: a bundle cannot express its forward pass")
     return module
@@ -109,7 +111,7 @@ def _network(module: Any) -> _ENTRY:
     if where is None:
         known = list_algos(lambda row: row.network, "and")
         raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are those of {known}")
-    parts = {"encoder": _actors_encoder(getattr(module, where.encoder)), "head": getattr(module, where.head)}
+    parts = {"encoder": _actors_encoder(read_part(module, where.encoder)), "head": read_part(module, where.head)}
     head = _q_head(module) if where.kind == "q" else _policy_head(module, parts["head"], where.kind)
     if head.get("dueling"):
         parts["value"] = getattr(module, where.value)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from rltune.cluster.ray_cluster import prepare_environment
+from rltune.compat.rllib_internals import freeze_filters
 from rltune.envs.build import make_env
 from rltune.errors import PolicyError
 
@@ -73,9 +74,7 @@ class RLlibPolicy:
             self._before = EnvToModulePipeline.from_checkpoint(str(whole / BEFORE))
             self._after = ModuleToEnvPipeline.from_checkpoint(str(whole / AFTER))
         self.network.eval()
-        for connector in self._before.connectors:
-            if hasattr(connector, "_update_stats"):  # MeanStdFilter's (2.60): what is played must not change it
-                connector._update_stats = False
+        freeze_filters(self._before)
         self.info: dict[str, Any] = json.loads((folder / INFO_FILE).read_text())
         env = make_env(self.info["env"], disable_env_checker=True)
         self.observation_space, self.action_space = env.observation_space, env.action_space

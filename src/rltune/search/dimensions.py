@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rltune.errors import ConfigError, choices
 from rltune.search import conditions
 from rltune.search.conditions import format_condition, to_plain_value
+from rltune.search.space import _is_on_range
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -113,8 +114,8 @@ class Dimension:
         distribution = self.distribution()
         if isinstance(raw, float) and self.kind in ("randint", "lograndint", "pow2"):
             raw = int(raw) if raw.is_integer() else math.nan
-        internal = distribution.to_internal_repr(raw)  # raises ValueError for an unknown choice
-        if not distribution._contains(internal):
+        distribution.to_internal_repr(raw)  # raises ValueError for an unknown choice
+        if self.kind != "choice" and not _is_on_range(raw, distribution):
             raise ValueError(f"{self.name}={value} is outside {self}")
         return raw
 

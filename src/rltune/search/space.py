@@ -7,6 +7,7 @@ searches a parameter only where another one has a value (`rltune.search.conditio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,12 @@ from rltune.search.dimensions import CONTINUOUS, Dimension, parse_dimension
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+
+
+def _is_on_range(raw: Any, distribution: Any) -> bool:
+    """Tell whether a number lies between the ends of a distribution, and on one of its steps."""
+    steps = (raw - distribution.low) / (distribution.step or math.inf)
+    return bool(distribution.low <= raw <= distribution.high and abs(steps - round(steps)) < 1e-8)
 
 
 Suggest = Callable[[str, "BaseDistribution"], Any]

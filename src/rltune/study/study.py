@@ -6,6 +6,7 @@ COMPLETE (whole budget), PRUNED (stopped by the scheduler), FAIL (with its reaso
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import time
@@ -15,13 +16,13 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
-from rltune.compat.optuna_rows import write_rows
+from rltune.compat.optuna_rows import choose_write
 from rltune.config.uris import redact, redact_address
 from rltune.errors import StudyError
 from rltune.study.record import LATE_RUN, TrialRecord, make_trial_record
@@ -69,6 +70,8 @@ class Study:
                 "a readable Optuna storage",
                 "see study.storage in conf/run.yaml",
             ) from None
+        self._study_id = self._storage.get_study_id_from_name(name)
+        self._write_to = choose_write(self._storage)
         self._ids: dict[int, int] = {}
         # What this driver wrote of the trials that are not finished: reading a trial costs four queries. Only one
         # driver writes, so that the ledger holds the same; it is written first.
@@ -81,7 +84,7 @@ class Study:
     def num_trials(self) -> int:
         """How many trials were asked for so far."""
         if self._num_trials is None:  # Optuna reads all trials to count them (5.0)
-            self._num_trials = int(self._storage.get_n_trials(self._study._study_id))
+            self._num_trials = int(self._storage.get_n_trials(self._study_id))
         return self._num_trials
 
     def ask(
@@ -105,9 +108,8 @@ class Study:
         if fixed:
             self._study.enqueue_trial(dict(fixed))
         trial = self._study.ask()
-        self._ids[trial.number] = trial._trial_id
         self._num_trials = max(self.num_trials, trial.number + 1)
-        return trial.number, draw(trial._suggest)
+        return trial.number, draw(functools.partial(_suggest, trial))
 
     def complete(self, number: int, sampler: optuna.samplers.BaseSampler, draw: Draw) -> dict[str, Any]:
         """Draw what a driver that was killed while it asked has left undrawn; what was drawn stays.
@@ -118,7 +120,7 @@ class Study:
         if self._storage.get_trial(self._id(number)).state == TrialState.WAITING:
             return self.ask(draw, {}, sampler)[1]  # Optuna hands out what waits before anything new
         self._study.sampler = sampler
-        return draw(optuna.trial.Trial(self._study, self._id(number))._suggest)
+        return draw(functools.partial(_suggest, optuna.trial.Trial(self._study, self._id(number))))
 
     def report(self, number: int, env_steps: int, objective: float, **attributes: Any) -> None:
         """Keep one report, and the attributes that come with it; NaN says that no episode had ended by then."""
@@ -129,7 +131,7 @@ class Study:
         self._write(number, {}, attributes)
 
     def _write(self, number: int, reports: Mapping[int, float], attributes: Mapping[str, Any]) -> None:
-        write_rows(self._storage, self._id(number), reports, attributes)
+        self._write_to(self._storage, self._id(number), reports, attributes)
         if number in self._open:
             cast(dict[int, float], self._open[number].reports).update(reports)
             cast(dict[str, Any], self._open[number].attributes).update(attributes)
@@ -161,7 +163,7 @@ class Study:
 
     def _id(self, number: int) -> int:
         if number not in self._ids:
-            self._ids[number] = self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+            self._ids[number] = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
         return self._ids[number]
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -195,6 +197,19 @@ class Study:
         """Give connections back, so that the file can be moved or read elsewhere."""
         self._storage.remove_session()
         self._storage.engine.dispose()
+
+
+def _suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> Any:
+    """Draw from a distribution, which Optuna's own calls take apart."""
+    if isinstance(distribution, CategoricalDistribution):
+        return trial.suggest_categorical(name, distribution.choices)
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(
+            name, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+        )
+    assert isinstance(distribution, FloatDistribution)
+    low, high = distribution.low, distribution.high
+    return trial.suggest_float(name, low, high, step=distribution.step, log=distribution.log)
 
 
 def _open_storage(url: str, fresh: bool) -> RDBStorage:

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from rltune.cluster.fork_server import ForkServer, acquire_fork_server
 from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_environment
 from rltune.cluster.resources import Share
+from rltune.compat.patching import is_supported
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
@@ -138,9 +139,10 @@ def _conduct(session: SweepContext) -> Outcome:
         if session.resumed:  # first of all: what a killed driver left running must not meet what we start
             stack.enter_context(claim_folder(session))
         nursery = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
-        checked = beside.submit(_check, session, nursery)
+        # What the check registers with a Ray that starts meanwhile is only safe in a Ray that was tested.
+        checked = beside.submit(_check, session, nursery) if is_supported("ray") else None
         with connect_ray(cluster, modules, nursery) as machine:
-            session = checked.result()
+            session = checked.result() if checked else _check(session, nursery)
             return _work(session, session.plan.share_of(machine))
 
 

@@ -67,9 +67,7 @@ def make_store(uri: str) -> None:
 
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
         draft = Path(folder) / path.name
-        client = MlflowClient(f"{PREFIX}{draft}")
-        client.search_experiments(max_results=1)
-        client._tracking_client.store.engine.dispose()
+        MlflowClient(f"{PREFIX}{draft}").search_experiments(max_results=1)
         try:
             os.link(draft, path)
         except FileExistsError:

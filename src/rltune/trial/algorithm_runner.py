@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config
+from rltune.compat.rllib_internals import list_remote_runners
 from rltune.config.capabilities import capabilities_of
 from rltune.engine import build_algorithm
 from rltune.engine.sampling.observation_filter import CLIP, wants_normalisation
@@ -140,13 +142,17 @@ class AlgorithmRunner:
         # An offline algorithm has no env runner, so the module is the learner's own.
         offline = self._config.is_offline
         write_bundle(
-            self._algorithm.learner_group._learner.module[DEFAULT_MODULE] if offline else self._algorithm.get_module(),
+            self._learner_module() if offline else self._algorithm.get_module(),
             folder,
             info=dict(info),
             observation_stats=self._stats(),
             observation_space=self._observation_space,
             actions=self._actions(),
         )
+
+    def _learner_module(self) -> Any:
+        (answer,) = self._algorithm.learner_group.foreach_learner(lambda learner: learner.module)
+        return answer.get()[DEFAULT_MODULE]
 
     def _actions(self) -> Literal["normalize", "clip", "raw"]:
         """How RLlib brings the network's actions into the environment's bounds."""
@@ -159,7 +165,8 @@ class AlgorithmRunner:
         stats = getattr(self._algorithm, "observation_stats", None)
         if stats:
             return {**stats(), "clip": CLIP}
-        return read_filter_stats(self._algorithm.env_runner._env_to_module)
+        parts = dict(self._algorithm.env_runner.get_checkpointable_components())
+        return read_filter_stats(parts[COMPONENT_ENV_TO_MODULE_CONNECTOR])
 
     def restore(self, folder: Path) -> None:
         """Load RLlib's checkpoint."""
@@ -173,7 +180,7 @@ class AlgorithmRunner:
     def _end_silent_runners(self) -> None:
         """End remote env runners that hang: RLlib waits for each of them to stop, for ever (2.60)."""
         group = getattr(self._algorithm, "env_runner_group", None)
-        remote = list(group._worker_manager.actors().values()) if group is not None else []
+        remote = list_remote_runners(group)
         if not remote:
             return
         import ray

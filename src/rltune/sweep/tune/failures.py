@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rltune.cluster.ray_cluster import find_ray_logs
+from rltune.compat.ray_start import find_logs
 from rltune.trial.watchdog import STACK_FILE
 
 FAILURE_FILE = "failure.txt"  # in the trial's folder
@@ -90,7 +90,7 @@ def _of_runner(reason: str, trace: str) -> str:
 
 def _written(pid: int | None) -> str:
     """The end of what a worker wrote to standard error, as far as its log is on this machine."""
-    logs = find_ray_logs()
+    logs = find_logs()
     found = sorted(logs.glob(f"worker-*-{pid}.err")) if pid and logs else []
     try:
         return found[-1].read_text(errors="replace")[-MAX_LOG:] if found else ""

@@ -41,7 +41,6 @@ logger = logging.getLogger(__name__)
 RECORDS = {"best": "checkpoint", "latest": "latest"}  # what a report calls its checkpoints, and what the ledger does
 PROGRESS_EVERY_S = 2.0  # the parent's curve needs no point per report
 AHEAD = ("rltune.policies.policy", "rltune.reporting.png_figures")  # what a sweep's end needs
-ENDED_KEPT = 64  # trials of the past that Tune still goes through at every event
 
 
 def _guarded(method: Callable[..., None]) -> Callable[..., None]:
@@ -112,8 +111,6 @@ class Recorder(Callback):
         for warning in self.tracker.warnings():
             self.console.note(warning)
         self.console.tick()
-        if len(trials) > 2 * ENDED_KEPT:  # the list is Tune's own (Ray 2.60); it looks through all of it at every event
-            trials[:] = [trial for trial in trials[:-ENDED_KEPT] if not trial.is_finished()] + trials[-ENDED_KEPT:]
 
     @_guarded
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -302,5 +299,5 @@ def _forget(trial: Any) -> None:
     """Drop what Tune keeps of an ended trial: the study holds it all, and 0.1 MB each would add up."""
     trial.run_metadata.metric_analysis.clear()
     trial.run_metadata.metric_n_steps.clear()
-    trial.config, trial.evaluated_params, trial.run_metadata.last_result = {}, {}, {}
-    trial._Trial__unresolved_config = {}
+    trial.config.clear()  # in place: Tune has it under two names (Ray 2.60)
+    trial.evaluated_params, trial.run_metadata.last_result = {}, {}

@@ -23,10 +23,9 @@ from rltune.certification.finalists import Finalist, describe_winner, rank_final
 from rltune.certification.result import CONTROL, Certification
 from rltune.certification.retraining import Retraining
 from rltune.certification.selection import TABLE, FinalEvaluation, measure_policies, write_table
-from rltune.cluster import ray_cluster
-from rltune.cluster.ray_cluster import lost_processes, warm_actors
 from rltune.cluster.resources import Share
 from rltune.cluster.shared_storage import not_shared
+from rltune.compat.tune_controller import adapt_tune
 from rltune.config.settings_file import format_settings
 from rltune.config.uris import redact_address, resolve_uri
 from rltune.reporting import html
@@ -223,7 +222,7 @@ class TuneRun:
             ),
         )
         try:
-            with warm_actors(self.config.cluster, self.share), lost_processes(), ray_cluster.uncounted():
+            with adapt_tune(one_process=self.config.cluster.address is None and not self.share.env_runners):
                 tuner.fit()
         except KeyboardInterrupt:
             self.control.request("interrupted at once", 2)

@@ -1,0 +1,44 @@
+"""Read what RLlib's live objects keep in private fields, where nothing public gives it.
+
+Each function is told what to do where a field is gone. Ray is not imported here. Tested with Ray 2.60.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# The methods that a module of one's own may override to compute its outputs in another way.
+FORWARD_METHODS = ("_forward", "_forward_inference", "_qf_forward_helper", "compute_q_values")
+
+
+def read_part(module: Any, name: str) -> Any:
+    """Return a part of an RLModule; BC's module has its parts under private names alone (2.60).
+
+    Raises:
+        ValueError: It has neither name: its policy is then played by RLlib's own parts.
+    """
+    part = getattr(module, name, None) or getattr(module, f"_{name}", None)
+    if part is None:
+        raise ValueError(f"a bundle cannot express this version of {type(module).__name__}: it has no {name}")
+    return part
+
+
+def list_remote_runners(group: Any) -> list[Any]:
+    """Return the actors of an `EnvRunnerGroup`: to end those that hang, for whom RLlib waits for ever.
+
+    Returns:
+        None of them where RLlib keeps them elsewhere: a hung one is then waited for.
+    """
+    manager: Any = getattr(group, "_worker_manager", None)
+    return list(manager.actors().values()) if hasattr(manager, "actors") else []
+
+
+def freeze_filters(pipeline: Any) -> None:
+    """Keep the running statistics of a connector pipeline as they are: what is played must not change them.
+
+    `MeanStdFilter` takes ``update_stats`` when it is made, but one from a checkpoint is as it was in training.
+    Where the field is gone the statistics of a played policy go on changing, in memory alone.
+    """
+    for connector in pipeline.connectors:
+        if hasattr(connector, "_update_stats"):
+            connector._update_stats = False
