@@ -1,0 +1,100 @@
+"""Find private names of other libraries in our source, by its syntax trees: nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+OURS = ("rltune", "sweeps")
+DOCUMENTED = {"os._exit", "sys._getframe"}  # Python documents these two under such a name
+ASKING = ("getattr", "hasattr", "setattr", "delattr")
+
+
+@dataclass(frozen=True)
+class Use:
+    """One private name where it stands."""
+
+    path: Path
+    line: int
+    name: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.what}"
+
+
+class Source:
+    """All our files, and the private names and classes that they define."""
+
+    def __init__(self, root: Path) -> None:
+        found = sorted([*(root / "src").rglob("*.py"), *(root / "sweeps").rglob("*.py")])
+        self.trees = {path.relative_to(root): ast.parse(path.read_text()) for path in found}
+        nodes = [node for tree in self.trees.values() for node in ast.walk(tree)]
+        self.classes = {node.name for node in nodes if isinstance(node, ast.ClassDef)}
+        self.defined = {name for node in nodes for name in _defined_by(node)}
+
+    def foreign(self, path: Path) -> Iterator[Use]:
+        """Private names in a file that are not ours, as far as can be told without types.
+
+        An attribute of ``self``, ``cls`` or ``super()`` is ours if we define one of this name; one of anything else
+        only if, besides, it is an argument annotated with a class of ours.
+        """
+        tree = self.trees[path]
+        for node in ast.walk(tree):
+            line = getattr(node, "lineno", 0)
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                for module in _imported(node):
+                    if module.split(".")[0] not in OURS and (private := list(filter(_is_private, module.split(".")))):
+                        yield Use(path, line, private[-1], f"import of {module}")
+            elif isinstance(node, ast.keyword) and node.arg and _is_private(node.arg):
+                if node.arg not in self.defined:
+                    yield Use(path, node.value.lineno, node.arg, f"argument {node.arg}")
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ASKING and len(node.args) > 1:
+                name = node.args[1]
+                if isinstance(name, ast.Constant) and _is_private(str(name.value)) and name.value not in self.defined:
+                    yield Use(path, line, str(name.value), ast.unparse(node))
+        for scope, node in _attributes(tree):
+            known = node.attr in self.defined and self._is_ours(node.value, scope)
+            if _is_private(node.attr) and ast.unparse(node) not in DOCUMENTED and not known:
+                yield Use(path, node.lineno, node.attr, ast.unparse(node))
+
+    def _is_ours(self, owner: ast.expr, scope: dict[str, str]) -> bool:
+        if isinstance(owner, ast.Call):
+            return ast.unparse(owner.func) == "super"
+        if not isinstance(owner, ast.Name):
+            return False
+        return owner.id in ("self", "cls") or scope.get(owner.id, "").split(".")[-1] in self.classes
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name.isidentifier() and len(name) > 1
+
+
+def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [] if node.level else [f"{node.module}.{alias.name}" for alias in node.names]
+
+
+def _attributes(node: ast.AST, scope: dict[str, str] | None = None) -> Iterator[tuple[dict[str, str], ast.Attribute]]:
+    """Each attribute access, with the annotations of the arguments that are in sight there."""
+    scope = scope or {}
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        scope = scope | {one.arg: ast.unparse(one.annotation) for one in arguments if one.annotation}
+    if isinstance(node, ast.Attribute):
+        yield scope, node
+    for child in ast.iter_child_nodes(node):
+        yield from _attributes(child, scope)
+
+
+def _defined_by(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return [node.attr] if isinstance(node.value, ast.Name) and node.value.id in ("self", "cls") else []
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return [node.id]
+    return [node.arg] if isinstance(node, ast.arg) else []
