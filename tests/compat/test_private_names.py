@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ import pytest
 import ray
 import torch
 from private_uses import Source
+from ray._private import ray_constants
 
+from rltune.cluster.ray_cluster import TUNE_SETTINGS
 from rltune.compat import optuna_rows, patching, rllib_build
 from rltune.compat.patching import find_version, is_tested
 from rltune.compat.ray_start import WORKER_MODULE, find_worker_script, list_private_arguments
@@ -144,6 +148,18 @@ def test_ray_takes_its_unstable_arguments():
         assert f'kwargs.pop("{name}"' in source
     raylet = Path(ray.__file__).parent / "core" / "src" / "ray" / "raylet" / "raylet"
     assert b"preload_python_modules" in raylet.read_bytes()
+
+
+@functools.cache
+def read_tune() -> str:
+    root = Path(ray.__file__).parent
+    return "".join(path.read_text() for room in ("tune", "air", "train") for path in (root / room).rglob("*.py"))
+
+
+@pytest.mark.parametrize("setting", [*TUNE_SETTINGS, "TUNE_MAX_PENDING_TRIALS_PG"])
+def test_a_setting_in_the_environment_is_still_read(setting):
+    homes = read_tune() + Path(ray_constants.__file__).read_text()
+    assert re.search(rf"[\"']{setting}[\"']", homes), f"Ray {ray.__version__} reads no {setting}"
 
 
 def test_torch_marks_what_its_compiler_leaves_out_so():

@@ -16,7 +16,7 @@ from toy import ToyTrial, ledger
 
 from rltune.errors import StudyError
 from rltune.study.outcome import Outcome
-from rltune.sweep.pipeline import HAND_OVER_S, resume_sweep
+from rltune.sweep.pipeline import resume_sweep
 from rltune.sweep.stopper import SweepStopper
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -412,14 +412,11 @@ def test_replicates_run_several_seeds_and_report_their_mean(toy_run: Callable[..
     assert all("return_std_over_seeds" in run.data.metrics for run in children(outcome, tmp_path))
 
 
-def test_threads_hand_over_sooner_while_a_sweep_runs_and_as_before_after_it(
-    toy_run: Callable[..., Outcome], monkeypatch: Any
-) -> None:
+def test_a_sweep_leaves_the_programs_thread_switching_alone(toy_run: Callable[..., Outcome], monkeypatch: Any) -> None:
     before, during = sys.getswitchinterval(), set()
     monkeypatch.setattr(SweepStopper, "check_budgets", lambda self: during.add(sys.getswitchinterval()))
     toy_run("budget.trials=1", "tracking=off")
-    assert list(during) == pytest.approx([HAND_OVER_S])
-    assert sys.getswitchinterval() == before
+    assert during == {before} == {sys.getswitchinterval()}
 
 
 def test_the_sweeps_folder_is_private_and_holds_the_summary(toy_run: Callable[..., Outcome]) -> None:

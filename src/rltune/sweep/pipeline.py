@@ -11,7 +11,7 @@ import functools
 import importlib
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -38,9 +38,6 @@ from rltune.sweep.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from rltune.study.outcome import Outcome
-
-
-HAND_OVER_S = 0.5e-3
 
 
 def run_sweep(config: RunConfig, *, stream: TextIO | None = None, trainable: type | None = None) -> Outcome:
@@ -135,7 +132,6 @@ def _conduct(session: SweepContext) -> Outcome:
     prepare_environment(cluster)
     # A Ray that does not start ends the nursery first, for whose answer the thread beside would wait for ever.
     with ThreadPoolExecutor(1) as beside, contextlib.ExitStack() as stack:
-        stack.enter_context(_prompt())
         if session.resumed:  # first of all: what a killed driver left running must not meet what we start
             stack.enter_context(claim_folder(session))
         nursery = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
@@ -144,20 +140,6 @@ def _conduct(session: SweepContext) -> Outcome:
         with connect_ray(cluster, modules, nursery) as machine:
             session = checked.result() if checked else _check(session, nursery)
             return _work(session, session.plan.share_of(machine))
-
-
-@contextlib.contextmanager
-def _prompt() -> Iterator[None]:
-    """Let threads hand over sooner: a trial waits for its report to be recorded, MLflow's thread has time.
-
-    Python's own 5 ms are waited for after each write into the ledger while that thread computes.
-    """
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(HAND_OVER_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def _check(session: SweepContext, nursery: ForkServer | None) -> SweepContext:
