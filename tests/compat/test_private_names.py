@@ -28,8 +28,15 @@ from rltune.compat.rllib_internals import FORWARD_METHODS
 NAMES: dict[str, tuple[str, ...]] = {
     "ray._private.auto_init_hook:auto_init_lock.acquire": (),
     "ray._private.auto_init_hook:enable_auto_connect": (),
+    "ray._private.authentication.authentication_token_setup:ensure_token_if_auth_enabled": ("create_token_if_missing",),
+    "ray._private.authentication.authentication_token_setup:maybe_enable_token_auth_if_token_available": (
+        "warn_if_disabled",
+    ),
     "ray._private.parameter:RayParams": ("worker_path", "no_monitor", "include_log_monitor"),
     "ray._private.services:ConsolePopen": (),
+    "ray._private.services:canonicalize_bootstrap_address": (),
+    "ray._raylet:GcsClient": (),
+    "ray._raylet:InnerGcsClient.check_alive": (),
     "ray._private.services:get_node": ("gcs_address", "node_id"),
     "ray._private.services:start_api_server": ("include_dashboard",),
     "ray._private.services:start_raylet": (),
