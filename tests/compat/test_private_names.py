@@ -98,7 +98,7 @@ FIELDS = {
     "ray.rllib.utils.schedules.scheduler:Scheduler": ("_schedule",),
 }
 
-# What we use of MLflow besides its documented functions: `rltune.tracking.model_registry` logs a model without global state.
+# What we use of MLflow besides its documented functions: `tracking.model_registry` logs a model without global state.
 MODEL_CALLS = {
     "create_logged_model": ("experiment_id", "name", "source_run_id", "tags", "params", "model_type"),
     "create_model_version": ("name", "source", "run_id", "tags", "description", "model_id"),
