@@ -73,6 +73,12 @@ def choices(name: str, known: Iterable[str]) -> str:
     return f"did you mean '{close}'? known: {listed}" if close else f"one of: {listed}"
 
 
+def describe_exception(error: BaseException) -> str:
+    """Return the type of another library's exception and the first line of its message, if it has one."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 class NonFiniteError(RltuneError):
     """A loss, a weight or a return became NaN or infinite: the trial cannot recover.
 

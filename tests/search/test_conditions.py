@@ -91,14 +91,6 @@ def test_a_search_that_was_killed_goes_on_with_what_an_unbroken_one_would_have_p
     assert all(map(sensible, rest))
 
 
-def test_group_is_left_to_whoever_sets_it():
-    assert build_sampler("tpe", {}, 0, True)._group
-    assert not build_sampler("tpe", {}, 0, False)._group
-    assert not build_sampler("tpe", {"group": False}, 0, True)._group
-    assert not build_sampler("tpe", {"multivariate": False}, 0, True)._group
-    assert isinstance(build_sampler("random", {}, 0, True), optuna.samplers.RandomSampler)
-
-
 def test_a_warm_start_takes_what_its_own_values_allow(tmp_path):
     warm = [{"use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 10, "lr": 1e-3}, {"use_lstm": False, "lr": 2e-3}]
     found = run(*searcher(tmp_path, budget=2, warm=warm))

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import warnings
+
 import optuna
 import pytest
 
 from rltune.errors import ConfigError
-from rltune.search.samplers import build_sampler
+from rltune.search.samplers import build_sampler, check_sampler
+from rltune.search.space import parse_space
+
+SPACE = parse_space({"lr": ["loguniform", 1e-4, 1e-2], "activation": ["choice", "relu", "tanh"]})
 
 
-def propose(kind, args):
-    """The first proposal of a sampler, which is where Optuna looks at some arguments."""
-    study = optuna.create_study(sampler=build_sampler(kind, args, 0))
-    return study.ask({"x": optuna.distributions.FloatDistribution(0, 1)})
+class Lowest(optuna.samplers.BaseSampler):
+    """A sampler of one's own, which takes no seed: it always proposes the lower end."""
+
+    def __init__(self, margin=0.0):
+        self.margin = margin
+
+    def infer_relative_search_space(self, study, trial):
+        return {}
+
+    def sample_relative(self, study, trial, search_space):
+        return {}
+
+    def sample_independent(self, study, trial, param_name, param_distribution):
+        if not isinstance(param_distribution, optuna.distributions.FloatDistribution):
+            return param_distribution.choices[0]
+        return param_distribution.low + self.margin
+
+
+LOWEST = f"{__name__}:Lowest"
+
+
+def propose(sampler):
+    """What a study's first trials get."""
+    study = optuna.create_study(sampler=sampler)
+    return [study.ask(SPACE.distributions()).params for _ in range(4)]
 
 
 def test_the_searchers_that_a_file_may_name():
@@ -24,20 +50,71 @@ def test_a_searchers_arguments_reach_optuna():
     assert build_sampler("tpe", {"n_startup_trials": 3, "multivariate": True}, 0)._n_startup_trials == 3
 
 
-@pytest.mark.parametrize(
-    ("kind", "args", "what", "allowed"),
-    [
-        ("tpee", {}, "searcher.kind=tpee", "'tpe'"),
-        ("tpe", {"n_startup": 3}, "searcher.args.n_startup=3", "'n_startup_trials'"),
-        ("random", {"n_startup_trials": 3}, "searcher.args.n_startup_trials=3", ""),
-        ("tpe", {"seed": 3}, "searcher.args.seed=3", ""),
-        ("tpe", {"n_startup_trials": "x"}, "searcher.args", "Optuna"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["tpe", "random", "optuna.samplers:TPESampler"])
+def test_a_seed_decides_what_is_proposed(kind):
+    first, again, other = (propose(build_sampler(kind, {}, seed)) for seed in (5, 5, 6))
+    assert first == again
+    assert first != other
+
+
+def test_a_sampler_is_built_without_proposing(monkeypatch):
+    """A sweep builds one for each trial, and has checked the arguments once."""
+    monkeypatch.setattr(optuna, "create_study", lambda **kwargs: pytest.fail("asked a study"))
+    build_sampler("tpe", {"n_startup_trials": 8}, 0, conditional=True)
+
+
+def test_group_is_left_to_whoever_sets_it():
+    assert build_sampler("tpe", {}, 0, True)._group
+    assert not build_sampler("tpe", {}, 0, False)._group
+    assert not build_sampler("tpe", {"group": False}, 0, True)._group
+    assert not build_sampler("tpe", {"multivariate": False}, 0, True)._group
+    assert isinstance(build_sampler("random", {}, 0, True), optuna.samplers.RandomSampler)
+
+
+def test_a_sampler_of_ones_own_proposes():
+    check_sampler(LOWEST, {"margin": 1e-3}, SPACE)
+    proposed = propose(build_sampler(LOWEST, {"margin": 1e-3}, 0, conditional=True))
+    assert proposed == [{"lr": pytest.approx(1.1e-3), "activation": "relu"}] * 4
+
+
+def test_optunas_other_samplers_are_named_by_their_class():
+    check_sampler("optuna.samplers:QMCSampler", {"scramble": True}, SPACE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Optuna calls it experimental, which nobody can change
+        assert isinstance(build_sampler("optuna.samplers:QMCSampler", {}, 0), optuna.samplers.QMCSampler)
+
+
+REFUSED = [
+    ("tpee", {}, "searcher.kind=tpee", "'tpe'"),
+    ("tpe", {"n_startup": 3}, "searcher.args.n_startup=3", "'n_startup_trials'"),
+    ("random", {"n_startup_trials": 3}, "searcher.args.n_startup_trials=3", ""),
+    ("tpe", {"seed": 3}, "searcher.args.seed=3", ""),
+    ("tpe", {"n_startup_trials": "x"}, "searcher.args", "Optuna"),
+    (LOWEST, {"margim": 1}, "searcher.args.margim=1", "'margin'"),
+    (LOWEST, {"margin": "wide"}, "searcher.args={'margin': 'wide'}: TypeError", "Optuna"),
+    ("nosuchmodule:Sampler", {}, "searcher.kind=nosuchmodule:Sampler cannot be imported", "package.module:Class"),
+    ("optuna.samplers:Missing", {}, "searcher.kind=optuna.samplers:Missing cannot be imported", "package.module:Class"),
+    ("os:system", {}, "searcher.kind=os:system is no sampler", "BaseSampler"),
+    ("optuna.pruners:HyperbandPruner", {}, "is no sampler", "BaseSampler"),
+    (":", {}, "searcher.kind=: cannot be imported", "package.module:Class"),
+]
+
+
+@pytest.mark.parametrize(("kind", "args", "what", "allowed"), REFUSED)
 def test_a_searcher_that_makes_no_sense_is_refused(kind, args, what, allowed):
     with pytest.raises(ConfigError) as refused:
-        propose(kind, args)
+        check_sampler(kind, args, SPACE)
     assert what in refused.value.what
     assert allowed in refused.value.allowed
-    assert "searcher" in refused.value.fix
+    assert refused.value.fix == "install its package" or "searcher" in refused.value.fix
+
+
+def test_arguments_are_checked_where_nothing_is_searched():
+    with pytest.raises(ConfigError, match=r"searcher\.args"):
+        check_sampler("tpe", {"n_startup_trials": "x"}, parse_space({}))
+
+
+def test_a_check_leaves_optunas_log_as_it_was():
+    before = optuna.logging.get_verbosity()
+    check_sampler("random", {}, SPACE)
+    assert optuna.logging.get_verbosity() == before

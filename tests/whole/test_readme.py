@@ -27,7 +27,7 @@ from rltune.envs.build import make_env
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.envs.validation import check_env
 from rltune.reporting import available
-from rltune.search.samplers import build_sampler
+from rltune.search.samplers import check_sampler
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.space import parse_space
 from sweeps._command import conf_dir
@@ -72,9 +72,10 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
 def check_request(settings: DictConfig) -> RunConfig:
     """The checks of a request that need neither Ray nor a machine of a certain kind."""
     config = parse_config(settings)
-    values_of(config.algo, parse_space(config.space).names)
+    space = parse_space(config.space)
+    values_of(config.algo, space.names)
     build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
-    build_sampler(config.searcher.kind, config.searcher.args, config.seed)
+    check_sampler(config.searcher.kind, config.searcher.args, space)
     return config
 
 

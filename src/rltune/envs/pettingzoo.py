@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rltune.envs.spaces import has_plain_actions, has_plain_observations
-from rltune.errors import ConfigError, choices
+from rltune.errors import ConfigError, choices, describe_exception
 
 SHARED, SEPARATE = "shared", "separate"
 MAKERS = ("parallel_env", "env")  # what PettingZoo's modules call the functions that build an environment
@@ -134,9 +134,8 @@ def check_agents(spec: Any) -> None:
     except ConfigError:
         raise
     except Exception as error:  # an environment raises whatever it likes
-        text = str(error).strip().splitlines()
         raise ConfigError(
-            f"env.id={spec.id} with env.kwargs={dict(spec.kwargs)}: {type(error).__name__}: {text[0] if text else ''}",
+            f"env.id={spec.id} with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
             "arguments that the environment takes",
             "env.kwargs={}",
         ) from None

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rltune.envs.build import import_env_module, make_bare_env, wrap_env
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spec import EnvSpec
-from rltune.errors import ConfigError, nearest
-
-if TYPE_CHECKING:
-    pass
+from rltune.errors import ConfigError, describe_exception, nearest
 
 
 def check_env(spec: EnvSpec) -> None:
@@ -42,7 +39,9 @@ def check_env(spec: EnvSpec) -> None:
         ) from None
     except Exception as error:  # a wrapper raises whatever it likes
         raise ConfigError(
-            f"env.wrappers of {spec.id}: {_named(error)}", "arguments that the wrappers take", "env.wrappers=[]"
+            f"env.wrappers of {spec.id}: {describe_exception(error)}",
+            "arguments that the wrappers take",
+            "env.wrappers=[]",
         ) from None
     _check_first_step(env, spec)
     _check_normalisation(env, spec)
@@ -59,7 +58,9 @@ def _check_first_step(env: Any, spec: EnvSpec) -> None:
         seen = [obs, env.step(env.action_space.sample())[0]]
     except Exception as error:
         raise ConfigError(
-            f"{key}: the first step fails with {_named(error)}", "an environment that steps", "env.wrappers=[]"
+            f"{key}: the first step fails with {describe_exception(error)}",
+            "an environment that steps",
+            "env.wrappers=[]",
         ) from None
     for one in seen:
         array = np.asarray(one)
@@ -99,26 +100,21 @@ def _checked_bare(spec: EnvSpec) -> Any:
     except gymnasium.error.NamespaceNotFound as error:
         fix = "pip install 'rltune[atari]'" if spec.id.startswith("ALE/") else "install the package that registers it"
         raise ConfigError(
-            f"env.id={spec.id}: {_named(error)}", "an installed package, or module:Name-v0", fix
+            f"env.id={spec.id}: {describe_exception(error)}", "an installed package, or module:Name-v0", fix
         ) from None
     except gymnasium.error.Error as error:  # unknown, or no id at all
         close = nearest(spec.id.rpartition(":")[2], gymnasium.envs.registration.registry)
         raise ConfigError(
-            f"env.id={spec.id}: {_named(error)}",
+            f"env.id={spec.id}: {describe_exception(error)}",
             f"did you mean '{close}'?" if close else "a registered Gymnasium id, or module:Name-v0",
             f"env.id={close or 'CartPole-v1'}",
         ) from None
     except Exception as error:  # an environment raises whatever it likes
         raise ConfigError(
-            f"env.id={spec.id} with env.kwargs={dict(spec.kwargs)}: {_named(error)}",
+            f"env.id={spec.id} with env.kwargs={dict(spec.kwargs)}: {describe_exception(error)}",
             "arguments that the environment takes",
             "env.kwargs={}",
         ) from None
-
-
-def _named(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def _extra(env_id: str) -> str:

@@ -1,70 +1,118 @@
-"""Which of Optuna's samplers proposes trials, by the name and arguments of a searcher file. Runs in the driver.
+"""Build the Optuna sampler that a searcher file describes.
 
-Optuna is imported inside the function, so that a typing error on the command line need not wait for it.
+`check_sampler` is asked once, before a sweep starts; `build_sampler` is asked for every trial and trusts it. Optuna is
+imported inside the functions, so that a typing error on the command line is answered before it.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rltune.errors import ConfigError, choices
+from rltune.errors import ConfigError, choices, describe_exception
+from rltune.search.space import Space
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 
-SAMPLERS: Mapping[str, str] = {"tpe": "TPESampler", "random": "RandomSampler"}
+SAMPLERS: Mapping[str, str] = {"tpe": "optuna.samplers:TPESampler", "random": "optuna.samplers:RandomSampler"}
+USAGE = "a name, or package.module:Class of an optuna.samplers.BaseSampler"
 
 
 def build_sampler(kind: str, args: Mapping[str, Any], seed: int, conditional: bool = False) -> BaseSampler:
-    """The sampler that a searcher file names.
+    """Build the sampler for one trial, from a searcher that `check_sampler` has let through.
 
     Args:
-        kind: One of SAMPLERS.
-        args: Its arguments.
-        seed: Its seed.
-        conditional: Whether trials differ in what they have: TPE then models each group of parameters by itself.
-
-    Raises:
-        ConfigError: The kind or an argument is unknown, or its value is refused.
+        kind: A name in SAMPLERS, or ``package.module:Class``.
+        args: Arguments of the class.
+        seed: Passed on where the class takes a ``seed``.
+        conditional: Whether trials may lack some parameters. TPE then models each group of parameters by itself;
+            otherwise it would draw at random whatever not all trials have (Optuna 5).
     """
-    if kind not in SAMPLERS:
-        raise ConfigError(f"searcher.kind={kind} is unknown", choices(kind, SAMPLERS), "searcher=tpe")
     import optuna
 
-    cls = getattr(optuna.samplers, SAMPLERS[kind])
-    known = [name for name in inspect.signature(cls).parameters if name != "seed"]
+    cls = _import_sampler(kind)
+    known = inspect.signature(cls).parameters
+    given = dict(args)
+    if "seed" in known:
+        given["seed"] = seed
+    grouping = issubclass(cls, optuna.samplers.TPESampler) and "group" in known
+    if conditional and grouping and args.get("multivariate") is not False:
+        given.setdefault("group", True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of group, for one
+        return cls(**given)
+
+
+def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
+    """Refuse a searcher that could not propose the sweep's trials.
+
+    Args:
+        kind: A name in SAMPLERS, or ``package.module:Class``.
+        args: Arguments of the class.
+        space: What is searched.
+
+    Raises:
+        ConfigError: The kind or an argument is unknown, or the class refuses its value.
+    """
+    cls = _import_sampler(kind)
+    parameters = inspect.signature(cls).parameters.values()
+    known = [one.name for one in parameters if one.name != "seed" and one.kind is not one.VAR_KEYWORD]
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
     for name in args:
-        if name not in known:
+        if name == "seed" or not (name in known or takes_any):
             raise ConfigError(
                 f"searcher.args.{name}={args[name]}: the {kind} searcher has no such argument",
                 choices(name, known),
                 f"correct or remove it: ~searcher.args.{name}",
             )
-    if conditional and kind == "tpe" and args.get("multivariate") is not False:
-        args = {"group": True, **args}  # otherwise it draws at random what not all trials have (Optuna 5)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of group, which conditions need
-            _dry_run(cls(seed=seed, **args))
-            made: BaseSampler = cls(seed=seed, **args)
-        return made
-    except (TypeError, ValueError, AssertionError) as error:
+        _propose_once(build_sampler(kind, args, 0, space.conditional), space)
+    except ImportError as error:
         raise ConfigError(
-            f"searcher.args={dict(args)}: {error}", "values that Optuna accepts", "~searcher.args"
+            f"searcher.kind={kind} needs a package: {error}", "a searcher whose packages are installed", "searcher=tpe"
+        ) from None
+    except Exception as error:  # a sampler raises whatever it likes
+        raise ConfigError(
+            f"searcher.args={dict(args)}: {describe_exception(error)}", "values that Optuna accepts", "~searcher.args"
         ) from None
 
 
-def _dry_run(made: BaseSampler) -> None:
-    """Optuna looks at some arguments only when it proposes."""
+def _import_sampler(kind: str) -> type[BaseSampler]:
+    """Import a sampler's class.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    if kind not in SAMPLERS and ":" not in kind:
+        raise ConfigError(f"searcher.kind={kind} is unknown", f"{choices(kind, SAMPLERS)}; {USAGE}", "searcher=tpe")
+    from optuna.samplers import BaseSampler
+
+    module, _, name = SAMPLERS.get(kind, kind).partition(":")
+    try:
+        cls = getattr(importlib.import_module(module), name)
+    except Exception as error:  # a module raises whatever it likes while it is imported
+        raise ConfigError(
+            f"searcher.kind={kind} cannot be imported: {describe_exception(error)}", USAGE, "install its package"
+        ) from None
+    if not (isinstance(cls, type) and issubclass(cls, BaseSampler)):
+        # YAML must not be able to call anything of any module.
+        raise ConfigError(f"searcher.kind={kind} is no sampler", USAGE, "searcher=tpe")
+    return cls
+
+
+def _propose_once(sampler: BaseSampler, space: Space) -> None:
+    """Ask for a trial that nobody runs: Optuna looks at some arguments only when it proposes."""
     import optuna
 
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        optuna.create_study(sampler=made).ask({"x": optuna.distributions.FloatDistribution(0.0, 1.0)})
+        study = optuna.create_study(sampler=sampler)
+        study.ask(space.distributions() or {"x": optuna.distributions.FloatDistribution(0.0, 1.0)})
     finally:
         optuna.logging.set_verbosity(level)

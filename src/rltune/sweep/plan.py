@@ -21,8 +21,9 @@ from rltune.config.schema import RunConfig
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env, check_rewards
 from rltune.errors import ConfigError
-from rltune.search.samplers import build_sampler
+from rltune.search.samplers import build_sampler, check_sampler
 from rltune.search.schedulers import build_stopping_rule
+from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed, derive_trial_seeds
 from rltune.search.space import Space
 from rltune.sweep.warm_starts import choose_first_trial, collect_warm_starts, widen_ranges
 from rltune.tracking.uri_check import check_uri
@@ -57,26 +58,16 @@ class Plan:
 
     def seeds(self, number: int) -> list[int]:
         """A trial's seeds, one per replicate, from the sweep's seed and the trial's number."""
-        import numpy as np
-
-        sequence = np.random.SeedSequence([self.config.seed, number])
-        return [int(seed) & 0x7FFFFFFF for seed in sequence.generate_state(self.config.replicates)]
+        return derive_trial_seeds(self.config.seed, number, self.config.replicates)
 
     def certification_seeds(self) -> list[int]:
         """Fresh seeds for `certify.seeds` runs of each configuration: none is a trial's, and more keep the first."""
-        import numpy as np
-
         searched = {seed for number in range(self.config.budget.trials) for seed in self.seeds(number)}
-        wanted = self.config.certify.seeds
-        drawn = np.random.SeedSequence([self.config.seed, 0, 2]).generate_state(wanted + len(searched))
-        fresh = [int(seed) & 0x7FFFFFFF for seed in drawn]
-        return [seed for seed in dict.fromkeys(fresh) if seed not in searched][:wanted]
+        return derive_certification_seeds(self.config.seed, self.config.certify.seeds, searched)
 
     def sampler(self, number: int) -> BaseSampler:
         """What proposes a trial, seeded from the sweep's seed and the trial's number."""
-        import numpy as np
-
-        seed = int(np.random.SeedSequence([self.config.seed, number, 1]).generate_state(1)[0])
+        seed = derive_sampler_seed(self.config.seed, number)
         searcher = self.config.searcher
         return build_sampler(searcher.kind, searcher.args, seed, self.space.conditional)
 
@@ -115,7 +106,7 @@ def make_plan(config: RunConfig) -> Plan:
     check_env(spec)
     if config.tracking.kind != "off":
         check_uri(tracking_uri_of(config))
-    build_sampler(config.searcher.kind, config.searcher.args, config.seed, searched.conditional)
+    check_sampler(config.searcher.kind, config.searcher.args, searched)
     warm, notes = collect_warm_starts(config, searched, first)
     algo = make_inputs_absolute(config.algo)
     build = Build(algo, spec, config.env.vectorize, config.resources.gpus_per_trial)
