@@ -16,6 +16,7 @@ from rltune.config.settings_file import write_settings
 from rltune.errors import ConfigError
 from rltune.reporting import analysis, sweep_data
 from rltune.reporting.plotly_figures import draw_figures
+from rltune.search.conditions import format_yaml_value, is_met, order_parameters
 from rltune.search.samplers import build_sampler
 from rltune.search.space import parse_space
 from rltune.study.study import Study
@@ -60,8 +61,25 @@ def run(study, searching, until=100):
     return found
 
 
+def test_a_condition_is_met_where_every_parent_fits():
+    when = {"use_lstm": (True,), "lstm_cell_size": (64, 128)}
+    assert is_met(when, {"use_lstm": True, "lstm_cell_size": 128})
+    assert not is_met(when, {"use_lstm": True, "lstm_cell_size": 32})
+    assert not is_met(when, {"use_lstm": True}), "a parent that was not drawn fits nothing"
+    assert is_met({}, {})
+
+
+def test_parameters_are_ordered_by_their_parents_alone():
+    assert order_parameters({"c": {"b": 1}, "x": {}, "b": {"a": 1, "algo_only": 2}, "a": {}}) == ["x", "a", "b", "c"]
+
+
+def test_values_are_shown_as_yaml_writes_them():
+    assert format_yaml_value({"a": [True, None, 0.5], "b": "relu"}) == "{a: [true, null, 0.5], b: relu}"
+
+
 @pytest.mark.parametrize("kind", ["tpe", "random"])
-def test_a_trial_has_exactly_the_parameters_whose_conditions_hold(kind, tmp_path):
+def test_a_trial_has_the_parameters_whose_conditions_are_met(kind, tmp_path):
+    """A trial has exactly the parameters whose conditions hold."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = run(*searcher(tmp_path, kind))
@@ -75,7 +93,8 @@ def test_a_trial_has_exactly_the_parameters_whose_conditions_hold(kind, tmp_path
         assert late.count(128) > len(late) / 2
 
 
-def test_a_search_that_was_killed_goes_on_with_what_an_unbroken_one_would_have_proposed(tmp_path):
+def test_a_killed_search_proposes_what_an_unbroken_one_would(tmp_path):
+    """A search that was killed goes on with what an unbroken one would have proposed."""
     for name in ("whole", "broken"):
         (tmp_path / name).mkdir()
     whole = run(*searcher(tmp_path / "whole", budget=8))
@@ -99,7 +118,8 @@ def test_a_warm_start_takes_what_its_own_values_allow(tmp_path):
     assert found[1] == warm[1]
 
 
-def test_every_corner_is_a_configuration_and_every_value_stands_in_one():
+def test_every_corner_builds_and_every_value_stands_in_one():
+    """Every corner is a configuration and every value stands in one."""
     corners = SPACE.corners()
     assert all(map(sensible, corners))
     for name, values in (
@@ -112,7 +132,8 @@ def test_every_corner_is_a_configuration_and_every_value_stands_in_one():
     assert len(corners) == len({str(sorted(corner.items())) for corner in corners}), "each once"
 
 
-def test_a_plain_value_and_a_constant_may_stand_in_conditions_too():
+def test_plain_values_and_constants_may_stand_in_conditions():
+    """A plain value and a constant may stand in conditions too."""
     space = parse_space({"use_lstm": ["choice", True, False], "vf_share_layers": ["when", {"use_lstm": True}, False]})
     assert {corner.get("vf_share_layers") for corner in space.corners()} == {None, False}
     fixed = parse_space({**RAW, "use_lstm": True})
@@ -150,14 +171,15 @@ def test_a_condition_that_cannot_be_is_refused_in_three_parts(name):
     assert "space.x" in refused.value.fix
 
 
-def test_a_sweep_begins_with_the_files_own_values_and_says_what_a_fixed_one_leaves_out(request_of):
+def test_a_sweep_begins_with_the_algo_files_own_values(request_of):
+    """A sweep begins with the files own values and says what a fixed one leaves out."""
     made = make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm", "~tuned"))
     (first,) = made.warm_starts
     assert first["use_lstm"] is False
     assert "lstm_cell_size" not in first
     assert made.sampler(0)._group
     always = make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm", "~tuned", "space.use_lstm=true"))
-    assert not always.space.conditional
+    assert not always.space.is_conditional
     assert "lstm_cell_size" in always.warm_starts[0]
     never = make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm", "space.use_lstm=false"))
     assert "lstm_cell_size is not searched, because use_lstm is False" in never.notes

@@ -5,17 +5,12 @@ from __future__ import annotations
 import copy
 import math
 import random
-from types import SimpleNamespace
 
 import ledger
 import pytest
 
-from rltune.errors import ConfigError
-from rltune.search.schedulers import build_stopping_rule
 from rltune.search.successive_halving import SuccessiveHalving
 from rltune.study.study import Study
-
-ASHA = {"grace_fraction": 0.1, "reduction_factor": 3}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +28,8 @@ ASHA = {"grace_fraction": 0.1, "reduction_factor": 3}
         (55, 0.1, 2, [6, 11, 22, 44]),
     ],
 )
-def test_rungs_lie_at_the_grace_and_at_its_multiples_below_the_budget(env_steps, grace, factor, levels):
+def test_rungs_lie_at_the_grace_and_its_multiples(env_steps, grace, factor, levels):
+    """Rungs lie at the grace and at its multiples below the budget."""
     assert SuccessiveHalving(env_steps, grace, factor).levels == levels
 
 
@@ -43,7 +39,8 @@ def test_no_trial_is_stopped_before_the_grace():
         assert made.report(number, 99, objective) is None
 
 
-def test_the_first_trials_go_on_since_there_is_nothing_to_compare_them_with():
+def test_the_first_trials_go_on():
+    """The first trials go on since there is nothing to compare them with."""
     made = SuccessiveHalving(1000, 0.1, 3)
     assert made.report(0, 100, -5.0) is None
     assert made.report(1, 100, -9.0) is None
@@ -90,7 +87,8 @@ def test_a_report_without_an_episode_ranks_below_every_number():
     assert made.report(4, 100, -5.0) is None
 
 
-def test_trials_of_which_nothing_is_known_are_not_stopped_among_themselves():
+def test_trials_without_an_episode_do_not_stop_each_other():
+    """Trials of which nothing is known are not stopped among themselves."""
     made = SuccessiveHalving(1000, 0.1, 3)
     assert [made.report(number, 100, math.nan) for number in range(6)] == [None] * 6
 
@@ -147,7 +145,8 @@ SWEEPS = {
 
 
 @pytest.mark.parametrize(("reports_at", "without_episode"), SWEEPS.values(), ids=SWEEPS.keys())
-def test_rungs_rebuilt_from_the_ledger_decide_as_those_that_saw_it_happen(tmp_path, reports_at, without_episode):
+def test_rungs_rebuilt_from_the_ledger_decide_the_same(tmp_path, reports_at, without_episode):
+    """Rungs rebuilt from the ledger decide as those that saw it happen."""
     url = ledger.empty(tmp_path)
     study = Study(url, "s", create=True)
     live = live_sweep(1, study, reports_at, without_episode)
@@ -155,40 +154,11 @@ def test_rungs_rebuilt_from_the_ledger_decide_as_those_that_saw_it_happen(tmp_pa
     entries = Study(url, "s").entries()
     for order in (entries, entries[::-1]):
         rebuilt = SuccessiveHalving(1000, 0.1, 3)
-        rebuilt.replay(order)
+        rebuilt.replay((entry.number, entry.reports) for entry in order)
         assert verdicts(rebuilt) == verdicts(live)
 
 
-def test_a_replayed_trial_goes_on_without_being_judged_again(tmp_path):
+def test_a_replayed_trial_goes_on_without_being_judged_again():
     made = SuccessiveHalving(1000, 0.1, 3)
-    entries = [SimpleNamespace(number=number, reports={100: float(number), 200: float(number)}) for number in range(6)]
-    made.replay(entries)
+    made.replay((number, {100: float(number), 200: float(number)}) for number in range(6))
     assert made.report(0, 250, -50.0) is None, "it was let through at 100, and 300 is not reached"
-
-
-def test_the_two_schedulers_that_a_file_may_name():
-    assert build_stopping_rule("none", {}, 1000) is None
-    assert build_stopping_rule("asha", ASHA, 1000).levels == [100, 300, 900]
-
-
-@pytest.mark.parametrize(
-    ("kind", "args", "what", "allowed"),
-    [
-        ("ahsa", {}, "scheduler.kind=ahsa", "'asha'"),
-        ("asha", {**ASHA, "grace": 3}, "scheduler.args.grace=3", "'grace_fraction'"),
-        ("none", {"reduction": 3}, "scheduler.args.reduction=3", "'reduction_factor'"),
-        ("asha", {**ASHA, "grace_fraction": 0}, "scheduler.args.grace_fraction=0", "above 0"),
-        ("asha", {**ASHA, "grace_fraction": 1.5}, "scheduler.args.grace_fraction=1.5", "at most 1"),
-        ("asha", {**ASHA, "reduction_factor": 1}, "scheduler.args.reduction_factor=1", "at least 2"),
-        ("asha", {"reduction_factor": 3}, "scheduler.args.grace_fraction", "above 0"),
-        ("asha", {"grace_fraction": 0.1}, "scheduler.args.reduction_factor", "at least 2"),
-        ("asha", {**ASHA, "grace_fraction": "soon"}, "scheduler.args.grace_fraction=soon", "above 0"),
-        ("asha", {**ASHA, "reduction_factor": None}, "scheduler.args.reduction_factor=None", "at least 2"),
-    ],
-)
-def test_a_scheduler_that_makes_no_sense_is_refused(kind, args, what, allowed):
-    with pytest.raises(ConfigError) as refused:
-        build_stopping_rule(kind, args, 1000)
-    assert what in refused.value.what
-    assert allowed in refused.value.allowed
-    assert "scheduler" in refused.value.fix

@@ -15,7 +15,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from rltune.search.conditions import format_condition, split_condition, to_plain_value
+from rltune.search.conditions import format_condition, format_yaml_value, split_condition
 from rltune.search.space import parse_space
 
 KINDS = ("envs", "algos", "spaces")
@@ -91,7 +91,7 @@ def _spaces(folders: Sequence[Path]) -> Rows:
         for number, (parameter, form) in enumerate(_read(path).items()):
             when, plain = split_condition(str(parameter), form)
             dimension = next(iter(parse_space({parameter: plain}).dimensions), None)
-            shown = to_plain_value(plain) if dimension is None else str(dimension)
+            shown = format_yaml_value(plain) if dimension is None else str(dimension)
             wanted = format_condition({control: (value,) for control, value in when.items()})
             rows.append((name if number == 0 else "", str(parameter), f"{shown} {wanted}".rstrip()))
     return ("space", "parameter", "range"), rows

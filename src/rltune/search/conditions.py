@@ -1,7 +1,7 @@
-"""Conditions of a search space: ``[when, {other: value}, form]`` draws a parameter only where another has a value.
+"""Read the conditions of a search space: ``[when, {other: value}, form]`` draws a parameter only where another fits.
 
-Here are their form, their order and their errors; `rltune.search.space` draws by them. A list of values
-stands for any of them, several names must all hold. Runs in the driver.
+The parameter that a condition names is its parent. A list of values stands for any of them; where a condition names
+several parents, all must fit. `rltune.search.space` draws by these conditions.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ WHEN = "when"
 USAGE = "[when, {name: value}, [kind, args...]]"
 
 
-def split_condition(name: str, entry: Any) -> tuple[Mapping[str, Any], Any]:
-    """A parameter's condition, empty without one, and its form.
+def split_condition(name: str, form: Any) -> tuple[Mapping[str, Any], Any]:
+    """Split what is written for a parameter into its condition, empty without one, and the form under it.
 
     Raises:
         ConfigError: It begins as a condition and is none.
     """
-    if not (isinstance(entry, Sequence) and not isinstance(entry, str) and entry and entry[0] == WHEN):
-        return {}, entry
-    if len(entry) != 3 or not isinstance(entry[1], Mapping) or not entry[1]:
-        raise ConfigError(f"space.{name}={to_plain_value(entry)}: no condition", USAGE, f"'{_example(name)}'")
-    return {str(key): value for key, value in entry[1].items()}, entry[2]
+    if not (isinstance(form, Sequence) and not isinstance(form, str) and form and form[0] == WHEN):
+        return {}, form
+    if len(form) != 3 or not isinstance(form[1], Mapping) or not form[1]:
+        raise ConfigError(f"space.{name}={format_yaml_value(form)}: no condition", USAGE, f"'{_example(name)}'")
+    return {str(parent): value for parent, value in form[1].items()}, form[2]
 
 
-def conditions_hold(when: Mapping[str, Iterable[Any]], values: Mapping[str, Any]) -> bool:
-    """Whether all named parameters are there and have one of their values."""
-    return all(name in values and values[name] in allowed for name, allowed in when.items())
+def is_met(when: Mapping[str, Iterable[Any]], values: Mapping[str, Any]) -> bool:
+    """Return whether every parent is among ``values`` and has one of the values that the condition allows."""
+    return all(parent in values and values[parent] in allowed for parent, allowed in when.items())
 
 
-def equal_values(have: Any, wanted: Any) -> bool:
-    """Whether a constant is what a condition wants: the value, or one of several."""
+def is_allowed(value: Any, wanted: Any) -> bool:
+    """Return whether a constant is what a condition wants: one value, or one of several."""
     several = isinstance(wanted, Sequence) and not isinstance(wanted, str)
-    return have == wanted or (several and have in wanted)
+    return value == wanted or (several and value in wanted)
 
 
 def order_parameters(when: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Names so that each comes after those that its condition names; otherwise as they were written.
+    """Order names so that each comes after its parents; otherwise they stay as they were written.
 
     Raises:
         ConfigError: Conditions wait for each other.
@@ -50,17 +50,17 @@ def order_parameters(when: Mapping[str, Mapping[str, Any]]) -> list[str]:
     while waiting:
         ready = next((name for name in waiting if not set(when[name]) & set(waiting)), None)
         if ready is None:
-            raise _circular(when, waiting)
+            raise _circle_error(when, waiting)
         done.append(ready)
         waiting.remove(ready)
     return done
 
 
-def _circular(when: Mapping[str, Mapping[str, Any]], waiting: Sequence[str]) -> ConfigError:
+def _circle_error(when: Mapping[str, Mapping[str, Any]], waiting: Sequence[str]) -> ConfigError:
     """Name the circle, from one of its members round to itself."""
     path = [waiting[0]]
     while path[-1] not in path[:-1]:
-        path.append(next(name for name in when[path[-1]] if name in waiting))
+        path.append(next(parent for parent in when[path[-1]] if parent in waiting))
     circle = path[path.index(path[-1]) :]
     return ConfigError(
         f"space.{circle[0]}: its condition waits for itself: {' <- '.join(circle)}",
@@ -69,37 +69,37 @@ def _circular(when: Mapping[str, Mapping[str, Any]], waiting: Sequence[str]) -> 
     )
 
 
-def find_unknown_parent(name: str, control: str, known: Iterable[str]) -> ConfigError:
-    """The error for a condition on a parameter that does not exist."""
+def unknown_parent_error(name: str, parent: str, known: Iterable[str]) -> ConfigError:
+    """Return the error for a condition on a parameter that does not exist."""
     return ConfigError(
-        f"space.{name}: its condition names '{control}', which neither the space nor the algorithm's file has",
-        choices(control, set(known) - {name}),
+        f"space.{name}: its condition names '{parent}', which neither the space nor the algorithm's file has",
+        choices(parent, set(known) - {name}),
         f"correct the name, or drop it with ~space.{name}",
     )
 
 
-def find_unreachable_value(name: str, control: str, value: Any, control_shown: str) -> ConfigError:
-    """The error for a condition that no trial can fulfil."""
+def unreachable_value_error(name: str, parent: str, value: Any, parent_shown: str) -> ConfigError:
+    """Return the error for a condition that no trial can meet."""
     return ConfigError(
-        f"space.{name}: its condition wants {control}={to_plain_value(value)}, which {control} never is",
-        f"a value that {control} is drawn with: {control_shown}, or one of a range of integers",
+        f"space.{name}: its condition wants {parent}={format_yaml_value(value)}, which {parent} never is",
+        f"a value that {parent} is drawn with: {parent_shown}, or one of a range of integers",
         f"correct the value, or drop it with ~space.{name}",
     )
 
 
 def format_condition(when: Mapping[str, Sequence[Any]]) -> str:
-    """A condition in words: the values that each name must have one of."""
-    wanted = ", ".join(f"{name}={' or '.join(map(to_plain_value, values))}" for name, values in when.items())
+    """Format a condition for a person: ``when a=1 or 2, b=true``; empty without one."""
+    wanted = ", ".join(f"{name}={' or '.join(map(format_yaml_value, values))}" for name, values in when.items())
     return f"when {wanted}" if wanted else ""
 
 
-def to_plain_value(value: Any) -> str:
-    """A value as YAML writes it."""
+def format_yaml_value(value: Any) -> str:
+    """Format a value on one line as YAML writes it: ``true``, ``null``, ``[64, 64]``, ``{a: 1}``."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {to_plain_value(one)}" for key, one in value.items()) + "}"
-    return f"[{', '.join(map(to_plain_value, value))}]" if isinstance(value, list | tuple) else str(value)
+        return "{" + ", ".join(f"{key}: {format_yaml_value(one)}" for key, one in value.items()) + "}"
+    return f"[{', '.join(map(format_yaml_value, value))}]" if isinstance(value, list | tuple) else str(value)
 
 
 def _example(name: str) -> str:

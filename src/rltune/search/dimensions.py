@@ -1,4 +1,7 @@
-"""The kinds of ranges that a space may name, and how each is drawn and written."""
+"""Turn one range of a search space into Optuna's distribution, and what was drawn into an argument's value.
+
+A kind may search on another scale than the value's own: `Dimension.encode` and `Dimension.decode` go between them.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rltune.errors import ConfigError, choices
-from rltune.search import conditions
-from rltune.search.conditions import format_condition, to_plain_value
-from rltune.search.space import _is_on_range
+from rltune.search.conditions import WHEN, format_condition, format_yaml_value
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-
-SCALARS = (str, int, float, bool, type(None))
-CONTINUOUS = ("uniform", "loguniform", "one_minus_loguniform")  # a condition on one exact value would never hold
+SCALARS = (str, int, float, bool, type(None))  # what Optuna stores as a choice
+CONTINUOUS = ("uniform", "loguniform", "one_minus_loguniform")  # a condition on one exact value would never be met
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Dimension:
     """One searched parameter.
 
     Attributes:
-        name: The argument's.
+        name: The argument that it sets.
         kind: One of KINDS.
         args: What the kind takes.
-        when: Other searched parameters, each with the values of which it must have one for this to be drawn; empty
-            for one that is always drawn.
+        when: The parents: other searched parameters, and for each the values at which this one is drawn. Empty for a
+            parameter that is always drawn.
     """
 
     name: str
@@ -69,11 +69,11 @@ class Dimension:
 
     @property
     def label(self) -> str:
-        """The name of the searched quantity in the study."""
+        """The name of the searched quantity in the study, such as ``log2(minibatch_size)``."""
         return {"one_minus_loguniform": f"1-{self.name}", "pow2": f"log2({self.name})"}.get(self.kind, self.name)
 
     def distribution(self) -> BaseDistribution:
-        """Optuna's distribution of the searched quantity."""
+        """Return Optuna's distribution of the searched quantity."""
         from optuna import distributions as d
 
         build: Mapping[str, Callable[..., BaseDistribution]] = {
@@ -89,7 +89,7 @@ class Dimension:
         return build[self.kind](*self.args)
 
     def decode(self, raw: Any) -> Any:
-        """The value that a trial gets for the searched quantity ``raw``."""
+        """Return the value that a trial gets for the searched quantity ``raw``."""
         if self.kind == "choice":
             return next(value for value in self.args if pack_value(value) == raw)
         if self.kind == "one_minus_loguniform":
@@ -97,7 +97,7 @@ class Dimension:
         return 2 ** int(raw) if self.kind == "pow2" else raw
 
     def encode(self, value: Any) -> Any:
-        """The searched quantity that gives ``value``.
+        """Return the searched quantity that gives ``value``.
 
         Raises:
             ValueError: The value lies outside this dimension.
@@ -120,7 +120,7 @@ class Dimension:
         return raw
 
     def ends(self) -> tuple[Any, Any]:
-        """The values at its two ends, for the checks before the first trial."""
+        """Return the values at the range's two ends, the lower one first; of a choice, the first and the last."""
         if self.kind == "choice":
             return self.args[0], self.args[-1]
         low, high = self.args[:2]
@@ -128,22 +128,27 @@ class Dimension:
 
     @property
     def condition(self) -> str:
-        """When it is drawn, in words; empty for always."""
+        """When it is drawn, for a person; empty for always."""
         return format_condition(self.when)
 
     def __str__(self) -> str:
-        return f"{to_plain_value([self.kind, *self.args])} {self.condition}".rstrip()
+        return f"{format_yaml_value([self.kind, *self.args])} {self.condition}".rstrip()
 
 
 def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
-    """Parse one range of a space.
+    """Check one range of a space.
+
+    Args:
+        name: The argument that is searched.
+        kind: One of KINDS.
+        args: What is written after the kind.
 
     Raises:
-        ConfigError: The form is unknown or its numbers are out of order.
+        ConfigError: The kind is unknown, or its arguments make no range.
     """
     shown = f"space.{name}=[{', '.join(str(part) for part in (kind, *args))}]"
     if kind not in KINDS:
-        known = [*KINDS, conditions.WHEN]
+        known = [*KINDS, WHEN]
         raise ConfigError(f"{shown}: unknown kind '{kind}'", choices(kind, known), f"space.{name}=[uniform,0.1,0.9]")
     rule = KINDS[kind]
     fix = f"write space.{name} as {rule.usage}"
@@ -161,7 +166,7 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
         raise ConfigError(f"{shown}: arguments must be above 0", rule.usage, fix)
     if args[0] > args[1] or (kind == "quniform" and args[2] <= 0):
         raise ConfigError(f"{shown}: the range is empty", "low <= high, step > 0", fix)
-    if kind == "quniform":  # Optuna rounds the upper end down to a multiple, with a warning at every question
+    if kind == "quniform":  # Optuna rounds the upper end down to a multiple, with a warning at every proposal
         low, high, step = args
         args = (low, round(low + step * math.floor((high - low) / step + 1e-9), 12), step)
     if kind == "pow2" and any(arg & (arg - 1) for arg in args):
@@ -169,6 +174,12 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
     return Dimension(name, kind, args)
 
 
+def _is_on_range(raw: Any, distribution: Any) -> bool:
+    """Return whether a number lies between the ends of a distribution, and on one of its steps."""
+    steps = (raw - distribution.low) / (distribution.step or math.inf)
+    return bool(distribution.low <= raw <= distribution.high and abs(steps - round(steps)) < 1e-8)
+
+
 def pack_value(value: Any) -> Any:
-    """A choice as Optuna may store it: lists and mappings as JSON text, so that the dashboard shows them whole."""
+    """Return a choice as Optuna stores it: lists and mappings become JSON text, which its dashboard shows whole."""
     return value if isinstance(value, SCALARS) else json.dumps(value)

@@ -71,7 +71,7 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
                 f"correct or remove it: ~searcher.args.{name}",
             )
     try:
-        _propose_once(build_sampler(kind, args, 0, space.conditional), space)
+        _propose_once(build_sampler(kind, args, 0, space.is_conditional), space)
     except ImportError as error:
         raise ConfigError(
             f"searcher.kind={kind} needs a package: {error}", "a searcher whose packages are installed", "searcher=tpe"

@@ -1,4 +1,4 @@
-"""Build the stopping rule that a scheduler file describes."""
+"""Build the rule that stops weak trials, as a scheduler file describes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from rltune.errors import ConfigError, choices
 from rltune.search.successive_halving import SuccessiveHalving
 
-# An experiment may set asha's arguments and still be run with scheduler=none, which has no use for them.
+# An experiment sets ASHA's arguments, and a person may run it with scheduler=none: it ignores them in silence.
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "asha": ("grace_fraction", "reduction_factor"),
     "none": ("grace_fraction", "reduction_factor"),
@@ -17,7 +17,12 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 
 
 def build_stopping_rule(kind: str, args: Mapping[str, Any], env_steps: int) -> SuccessiveHalving | None:
-    """The rungs that a scheduler file describes; None for no early stopping.
+    """Build the stopping rule of a scheduler file; None means that no trial is stopped early.
+
+    Args:
+        kind: A name in ARGUMENTS.
+        args: The rule's arguments.
+        env_steps: A trial's whole budget, in environment steps.
 
     Raises:
         ConfigError: The kind or an argument is unknown or out of range.
@@ -33,7 +38,7 @@ def build_stopping_rule(kind: str, args: Mapping[str, Any], env_steps: int) -> S
             )
     if kind == "none":
         return None
-    grace, factor = (_number(args.get(name)) for name in ARGUMENTS["asha"])
+    grace, factor = (_to_number(args.get(name)) for name in ARGUMENTS["asha"])
     if not 0 < grace <= 1:
         raise ConfigError(
             f"scheduler.args.grace_fraction={args.get('grace_fraction')} is out of range",
@@ -49,6 +54,6 @@ def build_stopping_rule(kind: str, args: Mapping[str, Any], env_steps: int) -> S
     return SuccessiveHalving(env_steps, grace, factor)
 
 
-def _number(value: Any) -> float:
-    """The value as a number; NaN, which no range holds, when it is none."""
+def _to_number(value: Any) -> float:
+    """Return the value as a number; NaN, which lies in no range, where it is none."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

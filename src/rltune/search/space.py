@@ -1,36 +1,27 @@
-"""The search space: ``name: [kind, args...]`` from YAML to Optuna's distributions and back.
+"""Read a search space, ``name: [kind, args...]`` in YAML, and go between trials' values and what the study holds.
 
-A kind may search on another scale than the value's own; the study then shows the searched quantity under its own
-label (``log2(minibatch_size)``, ``1-gamma``), and `Space.decode` gives the value. ``[when, {other: value}, form]``
-searches a parameter only where another one has a value (`rltune.search.conditions`). Runs in the driver.
+A kind may search on another scale than the value's own. The study then shows the searched quantity under a label of
+its own (``log2(minibatch_size)``, ``1-gamma``), and `Space.decode` returns the value.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rltune.search.conditions import (
-    conditions_hold,
-    equal_values,
-    find_unknown_parent,
-    find_unreachable_value,
+    is_allowed,
+    is_met,
     order_parameters,
     split_condition,
+    unknown_parent_error,
+    unreachable_value_error,
 )
 from rltune.search.dimensions import CONTINUOUS, Dimension, parse_dimension
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
-
-
-def _is_on_range(raw: Any, distribution: Any) -> bool:
-    """Tell whether a number lies between the ends of a distribution, and on one of its steps."""
-    steps = (raw - distribution.low) / (distribution.step or math.inf)
-    return bool(distribution.low <= raw <= distribution.high and abs(steps - round(steps)) < 1e-8)
-
 
 Suggest = Callable[[str, "BaseDistribution"], Any]
 
@@ -40,9 +31,9 @@ class Space:
     """The searched parameters of a sweep and those that are fixed.
 
     Attributes:
-        dimensions: What is searched, each after those that its condition names.
+        dimensions: What is searched, each after its parents.
         fixed: Values by name.
-        idle: Parameters whose condition can hold in no trial of this sweep, with the reason.
+        idle: Parameters that no trial of this sweep can have, each with the reason.
     """
 
     dimensions: tuple[Dimension, ...]
@@ -55,19 +46,19 @@ class Space:
         return (*(dimension.name for dimension in self.dimensions), *self.fixed)
 
     @property
-    def conditional(self) -> bool:
-        """Whether trials may differ in what they have."""
+    def is_conditional(self) -> bool:
+        """Whether trials may lack some parameters."""
         return any(dimension.when for dimension in self.dimensions)
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Optuna's distributions by the label of the searched quantity."""
+        """Return Optuna's distributions by the label of the searched quantity."""
         return {dimension.label: dimension.distribution() for dimension in self.dimensions}
 
     def draw(self, suggest: Suggest) -> dict[str, Any]:
-        """Ask for one trial's searched quantities, those alone whose conditions hold.
+        """Draw one trial's searched quantities, only those whose conditions are met.
 
         Args:
-            suggest: Gives the quantity for a label and its distribution.
+            suggest: Returns the quantity for a label and its distribution.
 
         Returns:
             Quantities by label.
@@ -75,28 +66,31 @@ class Space:
         raw: dict[str, Any] = {}
         values: dict[str, Any] = {}
         for dimension in self.dimensions:
-            if conditions_hold(dimension.when, values):
+            if is_met(dimension.when, values):
                 raw[dimension.label] = suggest(dimension.label, dimension.distribution())
                 values[dimension.name] = dimension.decode(raw[dimension.label])
         return raw
 
-    def active(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """``values`` without those of parameters whose condition fails among them; of what is missing, none does."""
+    def active_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return ``values`` without those of parameters whose condition they do not meet.
+
+        A parent that is missing from ``values`` may still be drawn so that it fits: it excludes nothing.
+        """
         kept: dict[str, Any] = {}
         for dimension in self.dimensions:
-            mine = {name: allowed for name, allowed in dimension.when.items() if name in values}
-            if dimension.name in values and conditions_hold(mine, kept):
+            given = {parent: allowed for parent, allowed in dimension.when.items() if parent in values}
+            if dimension.name in values and is_met(given, kept):
                 kept[dimension.name] = values[dimension.name]
         searched = {dimension.name for dimension in self.dimensions}
         return {name: value for name, value in values.items() if name in kept or name not in searched}
 
     def decode(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """A trial's values by name, from what the study holds for it (labels)."""
-        mine = [d for d in self.dimensions if not d.when or d.label in raw]
-        return {d.name: d.decode(raw[d.label]) for d in mine} | dict(self.fixed)
+        """Return a trial's values by name, from the searched quantities by label that the study holds."""
+        drawn = [d for d in self.dimensions if not d.when or d.label in raw]
+        return {d.name: d.decode(raw[d.label]) for d in drawn} | dict(self.fixed)
 
     def encode(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The searched quantities for ``values``; those outside the space are left to the sampler."""
+        """Return the searched quantities by label for ``values``; the sampler draws what lies outside the space."""
         raw = {}
         for dimension in self.dimensions:
             if dimension.name in values:
@@ -107,36 +101,37 @@ class Space:
         return raw
 
     def corners(self) -> list[dict[str, Any]]:
-        """Points at the ends of the space at which a configuration must build.
+        """Return the points at the ends of the space, at which a configuration must build before any trial.
 
-        All low and all high, and each of the two with one parameter at its other end: this meets every pair of one
-        parameter's end with another's opposite end (a minibatch larger than its batch, say) in 2n + 2 points. The
-        other values of a choice follow, each once. A parameter with a condition is moved where its condition holds.
+        The first are all parameters low and all high, and each of the two with one parameter at its other end. These
+        2n + 2 points combine every end of one parameter with the opposite end of every other, as in a minibatch larger
+        than its batch. The other values of a choice follow, each once. A parameter with a condition is moved at a point
+        where its condition is met.
         """
         ends = {dimension.name: dimension.ends() for dimension in self.dimensions}
         points: list[dict[str, Any]] = []
         for side in (0, 1):
             base = {name: pair[side] for name, pair in ends.items()}
-            points += [base, *(self._moved(base, d, ends[d.name][1 - side]) for d in self.dimensions)]
-            # Where conditions hold that do not at this end: their parameters at this end too.
-            points += [self._moved(base, d, ends[d.name][side]) for d in self.dimensions if d.when]
+            points += [base, *(self._move(base, d, ends[d.name][1 - side]) for d in self.dimensions)]
+            # A condition may not be met at this end: add the point where it is, its parameter at this end.
+            points += [self._move(base, d, ends[d.name][side]) for d in self.dimensions if d.when]
         low = points[0]
         for dimension in self.dimensions:
             middle = dimension.args[1:-1] if dimension.kind == "choice" else ()
-            points += [self._moved(low, dimension, value) for value in middle]  # each may fail in a way of its own
-        active = [{**self.active(point), **self.fixed} for point in points]
-        return [point for place, point in enumerate(active) if point not in active[:place]]
+            points += [self._move(low, dimension, value) for value in middle]  # each may fail in a way of its own
+        whole = [{**self.active_values(point), **self.fixed} for point in points]
+        return [point for index, point in enumerate(whole) if point not in whole[:index]]
 
-    def _moved(self, point: Mapping[str, Any], dimension: Dimension, value: Any) -> dict[str, Any]:
-        """``point`` with one parameter at another value, and its conditions fulfilled."""
+    def _move(self, point: Mapping[str, Any], dimension: Dimension, value: Any) -> dict[str, Any]:
+        """Return ``point`` with one parameter at another value, and its parents where its condition is met."""
         moved = {**point, dimension.name: value}
         waiting = [dimension]
         by_name = {one.name: one for one in self.dimensions}
         while waiting:
-            for name, allowed in waiting.pop().when.items():
-                if moved[name] not in allowed:
-                    moved[name] = allowed[0]
-                waiting.append(by_name[name])
+            for parent, allowed in waiting.pop().when.items():
+                if moved[parent] not in allowed:
+                    moved[parent] = allowed[0]
+                waiting.append(by_name[parent])
         return moved
 
 
@@ -146,66 +141,66 @@ def parse_space(raw: Mapping[str, Any], algo: Mapping[str, Any] | None = None) -
     Args:
         raw: Name to ``[kind, args...]`` (searched), ``[when, {name: value}, form]`` (searched where the others have
             these values) or a plain value (fixed).
-        algo: The algorithm file's values by name, which a condition may name too.
+        algo: The algorithm file's values by name, which may be parents too.
 
     Raises:
-        ConfigError: A kind is unknown or its arguments make no range; a condition names what is not there, wants what
-            cannot be, or goes round in a circle.
+        ConfigError: A kind is unknown or its arguments make no range. A condition names an unknown parent, wants a
+            value that its parent never has, or waits for itself.
     """
     found: dict[str, Dimension] = {}
     fixed: dict[str, Any] = {}
     when: dict[str, Mapping[str, Any]] = {}
-    for name, entry in raw.items():
-        own, form = split_condition(str(name), entry)
+    for key, written in raw.items():
+        name = str(key)
+        when[name], form = split_condition(name, written)
         if isinstance(form, Sequence) and not isinstance(form, str) and form and isinstance(form[0], str):
-            found[str(name)] = parse_dimension(str(name), str(form[0]), tuple(form[1:]))
-        elif own:  # a plain value under a condition is a choice of one
-            found[str(name)] = Dimension(str(name), "choice", (form,))
+            found[name] = parse_dimension(name, str(form[0]), tuple(form[1:]))
+        elif when[name]:  # a plain value under a condition is a choice of one
+            found[name] = Dimension(name, "choice", (form,))
         else:
-            fixed[str(name)] = form
-        when[str(name)] = own
-    return _with_conditions(found, fixed, when, {**(algo or {}), **fixed})
+            fixed[name] = form
+    return _resolve_conditions(found, fixed, when, {**(algo or {}), **fixed})
 
 
-def _with_conditions(
+def _resolve_conditions(
     found: Mapping[str, Dimension],
     fixed: Mapping[str, Any],
     when: Mapping[str, Mapping[str, Any]],
     constant: Mapping[str, Any],
 ) -> Space:
-    """The space with its conditions checked, those on constants decided at once."""
+    """Check all conditions; those on constants are decided here, and drop out."""
     ordered: list[Dimension] = []
     idle: dict[str, str] = {}
     for name in order_parameters({name: when[name] for name in found}):
         wanted: dict[str, tuple[Any, ...]] = {}
-        for control, value in when[name].items():
-            if control in found:
-                wanted[control] = _reachable(found[name], found[control], value)
-                if control in idle:
-                    idle[name] = f"{control} is not searched either"
-            elif control not in constant:
-                raise find_unknown_parent(name, control, [*found, *constant])
-            elif not equal_values(constant[control], value):
-                idle[name] = f"{control} is {constant[control]}"
+        for parent, value in when[name].items():
+            if parent in found:
+                wanted[parent] = _resolve_wanted(found[name], found[parent], value)
+                if parent in idle:
+                    idle[name] = f"{parent} is not searched either"
+            elif parent not in constant:
+                raise unknown_parent_error(name, parent, [*found, *constant])
+            elif not is_allowed(constant[parent], value):
+                idle[name] = f"{parent} is {constant[parent]}"
         if name not in idle:
             ordered.append(replace(found[name], when=wanted))
     return Space(tuple(ordered), fixed, idle)
 
 
-def _reachable(dimension: Dimension, control: Dimension, value: Any) -> tuple[Any, ...]:
-    """The values of ``control`` that a condition wants, one or several.
+def _resolve_wanted(dimension: Dimension, parent: Dimension, value: Any) -> tuple[Any, ...]:
+    """Return the values of ``parent`` that a condition wants, one or several.
 
     Raises:
-        ConfigError: It never has one of them.
+        ConfigError: The parent never has one of them.
     """
-    if control.kind == "choice" and value in control.args:
-        return (value,)
+    if parent.kind == "choice" and value in parent.args:
+        return (value,)  # a list may itself be a choice
     wanted = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
     for one in wanted:
         try:
-            if control.kind in CONTINUOUS:
+            if parent.kind in CONTINUOUS:
                 raise ValueError
-            control.encode(one)
+            parent.encode(one)
         except (ValueError, TypeError):
-            raise find_unreachable_value(dimension.name, control.name, one, str(control)) from None
+            raise unreachable_value_error(dimension.name, parent.name, one, str(parent)) from None
     return wanted

@@ -1,28 +1,27 @@
-"""Asynchronous successive halving as plain arithmetic: which trials go on, rebuilt from their reports at any time.
+"""Decide by asynchronous successive halving which trials go on.
 
-Runs in the driver.
+The rule is plain arithmetic over reports. A resumed sweep rebuilds it by `SuccessiveHalving.replay`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rltune.study.record import TrialRecord
 
 
 class SuccessiveHalving:
-    """The rungs of asynchronous successive halving (Li et al. 2020, algorithm 2, its stopping variant).
+    """Stop trials at the rungs of asynchronous successive halving (Li et al. 2020, algorithm 2, stopping variant).
 
-    A trial that reaches a rung goes on if it is among the best ``1/reduction_factor`` of all that were seen there;
-    the first ``reduction_factor - 1`` always do, since there is nothing to compare them with.
+    A trial that reaches a rung goes on if it is among the best ``1/reduction_factor`` of all trials that have reached
+    it. The first ``reduction_factor - 1`` always go on, because there is nothing to compare them with.
 
     Args:
-        env_steps: A trial's whole budget.
-        grace_fraction: The first rung, as a fraction of it.
-        reduction_factor: How many times further the next rung lies, and how few go on.
+        env_steps: A trial's whole budget, in environment steps.
+        grace_fraction: Where the first rung lies, as a fraction of the budget.
+        reduction_factor: By how much the steps grow, and the trials shrink, from one rung to the next.
+
+    Attributes:
+        levels: The rungs, in environment steps, ascending.
     """
 
     def __init__(self, env_steps: int, grace_fraction: float, reduction_factor: float) -> None:
@@ -35,22 +34,22 @@ class SuccessiveHalving:
         self._seen: list[dict[int, float]] = [{} for _ in self.levels]
 
     def report(self, number: int, env_steps: int, objective: float) -> int | None:
-        """Take note of a report.
+        """Record a trial's report and decide whether the trial goes on. Each rung judges a trial once.
 
         Args:
             number: The trial.
-            env_steps: Its environment steps.
-            objective: Its objective; NaN (no episode has ended yet) ranks below every number.
+            env_steps: How many environment steps it has trained.
+            objective: Its objective; NaN, before its first episode has ended, ranks below every number.
 
         Returns:
-            The rung, in environment steps, at which the trial is to stop; None when it goes on.
+            The rung, in environment steps, at which the trial must stop; None if it goes on.
         """
         reached = [
             (level, seen)
             for level, seen in zip(self.levels, self._seen, strict=True)
             if env_steps >= level and number not in seen
         ]
-        for _, seen in reached:  # all of them first: a replay must find what a live sweep saw
+        for _, seen in reached:  # every rung first, whatever the verdict: a replay must rebuild the same rungs
             seen[number] = -math.inf if math.isnan(objective) else objective
         return next((level for level, seen in reached if not self._goes_on(number, seen)), None)
 
@@ -60,8 +59,8 @@ class SuccessiveHalving:
         better = sum(value > seen[number] for value in seen.values())
         return better < max(1, math.floor(len(seen) / self.reduction_factor))
 
-    def replay(self, entries: Iterable[TrialRecord]) -> None:
-        """Fill the rungs from the ledger; which trials stood there does not depend on the order."""
-        for entry in entries:
-            for env_steps, objective in entry.reports.items():
-                self.report(entry.number, env_steps, objective)
+    def replay(self, trials: Iterable[tuple[int, Mapping[int, float]]]) -> None:
+        """Rebuild the rungs from the trials' numbers and their objectives by environment steps, in any order."""
+        for number, reports in trials:
+            for env_steps, objective in reports.items():
+                self.report(number, env_steps, objective)

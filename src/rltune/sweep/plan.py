@@ -69,7 +69,7 @@ class Plan:
         """What proposes a trial, seeded from the sweep's seed and the trial's number."""
         seed = derive_sampler_seed(self.config.seed, number)
         searcher = self.config.searcher
-        return build_sampler(searcher.kind, searcher.args, seed, self.space.conditional)
+        return build_sampler(searcher.kind, searcher.args, seed, self.space.is_conditional)
 
     def assignment_build(self) -> dict[str, Any]:
         """`build` as plain values, for the workers."""

@@ -39,7 +39,7 @@ def choose_first_trial(config: RunConfig, searched: Space) -> dict[str, Any]:
     """
     values = values_of(config.algo, (*searched.names, *searched.idle))
     names = {dimension.name for dimension in searched.dimensions}
-    return searched.active({name: value for name, value in values.items() if name in names})
+    return searched.active_values({name: value for name, value in values.items() if name in names})
 
 
 def collect_warm_starts(
@@ -60,7 +60,7 @@ def collect_warm_starts(
         if dropped:
             notes.append(f"warm start {number}: {', '.join(dropped)} not searched here, so left as set")
         wanted = {name: value for name, value in values.items() if name in names}
-        kept = searched.active(wanted)
+        kept = searched.active_values(wanted)
         notes += [f"warm start {number}: {name} left out: its condition fails" for name in wanted if name not in kept]
         notes += [f"warm start {number}: {what}" for what in _outside(searched, kept)]
         starts.append(kept)

@@ -77,7 +77,7 @@ class TuneRun:
         self.control = SweepStopper(session.folder, self.config, spent)
         self.unfinished = [entry for entry in entries if entry.state == "RUNNING"]
         if self.rungs:
-            self.rungs.replay(entries)
+            self.rungs.replay((entry.number, entry.reports) for entry in entries)
         certify = self.config.certify
         plan = session.plan
         self.retraining = (
