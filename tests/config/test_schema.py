@@ -1,23 +1,17 @@
-"""The settings: what the files in conf/ compose to, and what is refused before anything heavy is imported."""
+"""What the files in conf/ compose to, and that they fit the schema."""
 
 from __future__ import annotations
 
-import copy
 import functools
-import math
 import re
-from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from composing import compose as compose_anew
 from omegaconf import OmegaConf
 
 from rltune.algorithms.arguments import values_of
-from rltune.config.names import make_sweep_name, sweep_folder_of
-from rltune.config.settings_file import format_settings, read_settings, write_settings
+from rltune.config.schema import derive_env_name
 from rltune.config.validation import parse_config
-from rltune.errors import ConfigError, StudyError
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.space import parse_space
 from sweeps._command import conf_dir
@@ -27,36 +21,6 @@ compose = functools.cache(compose_anew)  # each takes a quarter of a second; no 
 NAMELESS = ("gym", "pettingzoo")  # the environment is named on the command line
 OPTIONS = sorted(path.relative_to(CONF) for path in CONF.glob("*/*.yaml"))
 EXPERIMENTS = [path.stem for path in OPTIONS if path.parts[0] == "experiment"]
-
-
-@pytest.fixture(scope="module")
-def composed():
-    """The settings of a plain run, as plain values."""
-    return OmegaConf.to_container(compose("run"), resolve=True)
-
-
-def changed(raw, key, value):
-    """A copy of the settings with one value changed or added."""
-    copied = copy.deepcopy(raw)
-    *above, last = key.split(".")
-    place = copied
-    for part in above:
-        place = place[part]
-    place[last] = value
-    return copied
-
-
-def refusal(raw):
-    with pytest.raises(ConfigError) as refused:
-        parse_config(raw)
-    error = refused.value
-    assert error.what
-    assert error.allowed
-    assert error.fix, "an error says what was wrong, what is allowed and what to type next"
-    return error
-
-
-# -- the files ----------------------------------------------------------------------------------------------------
 
 
 OFFLINE = ("bc", "cql", "iql", "marwil")
@@ -89,7 +53,8 @@ def rounds():
 
 
 @pytest.mark.parametrize(("overrides", "options"), list(rounds()), ids=lambda value: " ".join(map(str, value)))
-def test_every_choice_of_every_group_composes_to_a_sweep_that_makes_sense(overrides, options):
+def test_every_choice_of_every_group_composes_to_a_sweep(overrides, options):
+    """Every choice of every group composes to a sweep that makes sense."""
     chosen = compose("run", *overrides, *dataset_of(overrides))
     config = parse_config(chosen)
     searched = parse_space(config.space)
@@ -109,7 +74,8 @@ def test_each_file_of_a_named_thing_is_called_by_its_name():
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_the_command_in_an_experiments_first_comment_composes_that_experiment(name):
+def test_an_experiments_first_comment_is_its_command(name):
+    """The command in an experiments first comment composes that experiment."""
     comments = [line for line in (CONF / "experiment" / f"{name}.yaml").read_text().splitlines() if line[:1] == "#"]
     assert comments[0] == "# @package _global_"
     command = re.fullmatch(r"# python -m sweeps\.run (.+)", comments[1])
@@ -129,7 +95,8 @@ def test_an_experiment_runs_without_early_stopping_when_asked_to():
 
 
 @pytest.mark.parametrize("root", sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "hydra_settings"))
-def test_every_command_has_a_root_file_that_begins_with_how_to_type_it(root):
+def test_a_commands_root_file_begins_with_how_to_type_it(root):
+    """Every command has a root file that begins with how to type it."""
     assert (CONF / f"{root}.yaml").read_text().startswith(f"# python -m sweeps.{root}")
 
 
@@ -158,183 +125,20 @@ def test_the_space_follows_the_algorithm():
     assert set(compose("run", "algo=dqn").space) == set(OmegaConf.load(CONF / "space" / "dqn.yaml"))
 
 
-def test_tuned_settings_come_along_with_the_pair_that_they_are_for(composed):
+def test_tuned_settings_come_with_the_pair_they_are_for(composed):
+    """Tuned settings come along with the pair that they are for."""
     assert composed["algo"]["training"]["train_batch_size_per_learner"] == 256
     assert parse_config(compose("run", "experiment=acrobot")).algo["training"]["lambda_"] == 0.94
 
 
-# -- the schema ---------------------------------------------------------------------------------------------------
-
-
-def test_what_is_kept_in_a_sweeps_folder_reads_back_as_the_same_request(composed):
-    config = parse_config(composed)
-    assert parse_config(OmegaConf.create(format_settings(config))) == config
-
-
-def test_composed_settings_hold_no_library_types_that_would_travel_to_workers():
+def test_composed_settings_hold_no_library_types():
+    """Composed settings hold no library types that would travel to workers."""
     config = parse_config(compose("run", "warm_start=[{lr:1e-3}]"))
     assert type(config.algo["training"]) is dict
     assert type(config.space["lr"]) is list
     assert type(config.warm_start[0]) is dict
 
 
-OUT_OF_RANGE = [
-    ("budget.trials", 0),
-    ("budget.env_steps", -5),
-    ("budget.total_env_steps", 0),
-    ("budget.wall_time_s", 0),
-    ("budget.wall_time_s", math.nan),
-    ("budget.wall_time_s", math.inf),
-    ("budget.reports", 0),
-    ("replicates", 0),
-    ("seed", -1),
-    ("seed", 2**32),
-    ("resources.cpus_per_trial", 0),
-    ("resources.gpus_per_trial", -0.25),
-    ("resources.gpus_per_trial", math.nan),
-    ("resources.max_concurrent", 0),
-    ("cluster.num_cpus", 0),
-    ("cluster.num_cpus", -3),
-    ("cluster.num_gpus", -1),
-    ("checkpoint.every_s", -1),
-    ("failures.max_retries", -1),
-    ("failures.stop_after", 0),
-    ("certify.top", -1),
-    ("certify.seeds", -1),
-    ("certify.episodes", 0),
-    ("certify.champion_episodes", 0),
-]
-
-
-@pytest.mark.parametrize(("key", "value"), OUT_OF_RANGE)
-def test_a_number_out_of_range_is_refused_by_its_key_with_a_value_that_is_accepted(key, value, composed):
-    error = refusal(changed(composed, key, value))
-    assert error.what.startswith(f"{key}=")
-    suggested_key, _, suggested = error.fix.partition("=")
-    assert suggested_key == key
-    parse_config(changed(composed, key, float(suggested) if "." in suggested else int(suggested)))
-
-
-def test_null_leaves_a_bound_out(composed):
-    config = parse_config(changed(composed, "budget.wall_time_s", None))
-    assert config.budget.wall_time_s is None
-
-
-def test_more_reports_than_steps_are_refused(composed):
-    error = refusal(changed(composed, "budget.env_steps", 10))
-    assert "budget.reports=20" in error.what
-    assert error.fix == "budget.reports=10"
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "nearest"),
-    [
-        ("engine", "rlib", "rllib"),
-        ("env.vectorize", "asink", "async"),
-        ("tracking.kind", "servr", "server"),
-        ("algo.trainin", {"lr": 1}, "training"),
-        ("budget.trails", 3, "trials"),
-        ("sed", 3, "seed"),
-        ("searcher.knd", "tpe", "kind"),
-    ],
-)
-def test_a_word_that_is_not_known_is_answered_with_the_nearest_that_is(key, value, nearest, composed):
-    error = refusal(changed(composed, key, value))
-    assert key in error.what
-    assert f"'{nearest}'" in error.allowed
-
-
-def test_a_value_of_another_type_is_refused_by_its_key(composed):
-    assert "budget.trials" in refusal(changed(composed, "budget.trials", "many")).what
-
-
-def test_a_value_that_is_missing_is_asked_for_by_its_key(composed):
-    raw = dict(composed)
-    raw["budget"] = {key: value for key, value in composed["budget"].items() if key != "trials"}
-    assert "budget.trials" in refusal(raw).what
-
-
-@pytest.mark.parametrize("key", ["name", "class"])
-def test_an_algo_file_without_name_or_class_is_refused(key, composed):
-    raw = {**composed, "algo": {k: v for k, v in composed["algo"].items() if k != key}}
-    assert f"algo.{key}" in refusal(raw).what
-
-
-def test_an_algo_section_that_is_no_mapping_is_refused(composed):
-    assert "algo.training" in refusal({**composed, "algo": {**composed["algo"], "training": 3}}).what
-
-
-# -- names and folders --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["my-sweep", "a", "ppo_2.1", "2026-01-01"])
-def test_a_name_of_letters_digits_dashes_and_points_is_taken_as_it_is(name, composed):
-    assert make_sweep_name(parse_config({**composed, "name": name})) == name
-
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "latest", "a/b", "a b", "a\\b", "a:b", "a\nb", "a?b", "a#b", "a%b", "a*b", "a'b", "ä"]
-)
-def test_a_name_that_cannot_name_a_folder_and_a_database_is_refused(name, composed):
-    assert "name=" in refusal({**composed, "name": name}).what
-
-
-@pytest.mark.parametrize("group", ["env", "algo"])
-def test_a_name_that_becomes_part_of_the_sweeps_and_the_models_is_refused_likewise(group, composed):
-    assert f"{group}.name" in refusal({**composed, group: {**composed[group], "name": "a/b"}}).what
-
-
-def test_a_new_sweep_is_called_after_what_it_does_and_when(composed):
-    config = parse_config(composed)
-    moment = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
-    names = {make_sweep_name(config, moment) for _ in range(20)}
-    assert all(re.fullmatch(r"cartpole-ppo-20260304-050607-[0-9a-f]{4}", name) for name in names)
-    assert len(names) > 1, "two sweeps in one second have names of their own"
-
-
-def test_a_sweeps_folder_is_absolute_since_tune_changes_the_working_directory(composed, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", "/home/someone")
-    relative = parse_config({**composed, "output_dir": "out"})
-    assert sweep_folder_of(relative, "s") == tmp_path / "out" / "s"
-    home = parse_config({**composed, "output_dir": "~/out"})
-    assert sweep_folder_of(home, "s") == Path("/home/someone/out/s")
-
-
-def test_a_password_in_an_address_is_not_written_with_the_settings(composed):
-    raw = changed(composed, "study.storage", "postgresql+psycopg://me:s3cret@db.example/rl")
-    raw = changed(raw, "tracking.uri", "http://me:s3cret@mlflow.example:5000")
-    kept = format_settings(parse_config(raw))
-    assert "s3cret" not in kept
-    assert "db.example" in kept
-    assert "mlflow.example" in kept
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: text[: text.rindex("# sha256")],  # all settings there, the last ones of their section maybe not
-        lambda text: "".join(text.splitlines(keepends=True)[:-4]),
-        lambda text: text.replace("trials: 24", "trials: 94"),
-        lambda text: "",
-        lambda text: "\0" * len(text),
-    ],
-    ids=["no digest", "cut short", "one digit", "emptied", "zeroed"],
-)
-def test_damaged_settings_are_refused_by_a_resume_and_a_copy_can_take_their_place(damage, composed, tmp_path):
-    config = parse_config(composed)
-    write_settings(tmp_path, config)
-    path = tmp_path / "config.yaml"
-    whole = path.read_text()
-    assert parse_config(read_settings(tmp_path, whole=True)) == config
-    path.write_text(damage(whole))
-    with pytest.raises(StudyError, match=r"config\.yaml"):
-        read_settings(tmp_path, whole=True)
-    path.write_text(format_settings(config))  # what MLflow and the study keep
-    assert parse_config(read_settings(tmp_path, whole=True)) == config
-
-
-def test_settings_that_a_person_changed_on_purpose_are_taken(composed, tmp_path):
-    text = format_settings(parse_config(composed)).replace("trials: 24", "trials: 94")
-    (tmp_path / "config.yaml").write_text(text[: text.rindex("# sha256")] + "# sha256: any\n")
-    assert read_settings(tmp_path, whole=True).budget.trials == 94
+def test_an_id_alone_names_the_sweep():
+    names = {"highway_env:highway-v0": "highway", "ALE/Pong-v5": "pong", "My Env-v12": "my-env", "CartPole": "cartpole"}
+    assert {env_id: derive_env_name(env_id) for env_id in names} == names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import sys
 
@@ -10,7 +11,7 @@ import yaml
 from composing import compose
 
 from rltune.config.settings_file import format_settings
-from rltune.config.uris import redact, redact_address, secrets_of
+from rltune.config.uris import redact, redact_address, resolve_uri, secrets_of
 from rltune.config.validation import parse_config
 from rltune.reporting.console import Console
 from rltune.reporting.sweep_data import typed_command
@@ -89,7 +90,17 @@ def test_a_login_in_the_environment_is_written_nowhere(monkeypatch):
 
 
 @pytest.fixture
-def composed_run():
-    from omegaconf import OmegaConf
+def composed_run(composed):
+    return copy.deepcopy(composed)
 
-    return OmegaConf.to_container(compose("run"), resolve=True)
+
+def test_a_tracking_uri_is_made_absolute(tmp_path, monkeypatch):
+    """Trials run in another folder than the one in which the command was typed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert resolve_uri(None) == f"sqlite:///{tmp_path}/mlflow.db"
+    assert resolve_uri("sqlite:///mine.db") == f"sqlite:///{tmp_path}/mine.db"
+    assert resolve_uri("sqlite:////shared/mine.db") == "sqlite:////shared/mine.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.example")
+    assert resolve_uri(None) == "http://mlflow.example"
+    assert resolve_uri("sqlite:///mine.db") == f"sqlite:///{tmp_path}/mine.db", "what is given wins"

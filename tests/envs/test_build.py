@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rltune.algorithms.rllib_env import Creator, name_for_rllib
-from rltune.config.schema import EnvConfig, derive_env_name
+from rltune.config.schema import EnvConfig
 from rltune.envs.build import import_wrappers, make_env, make_training_env, make_vector_env
 from rltune.envs.rewards import collect_returns
 from rltune.envs.spec import EnvSpec, spec_of
@@ -419,8 +419,3 @@ def test_the_engine_samples_standard_atari_natively_and_anything_else_singly():
         {"id": "CartPole-v1", "wrappers": [], "kwargs": {}},
     ):
         assert Creator(spec_of(raw | change)).together(3) is None
-
-
-def test_an_id_alone_names_the_sweep():
-    names = {"highway_env:highway-v0": "highway", "ALE/Pong-v5": "pong", "My Env-v12": "my-env", "CartPole": "cartpole"}
-    assert {env_id: derive_env_name(env_id) for env_id in names} == names

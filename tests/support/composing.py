@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 
@@ -17,3 +18,14 @@ def compose(root: str, *overrides: str) -> Any:
     ConfigStore.instance().store("base_run", RunConfig)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         return hydra_compose(root, list(overrides))
+
+
+def change_setting(settings: Any, key: str, value: Any) -> Any:
+    """A copy of composed settings with one value changed or added."""
+    changed = copy.deepcopy(settings)
+    *above, last = key.split(".")
+    section = changed
+    for part in above:
+        section = section[part]
+    section[last] = value
+    return changed

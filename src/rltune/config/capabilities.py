@@ -1,7 +1,7 @@
-"""What each algorithm can do: one row per algorithm, asked by everything that must know.
+"""Say what each algorithm can do, in one table with a row per algorithm.
 
-Rows are found by the dotted name of an AlgorithmConfig, or of one that it derives from, so that an algorithm of one's
-own inherits the row of RLlib's. Names are strings, and nothing is imported: a typo is to be answered at once. A new
+A row is found by the dotted name of an AlgorithmConfig, or of one that it derives from, so that an algorithm of one's
+own inherits the row of RLlib's. Names are strings and nothing is imported, so that a typo is answered at once. A new
 algorithm of ``engine/`` is one file there, one row here, and its files in ``conf/algo`` and ``conf/space``.
 """
 
@@ -14,14 +14,14 @@ from typing import Any, Literal, NamedTuple
 
 @dataclass(frozen=True)
 class PolicyNetwork:
-    """Where the network that acts lies in an RLModule, for a bundle of it.
+    """Where an RLModule keeps the network that acts, for writing it to a bundle.
 
     Attributes:
         module: The RLModule's class, ``module:Class``.
         encoder: The attribute with the layers that see the observation.
         head: The attribute with the layers after them.
-        kind: What the head gives: ``q`` is a value for each action; the others are distributions of continuous actions,
-            in whose place there are logits where actions are discrete.
+        kind: What the head gives: ``q`` is a value for each action. The others are distributions of continuous actions;
+            where actions are discrete, the head gives logits instead.
         value: The attribute with the value head of a dueling network.
     """
 
@@ -33,12 +33,12 @@ class PolicyNetwork:
 
 
 class Unread(NamedTuple):
-    """An argument of ``training`` that RLlib takes and reads nowhere.
+    """An argument of ``training`` that RLlib accepts and never reads.
 
     Attributes:
         argument: Its name.
-        why: What RLlib lacks, as the end of "RLlib's new API stack ...".
-        instead: What does the work in its place.
+        why: What RLlib lacks; it completes the sentence "RLlib's new API stack ...".
+        instead: What to use in its place.
     """
 
     argument: str
@@ -46,7 +46,7 @@ class Unread(NamedTuple):
     instead: str
 
 
-# Of RLlib's 400 result keys, most of them constants of the config, these say how learning goes.
+# RLlib reports 400 keys, most of them constants of the config. These say how learning goes.
 _ONE_OPTIMIZER = ("default_optimizer_learning_rate", "gradients_default_optimizer_global_norm", "total_loss")
 _V_TRACE = (*_ONE_OPTIMIZER, "curr_entropy_coeff", "entropy", "vf_loss")
 _KL = ("curr_kl_coeff", "mean_kl_loss", "policy_loss")
@@ -58,7 +58,7 @@ _EVERY_STATISTIC = tuple(sorted({*_V_TRACE, *_KL, *_SOFT_ACTOR_CRITIC, "vf_expla
 class Capabilities:
     """What an algorithm can do.
 
-    The defaults are those of an algorithm that is not known here: RLlib trains it, and is asked what it can do.
+    The defaults are those of an algorithm without a row: RLlib trains it, and RLlib refuses what it cannot do.
 
     Attributes:
         name: Its file in ``conf/algo``; empty for an algorithm that is not known.
@@ -69,8 +69,8 @@ class Capabilities:
         data: What an update learns from: ``rollouts`` of the current policy, a ``replay`` memory, or a dataset's
             ``recorded_steps`` or ``recorded_episodes``, whose advantages need the steps that follow.
         replay_ratio: The argument of ``training`` that says how many steps are replayed for each that is sampled.
-        network: How a bundle takes its policy out of RLlib's module; None: it is played by RLlib's parts alone.
-        statistics: Its learner's numbers that are reported; ``total_loss`` tells whether it diverged.
+        network: Where RLlib's module keeps its policy; None if only RLlib's own parts can play it.
+        statistics: The learner's numbers that are reported; ``total_loss`` tells whether it diverged.
         unread: Arguments that would change nothing.
     """
 
@@ -196,21 +196,27 @@ UNKNOWN = Capabilities()
 
 
 def capabilities_of(config: type) -> Capabilities:
-    """The row of an AlgorithmConfig's class, or of the nearest one that it derives from; `UNKNOWN` without one."""
-    return next((TABLE[name] for name in _names(config) if name in TABLE), UNKNOWN)
+    """Return the row of an AlgorithmConfig's class, or of the nearest class that it derives from; else `UNKNOWN`."""
+    return next((TABLE[name] for name in _dotted_names(config) if name in TABLE), UNKNOWN)
 
 
 def network_of(module: type) -> PolicyNetwork | None:
-    """Where the policy lies in an RLModule of this class, or of the nearest known one that it derives from."""
+    """Return where an RLModule of this class keeps its policy; None if neither it nor a parent class is known."""
     known = {row.network.module: row.network for row in TABLE.values() if row.network is not None}
-    return next((known[name] for name in _names(module) if name in known), None)
+    return next((known[name] for name in _dotted_names(module) if name in known), None)
 
 
-def _names(cls: type) -> list[str]:
+def _dotted_names(cls: type) -> list[str]:
+    """Return ``module:Class`` of a class and of all that it derives from, nearest first."""
     return [f"{base.__module__}:{base.__qualname__}" for base in cls.__mro__]
 
 
 def list_algos(able: Callable[[Capabilities], Any], word: str = "or") -> str:
-    """Name the algorithms that are able to, for an error: "ppo, a2c or dqn"."""
+    """List the algorithms that are able to do something, for an error: "ppo, a2c or dqn".
+
+    Args:
+        able: Says of a row whether it is listed.
+        word: What joins the last two names.
+    """
     names = [row.name for row in TABLE.values() if able(row)]
     return f" {word} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

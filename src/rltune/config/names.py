@@ -10,7 +10,12 @@ from rltune.config.schema import RunConfig
 
 
 def make_sweep_name(config: RunConfig, now: datetime | None = None) -> str:
-    """A sweep's name: as given, or ``<env>-<algo>-<UTC time>-<4 hex>``."""
+    """Return a sweep's name: as given, or ``<env>-<algo>-<UTC time>-<4 hex>``.
+
+    Args:
+        config: The request.
+        now: The time in the name; None is the present.
+    """
     if config.name:
         return config.name
     time = (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S")
@@ -18,5 +23,5 @@ def make_sweep_name(config: RunConfig, now: datetime | None = None) -> str:
 
 
 def sweep_folder_of(config: RunConfig, name: str) -> Path:
-    """The absolute folder of a sweep. Absolute, because Tune changes a trial's working directory."""
+    """Return a sweep's folder. It is absolute, because Tune changes a trial's working directory."""
     return Path(config.output_dir).expanduser().absolute() / name

@@ -1,7 +1,7 @@
-"""What a sweep is asked to do, as typed values; the schema under the YAML files in ``conf/``.
+"""Define the settings of a sweep as typed values: the schema under the YAML files in ``conf/``.
 
-Holds no defaults (they live in the YAML, once) and imports nothing heavy, so that a typing error on the command
-line is answered at once. Runs in the driver.
+The defaults of ``conf/run.yaml`` are not repeated here. Nothing heavy is imported, so that a typing error on the
+command line is answered at once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from omegaconf import MISSING, OmegaConf
 
 
 def derive_env_name(env_id: str) -> str:
-    """A name for an environment that has no file of its own: ``highway_env:highway-v0`` becomes ``highway``."""
+    """Return a name for an environment that has no file of its own: ``highway_env:highway-v0`` becomes ``highway``."""
     name = re.sub(r"-v\d+$", "", env_id.rpartition(":")[2].rpartition("/")[2])
     return re.sub(r"[^\w.-]", "-", name).lower()
 
@@ -24,7 +24,7 @@ OmegaConf.register_new_resolver("rltune.env_name", derive_env_name, replace=True
 
 @dataclass
 class BudgetConfig:
-    """How much work a sweep may do; steps are environment steps."""
+    """How much a sweep may do: trials, environment steps of one trial and of all, seconds, reports of one trial."""
 
     trials: int = MISSING
     env_steps: int = MISSING
@@ -35,7 +35,7 @@ class BudgetConfig:
 
 @dataclass
 class RewardsConfig:
-    """What a policy learns from; its returns are reported as the environment gives them."""
+    """How the rewards that a policy learns from are shaped; returns are reported as the environment gives them."""
 
     normalise: bool = False
     scale: float = 1.0
@@ -44,7 +44,7 @@ class RewardsConfig:
 
 @dataclass
 class EnvConfig:
-    """One environment, by its Gymnasium id; by PettingZoo's module where ``policies`` asks for several agents."""
+    """One environment, by its Gymnasium id, or by PettingZoo's module where ``policies`` asks for several agents."""
 
     name: str = MISSING
     id: str = MISSING
@@ -129,14 +129,14 @@ class CertifyConfig:
 
 @dataclass
 class StudyConfig:
-    """Where the ledger is kept."""
+    """Where the ledger is kept; ``storage`` None is a file in the sweep's folder."""
 
     storage: str | None = None
 
 
 @dataclass
 class RunConfig:
-    """One sweep."""
+    """One sweep: everything that ``python -m sweeps.run`` composes."""
 
     name: str | None = None
     output_dir: str = MISSING

@@ -17,11 +17,11 @@ DIGEST_MARK = "# sha256: "
 
 
 def read_settings(folder: Path, *, whole: bool = False) -> DictConfig:
-    """What a sweep was asked to do, from its folder.
+    """Read the settings of a sweep from its folder.
 
     Args:
         folder: The sweep's.
-        whole: Refuse what may lack a part, although what is there makes sense.
+        whole: Refuse a file that does not match its digest, even if what is left of it can be read.
 
     Raises:
         StudyError: The file is missing or damaged.
@@ -32,40 +32,42 @@ def read_settings(folder: Path, *, whole: bool = False) -> DictConfig:
         loaded = OmegaConf.create(text)
     except (OSError, ValueError, OmegaConfBaseException, yaml.YAMLError) as error:
         why = str(error).splitlines()[0]
-        raise StudyError(f"{path} cannot be read: {why}", "the sweep's settings as YAML", _recovery(path)) from None
+        raise StudyError(
+            f"{path} cannot be read: {why}", "the sweep's settings as YAML", _describe_recovery(path)
+        ) from None
     if not isinstance(loaded, DictConfig) or not loaded:
-        raise StudyError(f"{path} holds no settings", "the sweep's settings as YAML", _recovery(path))
+        raise StudyError(f"{path} holds no settings", "the sweep's settings as YAML", _describe_recovery(path))
     body, mark, digest = text.rpartition(DIGEST_MARK)
-    if whole and (not mark or digest.strip() not in (_digest(body), "any")):
+    if whole and (not mark or digest.strip() not in (_compute_digest(body), "any")):
         raise StudyError(
             f"{path} is not as the sweep wrote it: cut short, damaged or changed",
             f"the whole file; one that you changed ends with the line '{DIGEST_MARK}any'",
-            _recovery(path),
+            _describe_recovery(path),
         )
     return loaded
 
 
-def _recovery(path: Path) -> str:
+def _describe_recovery(path: Path) -> str:
     return f"put the copy back: {path.name} among the artifacts of the sweep's run in MLflow, or the study's 'config'"
 
 
-def _digest(text: str) -> str:
+def _compute_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def format_settings(config: RunConfig) -> str:
-    """The settings as YAML, the form in which a sweep's folder and MLflow keep them.
+    """Format settings as YAML, as a sweep's folder and MLflow keep them.
 
-    Logins in URLs are left out; the last line holds a digest, by which a damaged file is known.
+    Logins in URLs are left out. The last line holds a digest, by which a damaged file is recognised.
     """
-    # value by value: YAML breaks lines at blanks and escapes quotes, so that a login is no longer in one piece there
+    # Redact value by value: in the YAML text, broken lines and escaped quotes would cut a login into pieces.
     settings = redact_settings(OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True))
     body = OmegaConf.to_yaml(OmegaConf.create(settings))
-    return f"{body}{DIGEST_MARK}{_digest(body)}\n"
+    return f"{body}{DIGEST_MARK}{_compute_digest(body)}\n"
 
 
 def write_settings(folder: Path, config: RunConfig) -> None:
-    """Put the settings into a sweep's folder, whole or not at all."""
+    """Write the settings into a sweep's folder, whole or not at all."""
     draft = folder / ".config.yaml"
     draft.write_text(format_settings(config))
     draft.rename(folder / "config.yaml")

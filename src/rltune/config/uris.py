@@ -1,6 +1,6 @@
-"""Where MLflow is: the tracking address that is meant, whether it answers, how to show it without a password.
+"""Show URIs without their logins, and resolve the one of MLflow's tracking server.
 
-Works without importing mlflow, so that a wrong address costs no more than its time-out. Runs in the driver.
+MLflow is not imported, which would take seconds.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
-# A password may hold any sign, an @ and a / too, so that only the last @ can be the login's end. A user without a
-# password is kept: who reads the address later has no other way to know it.
+# A password may hold any sign, even @ and /, so that only the last @ can be the login's end. A user name without a
+# password is kept: whoever reads the URI later has no other way to know it.
 _LOGIN = re.compile(r"://[^\s:]*:\S*@")
 _LOGIN_OF_ONE = re.compile(r"(?s)://[^:]*:.*@")
 _QUERY = r"(?i)([?&][\w-]*(?:password|passwd|token|secret|key)[\w-]*=)(?!\*\*\*)"
@@ -21,13 +21,13 @@ _QUERY_SECRET, _QUERY_SECRET_OF_ONE = re.compile(_QUERY + r"[^&\s]+"), re.compil
 
 
 def redact(text: str, secrets: Sequence[str] = ()) -> str:
-    """Take the login out of every URL in a text.
+    """Remove the logins of all URLs in a text.
 
-    White space ends a URL here: where one stands alone, `redact_address` knows more.
+    White space ends a URL here. Where a URL stands alone, use `redact_address`, which also finds passwords with blanks.
 
     Args:
         text: Anything that may be shown or written.
-        secrets: Words that must not appear either, such as a password that is no part of a URL.
+        secrets: Further words that must not appear, such as those of `secrets_of`.
     """
     for secret in secrets:
         text = text.replace(secret, "***")
@@ -35,12 +35,12 @@ def redact(text: str, secrets: Sequence[str] = ()) -> str:
 
 
 def redact_address(value: str) -> str:
-    """Take the login out of a single value, such as a setting or a word of the command line, blanks and all."""
+    """Remove the login of a single value, such as a setting or a word of the command line, blanks and all."""
     return _QUERY_SECRET_OF_ONE.sub(r"\1***", _LOGIN_OF_ONE.sub("://***@", value))
 
 
 def redact_settings(settings: Any) -> Any:
-    """Take the logins out of all values of nested settings."""
+    """Remove the logins of all values of nested settings."""
     if isinstance(settings, dict):
         return {key: redact_settings(value) for key, value in settings.items()}
     if isinstance(settings, list):
@@ -49,7 +49,7 @@ def redact_settings(settings: Any) -> Any:
 
 
 def resolve_uri(uri: str | None) -> str:
-    """The tracking address that is meant, absolute; for None, what a plain ``mlflow ui`` here would show."""
+    """Return MLflow's tracking URI with an absolute path; None is the store that a plain ``mlflow ui`` here shows."""
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
         return f"sqlite:///{Path.cwd() / uri.removeprefix('sqlite:///')}"
@@ -57,11 +57,11 @@ def resolve_uri(uri: str | None) -> str:
 
 
 def secrets_of(uri: str) -> list[str]:
-    """Words that redacting URLs could miss, longest first; short ones would spoil ordinary text."""
+    """Return the words of a URI's login that `redact` could miss, longest first; short ones would spoil plain text."""
     login = uri.partition("://")[2].rpartition("@")[0]
     password = login.partition(":")[2]
     given = {os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("PASSWORD", "TOKEN")}
-    # libraries end a password where they see fit and decode it, and name the pieces in their errors
+    # Libraries end a password at one of its signs, or decode it, and their errors then quote the pieces.
     words = {password, unquote(password), quote(password, safe=""), quote_plus(password)} | given
     words |= {word for piece in (password, unquote(password)) for word in re.split(r"[@:/?#\s]", piece)}
     return sorted((word for word in words if len(word) >= 6), key=len, reverse=True)

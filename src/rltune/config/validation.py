@@ -1,6 +1,6 @@
-"""Turn what Hydra composed into a typed request, and refuse what no sweep can run with.
+"""Turn the settings that Hydra composed into a typed request, and refuse those with which no sweep can run.
 
-Cheap: nothing heavy is imported.
+Nothing heavy is imported, so that a typing error on the command line is answered at once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def parse_config(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
     """Turn composed settings into a checked `RunConfig`.
 
     Args:
-        raw: What Hydra composed, or the content of a sweep's ``config.yaml``.
+        raw: The settings that Hydra composed, or the content of a sweep's ``config.yaml``.
 
     Raises:
         ConfigError: A key is unknown, missing, or its value is out of range.
@@ -54,7 +54,11 @@ def parse_config(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
 
 
 def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
-    """Turn composed settings into an instance of their schema, whose keys and types they must have.
+    """Turn composed settings into an instance of their schema.
+
+    Args:
+        schema: A dataclass, such as `RunConfig`; it says which keys there may be, and of which type.
+        raw: The settings.
 
     Raises:
         ConfigError: A key is unknown, missing or of another type.
@@ -78,7 +82,7 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
 
 
 def check_config(config: RunConfig) -> None:
-    """Refuse values that no sweep can run with. Cheap: nothing heavy is imported.
+    """Refuse values with which no sweep can run.
 
     Raises:
         ConfigError: Names the first key that is wrong, what is allowed and what to type.
@@ -94,19 +98,19 @@ def check_config(config: RunConfig) -> None:
             "at most one report per environment step",
             f"budget.reports={min(20, config.budget.env_steps)}",
         )
-    _one_of("tracking.kind", config.tracking.kind, ("local", "server", "off"))
+    _check_one_of("tracking.kind", config.tracking.kind, ("local", "server", "off"))
     check_pair(config.algo, config.env, config.engine)
     _check_name("name", config.name)
 
 
 def check_pair(algo: Mapping[str, Any], env: EnvConfig, engine: str) -> None:
-    """Refuse an algorithm, an environment or an engine that cannot be what is meant.
+    """Refuse an algorithm, an environment or an engine that is misspelt, or that does not go with the others.
 
     Raises:
         ConfigError: Names the first key that is wrong, what is allowed and what to type.
     """
-    _one_of("engine", engine, ENGINES)
-    _one_of("env.vectorize", env.vectorize, VECTORIZE)
+    _check_one_of("engine", engine, ENGINES)
+    _check_one_of("env.vectorize", env.vectorize, VECTORIZE)
     if env.wrappers and env.vectorize == "vector_entry_point":
         raise ConfigError(
             "env.vectorize=vector_entry_point: env.wrappers wrap single environments",
@@ -119,7 +123,7 @@ def check_pair(algo: Mapping[str, Any], env: EnvConfig, engine: str) -> None:
 
 
 def _lower_bounds(config: RunConfig) -> Iterator[tuple[str, float | None, float, float]]:
-    """Every bounded number: its key, its value, the least it may be, a usual value."""
+    """Yield every number that has a lower bound: its key, its value, the bound, a usual value."""
     budget, resources, cluster = config.budget, config.resources, config.cluster
     yield "budget.trials", budget.trials, 1, 24
     yield "budget.env_steps", budget.env_steps, 1, 100_000
@@ -143,13 +147,13 @@ def _lower_bounds(config: RunConfig) -> Iterator[tuple[str, float | None, float,
     yield "certify.champion_episodes", config.certify.champion_episodes, 1, 100
 
 
-def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
+def _check_one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{key}={value} is unknown", choices(value, allowed), f"{key}={allowed[0]}")
 
 
 def _check_algo(algo: Mapping[str, Any]) -> None:
-    """An algo file has a name, a class, and sections that RLlib's AlgorithmConfig has."""
+    """Refuse an algo file without a name or a class, or with a section that RLlib's AlgorithmConfig lacks."""
     for key in ("name", "class"):
         if not isinstance(algo.get(key), str):
             raise ConfigError(
@@ -167,7 +171,7 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
 
 
 def _check_name(key: str, name: str | None) -> None:
-    """Names become parts of folders, of database URLs and of registered models."""
+    """Refuse a name that cannot be part of a folder, a database URL and a registered model."""
     if name is not None and (not re.fullmatch(r"[\w.-]+", name, re.ASCII) or name in (".", "..", "latest")):
         raise ConfigError(
             f"{key}={name!r} cannot name a folder", "letters, digits, - _ .", f"{key}=my-{key.split('.')[0]}"

@@ -1,0 +1,58 @@
+"""A sweep's settings on disk: read back as they were, and known when they are damaged."""
+
+from __future__ import annotations
+
+import pytest
+from composing import change_setting
+from omegaconf import OmegaConf
+
+from rltune.config.settings_file import format_settings, read_settings, write_settings
+from rltune.config.validation import parse_config
+from rltune.errors import StudyError
+
+
+def test_settings_read_back_as_the_same_request(composed):
+    """What is kept in a sweeps folder reads back as the same request."""
+    config = parse_config(composed)
+    assert parse_config(OmegaConf.create(format_settings(config))) == config
+
+
+def test_a_password_is_not_written_with_the_settings(composed):
+    """A password in an address is not written with the settings."""
+    raw = change_setting(composed, "study.storage", "postgresql+psycopg://me:s3cret@db.example/rl")
+    raw = change_setting(raw, "tracking.uri", "http://me:s3cret@mlflow.example:5000")
+    kept = format_settings(parse_config(raw))
+    assert "s3cret" not in kept
+    assert "db.example" in kept
+    assert "mlflow.example" in kept
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: text.rindex("# sha256")],  # all settings there, the last ones of their section maybe not
+        lambda text: "".join(text.splitlines(keepends=True)[:-4]),
+        lambda text: text.replace("trials: 24", "trials: 94"),
+        lambda text: "",
+        lambda text: "\0" * len(text),
+    ],
+    ids=["no digest", "cut short", "one digit", "emptied", "zeroed"],
+)
+def test_damaged_settings_are_refused_and_a_copy_is_taken(damage, composed, tmp_path):
+    """Damaged settings are refused by a resume and a copy can take their place."""
+    config = parse_config(composed)
+    write_settings(tmp_path, config)
+    path = tmp_path / "config.yaml"
+    whole = path.read_text()
+    assert parse_config(read_settings(tmp_path, whole=True)) == config
+    path.write_text(damage(whole))
+    with pytest.raises(StudyError, match=r"config\.yaml"):
+        read_settings(tmp_path, whole=True)
+    path.write_text(format_settings(config))  # what MLflow and the study keep
+    assert parse_config(read_settings(tmp_path, whole=True)) == config
+
+
+def test_settings_that_a_person_changed_on_purpose_are_taken(composed, tmp_path):
+    text = format_settings(parse_config(composed)).replace("trials: 24", "trials: 94")
+    (tmp_path / "config.yaml").write_text(text[: text.rindex("# sha256")] + "# sha256: any\n")
+    assert read_settings(tmp_path, whole=True).budget.trials == 94

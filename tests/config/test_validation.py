@@ -1,0 +1,123 @@
+"""What is refused before anything heavy is imported, and how it is said."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from composing import change_setting
+
+from rltune.config.validation import parse_config
+from rltune.errors import ConfigError
+
+
+def refusal(raw):
+    with pytest.raises(ConfigError) as refused:
+        parse_config(raw)
+    error = refused.value
+    assert error.what
+    assert error.allowed
+    assert error.fix, "an error says what was wrong, what is allowed and what to type next"
+    return error
+
+
+OUT_OF_RANGE = [
+    ("budget.trials", 0),
+    ("budget.env_steps", -5),
+    ("budget.total_env_steps", 0),
+    ("budget.wall_time_s", 0),
+    ("budget.wall_time_s", math.nan),
+    ("budget.wall_time_s", math.inf),
+    ("budget.reports", 0),
+    ("replicates", 0),
+    ("seed", -1),
+    ("seed", 2**32),
+    ("resources.cpus_per_trial", 0),
+    ("resources.gpus_per_trial", -0.25),
+    ("resources.gpus_per_trial", math.nan),
+    ("resources.max_concurrent", 0),
+    ("cluster.num_cpus", 0),
+    ("cluster.num_cpus", -3),
+    ("cluster.num_gpus", -1),
+    ("checkpoint.every_s", -1),
+    ("failures.max_retries", -1),
+    ("failures.stop_after", 0),
+    ("certify.top", -1),
+    ("certify.seeds", -1),
+    ("certify.episodes", 0),
+    ("certify.champion_episodes", 0),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), OUT_OF_RANGE)
+def test_a_number_out_of_range_is_refused_by_its_key(key, value, composed):
+    """A number out of range is refused by its key with a value that is accepted."""
+    error = refusal(change_setting(composed, key, value))
+    assert error.what.startswith(f"{key}=")
+    suggested_key, _, suggested = error.fix.partition("=")
+    assert suggested_key == key
+    parse_config(change_setting(composed, key, float(suggested) if "." in suggested else int(suggested)))
+
+
+def test_null_leaves_a_bound_out(composed):
+    config = parse_config(change_setting(composed, "budget.wall_time_s", None))
+    assert config.budget.wall_time_s is None
+
+
+def test_more_reports_than_steps_are_refused(composed):
+    error = refusal(change_setting(composed, "budget.env_steps", 10))
+    assert "budget.reports=20" in error.what
+    assert error.fix == "budget.reports=10"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "nearest"),
+    [
+        ("engine", "rlib", "rllib"),
+        ("env.vectorize", "asink", "async"),
+        ("tracking.kind", "servr", "server"),
+        ("algo.trainin", {"lr": 1}, "training"),
+        ("budget.trails", 3, "trials"),
+        ("sed", 3, "seed"),
+        ("searcher.knd", "tpe", "kind"),
+    ],
+)
+def test_an_unknown_word_is_answered_with_the_nearest(key, value, nearest, composed):
+    """A word that is not known is answered with the nearest that is."""
+    error = refusal(change_setting(composed, key, value))
+    assert key in error.what
+    assert f"'{nearest}'" in error.allowed
+
+
+def test_a_value_of_another_type_is_refused_by_its_key(composed):
+    assert "budget.trials" in refusal(change_setting(composed, "budget.trials", "many")).what
+
+
+def test_a_value_that_is_missing_is_asked_for_by_its_key(composed):
+    raw = dict(composed)
+    raw["budget"] = {key: value for key, value in composed["budget"].items() if key != "trials"}
+    assert "budget.trials" in refusal(raw).what
+
+
+@pytest.mark.parametrize("key", ["name", "class"])
+def test_an_algo_file_without_name_or_class_is_refused(key, composed):
+    raw = {**composed, "algo": {k: v for k, v in composed["algo"].items() if k != key}}
+    assert f"algo.{key}" in refusal(raw).what
+
+
+def test_an_algo_section_that_is_no_mapping_is_refused(composed):
+    assert "algo.training" in refusal({**composed, "algo": {**composed["algo"], "training": 3}}).what
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "latest", "a/b", "a b", "a\\b", "a:b", "a\nb", "a?b", "a#b", "a%b", "a*b", "a'b", "ä"]
+)
+def test_a_name_that_cannot_name_a_folder_is_refused(name, composed):
+    """A name that cannot name a folder and a database is refused."""
+    assert "name=" in refusal({**composed, "name": name}).what
+
+
+@pytest.mark.parametrize("group", ["env", "algo"])
+def test_a_name_that_becomes_part_of_a_models_is_refused(group, composed):
+    """A name that becomes part of the sweeps and the models is refused likewise."""
+    assert f"{group}.name" in refusal({**composed, group: {**composed[group], "name": "a/b"}}).what
