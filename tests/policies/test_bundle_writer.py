@@ -466,9 +466,9 @@ def test_a_policy_acts_where_neither_ray_nor_gymnasium_nor_rltune_is_installed(p
 import sys
 for name in ("ray", "gymnasium", "rltune", "mlflow"):
     sys.modules[name] = None
-sys.path.insert(0, "src/rltune")
+sys.path.insert(0, "src/rltune/policies")
 import bundle_reader
-print(bundle_reader.load({str(pendulum.folder)!r}).act([0.1, 0.2, 0.3])[0])
+print(bundle_reader.load_bundle({str(pendulum.folder)!r}).act([0.1, 0.2, 0.3])[0])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) == pytest.approx(float(pendulum.policy.act([0.1, 0.2, 0.3])[0]), abs=1e-6)

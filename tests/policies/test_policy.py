@@ -161,7 +161,7 @@ def test_loading_takes_less_than_a_second_and_imports_neither_ray_nor_mlflow(che
     code = f"""
 import sys, time
 sys.modules["ray"] = sys.modules["mlflow"] = None
-from rltune.policy import load_policy
+from rltune.policies.policy import load_policy
 began = time.perf_counter()
 policy = load_policy({str(checkpoint)!r})
 env = policy.env()

@@ -42,7 +42,7 @@ class SingleAgent:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._policy = _reader().load(folder)
+        self._policy = _reader().load_bundle(folder)
 
     def __call__(self, model_input: Any) -> Any:
         """Observations, or a dict with them under ``obs``, in; actions out, of a recurrent policy with its state."""
@@ -68,7 +68,7 @@ class SeveralAgents:
     def __init__(self, folder: Path) -> None:
         reader = _reader()
         self._owners: dict[str, str] = json.loads((folder / "policy.json").read_text(encoding="utf-8"))["owners"]
-        self._policies = {name: reader.load(folder / POLICIES / name) for name in set(self._owners.values())}
+        self._policies = {name: reader.load_bundle(folder / POLICIES / name) for name in set(self._owners.values())}
 
     def __call__(self, model_input: Any) -> dict[str, np.ndarray]:
         """Observations by agent in, actions by agent out."""
