@@ -95,18 +95,20 @@ def outputs(tmp_path_factory, checkpoint):
                     "digest": compute_digest(sweep / path),
                 }
                 trial.set_user_attr("checkpoint", record)
+                trial.report(objective, 2048)
             if trial.number == 3:
                 study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             else:
                 study.tell(trial, objective or 0.0)
     winner = {"trial": 2, "params": {}, "objective": 90.0, "checkpoint": "trials/2/best-000000002048"}
     (sweep / "summary.json").write_text(json.dumps({"winner": winner}))
-    os.utime(root / "cartpole-stopped" / "study.db", (1, 1))
+    os.utime(root / "cartpole-stopped" / "config.yaml", (1, 1))
     return root
 
 
 def _study(sweep: Path) -> optuna.Study:
     sweep.mkdir()
+    (sweep / "config.yaml").write_text("study: {storage: null}\n")
     return optuna.create_study(storage=f"sqlite:///{sweep}/study.db", study_name=sweep.name, direction="maximize")
 
 

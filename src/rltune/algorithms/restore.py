@@ -11,7 +11,7 @@ from rltune.cluster.ray_cluster import ensure_ray
 from rltune.errors import PolicyError
 from rltune.policies.policy import load_policy
 from rltune.policies.rllib_policy import INFO_FILE
-from rltune.policies.uri import Source, is_trusted
+from rltune.policies.uri import Source, locate_trusted_algorithm
 
 
 def load_algorithm(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Any:
@@ -32,7 +32,7 @@ def load_algorithm(uri: str | Path, *, trust: bool = False, output_dir: str | Pa
         PolicyError: There is no such checkpoint, or it is not trusted.
     """
     source = Source(str(uri), Path(output_dir), trust)
-    with is_trusted(source) as folder:
+    with locate_trusted_algorithm(source) as folder:
         ensure_ray()
         from ray.rllib.algorithms.algorithm import Algorithm
 

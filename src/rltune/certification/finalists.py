@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rltune.certification.result import CONTROL, Configuration
 from rltune.policies.rllib_policy import is_rllib_policy
 from rltune.study.checkpoints import is_whole
-from rltune.study.record import TrialRecord
+from rltune.study.record import TrialRecord, rank_records
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
@@ -52,12 +52,11 @@ class Finalist:
 
 
 def rank_finalists(sweep: Path, entries: Sequence[TrialRecord]) -> Iterator[Finalist]:
-    """Trials with a whole checkpoint, best first; those that ran their whole budget come before the others."""
-    judged = [(entry.state != "COMPLETE", -entry.best, entry) for entry in entries if entry.best is not None]
-    for *_, entry in sorted(judged, key=lambda one: (*one[:2], one[2].number)):
-        folder = is_whole(sweep, entry.attributes.get("checkpoint")) if entry.state != "FAIL" else None
+    """Yield the trials with a whole checkpoint, best first, as `rank_records` sorts them."""
+    for record in rank_records(entries):
+        folder = is_whole(sweep, record.attributes.get("checkpoint"))
         if folder is not None:
-            yield Finalist(f"trial {entry.number}", entry.number, entry.params, entry.best, folder, entry.number)
+            yield Finalist(f"trial {record.number}", record.number, record.params, record.best, folder, record.number)
 
 
 def is_playable(folder: Path) -> bool:

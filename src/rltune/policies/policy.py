@@ -16,7 +16,7 @@ from rltune.errors import PolicyError
 from rltune.policies import bundle_reader
 from rltune.policies.multi_agent import MultiAgentPolicy, is_multi_agent
 from rltune.policies.rllib_policy import RLlibPolicy
-from rltune.policies.uri import NeedsRLlibError, Source, is_trusted, locate_policy
+from rltune.policies.uri import NeedsRLlibError, Source, locate_policy, locate_trusted_algorithm
 
 
 class Policy(bundle_reader.Policy):
@@ -95,5 +95,5 @@ def load_playable(uri: str | Path, *, trust: bool = False, output_dir: str | Pat
     except NeedsRLlibError:
         if not trust and not str(uri).lower().startswith("sweep:"):
             raise
-        with is_trusted(Source(str(uri), Path(output_dir), trust)) as folder:
+        with locate_trusted_algorithm(Source(str(uri), Path(output_dir), trust)) as folder:
             return RLlibPolicy(folder.parent)

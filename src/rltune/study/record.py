@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,3 +63,16 @@ def make_trial_record(trial: FrozenTrial, late: Mapping[str, Any]) -> TrialRecor
         began_s=trial.datetime_start.timestamp() if trial.datetime_start else None,
         ended_s=trial.datetime_complete.timestamp() if trial.datetime_complete else None,
     )
+
+
+def rank_records(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """Sort the trials that can win, best first.
+
+    A trial with its whole budget comes before one that was stopped: its policy is the one that the sweep was to find.
+    The higher objective comes first among them, and the lower number among equals.
+
+    Returns:
+        The trials with a finite report that did not fail.
+    """
+    able = [record for record in records if record.state != "FAIL" and record.best is not None]
+    return sorted(able, key=lambda record: (record.state != "COMPLETE", -(record.best or 0.0), record.number))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from rltune.config.settings_file import read_settings
+from rltune.config.settings_file import DIGEST_MARK, read_settings
 from rltune.errors import StudyError
 from rltune.study.study import MissingStudyError, Study
 
@@ -30,12 +30,18 @@ def open_study(folder: Path) -> Study:
     """The ledger of a sweep's folder, for reading.
 
     Raises:
-        StudyError: The folder holds none, or it cannot be read.
+        StudyError: The folder holds none, it cannot be read, or its address needs a login, which is kept in no file.
     """
     settings = folder / "config.yaml"
     if not settings.is_file():
         raise StudyError(f"{folder} is no sweep's folder", "a folder with config.yaml in it", "python -m sweeps.list")
     configured = OmegaConf.select(read_settings(folder), "study.storage")
+    if configured and "***" in configured:
+        raise StudyError(
+            f"study.storage={configured}: the login is kept in no file, so the ledger of {folder.name} cannot be read",
+            "an address without a password, which PGPASSWORD or ~/.pgpass holds",
+            f"write such an address into {settings} and end it with the line '{DIGEST_MARK}any'",
+        )
     if configured is None and not (folder / LEDGER).is_file():
         raise StudyError(f"{folder / LEDGER} is missing", "the sweep's ledger", "python -m sweeps.list")
     return Study(make_storage_url(configured, folder), folder.name if configured else _name_in(folder))

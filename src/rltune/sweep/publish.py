@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rltune.reporting.closing_page import Summary, TrialView
 from rltune.study.outcome import Outcome
-from rltune.study.record import TrialRecord
+from rltune.study.record import TrialRecord, rank_records
 
 
 def trial_view_of(entry: TrialRecord) -> TrialView:
@@ -27,7 +27,7 @@ def make_closing_page(
     outcome: Outcome, entries: Sequence[TrialRecord], tracking_uri: str | None, resume: str | None
 ) -> Summary:
     """The closing page's content: the best trials, those that can still win first."""
-    ranked = sorted((e for e in entries if e.best is not None and e.state != "FAIL"), key=lambda e: -(e.best or 0.0))
+    ranked = rank_records(entries)
     model = outcome.model or {}
     return Summary(
         name=outcome.name,

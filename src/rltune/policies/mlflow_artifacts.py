@@ -1,0 +1,124 @@
+"""Fetch a policy's files from MLflow, and keep files with the run that a policy came from. Runs anywhere."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from rltune.errors import PolicyError, choices
+
+
+def download_part(uri: str, part: str, folder: str) -> Path:
+    """Download one part of a registered model's or a run's checkpoint.
+
+    Args:
+        uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/<id>`` or ``runs:/<id>/<path>``.
+        part: ``policy`` or ``algorithm``.
+        folder: Where to.
+
+    Returns:
+        The copy.
+
+    Raises:
+        PolicyError: There is no such model, run or file; the nearest name is given.
+    """
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # a bar for a few kilobytes
+    import mlflow.artifacts
+    from mlflow.exceptions import MlflowException
+
+    if not _has_store():
+        raise PolicyError(
+            f"policy={uri}: there is no MLflow store at {mlflow.get_tracking_uri()}",
+            "the store that the sweep logged to",
+            "run this in the sweep's project folder, or set MLFLOW_TRACKING_URI",
+        )
+    try:
+        return Path(mlflow.artifacts.download_artifacts(artifact_uri=_find_artifact(uri, part), dst_path=folder))
+    except (MlflowException, OSError) as error:
+        raise _make_missing_error(uri, error) from error
+
+
+def find_run(uri: str) -> str | None:
+    """Find the run that a model was registered from, or that the URI names itself.
+
+    Returns:
+        The run's id; None where the URI is another kind's, or MLflow does not know it here.
+    """
+    from mlflow.exceptions import MlflowException
+
+    kind, _, rest = uri.partition(":")
+    if kind.lower() == "runs":
+        return rest.strip("/").partition("/")[0]
+    if kind.lower() != "models" or not _has_store():
+        return None
+    try:
+        return _find_artifact(uri, "run").split("/")[1]
+    except MlflowException:
+        return None
+
+
+def upload_folder(run_id: str, folder: Path, name: str) -> bool:
+    """Log a folder's files as a run's artifacts under ``name``; False where MLflow has no such run here."""
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    if not _has_store():
+        return False
+    try:
+        mlflow.MlflowClient().log_artifacts(run_id, str(folder), name)
+    except MlflowException:
+        return False
+    return True
+
+
+def _has_store() -> bool:
+    """Whether there is a store: MLflow would make an empty one in the current folder and then find nothing in it."""
+    import mlflow
+
+    store = mlflow.get_tracking_uri()
+    return not store.startswith("sqlite:///") or Path(store.removeprefix("sqlite:///")).exists()
+
+
+def _find_artifact(uri: str, part: str) -> str:
+    """Find where the files are: a model's, or those of a run's checkpoint or model."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    kind, rest = uri.split(":", 1)
+    rest = rest.lstrip("/")
+    if kind.lower() == "models":
+        if part == "policy":
+            return uri
+        # A model is only the policy; the checkpoint to train on is with the run that it came from.
+        name, at, alias = rest.partition("@")
+        version = (
+            client.get_model_version_by_alias(name, alias) if at else client.get_model_version(*rest.rsplit("/", 1))
+        )
+        return f"runs:/{version.run_id}/checkpoint/{part}"
+    run_id, _, path = rest.partition("/")
+    if path:
+        return uri
+    if client.list_artifacts(run_id, f"checkpoint/{part}"):
+        return f"runs:/{run_id}/checkpoint/{part}"
+    outputs = client.get_run(run_id).outputs
+    if part == "policy" and outputs and outputs.model_outputs:
+        return f"models:/{outputs.model_outputs[-1].model_id}"
+    raise FileNotFoundError(f"run {run_id} has neither checkpoint/{part} nor a model")
+
+
+def _make_missing_error(uri: str, error: Exception) -> PolicyError:
+    """Put MLflow's refusal beside the names that would have been right, where MLflow can still be asked."""
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    what = f"policy={uri}: {str(error).splitlines()[0]}"
+    if uri.startswith("runs:"):
+        return PolicyError(what, "the run of a trial that ran to its end", "its id is in the run's page of `mlflow ui`")
+    try:
+        names = [model.name for model in MlflowClient().search_registered_models(max_results=1000)]
+    except MlflowException:
+        return PolicyError(what, "a tracking store that answers", "check MLFLOW_TRACKING_URI")
+    wanted = re.split(r"[/@]", uri.split(":", 1)[1].lstrip("/"))[0]
+    allowed = "an alias or version that it has" if wanted in names else choices(wanted, names)
+    return PolicyError(what, allowed, "see the Models page of `mlflow ui`")
