@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints import actions, checkpoint, made_store, outputs, store  # noqa: F401
 from composing import compose
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from rltune.study import checkpoints
-from rltune.study.checkpoints import is_whole, read_state, write_checkpoint
+from rltune.study.checkpoints import compute_digest, is_whole, read_state, write_checkpoint
 
 
 @pytest.fixture
@@ -144,3 +144,18 @@ def test_an_objective_that_is_not_known_yet_stays_unknown(tmp_path):
     record = write_checkpoint(tmp_path, "trials/0", "latest", {"env_steps": 10, "objective": None}, lambda folder: None)
     assert record.objective is None
     assert read_state(tmp_path / record.path)["objective"] is None
+
+
+def test_a_digest_changes_with_content_name_and_place(tmp_path):
+    folder = tmp_path / "a"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "x").write_text("1")
+    (folder / "sub" / "y").write_text("2")
+    first = compute_digest(folder)
+    assert len(first) == 64
+    assert compute_digest(str(folder)) == first
+    (folder / "x").write_text("3")
+    assert compute_digest(folder) != first
+    (folder / "x").write_text("1")
+    (folder / "sub" / "y").rename(folder / "y")
+    assert compute_digest(folder) != first

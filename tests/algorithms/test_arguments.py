@@ -1,0 +1,52 @@
+"""Where an argument of an algo file stands, and how a sample's values get there."""
+
+from __future__ import annotations
+
+import pytest
+
+from rltune.algorithms.arguments import apply_params, list_arguments, locate_argument, values_of
+from rltune.errors import ConfigError
+
+
+def test_an_argument_is_found_in_whichever_section_it_stands(algo):
+    assert locate_argument(algo(), "lr") == ("training", "lr")
+    assert locate_argument(algo(), "num_envs_per_env_runner") == ("env_runners", "num_envs_per_env_runner")
+    assert locate_argument(algo(), "fcnet_hiddens") == ("rl_module", "model_config", "fcnet_hiddens")
+    assert locate_argument(algo("dqn"), "capacity") == ("training", "replay_buffer_config", "capacity")
+
+
+def test_sections_themselves_and_the_algorithms_name_are_no_arguments(algo):
+    assert not {"training", "rl_module", "name", "class"} & set(list_arguments(algo()))
+
+
+def test_a_name_that_stands_twice_has_to_be_written_with_its_section(algo):
+    twice = algo()
+    twice["env_runners"]["lr"] = 1
+    with pytest.raises(ConfigError) as refused:
+        locate_argument(twice, "lr")
+    assert "training.lr" in refused.value.allowed
+    assert "env_runners.lr" in refused.value.allowed
+    assert locate_argument(twice, "training.lr") == ("training", "lr")
+
+
+def test_an_unknown_name_is_answered_with_the_nearest(algo):
+    with pytest.raises(ConfigError) as refused:
+        locate_argument(algo(), "clip_parm")
+    assert refused.value.what == "space.clip_parm: algo 'ppo' has no argument 'clip_parm'"
+    assert refused.value.allowed.startswith("did you mean 'clip_param'?")
+    with pytest.raises(ConfigError, match=r"^warm_start\[0\]\.clip_parm"):
+        locate_argument(algo(), "clip_parm", "warm_start[0].clip_parm")
+
+
+def test_a_samples_values_go_to_their_places_and_the_file_stays_as_it_was(algo):
+    before = algo()
+    given = algo()
+    merged = apply_params(given, {"lr": 0.5, "fcnet_hiddens": [8], "num_envs_per_env_runner": 2})
+    assert merged["training"]["lr"] == 0.5
+    assert merged["rl_module"]["model_config"]["fcnet_hiddens"] == [8]
+    assert merged["env_runners"]["num_envs_per_env_runner"] == 2
+    assert given == before
+
+
+def test_the_algo_files_own_values_are_found_by_name(algo):
+    assert values_of(algo(), ("lr", "fcnet_hiddens")) == {"lr": 3.0e-4, "fcnet_hiddens": [64, 64]}

@@ -1,0 +1,35 @@
+"""Recorded episodes: every step as the environment gave it, and no file overwritten."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rltune.algorithms.build import make_inputs_absolute
+from rltune.algorithms.datasets import check_dataset, read_episodes, record_episodes
+from rltune.errors import ConfigError, PolicyError
+
+
+def test_a_dataset_holds_every_step_as_the_environment_gave_it(recorded, pusher):
+    columns = read_episodes(recorded)
+    assert columns["obs"].shape == (120, 2)
+    assert columns["action"].shape == (120, 1)
+    assert np.unique(columns["episode"], return_counts=True)[1].tolist() == [30] * 4
+    inside = ~columns["truncated"]
+    assert inside.sum() == 116
+    assert np.array_equal(columns["next_obs"][:-1][inside[:-1]], columns["obs"][1:][inside[:-1]])
+    assert check_dataset(recorded)["env"] == pusher.info["env"]
+
+
+def test_a_dataset_is_not_overwritten(recorded, pusher):
+    with pytest.raises(PolicyError, match="exists"):
+        record_episodes(pusher, recorded, episodes=1, seed=0, deterministic=True)
+
+
+def test_a_file_that_is_no_dataset_is_refused_with_the_command_that_makes_one(tmp_path):
+    other = tmp_path / "other.parquet"
+    for make in (lambda: None, lambda: other.write_text("no parquet")):
+        make()
+        with pytest.raises(ConfigError, match=r"algo\.offline_data\.input_=") as refused:
+            make_inputs_absolute({"name": "bc", "offline_data": {"input_": str(other)}})
+        assert "python -m sweeps.record" in refused.value.fix

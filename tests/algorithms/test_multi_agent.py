@@ -1,0 +1,56 @@
+"""RLlib steps an environment of several agents, and trains them where it can."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rltune.algorithms.multi_agent import ParallelEnvAdapter
+from rltune.errors import ConfigError
+from rltune.sweep import plan
+from rltune.sweep.plan import make_plan
+
+
+class Parting:
+    """Two agents, of which one is terminated and the other truncated by the same step."""
+
+    possible_agents = ("a", "b")
+
+    def __init__(self):
+        self.metadata = {}
+
+    def reset(self, seed=None, options=None):
+        self.agents = ["a", "b"]
+        return dict.fromkeys("ab", np.zeros(1, np.float32)), {}
+
+    def step(self, actions):
+        self.agents = []
+        ends = {"a": True, "b": False}, {"a": False, "b": True}
+        return dict.fromkeys("ab", np.zeros(1, np.float32)), {"a": 1, "b": 2}, *ends, {"a": {}, "b": {}}
+
+    def observation_space(self, agent):
+        from gymnasium.spaces import Box
+
+        return Box(-1, 1, (1,))
+
+    action_space = observation_space
+
+
+def test_an_episode_ends_where_one_agent_is_terminated_and_the_other_truncated():
+    env = ParallelEnvAdapter(Parting())
+    env.reset(seed=0)
+    _, rewards, terminated, truncated, _ = env.step({})
+    assert rewards == {"a": 1.0, "b": 2.0}
+    assert terminated["__all__"] or truncated["__all__"]
+
+
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [
+        ("algo=dqn", "algo=dqn is for one agent"),
+        ("++algo.rl_module.model_config.use_lstm=true", "is for one agent"),
+    ],
+)
+def test_what_trains_one_agent_alone_is_refused(override, what, request_of):
+    with pytest.raises(ConfigError, match=what):
+        plan.preflight(make_plan(request_of(override, "env=simple_spread")))

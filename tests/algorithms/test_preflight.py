@@ -1,0 +1,60 @@
+"""What cannot work is refused before the first trial."""
+
+from __future__ import annotations
+
+import pytest
+
+from rltune.algorithms.build import Build
+from rltune.algorithms.preflight import check_corners
+from rltune.envs.spec import EnvSpec
+from rltune.errors import ConfigError
+from rltune.search.space import parse_space
+
+CARTPOLE, PENDULUM = EnvSpec("CartPole-v1"), EnvSpec("Pendulum-v1")
+
+
+@pytest.mark.parametrize(
+    ("name", "env"),
+    [("ppo", CARTPOLE), ("ppo", PENDULUM), ("a2c", CARTPOLE), ("dqn", CARTPOLE), ("sac", PENDULUM)],
+    ids=["ppo", "ppo, continuous", "a2c", "dqn", "sac"],
+)
+def test_the_spaces_of_conf_can_be_configured_at_all_their_ends(settings, name, env):
+    check_corners(Build(settings[name].algo, env), parse_space(settings[name].space))
+
+
+def test_a_minibatch_that_can_exceed_its_batch_is_found_before_the_first_trial(algo):
+    raw = {"train_batch_size_per_learner": ["pow2", 64, 512], "minibatch_size": ["pow2", 64, 256]}
+    with pytest.raises(ConfigError) as refused:
+        check_corners(Build(algo(), CARTPOLE), parse_space(raw))
+    assert "train_batch_size_per_learner=64" in refused.value.what
+    assert "minibatch_size=256" in refused.value.what
+
+
+@pytest.mark.parametrize("values", [["rellu", "tanh"], ["tanh", "rellu"], ["tanh", "rellu", "relu"]])
+def test_a_network_that_cannot_be_built_is_found_before_the_first_trial_wherever_it_stands(algo, values):
+    with pytest.raises(ConfigError) as refused:
+        check_corners(Build(algo(), CARTPOLE), parse_space({"fcnet_activation": ["choice", *values]}))
+    assert "rellu" in refused.value.what
+
+
+def test_a_choice_in_the_middle_that_rllib_refuses_is_found_before_the_first_trial(algo):
+    with pytest.raises(ConfigError) as refused:
+        check_corners(Build(algo(), CARTPOLE), parse_space({"minibatch_size": ["choice", 64, 4096, 128]}))
+    assert "minibatch_size=4096" in refused.value.what
+
+
+def test_an_algorithm_that_cannot_act_in_the_environment_is_refused_before_the_first_trial(algo):
+    with pytest.raises(ConfigError) as refused:
+        check_corners(Build(algo("dqn"), PENDULUM), parse_space({"lr": 1e-3}))
+    assert "algo=dqn cannot act in env.id=Pendulum-v1" in refused.value.what
+    assert "Discrete" in refused.value.allowed
+
+
+def test_processes_that_a_trials_share_does_not_count_are_refused_before_ray_waits_for_them(settings):
+    algo = {"name": "appo", "class": "ray.rllib.algorithms.appo:APPOConfig", "training": {"lr": 1e-3}}
+    with pytest.raises(ConfigError, match="num_env_runners=2 by RLlib's default for APPOConfig") as caught:
+        check_corners(Build({**algo, "learners": {"num_learners": 0}}, CARTPOLE), parse_space({}))
+    assert caught.value.fix == "+algo.env_runners.num_env_runners=0"
+    with pytest.raises(ConfigError, match="num_learners=1 by RLlib's default") as caught:
+        check_corners(Build({**algo, "env_runners": {"num_env_runners": 0}}, CARTPOLE), parse_space({}))
+    assert caught.value.fix == "+algo.learners.num_learners=0"

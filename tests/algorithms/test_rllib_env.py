@@ -1,0 +1,41 @@
+"""RLlib builds an environment by its name, in whatever process it finds itself."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from rltune.algorithms.multi_agent import ParallelEnvAdapter
+from rltune.algorithms.rllib_env import Creator, name_for_rllib
+from rltune.envs.spec import EnvSpec, spec_of
+
+SHORT = {"entry_point": "TimeLimit", "kwargs": {"max_episode_steps": 5}}
+
+
+def registered(name: str):
+    from ray.tune.registry import ENV_CREATOR, _global_registry
+
+    return _global_registry.get(ENV_CREATOR, name)
+
+
+def test_a_creator_crosses_to_a_worker_and_takes_what_the_context_adds():
+    creator = pickle.loads(pickle.dumps(Creator(EnvSpec("Pendulum-v1", {"g": 1.0}, (SHORT,)))))
+    env = creator({"g": 2.0})
+    assert env.unwrapped.g == 2.0
+    env.reset(seed=0)
+    assert [env.step(env.action_space.sample())[3] for _ in range(5)] == [False] * 4 + [True]
+    env.close()
+
+
+def test_an_environment_without_a_native_vector_gives_none():
+    assert Creator(EnvSpec("CartPole-v1")).together(3) is None
+
+
+@pytest.mark.parametrize("policies", ["shared", "separate"])
+def test_an_environment_of_several_agents_is_registered_as_rllibs(policies):
+    spec = spec_of({"id": "mpe2.simple_spread_v3", "kwargs": {"max_cycles": 5}, "policies": policies})
+    env = registered(name_for_rllib(spec))({})
+    assert isinstance(env, ParallelEnvAdapter)
+    assert env.possible_agents == ["agent_0", "agent_1", "agent_2"]
+    env.close()

@@ -1,0 +1,52 @@
+"""Environments of several agents: who acts by which policy, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from rltune.envs.pettingzoo import assign_policies
+from rltune.envs.spec import spec_of
+from rltune.envs.validation import check_env
+from rltune.errors import ConfigError
+
+SPREAD = {"id": "mpe2.simple_spread_v3", "kwargs": {"max_cycles": 5}, "policies": "shared"}
+
+
+SPEAKER = SPREAD | {"id": "mpe2.simple_speaker_listener_v4", "policies": "separate"}
+
+
+def test_policies_by_agent_may_be_named_by_patterns():
+    names = ["adversary_0", "adversary_1", "agent_0"]
+    assert assign_policies({"adversary_*": "hunters", "agent_0": "prey"}, names) == {
+        "adversary_0": "hunters",
+        "adversary_1": "hunters",
+        "agent_0": "prey",
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "what", "fix"),
+    [
+        (SPREAD | {"policies": "common"}, "env.policies=common is unknown", "env.policies=shared"),
+        (SPREAD | {"policies": {"agent_0": "one"}}, "names no policy for agent_1", "++env.policies.agent_1"),
+        (SPREAD | {"policies": {"agent_*": "all", "agnt_2": "b"}}, "env.policies.agnt_2", "env.policies=separate"),
+        (SPREAD | {"policies": {"agent_*": "../x"}}, "cannot name a folder", "env.policies=shared"),
+        (SPEAKER | {"policies": "shared"}, "share a policy, but their spaces differ", "env.policies=separate"),
+        (SPREAD | {"kwargs": {"max_cycle": 5}}, "max_cycle", "env.kwargs={}"),
+        (
+            SPREAD | {"normalise_observations": True},
+            "env.normalise_observations is for one agent",
+            "env.normalise_observations=false",
+        ),
+        (SPREAD | {"id": "pettingzoo.classic.tictactoe_v3", "kwargs": {}}, "its agents take turns", "env.id="),
+        (SPREAD | {"id": "mpe2.simple_sprad_v3"}, "cannot be imported", "rltune[multiagent]"),
+        (SPREAD | {"id": "CartPole-v1"}, "is no module", "env.id=mpe2"),
+        (SPREAD | {"id": "json"}, "defines no environment of several agents", "env.id=mpe2"),
+    ],
+)
+def test_what_no_team_can_be_made_of_is_said_before_any_trial(settings, what, fix):
+    with pytest.raises(ConfigError) as refused:
+        check_env(spec_of(settings))
+    assert what in refused.value.what
+    assert fix in refused.value.fix
+    assert refused.value.allowed

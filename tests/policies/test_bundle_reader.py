@@ -1,0 +1,165 @@
+"""A bundle's policy acts and samples, alone, and refuses what does not fit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.sac import SACConfig
+from ray.rllib.algorithms.tqc import TQCConfig
+from rllib_modules import runner_of, some_observations
+
+from rltune.policies.bundle_reader import load_bundle
+from rltune.policies.bundle_writer import write_bundle
+
+
+def test_sampled_actions_follow_the_policys_distribution(cartpole, pendulum):
+    obs = np.zeros(4, np.float32)
+    logits = cartpole.policy.network(torch.zeros(1, 4))
+    share = cartpole.policy.act(np.tile(obs, (20_000, 1)), deterministic=False, rng=0).mean()
+    assert share == pytest.approx(float(torch.softmax(logits, -1)[0, 1]), abs=0.02)
+    rows = np.tile(np.zeros(3, np.float32), (20_000, 1))
+    mean, log_std = pendulum.policy.network(torch.zeros(1, 3))[0].numpy()
+    sampled = np.arctanh(np.clip(pendulum.policy.act(rows, deterministic=False, rng=0) / 2, -0.999999, 0.999999))
+    assert np.median(sampled) == pytest.approx(mean, abs=0.05 * float(np.exp(log_std)))
+
+
+@pytest.mark.parametrize("shift", [-8.0, 0.0, 3.0])
+@pytest.mark.parametrize("kind", [SACConfig, TQCConfig])
+def test_sampled_squashed_actions_are_spread_as_rllibs_are(kind, shift, tmp_path):
+    """RLlib bounds log standard deviations to [-5, 2] in the distribution, not in the network."""
+    torch.manual_seed(0)
+    runner = runner_of(kind(), "Pendulum-v1")
+    with torch.no_grad():
+        runner.module.pi.net.mlp[-1].bias[1] += shift
+    write_bundle(runner.module, tmp_path, info={})
+    rows = np.zeros((20_000, 3), np.float32)
+    ours = load_bundle(tmp_path).act(rows, deterministic=False, rng=0)[:, 0] / 2  # the torque's bounds are -2 and 2
+    with torch.no_grad():
+        inputs = runner.module.forward_exploration({"obs": torch.from_numpy(rows)})["action_dist_inputs"]
+        theirs = runner.module.get_exploration_action_dist_cls().from_logits(inputs).sample()[:, 0].numpy()
+    assert greatest_gap(ours, theirs) < 0.02
+
+
+def greatest_gap(some: np.ndarray, others: np.ndarray) -> float:
+    """Kolmogorov-Smirnov's statistic: the greatest difference of the two distribution functions."""
+    some, others = (values.round(5) for values in (some, others))  # near the bounds float32 rounds differently
+    points = np.sort(np.concatenate([some, others]))
+    shares = [np.searchsorted(np.sort(values), points, side="right") / len(values) for values in (some, others)]
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
+def test_a_q_policy_explores_with_the_last_epsilon_of_its_schedule(tmp_path):
+    runner = runner_of(DQNConfig().training(epsilon=[(0, 1.0), (1000, 0.5)]), "CartPole-v1")
+    write_bundle(runner.module, tmp_path, info={})
+    policy, rows = load_bundle(tmp_path), np.zeros((20_000, 4), np.float32)
+    other = policy.act(rows, deterministic=False, rng=1) != policy.act(rows[0])
+    assert other.mean() == pytest.approx(0.25, abs=0.02)  # half of the explored ones
+
+
+def test_sampling_repeats_with_its_seed(cartpole):
+    rows = np.zeros((64, 4), np.float32)
+    act = cartpole.policy.act
+    assert (act(rows, False, rng=5) == act(rows, False, rng=5)).all()
+    assert (act(rows, False, rng=5) != act(rows, False, rng=6)).any()
+    cartpole.policy.seed(1)
+    first = act(rows, False)
+    assert (act(rows, False) != first).any()
+    cartpole.policy.seed(1)
+    assert (act(rows, False) == first).all()
+
+
+def test_one_observation_gives_one_action_and_a_batch_gives_a_batch(cartpole, pendulum):
+    assert cartpole.policy.act(np.zeros(4)) in (0, 1)
+    assert cartpole.policy.act([0.0, 0.0, 0.0, 0.0]).shape == ()
+    assert cartpole.policy.act(np.zeros((7, 4))).shape == (7,)
+    assert cartpole.policy.act(np.zeros((1, 4))).shape == (1,)
+    assert pendulum.policy.act(np.zeros(3)).shape == (1,)
+    assert pendulum.policy.act(np.zeros((7, 3))).shape == (7, 1)
+    assert pendulum.policy.action_space.contains(pendulum.policy.act(np.ones(3)))
+
+
+@pytest.mark.parametrize("shape", [(3,), (7, 3), (2, 2, 4), ()])
+def test_an_observation_of_another_shape_is_refused_with_the_right_one(cartpole, shape):
+    with pytest.raises(ValueError, match=r"shape \(4,\)"):
+        cartpole.policy.act(np.zeros(shape))
+
+
+def test_predict_has_stable_baselines3s_signature(cartpole):
+    action, state = cartpole.policy.predict(np.zeros(4), state=None, episode_start=np.array([True]), deterministic=True)
+    assert isinstance(action, np.ndarray)
+    assert action.shape == ()
+    assert state is None
+    actions, _ = cartpole.policy.predict(np.zeros((3, 4)))
+    assert actions.shape == (3,)
+
+
+def test_predict_leaves_a_recurrent_policys_memory_to_the_caller(recurrent):
+    policy = recurrent.policy
+    steps, state, started = some_observations(policy.observation_space)[:60].reshape(20, 3, 4), None, None
+    together = []
+    for place, obs in enumerate(steps):
+        if place == 10:
+            started = [False, True, False]  # another episode begins in the middle place
+        actions, state = policy.predict(obs, state, started)
+        assert state.shape == (3, policy.memory_size)
+        together.append(actions)
+        started = None
+    for place in range(3):
+        policy.reset()
+        alone = []
+        for number, obs in enumerate(steps[:, place]):
+            if number == 10 and place == 1:
+                policy.reset()
+            alone.append(policy.act(obs))
+        assert alone == [actions[place] for actions in together]
+
+
+def test_a_recurrent_policy_refuses_the_memory_of_other_episodes(recurrent):
+    policy = recurrent.policy
+    policy.reset()
+    policy.act(np.zeros((3, 4)))
+    with pytest.raises(ValueError, match="2 observations"):
+        policy.act(np.zeros((2, 4)))
+    policy.reset()
+    assert policy.act(np.zeros((2, 4))).shape == (2,)
+    with pytest.raises(ValueError, match=r"\(1, 16\) is wanted"):
+        policy.predict(np.zeros(4), np.zeros((1, 3)))
+
+
+def test_a_damaged_bundle_is_refused(cartpole, tmp_path):
+    text = (cartpole.folder / "policy.json").read_text()
+    np.savez(tmp_path / "weights.npz", nothing=np.zeros(1))
+    (tmp_path / "policy.json").write_text(text)
+    with pytest.raises(ValueError, match="damaged"):
+        load_bundle(tmp_path)
+    (tmp_path / "policy.json").write_text(text.replace('"format": 1', '"format": 99'))
+    with pytest.raises(ValueError, match="format 99"):
+        load_bundle(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        load_bundle(tmp_path / "nowhere")
+
+
+def test_a_pickle_among_the_weights_is_not_loaded(cartpole, tmp_path):
+    (tmp_path / "policy.json").write_text((cartpole.folder / "policy.json").read_text())
+    np.savez(tmp_path / "weights.npz", evil=np.array([SimpleNamespace()], dtype=object))
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        load_bundle(tmp_path)
+
+
+def test_a_policy_acts_where_neither_ray_nor_gymnasium_nor_rltune_is_installed(pendulum):
+    code = f"""
+import sys
+for name in ("ray", "gymnasium", "rltune", "mlflow"):
+    sys.modules[name] = None
+sys.path.insert(0, "src/rltune/policies")
+import bundle_reader
+print(bundle_reader.load_bundle({str(pendulum.folder)!r}).act([0.1, 0.2, 0.3])[0])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == pytest.approx(float(pendulum.policy.act([0.1, 0.2, 0.3])[0]), abs=1e-6)

@@ -1,0 +1,92 @@
+"""Every seed's episode counts once, and what was seen is summed up honestly."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+
+from rltune.errors import PolicyError
+from rltune.policies.evaluation import Evaluation, evaluate
+from rltune.policies.policy import load_policy
+
+
+class Countdown(gymnasium.Env):
+    """An episode's length is drawn from its seed, 1 to 50 steps; every step pays 1."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 1 + seed % 50
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.zeros(4, np.float32), 1.0, self.left == 0, False, {}
+
+
+gymnasium.register("Countdown-v0", Countdown)
+
+
+@pytest.mark.parametrize("episodes", [1, 7, 100])
+def test_an_evaluation_counts_every_seeds_episode_once_however_long(checkpoint, episodes):
+    done = []
+    result = evaluate(checkpoint, episodes, seed=3, env="Countdown-v0", progress=lambda n, of: done.append((n, of)))
+    expected = [1 + (3 + i) % 50 for i in range(episodes)]
+    assert list(result.lengths) == expected
+    assert list(result.returns) == expected
+    assert done == [(i + 1, episodes) for i in range(episodes)]
+
+
+def test_an_evaluation_is_the_same_as_playing_the_episodes_one_by_one(checkpoint):
+    policy = load_policy(checkpoint)
+    env, returns = policy.env(), []
+    for i in range(5):
+        obs, _ = env.reset(seed=11 + i)
+        total, over = 0.0, False
+        while not over:
+            obs, reward, terminated, truncated, _ = env.step(policy.act(obs))
+            total, over = total + reward, terminated or truncated
+        returns.append(total)
+    assert list(evaluate(policy, 5, seed=11).returns) == returns
+
+
+def test_the_same_seed_gives_the_same_evaluation_and_another_does_not(checkpoint):
+    policy = load_policy(checkpoint)
+    for deterministic in (True, False):
+        first = evaluate(policy, 20, seed=1, deterministic=deterministic)
+        assert evaluate(policy, 20, seed=1, deterministic=deterministic) == first
+        assert evaluate(policy, 20, seed=2, deterministic=deterministic) != first
+
+
+def test_a_hundred_episodes_take_a_few_seconds(checkpoint):
+    began = time.perf_counter()
+    result = evaluate(checkpoint, episodes=100)
+    assert time.perf_counter() - began < 10
+    assert len(result.returns) == 100
+    assert result.min <= result.low <= result.mean <= result.high <= result.max
+    assert json.loads(json.dumps(result.to_dict()))["mean"] == result.mean
+
+
+def test_the_interval_covers_the_true_mean_about_as_often_as_it_says():
+    from rltune.policies.evaluation import _summarise
+
+    rng, hits = np.random.default_rng(0), 0
+    for seed in range(60):
+        result: Evaluation = _summarise(rng.normal(10, 3, 40), np.ones(40, int), seed)
+        hits += result.low <= 10 <= result.high
+    assert 51 <= hits <= 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [({"episodes": 0}, "episodes=0"), ({"env": "Pendulum-v1"}, r"Box\(3,\)")],
+)
+def test_an_evaluation_that_cannot_be_is_refused(checkpoint, arguments, what):
+    with pytest.raises(PolicyError, match=what):
+        evaluate(checkpoint, **arguments)

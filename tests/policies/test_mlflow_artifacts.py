@@ -1,0 +1,72 @@
+"""A model or a run leads to its files, or to the nearest name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlflow
+import pytest
+from checkpoints import OBSERVATIONS
+from mlflow import MlflowClient
+
+from rltune.errors import PolicyError
+from rltune.policies.policy import load_policy
+from rltune.policies.uri import Source, keep_with_run, locate_policy
+
+
+@pytest.mark.parametrize("uri", ["models:/cartpole-ppo@champion", "models:/cartpole-ppo/1", "run", "model_only"])
+def test_a_model_and_a_run_load_the_same_policy(store, actions, uri):
+    policy = load_policy(uri if ":" in uri else f"runs:/{store[uri]}")
+    assert (policy.act(OBSERVATIONS) == actions).all()
+    assert policy.info["trial"] == 7
+
+
+@pytest.mark.parametrize(
+    ("uri", "allowed"),
+    [
+        ("models:/cartpole-pp@champion", "did you mean 'cartpole-ppo'"),
+        ("models:/cartpole-ppo@chmpion", "an alias or version"),
+        ("models:/cartpole-ppo/12", "an alias or version"),
+        ("empty", "a trial"),
+        ("runs:/0123456789abcdef0123456789abcdef", "a trial"),
+    ],
+)
+def test_a_model_or_run_that_is_not_there_is_refused_in_three_parts(store, uri, allowed):
+    with pytest.raises(PolicyError) as caught:
+        load_policy(uri if ":" in uri else f"runs:/{store[uri]}")
+    assert allowed in caught.value.allowed
+    assert caught.value.fix
+
+
+def test_looking_for_a_model_makes_no_new_store(store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    try:
+        with pytest.raises(PolicyError, match="no MLflow store"):
+            load_policy("models:/cartpole-ppo@champion")
+    finally:
+        mlflow.set_tracking_uri(store["uri"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_trusted_model_leads_to_its_runs_checkpoint(store):
+    source = Source("models:/cartpole-ppo@champion", Path())
+    with locate_policy(source, "algorithm") as folder:
+        assert (folder / "rllib_checkpoint.json").is_file()
+
+
+@pytest.mark.parametrize("uri", ["models:/cartpole-ppo@champion", "models:/cartpole-ppo/1", "run"])
+def test_files_are_kept_with_the_run_that_a_policy_came_from(store, uri, tmp_path):
+    (tmp_path / "best.mp4").write_text("film")
+    source = Source(uri if ":" in uri else f"runs:/{store[uri]}", Path())
+    assert keep_with_run(source, tmp_path, "videos/here") == store["run"]
+    assert "videos/here/best.mp4" in [file.path for file in MlflowClient().list_artifacts(store["run"], "videos/here")]
+
+
+def test_a_policy_without_a_run_keeps_nothing_and_makes_no_store(store, tmp_path, monkeypatch):
+    assert keep_with_run(Source(str(tmp_path), Path()), tmp_path, "videos") is None
+    assert keep_with_run(Source("runs:/0123456789abcdef0123456789abcdef", Path()), tmp_path, "videos") is None
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")  # the fixture puts its own back
+    assert keep_with_run(Source(f"runs:/{store['run']}", Path()), tmp_path, "videos") is None
+    assert list(tmp_path.iterdir()) == []

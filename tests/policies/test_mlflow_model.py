@@ -1,0 +1,67 @@
+"""A policy as a model of MLflow, which needs neither rltune nor pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import mlflow
+import numpy as np
+from checkpoints import OBSERVATIONS
+from rllib_modules import some_observations
+
+from rltune.policies.mlflow_model import make_model_arguments
+
+
+def test_a_registered_model_acts_alike_where_neither_ray_nor_rltune_is_installed(store, actions, tmp_path):
+    np.save(tmp_path / "obs.npy", OBSERVATIONS)
+    code = f"""
+import sys
+for name in ("ray", "rltune", "gymnasium", "optuna"):
+    sys.modules[name] = None
+import mlflow, numpy as np
+mlflow.set_tracking_uri({store["uri"]!r})
+model = mlflow.pyfunc.load_model("models:/cartpole-ppo@champion")
+obs = np.load({str(tmp_path / "obs.npy")!r})
+import pandas as pd
+forms = [obs, obs.astype(float), obs.tolist(), {{"obs": obs}}, pd.DataFrame(obs)]
+answers = [model.predict(form) for form in forms]
+assert all((answer == answers[0]).all() for answer in answers)
+assert model.predict(obs[0]).shape == (1,)
+np.save({str(tmp_path / "actions.npy")!r}, answers[0])
+"""
+    settings = os.environ | {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false", "PYTHONPATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=settings, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert (np.load(tmp_path / "actions.npy") == actions).all()
+
+
+def test_a_registered_model_carries_signature_example_origin_and_exact_requirements(store):
+    info = mlflow.models.get_model_info(store["model"].model_uri)
+    assert info.signature.outputs.inputs[0].shape == (-1,)
+    assert info.metadata["rltune"]["info"]["env"]["id"] == "CartPole-v1"
+    folder = Path(mlflow.artifacts.download_artifacts(store["model"].model_uri))
+    assert json.loads((folder / "input_example.json").read_text())
+    requirements = (folder / "requirements.txt").read_text().split()
+    assert sorted(line.split("==")[0] for line in requirements) == ["mlflow", "numpy", "torch"]
+    assert "+" not in "".join(requirements)
+    assert not [path for path in folder.rglob("*") if path.suffix in (".pkl", ".pickle", ".pt")]
+
+
+def test_a_recurrent_policy_as_a_pyfunc_takes_its_state_and_gives_the_next(recurrent, tmp_path):
+    mlflow.pyfunc.save_model(tmp_path / "model", **make_model_arguments(recurrent.folder))
+    model = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    assert [one.name for one in model.metadata.signature.outputs] == ["actions", "state"]
+    mine, given = None, {}
+    for place, obs in enumerate(some_observations(recurrent.policy.observation_space)[:60].reshape(20, 3, 4)):
+        start = np.array([place == 10, False, False])
+        wanted, mine = recurrent.policy.predict(obs, mine, start)
+        out = model.predict({"obs": obs, "episode_start": start, **given})
+        given = {"state": out["state"]}
+        np.testing.assert_array_equal(out["actions"], wanted)
+    np.testing.assert_allclose(out["state"], mine, atol=1e-6)

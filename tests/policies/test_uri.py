@@ -1,0 +1,112 @@
+"""A sweep's name, a trial's number or a folder leads to its checkpoint, or to what is missing."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from checkpoints import OBSERVATIONS, make_sweep, relabel
+
+from rltune.errors import PolicyError
+from rltune.policies import mlflow_artifacts
+from rltune.policies.policy import load_playable, load_policy
+from rltune.policies.uri import Source, keep_with_run
+
+
+def test_a_damaged_summary_is_named(outputs, tmp_path):
+    shutil.copytree(outputs / "cartpole-done", tmp_path / "torn")
+    (tmp_path / "torn" / "summary.json").write_text('{"winner": {"tri')
+    with pytest.raises(PolicyError, match=r"summary\.json is damaged"):
+        load_policy("sweep:torn", output_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("uri", "trial"),
+    [
+        ("sweep:cartpole-done", 2),
+        ("sweep:latest", 2),
+        ("sweep:cartpole-done/1", 1),
+        ("sweep:cartpole-stopped", 1),  # the best that ran to its end, not the pruned one above it
+        ("sweep:cartpole-stopped/3", 3),
+    ],
+)
+def test_a_sweep_address_finds_winner_and_trial(outputs, actions, uri, trial):
+    policy = load_policy(uri, output_dir=outputs)
+    assert policy.info["trial"] == trial
+    assert (policy.act(OBSERVATIONS) == actions).all()
+
+
+REFUSED = [
+    ("sweep:cartpole-dne", "no such sweep", "did you mean 'cartpole-done'"),
+    ("sweep:cartpole-done/0", "trial 0 (COMPLETE) has no checkpoint", "trials with a checkpoint: 1, 2, 3"),
+    ("sweep:cartpole-done/99", "has 4 trials", "trials with a checkpoint"),
+    ("sweep:cartpole-done/best", "'best' is no trial", "a number"),
+    ("s3://bucket/policy", "unknown kind of address 's3:'", "models:/<name>@champion"),
+    ("nowhere/at/all", "there is no folder", "sweep:<name or latest>"),
+]
+
+
+@pytest.mark.parametrize(("uri", "what", "allowed"), REFUSED)
+def test_an_address_without_a_policy_is_refused_in_three_parts(outputs, uri, what, allowed):
+    with pytest.raises(PolicyError) as caught:
+        load_policy(uri, output_dir=outputs)
+    assert what in caught.value.what
+    assert allowed in caught.value.allowed
+    assert caught.value.fix
+
+
+def test_a_checkpoint_changed_after_it_was_recorded_is_taken_only_with_trust(outputs, tmp_path):
+    shutil.copytree(outputs / "cartpole-done", tmp_path / "changed")
+    relabel(tmp_path / "changed" / "trials" / "1" / "best-000000002048" / "policy", 1234)
+    with pytest.raises(PolicyError, match="not those that the ledger recorded"):
+        load_policy("sweep:changed/1", output_dir=tmp_path)
+    assert load_policy("sweep:changed/1", output_dir=tmp_path, trust=True).info["trial"] == 1234
+
+
+def test_a_network_without_a_bundle_says_why_and_what_else_works(tmp_path):
+    (tmp_path / "policy-missing.txt").write_text("a bundle cannot express the layer TorchLSTMEncoder\n")
+    with pytest.raises(PolicyError, match="TorchLSTMEncoder") as caught:
+        load_policy(tmp_path)
+    assert "load_algorithm" in caught.value.fix
+    assert "sweeps.evaluate" in caught.value.fix
+    with pytest.raises(PolicyError, match="TorchLSTMEncoder"):
+        load_playable(tmp_path)  # RLlib's parts would run code
+    with pytest.raises(PolicyError, match="no algorithm in"):
+        load_playable(tmp_path, trust=True)
+
+
+def test_a_ledger_outside_the_sweeps_folder_is_found_too(checkpoint, tmp_path):
+    make_sweep(tmp_path / "shared", checkpoint, f"sqlite:///{tmp_path}/of-several-sweeps.db")
+    assert load_policy("sweep:shared/3", output_dir=tmp_path).info["trial"] == 3
+    assert load_policy("sweep:shared", output_dir=tmp_path).info["trial"] == 1
+
+
+def test_a_ledger_behind_a_login_says_what_to_write_instead(tmp_path):
+    (tmp_path / "far").mkdir()
+    settings = "study: {storage: 'postgresql+psycopg://***@db.example/rl'}"
+    (tmp_path / "far" / "config.yaml").write_text(settings)
+    with pytest.raises(PolicyError) as refused:
+        load_policy("sweep:far/7", output_dir=tmp_path)
+    assert "policy=sweep:far/7: study.storage=postgresql+psycopg://***@db.example/rl" in refused.value.what
+    assert "PGPASSWORD" in refused.value.allowed
+    assert str(tmp_path / "far" / "config.yaml") in refused.value.fix
+
+
+def test_a_sweep_without_its_ledger_still_gives_its_winner(outputs, tmp_path):
+    shutil.copytree(outputs / "cartpole-done", tmp_path / "lost")
+    (tmp_path / "lost" / "study.db").unlink()
+    assert load_policy("sweep:lost", output_dir=tmp_path).info["trial"] == 2
+    with pytest.raises(PolicyError, match=r"policy=sweep:lost/1: .*study\.db is missing") as refused:
+        load_policy("sweep:lost/1", output_dir=tmp_path)
+    assert f"policy={tmp_path / 'lost'}/trials/" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("uri", "run"),
+    [("sweep:cartpole-done", "run-2"), ("sweep:cartpole-done/3", "run-3"), ("sweep:cartpole-done/0", None)],
+)
+def test_films_go_to_the_run_that_the_ledger_names(outputs, tmp_path, uri, run, monkeypatch):
+    asked = []
+    monkeypatch.setattr(mlflow_artifacts, "upload_folder", lambda *given: asked.append(given) or True)
+    assert keep_with_run(Source(uri, outputs), tmp_path, "videos") == run
+    assert asked == ([(run, tmp_path, "videos")] if run else [])

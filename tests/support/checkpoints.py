@@ -1,0 +1,140 @@
+"""A real checkpoint, two sweeps' folders with it, and an MLflow store with it; imported by the tests' conftest."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+CARTPOLE = {"id": "CartPole-v1", "kwargs": {}, "wrappers": []}
+OBSERVATIONS = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real RLlib checkpoint with its bundle, of a briefly trained PPO on CartPole."""
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    import ray
+    from ray.rllib.algorithms.ppo import PPOConfig
+
+    from rltune.policies.bundle_writer import write_bundle
+
+    folder = tmp_path_factory.mktemp("checkpoint")
+    config = PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=0, num_envs_per_env_runner=8)
+    config.training(train_batch_size_per_learner=512, minibatch_size=128, num_epochs=2, lr=1e-3)
+    ours = not ray.is_initialized()
+    algorithm = config.rl_module(model_config={"fcnet_hiddens": [32, 32]}).build_algo()
+    algorithm.train()
+    algorithm.save_to_path(folder / "algorithm")
+    info = {"algo": "ppo", "env": CARTPOLE, "trial": 7, "params": {"lr": 1e-3}, "env_steps": 512}
+    write_bundle(algorithm.get_module(), folder / "policy", info=info)
+    (folder / "state.json").write_text("{}")
+    algorithm.stop()
+    if ours:
+        ray.shutdown()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def actions(checkpoint: Path) -> Any:
+    """What the checkpoint's policy does with `OBSERVATIONS`."""
+    from rltune.policies.bundle_reader import load_bundle
+
+    return load_bundle(checkpoint / "policy").act(OBSERVATIONS)
+
+
+@pytest.fixture(scope="session")
+def outputs(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
+    """Two sweeps' folders: one finished, an older one interrupted before it had a winner."""
+    root = tmp_path_factory.mktemp("outputs")
+    for name in ("cartpole-stopped", "cartpole-done"):
+        sweep = root / name
+        make_sweep(sweep, checkpoint)
+    winner = {"trial": 2, "params": {}, "objective": 90.0, "checkpoint": "trials/2/best-000000002048"}
+    (sweep / "summary.json").write_text(json.dumps({"winner": winner}))
+    os.utime(root / "cartpole-stopped" / "config.yaml", (1, 1))
+    return root
+
+
+def make_sweep(sweep: Path, checkpoint: Path, storage: str | None = None) -> None:
+    """Leave a sweep of four trials: 0 without a checkpoint, 1 to 3 with one, 3 pruned.
+
+    Args:
+        sweep: Its folder, to be made.
+        checkpoint: What each trial's is a copy of; its policy is told the trial's number.
+        storage: The ledger's address; None is a file in the folder.
+    """
+    import optuna
+
+    from rltune.study.checkpoints import compute_digest
+
+    sweep.mkdir()
+    (sweep / "config.yaml").write_text(json.dumps({"study": {"storage": storage}}))
+    storage = storage or f"sqlite:///{sweep}/study.db"
+    study = optuna.create_study(storage=storage, study_name=sweep.name, direction="maximize")
+    for objective in (None, 150.0, 90.0, 170.0):
+        trial = study.ask()
+        if objective is not None:
+            path = f"trials/{trial.number}/best-000000002048"
+            shutil.copytree(checkpoint, sweep / path)
+            relabel(sweep / path / "policy", trial.number)
+            record = {"path": path, "env_steps": 2048, "objective": objective, "digest": compute_digest(sweep / path)}
+            trial.set_user_attr("checkpoint", record)
+            trial.set_user_attr("mlflow_run_id", f"run-{trial.number}")
+            trial.report(objective, 2048)
+        if trial.number == 3:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            study.tell(trial, objective or 0.0)
+
+
+def relabel(folder: Path, number: int) -> None:
+    """Let a bundle say that it is another trial's."""
+    spec = json.loads((folder / "policy.json").read_text())
+    spec["info"]["trial"] = number
+    (folder / "policy.json").write_text(json.dumps(spec))
+
+
+@pytest.fixture(scope="session")
+def made_store(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> dict[str, Any]:
+    """A real MLflow store: a run with the checkpoint, a model registered from it, and a run with nothing."""
+    import mlflow
+    from mlflow.entities import LoggedModelOutput
+
+    from rltune.policies.mlflow_model import make_model_arguments
+
+    folder = tmp_path_factory.mktemp("mlflow")
+    before = mlflow.get_tracking_uri()
+    uri = f"sqlite:///{folder}/mlflow.db"
+    mlflow.set_tracking_uri(uri)
+    client = mlflow.MlflowClient()
+    experiment = mlflow.create_experiment("cartpole", artifact_location=str(folder / "artifacts"))
+    with mlflow.start_run(experiment_id=experiment) as run:
+        mlflow.log_artifacts(str(checkpoint), "checkpoint")
+        arguments = make_model_arguments(checkpoint / "policy")
+        model = mlflow.pyfunc.log_model(name="policy", registered_model_name="cartpole-ppo", **arguments)
+    client.set_registered_model_alias("cartpole-ppo", "champion", 1)
+    with mlflow.start_run(experiment_id=experiment) as other:
+        client.log_outputs(other.info.run_id, [LoggedModelOutput(model.model_id, 0)])
+    with mlflow.start_run(experiment_id=experiment) as empty:
+        pass
+    mlflow.set_tracking_uri(before)
+    ids = {"run": run.info.run_id, "model_only": other.info.run_id, "empty": empty.info.run_id}
+    return {**ids, "model": model, "uri": uri}
+
+
+@pytest.fixture
+def store(made_store: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The store, as the one that is used."""
+    import mlflow
+
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(made_store["uri"])
+    yield made_store
+    mlflow.set_tracking_uri(before)
