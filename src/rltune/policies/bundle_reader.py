@@ -1,8 +1,8 @@
-"""A policy's files, read: the network rebuilt and the policy that acts with it.
+"""Read a policy's files: rebuild the network, and act with it.
 
-This file imports only the standard library, NumPy and torch, and nothing of rltune: it travels inside
-registered MLflow models, where neither rltune nor ray is installed (``served`` loads it there). Nothing in a
-bundle is pickled, so reading one runs no code of its author's.
+This file imports only the standard library, NumPy and torch, and nothing of rltune: it travels inside registered MLflow
+models, where neither rltune nor ray is installed (``served_model`` loads it there). Nothing in a bundle is pickled, so
+that reading one runs no code of its author's.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import json
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import nn
 
 FORMAT = 1
-# What a layer needs beside its weights, by torch's class name. New layer types are added here.
+# The settings that a layer needs beside its weights, by torch's class name. New layer types are added here.
 LAYERS: dict[str, tuple[str, ...]] = {
     "Linear": ("in_features", "out_features"),
     "LayerNorm": ("normalized_shape", "eps"),
@@ -45,24 +45,24 @@ WEIGHTED = ("Linear", "LayerNorm", "Conv2d", "LSTMCell")
 
 
 class Permute(nn.Module):
-    """Axes in another order: RLlib's images have their channels last, torch's first."""
+    """Put axes into another order: RLlib's images have their channels last, torch's first."""
 
     def __init__(self, dims: list[int]) -> None:
         super().__init__()
         self.dims = dims
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The same numbers."""
+        """Permute the axes."""
         return x.permute(*self.dims)
 
 
 class Network(nn.Module):
-    """The inference network: observations as float32 rows in, what the head's distribution needs out.
+    """The inference network: observations as float32 rows in, the parameters of the head's distribution out.
 
-    ``forward`` maps (batch, features) to logits (batch, actions) for a categorical head, to mean and log
-    standard deviation side by side (batch, 2 x action size) for the Gaussian ones, and to values
-    (batch, actions) for a Q head. One with memory (an LSTM after the encoder) does so for the first step of an episode;
-    ``step`` carries the memory on.
+    ``forward`` maps (batch, features) to logits (batch, actions) for a categorical head, to mean and log standard
+    deviation side by side (batch, 2 x action size) for the Gaussian ones, and to values (batch, actions) for a Q head.
+    A network with memory (an LSTM after the encoder) does so for the first step of an episode; ``step`` carries the
+    memory on.
 
     Attributes:
         memory_size: Numbers that an episode's memory takes: the LSTM's output and its cell; 0 without memory.
@@ -71,7 +71,7 @@ class Network(nn.Module):
     def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
         super().__init__()
         self.head_spec: dict[str, Any] = spec["head"]
-        self.parts = nn.ModuleDict({name: _build(layers) for name, layers in spec["layers"].items()})
+        self.parts = nn.ModuleDict({name: _build_layers(layers) for name, layers in spec["layers"].items()})
         if "log_std" in weights:
             self.log_std = nn.Parameter(torch.empty(weights["log_std"].shape))
         own = {key: torch.from_numpy(weights[key.removeprefix("parts.")]) for key in self.state_dict()}
@@ -81,22 +81,22 @@ class Network(nn.Module):
         self.memory_size: int = 2 * cell.hidden_size if cell else 0
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Map observations to what the head's distribution needs; shapes as the class says."""
+        """Map observations to the parameters of the head's distribution; shapes as the class says."""
         return self.step(rows, rows.new_zeros(rows.shape[0], self.memory_size))[0]
 
     def step(self, rows: torch.Tensor, memory: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """As ``forward``, from and to a memory (batch, memory_size); zeros where an episode begins."""
+        """Map as ``forward`` does, from and to a memory (batch, memory_size); zeros where an episode begins."""
         hidden = self.parts["encoder"](rows)
         if self.memory_size:
             hidden, cell = self.parts["memory"][0](hidden, memory.chunk(2, dim=-1))  # type: ignore[index]
             memory = torch.cat((hidden, cell), dim=-1)
-        return self._headed(hidden), memory
+        return self._apply_head(hidden), memory
 
-    def _headed(self, hidden: torch.Tensor) -> torch.Tensor:
+    def _apply_head(self, hidden: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = self.parts["head"](hidden)
         kind = self.head_spec["kind"]
         if kind == "q":
-            return self._values(out, hidden)
+            return self._combine_q_values(out, hidden)
         if kind == "categorical":
             return out
         if hasattr(self, "log_std"):
@@ -107,8 +107,8 @@ class Network(nn.Module):
             log_std = log_std.clamp(*self.head_spec["log_std_bounds"])
         return torch.cat((mean, log_std), dim=-1)
 
-    def _values(self, out: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        """Q values as RLlib combines them (dueling: Wang et al. 2016; C51: Bellemare et al. 2017)."""
+    def _combine_q_values(self, out: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """Combine outputs to Q values as RLlib does (dueling: Wang et al. 2016; C51: Bellemare et al. 2017)."""
         head = self.head_spec
         if head["atoms"] > 1:
             out = out.view(out.shape[0], -1, head["atoms"])
@@ -123,16 +123,64 @@ class Network(nn.Module):
         return torch.sum(support * torch.softmax(out, dim=-1), dim=-1)
 
 
-def _build(layers: list[dict[str, Any]]) -> nn.Sequential:
-    """Torch layers from their entries, without initial weights: those follow from the file."""
+def _build_layers(layers: list[dict[str, Any]]) -> nn.Sequential:
+    """Build torch layers from their entries, without initial weights: those follow from the file."""
     built = []
     for entry in layers:
         kind, kwargs = entry["type"], {k: v for k, v in entry.items() if k != "type"}
         if kind not in LAYERS:
             raise ValueError(f"unknown layer {kind}: this bundle needs a newer rltune")
-        made: type[nn.Module] = Permute if kind == "Permute" else getattr(nn, kind)
-        built.append(made(**kwargs, **({"device": "meta"} if kind in WEIGHTED else {})))
+        layer: type[nn.Module] = Permute if kind == "Permute" else getattr(nn, kind)
+        built.append(layer(**kwargs, **({"device": "meta"} if kind in WEIGHTED else {})))
     return nn.Sequential(*built)
+
+
+# Tuples, not dataclasses: those look their module up in ``sys.modules``, where a registered model's reader is not.
+class ObservationFilter(NamedTuple):
+    """The normalisation of observations in training: ``clip((x - mean) / scale)``.
+
+    Attributes:
+        mean: One a feature.
+        scale: Standard deviation plus epsilon, one a feature.
+        clip: The bound of what comes out; 0 or None: none.
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+    clip: float | None
+
+    def apply(self, rows: np.ndarray) -> np.ndarray:
+        """Normalise observations (batch, features)."""
+        rows = (rows - self.mean) / self.scale
+        return np.clip(rows, -self.clip, self.clip) if self.clip else rows
+
+
+class ActionScaling(NamedTuple):
+    """The way from a network's continuous choice to an action of the environment.
+
+    Attributes:
+        mode: ``normalize`` (map [-1, 1] to the bounds where there are any), ``clip`` or ``raw``.
+        shape: An action's.
+        low: The least action.
+        high: The greatest action.
+        half_range: Half of the distance between them; None where a bound is infinite.
+    """
+
+    mode: str
+    shape: tuple[int, ...]
+    low: np.ndarray
+    high: np.ndarray
+    half_range: np.ndarray | None
+
+    def apply(self, chosen: np.ndarray) -> np.ndarray:
+        """Scale and clip as RLlib's NormalizeAndClipActions does, in the same order of operations."""
+        actions = chosen.reshape(-1, *self.shape)
+        if self.mode == "normalize" and self.half_range is not None:
+            actions = self.low + (actions + 1.0) * self.half_range
+        elif self.mode != "clip":
+            return actions
+        # Not np.clip, which takes 10 us longer on one action.
+        return np.asarray(np.minimum(np.maximum(actions, self.low), self.high))
 
 
 class Policy:
@@ -143,27 +191,22 @@ class Policy:
             ``sweep``, ``trial``, as far as its writer knew.
         network: The torch module behind it.
         spaces: ``observation`` and ``action`` as JSON-able descriptions, without gymnasium.
+        head: The head's distribution: categorical, q, or one of the Gaussian kinds.
+        observation_filter: The normalisation of observations; None without.
+        action_scaling: From the network's choice to an action; None for discrete actions.
     """
 
     def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
         self.info: dict[str, Any] = spec["info"]
         self.network = Network(spec, weights)
         self.spaces: dict[str, dict[str, Any]] = {k: spec[f"{k}_space"] for k in ("observation", "action")}
-        self._spec, self._kind = spec, spec["head"]["kind"]
+        self.head: str = spec["head"]["kind"]
+        self.observation_filter = _read_filter(spec.get("observation_filter"), weights)
+        self.action_scaling = _read_scaling(spec["actions"], self.spaces["action"])
+        self._epsilon: float = spec["head"].get("epsilon", 0.0)
+        self._shape: tuple[int, ...] = tuple(self.spaces["observation"].get("shape", ()))
         self._rng = np.random.default_rng()
         self._memory: np.ndarray | None = None
-        observation, action = self.spaces["observation"], self.spaces["action"]
-        self._shape: tuple[int, ...] = tuple(observation.get("shape", ()))
-        if spec.get("observation_filter"):
-            # float32 as in RLlib's RunningStat, so that actions are the same to the last bit.
-            std = np.sqrt(np.maximum(0, weights["observation.var"].astype(np.float32)))
-            self._mean = weights["observation.mean"]
-            self._scale = std + np.float32(spec["observation_filter"]["eps"])
-        if action["type"] == "Box":
-            self._action_shape = tuple(action["shape"])
-            self._low, self._high = (_array(action, key) for key in ("low", "high"))
-            bounded = np.isfinite([self._low, self._high]).all()
-            self._half = (self._high - self._low) / 2.0 if bounded else None
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -199,18 +242,18 @@ class Policy:
 
     @property
     def memory_size(self) -> int:
-        """Numbers that a recurrent policy remembers of an episode; 0 for a policy without memory."""
+        """How many numbers a recurrent policy remembers of an episode; 0 for a policy without memory."""
         return self.network.memory_size
 
     def reset(self) -> None:
-        """Forget: the next ``act`` begins an episode. Needed by recurrent policies alone, harmless for others."""
+        """Forget the episode: the next ``act`` begins one. Recurrent policies alone need it; others ignore it."""
         self._memory = None
 
     def act(self, obs: Any, deterministic: bool = True, rng: np.random.Generator | int | None = None) -> Any:
-        """The action for one observation, or the actions for a batch of them.
+        """Choose the action for one observation, or the actions for a batch of them.
 
-        A recurrent policy goes on from the call before: one episode, or side by side as many as the batch has
-        observations, until ``reset``. ``predict`` leaves its memory to the caller.
+        A recurrent policy continues the episodes of the call before, one for each observation, until ``reset``.
+        ``predict`` leaves its memory to the caller.
 
         Args:
             obs: One observation, of the observation space's shape, or a batch with one more axis in front.
@@ -224,8 +267,8 @@ class Policy:
         Raises:
             ValueError: ``obs`` fits neither one observation nor a batch.
         """
-        rows, single = self._rows(obs)
-        actions, self._memory = self._decide(rows, self._recalled(self._memory, len(rows)), deterministic, rng)
+        rows, single = self.encode_observations(obs)
+        actions, self._memory = self._decide(rows, self.check_memory(self._memory, len(rows)), deterministic, rng)
         return actions[0] if single else actions
 
     def predict(
@@ -249,15 +292,15 @@ class Policy:
         Returns:
             The actions, and the state for the next call.
         """
-        rows, single = self._rows(obs)
-        memory = self._recalled(state if self.memory_size else None, len(rows))
+        rows, single = self.encode_observations(obs)
+        memory = self.check_memory(state if self.memory_size else None, len(rows))
         if episode_start is not None and self.memory_size:
             memory = np.where(np.asarray(episode_start, dtype=bool).reshape(-1, 1), np.float32(0), memory)
         actions, memory = self._decide(rows, memory, deterministic, rng)
         return np.asarray(actions[0] if single else actions), memory if self.memory_size else state
 
-    def _recalled(self, state: Any, num_episodes: int) -> np.ndarray:
-        """A memory (batch, memory_size), zeros for None.
+    def check_memory(self, state: Any, num_episodes: int) -> np.ndarray:
+        """Give a memory as an array (batch, memory_size), zeros for None. Subclasses may override it.
 
         Raises:
             ValueError: It is the memory of another number of episodes, or of another policy.
@@ -275,11 +318,18 @@ class Policy:
     ) -> tuple[np.ndarray, np.ndarray]:
         with torch.inference_mode():
             out, after = self.network.step(torch.from_numpy(rows), torch.from_numpy(memory))
-        chosen = self._best(out.numpy()) if deterministic else self._sample(out.numpy(), rng)
-        return chosen if self.spaces["action"]["type"] == "Discrete" else self._for_env(chosen), after.numpy()
+        chosen = self._choose_best(out.numpy()) if deterministic else self._sample(out.numpy(), rng)
+        return chosen if self.action_scaling is None else self.action_scaling.apply(chosen), after.numpy()
 
-    def _rows(self, obs: Any) -> tuple[np.ndarray, bool]:
-        """Observations as float32 rows (batch, features), and whether ``obs`` was a single one."""
+    def encode_observations(self, obs: Any) -> tuple[np.ndarray, bool]:
+        """Turn observations into the network's input. Subclasses may override it.
+
+        Returns:
+            Float32 rows (batch, features), and whether ``obs`` was a single observation.
+
+        Raises:
+            ValueError: ``obs`` fits neither one observation nor a batch.
+        """
         array = np.asarray(obs)
         single = array.shape == self._shape
         if (not single and array.shape[1:] != self._shape) or array.ndim > len(self._shape) + 1:
@@ -288,44 +338,33 @@ class Policy:
             # RLlib's FlattenObservations takes the value itself as the index, whatever the space's start.
             return np.eye(self.spaces["observation"]["n"], dtype=np.float32)[array.reshape(-1)], single
         rows = array.reshape(1 if single else len(array), -1)
-        if self._spec.get("observation_filter"):
-            rows, clip = (rows - self._mean) / self._scale, self._spec["observation_filter"]["clip"]
-            rows = np.clip(rows, -clip, clip) if clip else rows
+        if self.observation_filter is not None:
+            rows = self.observation_filter.apply(rows)
         return np.ascontiguousarray(rows, dtype=np.float32), single
 
-    def _best(self, out: np.ndarray) -> np.ndarray:
-        """The deterministic choice, before post-processing.
+    def _choose_best(self, out: np.ndarray) -> np.ndarray:
+        """Choose deterministically, before post-processing.
 
         A squashed Gaussian is deterministic at the tanh of its mean (Haarnoja et al. 2018). RLlib's own evaluation
         leaves the tanh out (ray 2.60, ray issue 51544), which acts unlike the policy that was trained.
         """
-        if self._kind in ("categorical", "q"):
+        if self.head in ("categorical", "q"):
             return np.asarray(out.argmax(-1))
         mean: np.ndarray = out[:, : out.shape[1] // 2]
-        return np.tanh(mean) if self._kind == "squashed_gaussian" else mean
+        return np.tanh(mean) if self.head == "squashed_gaussian" else mean
 
     def _sample(self, out: np.ndarray, rng: np.random.Generator | int | None) -> np.ndarray:
-        """A sampled choice, before post-processing."""
+        """Draw a choice, before post-processing."""
         rng = self._rng if rng is None else np.random.default_rng(rng)
-        if self._kind == "categorical":
+        if self.head == "categorical":
             # Gumbel-max: the argmax of logits with Gumbel noise is a draw from their softmax.
             return np.asarray((out + rng.gumbel(size=out.shape)).argmax(-1))
-        if self._kind == "q":
-            explore = rng.random(len(out)) < self._spec["head"]["epsilon"]
+        if self.head == "q":
+            explore = rng.random(len(out)) < self._epsilon
             return np.where(explore, rng.integers(out.shape[-1], size=len(out)), out.argmax(-1))
         mean, log_std = np.split(out, 2, axis=-1)
         chosen: np.ndarray = mean + np.exp(log_std) * rng.standard_normal(mean.shape, dtype=np.float32)
-        return np.asarray(np.tanh(chosen) if self._kind == "squashed_gaussian" else chosen)
-
-    def _for_env(self, chosen: np.ndarray) -> np.ndarray:
-        """Post-process as RLlib's NormalizeAndClipActions does, in the same order of operations."""
-        actions = chosen.reshape(-1, *self._action_shape)
-        if self._spec["actions"] == "normalize" and self._half is not None:
-            actions = self._low + (actions + 1.0) * self._half
-        elif self._spec["actions"] != "clip":
-            return actions
-        # Not np.clip, which takes 10 us longer on one action.
-        return np.asarray(np.minimum(np.maximum(actions, self._low), self._high))
+        return np.asarray(np.tanh(chosen) if self.head == "squashed_gaussian" else chosen)
 
 
 def load_bundle(folder: str | Path) -> Policy:
@@ -334,17 +373,33 @@ def load_bundle(folder: str | Path) -> Policy:
 
 
 def build_space(description: dict[str, Any]) -> Any:
-    """The gymnasium space of a description by ``describe_space``; needs gymnasium."""
+    """Build the gymnasium space of a description by ``describe_space``; needs gymnasium."""
     from gymnasium import spaces
 
     if description["type"] == "Discrete":
         return spaces.Discrete(description["n"], start=description["start"])
-    low, high = (_array(description, key) for key in ("low", "high"))
+    low, high = (_read_bound(description, key) for key in ("low", "high"))
     return spaces.Box(low, high, tuple(description["shape"]), np.dtype(description["dtype"]).type)
 
 
-def _array(description: dict[str, Any], key: str) -> np.ndarray:
-    """A Box's bound as an array of the space's shape and type."""
+def _read_bound(description: dict[str, Any], key: str) -> np.ndarray:
+    """Give a Box's bound as an array of the space's shape and type."""
     shape = tuple(description["shape"])
     values = np.array(description[key], dtype=np.float64).astype(description["dtype"])  # float64 reads "inf" too
     return np.broadcast_to(values, shape) if values.ndim == 0 else values.reshape(shape)
+
+
+def _read_filter(settings: dict[str, Any] | None, weights: dict[str, np.ndarray]) -> ObservationFilter | None:
+    if not settings:
+        return None
+    # float32 as in RLlib's RunningStat, so that actions are the same to the last bit.
+    std = np.sqrt(np.maximum(0, weights["observation.var"].astype(np.float32)))
+    return ObservationFilter(weights["observation.mean"], std + np.float32(settings["eps"]), settings["clip"])
+
+
+def _read_scaling(mode: str, space: dict[str, Any]) -> ActionScaling | None:
+    if space["type"] != "Box":
+        return None
+    low, high = (_read_bound(space, key) for key in ("low", "high"))
+    half_range = (high - low) / 2.0 if np.isfinite([low, high]).all() else None
+    return ActionScaling(mode, tuple(space["shape"]), low, high, half_range)

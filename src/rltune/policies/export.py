@@ -1,6 +1,6 @@
-"""A policy as one file that needs neither rltune nor RLlib: an ONNX graph or a torch.export program.
+"""Write a policy as one file that needs neither rltune nor RLlib: an ONNX graph or a torch.export program.
 
-The graph takes raw observations and gives what ``env.step`` takes: the normaliser of observations and the scaling of
+The graph takes raw observations and gives what ``env.step`` takes: the filter of observations and the scaling of
 actions are inside. A file whose actions differ from the policy's own is not written. Runs anywhere.
 """
 
@@ -53,33 +53,31 @@ class Graph(nn.Module):
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
-        spec = policy._spec
-        self.network, self.kind, self.mode = policy.network, spec["head"]["kind"], spec["actions"]
-        observation, action = policy.spaces["observation"], policy.spaces["action"]
+        self.network, self.head, scaling = policy.network, policy.head, policy.action_scaling
+        observation, filtered = policy.spaces["observation"], policy.observation_filter
         self.num_values = observation["n"] if observation["type"] == "Discrete" else 0
-        self.discrete = action["type"] == "Discrete"
-        filtered = spec.get("observation_filter")
-        self.clip = filtered["clip"] if filtered else None
-        self.mean, self.scale = (_buffer(getattr(policy, name)) if filtered else None for name in ("_mean", "_scale"))
-        if not self.discrete:
-            self.shape = tuple(policy._action_shape)
-            self.low, self.high = _buffer(policy._low), _buffer(policy._high)
-            self.reach = None if policy._half is None else _buffer(policy._half)
+        self.clip = filtered.clip if filtered else None
+        self.mean = _copy(filtered.mean) if filtered else None
+        self.scale = _copy(filtered.scale) if filtered else None
+        self.mode = scaling.mode if scaling else None
+        if scaling:
+            self.shape, self.low, self.high = scaling.shape, _copy(scaling.low), _copy(scaling.high)
+            self.half_range = None if scaling.half_range is None else _copy(scaling.half_range)
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Act, as ``bundle_reader.Policy.act`` does with NumPy."""
         return self._actions(self.network(self._rows(observations)))
 
     def _actions(self, out: torch.Tensor) -> torch.Tensor:
-        if self.discrete:
+        if self.mode is None:
             best: torch.Tensor = out.argmax(-1)
             return best
         chosen = out[:, : out.shape[1] // 2]
-        if self.kind == "squashed_gaussian":
+        if self.head == "squashed_gaussian":
             chosen = torch.tanh(chosen)
         actions = chosen.reshape(-1, *self.shape)
-        if self.mode == "normalize" and self.reach is not None:
-            actions = self.low + (actions + 1.0) * self.reach
+        if self.mode == "normalize" and self.half_range is not None:
+            actions = self.low + (actions + 1.0) * self.half_range
         elif self.mode != "clip":
             return actions
         return torch.minimum(torch.maximum(actions, self.low), self.high)
@@ -95,7 +93,7 @@ class Graph(nn.Module):
 
 
 class RecurrentGraph(Graph):
-    """The same for a policy with memory, whose state (n, memory_size) goes in and comes out; zeros begin an episode."""
+    """A policy with memory as one graph: its state (n, memory_size) goes in and comes out; zeros begin an episode."""
 
     def forward(self, observations: torch.Tensor, state: torch.Tensor) -> Any:  # type: ignore[override]
         """Act, as ``bundle_reader.Policy.predict`` does with NumPy."""
@@ -103,7 +101,7 @@ class RecurrentGraph(Graph):
         return self._actions(out), after
 
 
-def _buffer(values: Any) -> torch.Tensor:
+def _copy(values: Any) -> torch.Tensor:
     return torch.from_numpy(np.array(values))
 
 
@@ -130,12 +128,12 @@ def export_policy(
     policy = choose_agent(policy, "an export")
     path = Path(out).expanduser().absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    observations = _observations(policy)
+    observations = _draw_observations(policy)
     draft = path.with_name(f".{path.stem}-draft{'.onnx' if format == 'onnx' else '.pt2'}")
     try:
-        step = _written(policy, observations, draft, format)
-        difference = _difference(
-            _played(policy, policy.predict, observations), _played(policy, step, observations), format
+        step = _write(policy, observations, draft, format)
+        difference = _measure_difference(
+            _play(policy, policy.predict, observations), _play(policy, step, observations), format
         )
         draft.replace(path)
     except PolicyError:
@@ -163,11 +161,11 @@ def _check_format(format: str) -> None:
         )
 
 
-Step = Callable[[np.ndarray, Any], Any]  # observations and a state to actions and the next state
+Step = Callable[[np.ndarray, Any], Any]  # (observations, state) -> (actions, next state)
 
 
-def _played(policy: Policy, step: Step, observations: np.ndarray) -> np.ndarray:
-    """The actions for all observations: at once, or of a policy with memory as the steps of some episodes."""
+def _play(policy: Policy, step: Step, observations: np.ndarray) -> np.ndarray:
+    """Act on all observations: at once, or with memory as the steps of some episodes side by side."""
     if not policy.memory_size:
         return np.asarray(step(observations, None)[0])
     state, actions = np.zeros((NUM_EPISODES, policy.memory_size), np.float32), []
@@ -177,8 +175,8 @@ def _played(policy: Policy, step: Step, observations: np.ndarray) -> np.ndarray:
     return np.concatenate(actions)
 
 
-def _written(policy: Policy, observations: np.ndarray, path: Path, format: str) -> Step:
-    """Write the file, and give what it does when it is loaded again."""
+def _write(policy: Policy, observations: np.ndarray, path: Path, format: str) -> Step:
+    """Write the file, and return how it acts when it is loaded again."""
     graph = (RecurrentGraph if policy.memory_size else Graph)(policy).eval()
     example = [torch.from_numpy(observations[:2])]
     inputs, outputs = ["observations"], ["actions"]
@@ -186,31 +184,31 @@ def _written(policy: Policy, observations: np.ndarray, path: Path, format: str) 
         example.append(torch.zeros(2, policy.memory_size))
         inputs, outputs = [*inputs, "state"], [*outputs, "next_state"]
     about = json.dumps({"info": policy.info, "spaces": policy.spaces})
-    with _silence():
+    with _silence_exporters():
         batch = torch.export.Dim("batch")
         program = torch.export.export(graph, tuple(example), dynamic_shapes=tuple({0: batch} for _ in example))
         if format == "torch":
             torch.export.save(program, path, extra_files={"rltune.json": about})
             loaded = torch.export.load(path).module()
-            return lambda *given: _stepped(loaded(*(torch.from_numpy(one) for one in given if one is not None)))
+            return lambda *given: _split_step(loaded(*(torch.from_numpy(one) for one in given if one is not None)))
         made: Any = torch.onnx.export(program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
         made.model.metadata_props["rltune"] = about
         made.save(str(path), external_data=False)
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return lambda *given: _stepped(session.run(outputs, dict(zip(inputs, given, strict=False))))
+    return lambda *given: _split_step(session.run(outputs, dict(zip(inputs, given, strict=False))))
 
 
-def _stepped(out: Any) -> tuple[np.ndarray, Any]:
-    """Actions and the next state, None where the file has none."""
+def _split_step(out: Any) -> tuple[np.ndarray, Any]:
+    """Split a file's outputs into actions and the next state, None where it has none."""
     arrays = [np.asarray(one) for one in (out if isinstance(out, list | tuple) else [out])]
     return arrays[0], arrays[1] if len(arrays) > 1 else None
 
 
 @contextlib.contextmanager
-def _silence() -> Any:
-    """Without the exporters' own progress and deprecations, which are no business of the person who exports."""
+def _silence_exporters() -> Any:
+    """Silence the exporters' own progress and deprecations: the person who exports can do nothing about them."""
     logging.getLogger("onnxscript").setLevel(logging.ERROR)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -218,14 +216,14 @@ def _silence() -> Any:
         yield
 
 
-def _observations(policy: Policy) -> np.ndarray:
-    """A thousand observations: all over a bounded space; where it is not, about where the training was."""
+def _draw_observations(policy: Policy) -> np.ndarray:
+    """Draw a thousand observations: all over a bounded space, else about where the training was."""
     rng, space = np.random.default_rng(0), policy.observation_space
     if policy.spaces["observation"]["type"] == "Discrete":
         return np.asarray(rng.integers(space.n, size=NUM_CHECKED), dtype=np.int64)
     spread = rng.standard_normal((NUM_CHECKED, *space.shape))
-    if policy._spec.get("observation_filter"):
-        mean, scale = (np.asarray(part).reshape(space.shape) for part in (policy._mean, policy._scale))
+    if filtered := policy.observation_filter:
+        mean, scale = filtered.mean.reshape(space.shape), filtered.scale.reshape(space.shape)
         return np.asarray(mean + 1.5 * scale * spread, dtype=space.dtype)
     low, high = (np.asarray(bound, dtype=np.float64) for bound in (space.low, space.high))
     small = np.isfinite(low) & np.isfinite(high) & (high - low < 1e4)
@@ -233,8 +231,8 @@ def _observations(policy: Policy) -> np.ndarray:
     return np.asarray(np.where(small, even, 2 * spread), dtype=space.dtype)
 
 
-def _difference(wanted: np.ndarray, got: np.ndarray, format: str) -> float:
-    """The greatest difference.
+def _measure_difference(wanted: np.ndarray, got: np.ndarray, format: str) -> float:
+    """Measure the greatest difference between actions.
 
     Raises:
         PolicyError: It is too great.
@@ -252,6 +250,6 @@ def _difference(wanted: np.ndarray, got: np.ndarray, format: str) -> float:
 
 
 def default_export_name(policy: Policy, format: str) -> str:
-    """A file's name where none was given."""
+    """Return a file's name where none was given."""
     env = str((policy.info.get("env") or {}).get("id", "policy")).rpartition("/")[2]
     return f"{env}-{policy.info.get('algo', 'policy')}{os.extsep}{'onnx' if format == 'onnx' else 'pt2'}".lower()

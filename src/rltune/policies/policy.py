@@ -1,8 +1,7 @@
-"""A trained policy outside training: load it from any URI, act, build its environment, evaluate it, train on.
+"""Load a trained policy from any URI, to act with it and to build its environment.
 
-``load_policy`` neither starts nor imports Ray and unpickles nothing; ``load_algorithm`` does both, for those
-who want to train on. Where the files are is ``policy_uri``'s part, how they act ``bundle_reader``'s. Runs
-anywhere.
+``load_policy`` neither starts nor imports Ray and unpickles nothing; ``rltune.load_algorithm`` does both, for those who
+want to train on. ``uri`` finds the files, ``bundle_reader`` acts with them. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -20,19 +19,29 @@ from rltune.policies.uri import NeedsRLlibError, Source, locate_policy, locate_t
 
 
 class Policy(bundle_reader.Policy):
-    """A trained policy that knows the environment it was trained in."""
+    """A trained policy that knows the environment it was trained in, and raises errors in three parts."""
 
-    def _rows(self, obs: Any) -> tuple[np.ndarray, bool]:
+    def encode_observations(self, obs: Any) -> tuple[np.ndarray, bool]:
+        """Turn observations into the network's input.
+
+        Raises:
+            PolicyError: ``obs`` fits neither one observation nor a batch.
+        """
         try:
-            return super()._rows(obs)
+            return super().encode_observations(obs)
         except ValueError as error:
             raise PolicyError(
                 str(error), "observations of policy.observation_space", "policy.env().reset() gives one"
             ) from None
 
-    def _recalled(self, state: Any, num_episodes: int) -> np.ndarray:
+    def check_memory(self, state: Any, num_episodes: int) -> np.ndarray:
+        """Give a memory as an array, zeros for None.
+
+        Raises:
+            PolicyError: It is the memory of another number of episodes, or of another policy.
+        """
         try:
-            return super()._recalled(state, num_episodes)
+            return super().check_memory(state, num_episodes)
         except ValueError as error:
             raise PolicyError(
                 f"this policy remembers its episodes: {error}",
@@ -41,7 +50,7 @@ class Policy(bundle_reader.Policy):
             ) from None
 
     def env(self, **kwargs: Any) -> Any:
-        """The Gymnasium environment that it was trained in, with its wrappers.
+        """Build the Gymnasium environment that it was trained in, with its wrappers.
 
         Args:
             kwargs: Further arguments of the environment, such as ``render_mode="rgb_array"``.
@@ -77,15 +86,16 @@ def load_policy(uri: str | Path, *, trust: bool = False, output_dir: str | Path 
         except (ValueError, OSError) as error:
             raise PolicyError(
                 f"policy={uri}: {error}",
-                "a bundle as rltune.bundle.write leaves it",
+                "a bundle as a trial's checkpoint holds it",
                 "load another checkpoint of the trial",
             ) from error
 
 
 def load_playable(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Any:
-    """A policy to evaluate: as `load_policy` gives it, or by RLlib's own parts where its network needs them.
+    """Load a policy to evaluate: as `load_policy` does, or by RLlib's own parts where its network needs them.
 
-    Those run code when they are loaded: one's own sweeps' are taken, by ``sweep:...``, and others with ``trust``.
+    RLlib's parts run code when they are loaded. Those of one's own sweeps are taken, by ``sweep:...``; others need
+    ``trust``.
 
     Raises:
         PolicyError: As for `load_policy` and, where RLlib is needed, as for `load_algorithm`.

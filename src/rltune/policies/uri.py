@@ -1,8 +1,8 @@
 """Find a policy's files: from any form of its URI to a folder on this machine.
 
 ``models:/<name>@<alias>`` · ``models:/<name>/<version>`` · ``runs:/<id>`` · ``sweep:<name>`` ·
-``sweep:<name>/<trial>`` · a folder. Nothing is loaded here. Only the first three forms import mlflow, and only those of
-a sweep's ledger Optuna. Runs anywhere.
+``sweep:<name>/<trial>`` · a folder. Nothing is loaded here. Only the first three forms import mlflow; only those of a
+sweep without a winner, or with a trial, import Optuna. Runs anywhere.
 """
 
 from __future__ import annotations
