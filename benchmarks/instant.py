@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rltune.trial.progress import Progress
+from rltune.trial.metrics import Progress
 from rltune.trial.trainable import Trial
 
 
@@ -39,4 +39,4 @@ class InstantTrial(Trial):
 
     def build_runner(self, seed: int) -> InstantRunner:
         """From the sample's ``quality``."""
-        return InstantRunner(float(self._task.params["quality"]))
+        return InstantRunner(float(self.task.params["quality"]))

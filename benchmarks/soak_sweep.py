@@ -19,7 +19,7 @@ sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent), str(HERE.parent / "t
 
 from toy import ToyRunner  # noqa: E402
 
-from rltune.trial.progress import Progress  # noqa: E402
+from rltune.trial.metrics import Progress  # noqa: E402
 from rltune.trial.trainable import Trial  # noqa: E402
 
 TOY = (
@@ -70,9 +70,9 @@ class SoakTrial(Trial):
 
     def build_runner(self, seed: int) -> SoakRunner:
         """From the sample; the diary lies beside the sweeps."""
-        diary = Path(self._task.sweep).parents[1] / "trained" / str(self._task.number)
+        diary = Path(self.task.sweep).parents[1] / "trained" / str(self.task.number)
         diary.parent.mkdir(exist_ok=True)
-        return SoakRunner(self._task.params, seed, diary)
+        return SoakRunner(self.task.params, seed, diary)
 
 
 def timed() -> None:

@@ -18,7 +18,8 @@ from rltune.errors import NonFiniteError
 from rltune.study.outcome import Outcome
 from rltune.study.record import TrialRecord
 from rltune.study.storage import open_study
-from rltune.trial.progress import Progress
+from rltune.trial.assignment import Assignment
+from rltune.trial.metrics import Progress
 from rltune.trial.trainable import Trial
 
 STEP = 100  # environment steps an iteration
@@ -102,13 +103,23 @@ class ToyTrial(Trial):
     """A trial over a toy; ``params['seconds']`` slows its iterations down."""
 
     def build_runner(self, seed: int) -> ToyRunner:
-        return ToyRunner(self._task.params, seed, float(self._task.params.get("seconds", 0.0)))
+        return ToyRunner(self.task.params, seed, float(self.task.params.get("seconds", 0.0)))
 
     def play(self, folder: Path) -> list[float]:
         """The same return in each episode: ``worth``, else the curve's end, and ``luck`` times -2 to 2 by the seed."""
-        params, seed = self._task.params, json.loads((folder / "toy.json").read_text())["seed"]
-        worth = params.get("worth", params["quality"] * self._task.env_steps / 1000)
-        return [worth + params.get("luck", 0.0) * (seed % 5 - 2)] * self._task.episodes
+        params, seed = self.task.params, json.loads((folder / "toy.json").read_text())["seed"]
+        worth = params.get("worth", params["quality"] * self.task.env_steps / 1000)
+        return [worth + params.get("luck", 0.0) * (seed % 5 - 2)] * self.task.episodes
+
+
+def make_task(sweep: Path, **other: Any) -> dict[str, Any]:
+    """Return Tune's config of a trial with two reports, whose checkpoints are due every 100 steps."""
+    known: dict[str, Any] = {
+        "number": 0, "params": {"quality": 1.0}, "seeds": (1,), "sweep": str(sweep), "env_steps": 1000, "reports": 2,
+        "checkpoint_every_s": 0.0, "stall_s": 600.0, "threads": 1, "engine": "rllib",
+        "build": {"algo": {"name": "toy"}, "env": {}},
+    }  # fmt: skip
+    return Assignment(**known | other).to_config()
 
 
 def ledger(outcome: Outcome) -> list[TrialRecord]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 from rltune.trial.assignment import Assignment
-from rltune.trial.progress import Progress
+from rltune.trial.metrics import Progress
 from rltune.trial.trainable import Trial
 from rltune.trial.watchdog import EXIT_CODE, STACK_FILE, Watchdog
 
 
-def test_where_an_earlier_attempt_hung_does_not_explain_a_later_death(tmp_path):
+def test_an_earlier_attempts_stack_does_not_explain_a_later_end(tmp_path):
     (tmp_path / STACK_FILE).write_text("no progress for 2 s")
     Watchdog(tmp_path, 60.0).close()
     assert not (tmp_path / STACK_FILE).exists()
@@ -40,11 +40,11 @@ def test_iterations_without_an_environment_step_are_no_progress(tmp_path, monkey
     monkeypatch.setattr("rltune.trial.watchdog.os._exit", ended.append)
     monkeypatch.setattr("rltune.trial.trainable.MAX_STALLED", 1_000_000)
     monkeypatch.setattr(Trial, "build_runner", lambda self, seed: WithoutItsEnvRunner(ended))
-    orders = Assignment(
+    task = Assignment(
         number=0, params={}, seeds=(1,), sweep=str(tmp_path), env_steps=1000, reports=2, checkpoint_every_s=60.0,
         stall_s=0.2, threads=1, engine="rllib", build={"algo": {"name": "ppo"}, "env": {}},
     )  # fmt: skip
-    trial = Trial(orders.to_config())
+    trial = Trial(task.to_config())
     trial.step()
     trial.stop()
     assert ended[0] == EXIT_CODE

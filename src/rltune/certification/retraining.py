@@ -161,7 +161,7 @@ class Retraining:
         best_path = best["path"] if best and is_whole(self._folder, best) else None
         return replace(
             self._assign(entry),
-            shelf=CERTIFY,
+            kind=CERTIFY,
             episodes=self._settings.episodes,
             evaluation_seed=RUN_SEED,
             best_path=best_path,

@@ -1,6 +1,6 @@
-"""One seed of one configuration: an RLlib algorithm, its numbers as plain values, its checkpoint on disk.
+"""Train one seed of one configuration with RLlib: its numbers as plain values, its checkpoint on disk.
 
-The only place that reads RLlib's result dictionary. Runs in a worker.
+Together with `rltune.trial.metrics` the only place that reads RLlib's result dictionary. Runs in a worker.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from rltune.policies.evaluation import evaluate
 from rltune.policies.multi_agent import write_policies
 from rltune.policies.policy import load_policy
 from rltune.policies.rllib_policy import leave_reason
-from rltune.trial.metrics import read_result
-from rltune.trial.progress import Progress
+from rltune.trial.metrics import Progress, read_result
 
 ANSWER_S = 5.0  # for an env runner that was sampling when its trial ended
 OFFLINE_EPISODES = 10  # of the evaluation after each iteration of an algorithm that does not act itself
@@ -44,19 +43,19 @@ class AlgorithmRunner:
         build: What stays the same over the sweep.
         params: The sample's values.
         seed: This runner's own seed.
-        kind: ``fast`` or ``rllib``, see `rltune.engine.build_algorithm`.
+        engine: ``fast`` or ``rllib``, see `rltune.engine.build_algorithm`.
         threads: Torch threads of this process.
     """
 
-    def __init__(self, build: Build, params: Mapping[str, Any], seed: int, kind: str, threads: int) -> None:
+    def __init__(self, build: Build, params: Mapping[str, Any], seed: int, engine: str, threads: int) -> None:
         torch.set_num_threads(threads)  # torch takes every core by default, which slows each of several trials
         self._config = build_config(build, params, seed)
         self._returns: Returns = deque(maxlen=self._config.metrics_num_episodes_for_smoothing)
         with collect_returns(self._returns):
-            self._algorithm = build_algorithm(self._config, kind)
+            self._algorithm = build_algorithm(self._config, engine)
         self._shaped = bool(build.env.rewards) and not self._config.is_offline
         self._env, self._episodes = build.env, 0
-        self._trained: float | None = None
+        self._steps_trained: float | None = None
         self._learner: Mapping[str, float] = {}
         self._statistics = capabilities_of(type(self._config)).statistics
         self._observation_space = None
@@ -74,7 +73,7 @@ class AlgorithmRunner:
         result = self._algorithm.train()
         progress = self._with_last_update(result, read_result(result, self._statistics))
         if self._config.is_offline:
-            progress = self._evaluated(result, progress)
+            progress = self._with_evaluation(result, progress)
         if self._shaped:
             progress = self._with_true_returns(progress)
         loss = progress.learner.get("total_loss", 0.0)
@@ -83,34 +82,37 @@ class AlgorithmRunner:
         return progress
 
     def _with_last_update(self, result: Mapping[str, Any], progress: Progress) -> Progress:
-        """The statistics of the last update: iterations of APPO and IMPALA that made none have NaN (Ray 2.60)."""
+        """Replace the statistics of an iteration without an update by those of the last update.
+
+        APPO and IMPALA (Ray 2.60) report NaN then, which would end the trial as diverged.
+        """
         modules = result.get("learners", {}).values()
         trained = sum(module.get("num_module_steps_trained_lifetime", 0) for module in modules)
-        if trained and trained == self._trained:
+        if trained and trained == self._steps_trained:
             return replace(progress, learner=self._learner)
-        self._trained, self._learner = trained, progress.learner
+        self._steps_trained, self._learner = trained, progress.learner
         return progress
 
-    def _evaluated(self, result: Mapping[str, Any], progress: Progress) -> Progress:
-        """What an offline algorithm has come to: steps of its dataset, and greedy episodes in the environment."""
+    def _with_evaluation(self, result: Mapping[str, Any], progress: Progress) -> Progress:
+        """Add what an offline algorithm's own result lacks: dataset steps, and returns of greedy episodes."""
         with tempfile.TemporaryDirectory() as scratch:
             self._write_policy(Path(scratch), {"env": self._env.to_dict()})
             seed = int(self._config.seed or 0) + self._episodes
-            found = evaluate(load_policy(scratch), OFFLINE_EPISODES, seed)
+            evaluation = evaluate(load_policy(scratch), OFFLINE_EPISODES, seed)
         self._episodes += OFFLINE_EPISODES
         trained = result["learners"]["__all_modules__"]["num_env_steps_trained_lifetime"]
         return replace(
             progress,
             env_steps=int(trained),
             episodes=self._episodes,
-            return_mean=found.mean,
-            return_min=found.min,
-            return_max=found.max,
-            episode_length_mean=statistics.fmean(found.lengths),
+            return_mean=evaluation.mean,
+            return_min=evaluation.min,
+            return_max=evaluation.max,
+            episode_length_mean=statistics.fmean(evaluation.lengths),
         )
 
     def _with_true_returns(self, progress: Progress) -> Progress:
-        """The returns of the environment itself, where training learns from other rewards."""
+        """Replace the shaped returns that training sees by those of the environment itself."""
         if not self._returns:
             return replace(progress, return_mean=math.nan, return_min=math.nan, return_max=math.nan, episodes=0)
         returns = [episode for episode, _ in self._returns]
@@ -145,7 +147,7 @@ class AlgorithmRunner:
             self._learner_module() if offline else self._algorithm.get_module(),
             folder,
             info=dict(info),
-            observation_stats=self._stats(),
+            observation_stats=self._observation_stats(),
             observation_space=self._observation_space,
             actions=self._actions(),
         )
@@ -158,8 +160,8 @@ class AlgorithmRunner:
         """How RLlib brings the network's actions into the environment's bounds."""
         return "normalize" if self._config.normalize_actions else "clip" if self._config.clip_actions else "raw"
 
-    def _stats(self) -> dict[str, Any] | None:
-        """The running observation normalisation, where the algorithm keeps one."""
+    def _observation_stats(self) -> dict[str, Any] | None:
+        """The running observation normalisation; None where the observations are not normalised."""
         if not wants_normalisation(self._config):
             return None
         stats = getattr(self._algorithm, "observation_stats", None)
@@ -178,14 +180,14 @@ class AlgorithmRunner:
         self._algorithm.stop()
 
     def _end_silent_runners(self) -> None:
-        """End remote env runners that hang: RLlib waits for each of them to stop, for ever (2.60)."""
+        """End remote env runners that hang: RLlib (2.60) waits without a limit for each of them to stop."""
         group = getattr(self._algorithm, "env_runner_group", None)
         remote = list_remote_runners(group)
         if not remote:
             return
         import ray
 
-        asked = {actor.ping.remote(): actor for actor in remote}
-        _, silent = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
-        for answer in silent:
-            ray.kill(asked[answer])
+        pings = {actor.ping.remote(): actor for actor in remote}
+        _, silent = ray.wait(list(pings), num_returns=len(pings), timeout=ANSWER_S)
+        for ping in silent:
+            ray.kill(pings[ping])

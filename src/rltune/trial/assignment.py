@@ -1,4 +1,4 @@
-"""What a worker is to do: the trial, its values, seeds, budget and checkpoints."""
+"""The message that tells a worker what to do: a trial's values, seeds, budget and checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rltune.study.checkpoints import TRIALS
 
 @dataclass(frozen=True)
 class Assignment:
-    """One trial's orders, as plain values that Tune carries to the worker.
+    """One trial's work, as plain values that Tune carries to the worker.
 
     Attributes:
         number: The trial's number in the study.
@@ -22,17 +22,18 @@ class Assignment:
         sweep: The sweep's folder, absolute and on storage that the worker sees too.
         env_steps: The budget of each seed.
         reports: Reports over the whole budget.
-        checkpoint_every_s: How often the latest state is saved.
+        checkpoint_every_s: Seconds between two checkpoints of the latest state.
         stall_s: Seconds without progress after which the worker ends.
         threads: Torch threads.
         engine: ``fast`` or ``rllib``.
         build: The arguments of `rltune.algorithms.build.Build`, plain.
         latest: The last recorded checkpoint to go on from; None starts anew.
-        best: The best objective recorded so far; None without.
+        best_objective: The best objective recorded so far; None without.
         best_path: Its checkpoint, relative to the sweep; None without.
-        tags: What the policy's info names besides: sweep, env.
-        shelf: The folder in the sweep's that its own stands in: TRIALS, or CERTIFY for a certification's run.
-        episodes: After the whole budget its best policy plays so many, deterministically; 0: none.
+        tags: What else the policy's info names: sweep, env.
+        kind: TRIALS for a trial of the search, CERTIFY for a run of the certification. Also the folder in the sweep's
+            that holds this trial's own.
+        episodes: Episodes that the best policy plays deterministically after the whole budget; 0: none.
         evaluation_seed: The environment seed of the first of them.
     """
 
@@ -48,23 +49,23 @@ class Assignment:
     engine: str
     build: Mapping[str, Any]
     latest: Mapping[str, Any] | None = None
-    best: float | None = None
+    best_objective: float | None = None
     best_path: str | None = None
     tags: Mapping[str, Any] | None = None
-    shelf: str = TRIALS
+    kind: str = TRIALS
     episodes: int = 0
     evaluation_seed: int = 0
 
     @property
-    def place(self) -> str:
-        """Its own folder, relative to the sweep's."""
-        return f"{self.shelf}/{self.number}"
+    def trial_dir(self) -> str:
+        """The trial's own folder, relative to the sweep's."""
+        return f"{self.kind}/{self.number}"
 
     def to_config(self) -> dict[str, Any]:
-        """As Tune's config."""
+        """Return it as Tune's config."""
         return {"assignment": dict(vars(self))}
 
-    def algorithm(self) -> Build:
-        """What the runners are built from."""
+    def to_build(self) -> Build:
+        """Return what the runners are built from."""
         spec = spec_of(self.build["env"])
         return Build(self.build["algo"], spec, self.build["vectorize"], self.build["gpus"])

@@ -1,48 +1,143 @@
-"""What is logged: the statistics of learners and trials, and how they are read from RLlib's results."""
+"""The one list of the numbers that are logged of a trial; the worker fills it, the driver reads it.
+
+A number passes three functions, all in this module: `read_result` takes it out of RLlib's result as a field of
+`Progress`, one per seed; `merge_seeds` makes one number of the seeds'; `select_logged` picks out of a trial's report
+what goes to MLflow.
+
+To log another number:
+
+- A learner's statistic: add RLlib's name for it to the algorithm's row in `rltune.config.capabilities`. It is logged
+  as ``learner/<name>``. Nothing else changes.
+- A number of RLlib's ``env_runners`` results: add a field to `Progress`, after the others. Where the fast engine is to
+  give it too, add the same key to ``rltune.engine.algorithm.FastAlgorithm``.
+- A number that only the trial knows: add its name to `TRIAL_NUMBERS`, and set it in ``rltune.trial.trainable.Trial``.
+
+Imports nothing heavy, because the driver and toy trials read it.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 from rltune.config.capabilities import UNKNOWN
-from rltune.trial.progress import Progress
+from rltune.errors import NonFiniteError
 
-METRICS = (
-    "objective",
-    "return_mean",
-    "return_min",
-    "return_max",
-    "return_std_over_seeds",
-    "episode_length_mean",
-    "episodes",
-    "env_steps_per_s",
-    "train_s",
-)
+TRIAL_NUMBERS = ("objective", "return_std_over_seeds", "env_steps_per_s", "train_s")
+"""Logged numbers that no seed has: the trial computes them."""
+
+LEARNER = "learner/"
+"""Prefix of the learner's statistics in a report and in MLflow."""
+
+
+class _Number(NamedTuple):
+    """How a field of `Progress` is read and merged.
+
+    Attributes:
+        key: Its name among RLlib's ``env_runners`` results.
+        over_seeds: What makes one number of several seeds'.
+        default: The value while RLlib gives none; NaN also says that the number is about the last finished episodes.
+    """
+
+    key: str
+    over_seeds: Callable[[Iterable[Any]], float]
+    default: float = math.nan
+
+
+def _number(*declared: Any) -> Any:
+    """Declare a field of `Progress` with the arguments of `_Number`."""
+    number = _Number(*declared)
+    return field(default=number.default, metadata={"number": number})
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far one seed has come.
+
+    Attributes:
+        env_steps: Environment steps since the trial began.
+        episodes: Finished episodes since then.
+        return_mean: Over the last finished episodes, 50 by default; NaN before the first.
+        return_min: Least of them.
+        return_max: Greatest of them.
+        episode_length_mean: In environment steps.
+        learner: Statistics of the last update, by name.
+    """
+
+    env_steps: int = _number("num_env_steps_sampled_lifetime", min, 0)
+    episodes: int = _number("num_episodes_lifetime", sum, 0)
+    return_mean: float = _number("episode_return_mean", statistics.fmean)
+    return_min: float = _number("episode_return_min", min)
+    return_max: float = _number("episode_return_max", max)
+    episode_length_mean: float = _number("episode_len_mean", statistics.fmean)
+    learner: Mapping[str, float] = field(default_factory=dict)
+
+    def fill_returns(self, before: Progress) -> Progress:
+        """Return this progress, with the returns of ``before`` while no further episode has ended.
+
+        A restored algorithm has lost the window over its last episodes.
+
+        Raises:
+            NonFiniteError: Episodes have ended, and their mean return is no number.
+        """
+        if math.isfinite(self.return_mean):
+            return self
+        if self.episodes > before.episodes:
+            raise NonFiniteError(f"non-finite numbers: return_mean={self.return_mean}")
+        return replace(self, **{name: getattr(before, name) for name in _ABOUT_EPISODES})
+
+
+_NUMBERS: dict[str, _Number] = {
+    entry.name: entry.metadata["number"] for entry in fields(Progress) if "number" in entry.metadata
+}
+_ABOUT_EPISODES = [name for name, number in _NUMBERS.items() if math.isnan(number.default)]
+METRICS = (*TRIAL_NUMBERS, *(name for name in _NUMBERS if name != "env_steps"))
+"""Names of all logged numbers but the learner's; ``env_steps`` is what they are drawn over."""
 
 
 def read_result(result: Mapping[str, Any], names: Iterable[str] = UNKNOWN.statistics) -> Progress:
-    """Pick the numbers that matter out of RLlib's result, which leaves the mean return out until an episode has ended.
+    """Pick the logged numbers out of RLlib's result, which has no mean return before an episode has ended.
 
     Args:
         result: What ``Algorithm.train`` gave.
         names: Which of the learner's numbers to take; those that are not there are left out.
     """
     sampled = result.get("env_runners", {})
-    modules = [numbers for name, numbers in result.get("learners", {}).items() if name != "__all_modules__"]
+    numbers: dict[str, Any] = {
+        name: type(number.default)(sampled.get(number.key, number.default)) for name, number in _NUMBERS.items()
+    }
+    modules = [values for name, values in result.get("learners", {}).items() if name != "__all_modules__"]
     learner = {}
     for name in names:
-        values = [float(numbers[name]) for numbers in modules if numbers.get(name) is not None]
-        if values:  # one a policy, which are several only where several agents learn
+        values = [float(module[name]) for module in modules if module.get(name) is not None]
+        if values:  # one per policy, and several policies only where several agents learn
             learner[name] = statistics.fmean(values)
-    return Progress(
-        env_steps=int(sampled.get("num_env_steps_sampled_lifetime", 0)),
-        episodes=int(sampled.get("num_episodes_lifetime", 0)),
-        return_mean=float(sampled.get("episode_return_mean", math.nan)),
-        return_min=float(sampled.get("episode_return_min", math.nan)),
-        return_max=float(sampled.get("episode_return_max", math.nan)),
-        episode_length_mean=float(sampled.get("episode_len_mean", math.nan)),
-        learner=learner,
-    )
+    return Progress(**numbers, learner=learner)
+
+
+def merge_seeds(seeds: Sequence[Progress], train_s: float) -> dict[str, Any]:
+    """Make a report's numbers out of those of a trial's seeds.
+
+    Args:
+        seeds: One per replicate; none counts as one that has not begun.
+        train_s: Seconds that the trial has trained, all seeds together.
+    """
+    seeds = seeds or [Progress()]
+    report: dict[str, Any] = {
+        name: number.over_seeds(getattr(seed, name) for seed in seeds) for name, number in _NUMBERS.items()
+    }
+    report |= {"objective": report["return_mean"], "train_s": train_s}
+    if len(seeds) > 1:
+        means = [seed.return_mean for seed in seeds]
+        report["return_std_over_seeds"] = statistics.pstdev(means) if all(map(math.isfinite, means)) else math.nan
+    for name in seeds[0].learner:
+        report[LEARNER + name] = statistics.fmean(seed.learner.get(name, math.nan) for seed in seeds)
+    return report
+
+
+def select_logged(report: Mapping[str, Any]) -> dict[str, float]:
+    """Pick out of a trial's report the numbers that MLflow shows."""
+    return {name: value for name, value in report.items() if name in METRICS or name.startswith(LEARNER)}

@@ -1,7 +1,7 @@
-"""Ends a worker whose work hangs: an environment that never returns, a remote process that is never placed.
+"""End a worker whose work hangs: an environment that never returns, a remote process that is never placed.
 
-Python cannot interrupt a call into foreign code, so the process ends; Tune starts it again from the last checkpoint
-as often as ``failures.max_retries`` says. Runs in a worker, in a thread of its own.
+Python cannot interrupt a call into foreign code, so the whole process ends. Tune starts it again from the last
+checkpoint, as often as ``failures.max_retries`` says. Runs in a worker, in a thread of its own.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ class Watchdog:
     """Watches work that is to make progress.
 
     Args:
-        home: The trial's folder.
+        trial_dir: The trial's folder.
         limit_s: Seconds without progress after which the process ends.
     """
 
-    def __init__(self, home: Path, limit_s: float) -> None:
-        self._home, self._limit_s = home, limit_s
+    def __init__(self, trial_dir: Path, limit_s: float) -> None:
+        self._trial_dir, self._limit_s = trial_dir, limit_s
         self._since: float | None = None
         self._ended = threading.Event()
-        (home / STACK_FILE).unlink(missing_ok=True)  # an earlier attempt's: a later death has reasons of its own
-        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        (trial_dir / STACK_FILE).unlink(missing_ok=True)  # an earlier attempt's: a later end has reasons of its own
+        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch a piece of work."""
+    def watch(self) -> Iterator[None]:
+        """Watch the work inside the ``with`` block."""
         self._since = time.monotonic()
         try:
             yield
         finally:
             self._since = None
 
-    def progress(self) -> None:
-        """The work has come further."""
+    def report_progress(self) -> None:
+        """Restart the clock: the work has come further."""
         self._since = time.monotonic()
 
     def close(self) -> None:
         """Stop watching for good."""
         self._ended.set()
 
-    def _watch(self) -> None:
+    def _run(self) -> None:
         while not self._ended.wait(min(1.0, self._limit_s / 4)):
             since = self._since
             if since is not None and time.monotonic() - since > self._limit_s:
                 with contextlib.suppress(OSError):  # a full disk must not keep a hung process alive
-                    self._tell()
+                    self._write_stack()
                 os._exit(EXIT_CODE)
 
-    def _tell(self) -> None:
-        self._home.mkdir(parents=True, exist_ok=True)
-        with (self._home / STACK_FILE).open("w") as file:
+    def _write_stack(self) -> None:
+        self._trial_dir.mkdir(parents=True, exist_ok=True)
+        with (self._trial_dir / STACK_FILE).open("w") as file:
             file.write(f"no progress for {self._limit_s:g} s\n")
             file.flush()
             faulthandler.dump_traceback(file)

@@ -10,7 +10,7 @@ from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayTa
 
 from rltune.compat.tune_controller import adapt_tune
 from rltune.sweep.tune.failures import describe_dead_process, describe_error, failure_kind, read_last_words
-from rltune.trial.trainable import _describe
+from rltune.trial.trainable import describe_exception
 
 DIED = """Traceback (most recent call last):
 ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.
@@ -42,7 +42,7 @@ def test_without_its_log_an_env_runners_death_is_told_as_ray_tells_it(tmp_path, 
 
 def test_what_ray_wraps_is_told_as_it_was_raised():
     wrapped = RayTaskError("learn", "Traceback ...", ValueError("a network of size 0")).as_instanceof_cause()
-    assert _describe(wrapped)["failed"] == "ValueError: a network of size 0"
+    assert describe_exception(wrapped)["failed"] == "ValueError: a network of size 0"
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ class Router(Callback):
         return {}
 
     def _of(self, trial: Any) -> Recorder:
-        if trial.config["assignment"]["shelf"] != CERTIFY:
+        if trial.config["assignment"]["kind"] != CERTIFY:
             return self._search
         if self._runs is None:
             self._runs = self._make()

@@ -35,7 +35,7 @@ from rltune.sweep.tune.failures import (
 )
 from rltune.sweep.tune.scheduler import StoppingRuleScheduler
 from rltune.tracking.tracker import Tracker, TrialEnd
-from rltune.trial.metrics import METRICS
+from rltune.trial.metrics import select_logged
 
 logger = logging.getLogger(__name__)
 RECORDS = {"best": "checkpoint", "latest": "latest"}  # what a report calls its checkpoints, and what the ledger does
@@ -139,12 +139,9 @@ class Recorder(Callback):
             if noted:
                 self.study.note(number, **noted)
             return  # asked to stop before it had trained on, or a checkpoint alone: nothing new to tell
-        learner = {name: value for name, value in result.items() if name.startswith("learner/")}
-        learner |= {f"learner/{name}": value for name, value in (result.get("learner") or {}).items()}
-        metrics = {name: result[name] for name in METRICS if name in result} | learner
         # Nothing between these two: what a kill there costs is the point of all curves but the objective's.
         self.study.report(number, env_steps, objective, **noted)
-        self.tracker.report(number, metrics, env_steps)
+        self.tracker.report(number, select_logged(result), env_steps)
         if not self.tracker.opening:  # one after the other: threads of one process share its time
             begin_imports(*AHEAD)
         self._count(max(0, env_steps - self._steps.get(number, 0)) * self.config.replicates)
@@ -262,7 +259,7 @@ def _remember(task: dict[str, Any], records: Mapping[str, dict[str, Any]]) -> No
         if task["latest"] is None or record["env_steps"] >= task["latest"]["env_steps"]:
             task["latest"] = record
     if "best" in records:
-        task["best"], task["best_path"] = records["best"]["objective"], records["best"]["path"]
+        task["best_objective"], task["best_path"] = records["best"]["objective"], records["best"]["path"]
 
 
 def _cost(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -261,7 +261,7 @@ class TuneRun:
             engine=self.config.engine,
             build=self.plan.assignment_build(),
             latest=latest,
-            best=best["objective"] if best and best in whole else None,
+            best_objective=best["objective"] if best and best in whole else None,
             best_path=best["path"] if best and best in whole else None,
             tags={"sweep": self.session.name, "env_name": self.config.env.name},
         )

@@ -25,7 +25,7 @@ class StoppingRuleScheduler(FIFOScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Tune's question after each report that does not end its trial."""
-        if result.get("shelf", TRIALS) != TRIALS or result.get("between"):
+        if result.get("kind", TRIALS) != TRIALS or result.get("between"):
             return str(TrialScheduler.CONTINUE)  # a certification's run has its whole budget; the other is no report
         number = int(result["number"])
         level = self._rungs.report(number, result["env_steps"], result["objective"]) if self._rungs else None
@@ -45,4 +45,4 @@ class StoppingRuleScheduler(FIFOScheduler):
 def _order(trial: Any) -> tuple[bool, int]:
     """Trials before a certification's runs, each by number."""
     task = trial.config["assignment"]
-    return task.get("shelf", TRIALS) != TRIALS, task["number"]
+    return task.get("kind", TRIALS) != TRIALS, task["number"]

@@ -1,0 +1,97 @@
+"""What is logged of a trial: read from RLlib's result, merged over seeds, picked for MLflow."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+import pytest
+
+from rltune.errors import NonFiniteError
+from rltune.trial.metrics import METRICS, Progress, merge_seeds, read_result, select_logged
+
+SAMPLED = {
+    "num_env_steps_sampled_lifetime": 300.0,
+    "num_episodes_lifetime": 7,
+    "episode_return_mean": 2.0,
+    "episode_return_min": -1.0,
+    "episode_return_max": 9.0,
+    "episode_len_mean": 40,
+}
+
+
+def read(sampled: dict[str, Any], **learners: dict[str, Any]) -> Progress:
+    return read_result({"env_runners": sampled, "learners": learners}, ["total_loss", "entropy"])
+
+
+def test_each_number_comes_from_rllibs_key() -> None:
+    found = read(SAMPLED, default_policy={"total_loss": 0.5, "other": 1.0})
+    assert found == Progress(300, 7, 2.0, -1.0, 9.0, 40.0, {"total_loss": 0.5})
+    assert isinstance(found.env_steps, int)
+    assert isinstance(found.episode_length_mean, float)
+
+
+def test_without_an_episode_the_returns_are_nan_and_the_counts_zero() -> None:
+    found = read({})
+    assert (found.env_steps, found.episodes) == (0, 0)
+    assert all(math.isnan(value) for value in (found.return_mean, found.return_min, found.episode_length_mean))
+    assert found.learner == {}
+
+
+def test_a_statistic_is_the_mean_over_several_agents_policies() -> None:
+    found = read(
+        SAMPLED, one={"total_loss": 1.0}, two={"total_loss": 3.0, "entropy": 5.0}, __all_modules__={"total_loss": 99.0}
+    )
+    assert found.learner == {"total_loss": 2.0, "entropy": 5.0}
+
+
+def test_seeds_are_merged_each_number_in_its_own_way() -> None:
+    seeds = [
+        Progress(200, 4, 1.0, 0.0, 2.0, 10.0, {"loss": 1.0}),
+        Progress(100, 6, 3.0, -5.0, 7.0, 30.0, {"loss": 3.0}),
+    ]
+    assert merge_seeds(seeds, 1.5) == {
+        "env_steps": 100,
+        "episodes": 10,
+        "return_mean": 2.0,
+        "objective": 2.0,
+        "return_min": -5.0,
+        "return_max": 7.0,
+        "episode_length_mean": 20.0,
+        "return_std_over_seeds": statistics.pstdev([1.0, 3.0]),
+        "train_s": 1.5,
+        "learner/loss": 2.0,
+    }
+
+
+def test_a_trial_that_has_not_begun_has_a_report_too() -> None:
+    report = merge_seeds([], 0.0)
+    assert report["env_steps"] == 0
+    assert math.isnan(report["objective"])
+    assert "return_std_over_seeds" not in report
+
+
+def test_one_seed_without_an_episode_leaves_no_spread() -> None:
+    report = merge_seeds([Progress(1, 1, 1.0), Progress(1, 0)], 0.0)
+    assert math.isnan(report["return_std_over_seeds"])
+
+
+def test_mlflow_gets_every_merged_number_and_no_bookkeeping() -> None:
+    numbers = merge_seeds([Progress(1, 1, 1.0, learner={"total_loss": 0.5})] * 2, 1.0) | {"env_steps_per_s": 3.0}
+    logged = select_logged(numbers | {"records": {}, "worker_pid": 7, "done": False})
+    assert set(logged) == set(numbers) - {"env_steps"}
+    assert set(logged) == {*METRICS, "learner/total_loss"}
+
+
+def test_returns_are_kept_until_a_restored_algorithm_ends_an_episode() -> None:
+    before = Progress(100, 5, 1.0, 0.0, 2.0, 10.0)
+    filled = Progress(150, 5, learner={"total_loss": 0.1}).fill_returns(before)
+    assert filled == Progress(150, 5, 1.0, 0.0, 2.0, 10.0, {"total_loss": 0.1})
+    ended = Progress(200, 6, 4.0, 4.0, 4.0, 9.0)
+    assert ended.fill_returns(before) is ended
+
+
+def test_an_episode_whose_return_is_no_number_ends_the_trial() -> None:
+    with pytest.raises(NonFiniteError, match="return_mean=nan"):
+        Progress(200, 6).fill_returns(Progress(100, 5, 1.0))
