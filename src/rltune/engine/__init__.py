@@ -1,10 +1,12 @@
-"""Fast hot loops for RLlib's algorithms.
+"""Train RLlib's algorithms with hot loops on arrays.
 
-``build`` returns an RLlib ``Algorithm`` for an RLlib config: ours where its features allow, stock RLlib
-otherwise, with one logged line that names the feature. Runs in a worker. What is replaced is sampling and
-updating; configs, modules, losses, checkpoints and the public API are RLlib's.
+`build_algorithm` returns an RLlib ``Algorithm`` for an RLlib config: one of ours where its settings allow, stock RLlib
+otherwise, with one logged line that names the setting. Sampling and updating are replaced; configs, modules, losses,
+checkpoints and the public API stay RLlib's. Runs in a worker.
 
-Normalised observations are asked for with :func:`normalise_observations`, before ``build``.
+``on_policy`` and ``off_policy`` hold the algorithms, ``networks`` what they train, ``sampling`` how they meet their
+environments. Call `rltune.engine.sampling.observation_filter.normalise_observations` before `build_algorithm` for
+normalised observations.
 """
 
 from __future__ import annotations
@@ -25,24 +27,25 @@ from rltune.errors import ConfigError, choices
 
 __all__ = ["build_algorithm", "find_obstacle", "find_static_obstacle"]
 
-KINDS = ("fast", "rllib")
+ENGINES = ("fast", "rllib")
 logger = logging.getLogger(__name__)
 
 
-def _fast_class(config: AlgorithmConfig) -> Any:
-    """Our subclass of the config's algorithm, or None for algorithms and subclasses that are not RLlib's."""
+def _find_fast_class(config: AlgorithmConfig) -> Any:
+    """Return our subclass of the config's algorithm; None where there is none."""
     path = capabilities_of(type(config)).engine
     if path is None:
         return None
     module, name = path.split(":")
     cls = getattr(importlib.import_module(module), name)
+    # A user's own subclass of PPO is not PPO: its training_step would be lost in silence.
     return cls if cls.stock_class is config.algo_class else None
 
 
 def find_obstacle(config: AlgorithmConfig) -> str | None:
     """Name the feature of ``config`` that forces stock RLlib; None when the fast engine serves it.
 
-    Builds one environment for a moment to see its spaces, unless something else already decides.
+    It builds one environment for a moment to see its spaces, unless the config alone decides.
     """
     reason = find_static_obstacle(config)
     if reason is not None:
@@ -60,36 +63,36 @@ def find_obstacle(config: AlgorithmConfig) -> str | None:
 
 
 def find_static_obstacle(config: AlgorithmConfig) -> str | None:
-    """As `unsupported`, from the config alone: no environment is built."""
+    """Name the feature as `find_obstacle` does, from the config alone: no environment is built."""
     if not is_tested("ray"):  # its loops call private methods of RLlib's learners
         return f"Ray {find_version('ray')}"
-    return find_unserved_setting(config) if _fast_class(config) else f"the algorithm {config.algo_class.__name__}"
+    return find_unserved_setting(config) if _find_fast_class(config) else f"the algorithm {config.algo_class.__name__}"
 
 
-def build_algorithm(config: AlgorithmConfig, kind: str = "fast") -> Algorithm:
+def build_algorithm(config: AlgorithmConfig, engine: str = "fast") -> Algorithm:
     """Build the algorithm that ``config`` describes.
 
     Args:
-        config: Built with RLlib's fluent methods; not changed. Which algorithms have a class of ours, says
-            `rltune.config.capabilities`.
-        kind: ``fast``, or ``rllib`` for stock RLlib whatever the config.
+        config: Built with RLlib's fluent methods; not changed. `rltune.config.capabilities` lists the algorithms that
+            have a class of ours.
+        engine: ``fast``, or ``rllib`` for stock RLlib whatever the config.
 
     Returns:
         An RLlib algorithm; call its ``stop()`` when done.
 
     Raises:
-        ConfigError: For another kind.
+        ConfigError: For another engine.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"engine: {kind!r} is unknown", choices(kind, KINDS), "engine=fast")
+    if engine not in ENGINES:
+        raise ConfigError(f"engine: {engine!r} is unknown", choices(engine, ENGINES), "engine=fast")
     skip_needless_work(compiling=config.torch_compile_learner or config.torch_compile_worker)
-    if kind == "rllib":
+    if engine == "rllib":
         return config.build_algo()
-    reason = find_static_obstacle(config)
-    if reason is None:
+    cls, reason = _find_fast_class(config), find_static_obstacle(config)
+    if cls and reason is None:
         try:
-            return _fast_class(config)(config=config)
-        except UnsupportedError as error:
+            return cls(config=config)
+        except UnsupportedError as error:  # of the environment's spaces or the module's layers, known only when built
             reason = error.feature
     logger.warning("engine: stock RLlib trains this one, because the fast engine does not serve %s", reason)
     return config.build_algo()

@@ -1,8 +1,8 @@
-"""What the fast algorithms share: building without Ray, results, counters, state and checkpoints.
+"""Give every fast algorithm the parts around its hot loop: building without Ray, results, state, checkpoints.
 
-``FastAlgorithm`` goes before an RLlib algorithm in the list of bases. It keeps RLlib's learner as the owner
-of module, optimizers and schedules, so state dicts and checkpoints are RLlib's; only ``training_step`` and
-what it needs are new. Runs in the worker that holds the trial.
+`FastAlgorithm` stands before an RLlib algorithm in the list of bases. RLlib's learner stays the owner of module,
+optimizers and schedules, so state dicts and checkpoints are RLlib's; only ``training_step`` and what it needs are new.
+Runs in the worker that holds the trial.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FastAlgorithm(StockCheckpoint):
     def __init__(self, config: Any, **kwargs: Any) -> None:
         self._config_dict: dict[str, Any] | None = None
         if not isinstance(config, dict):
-            # Tune's system monitor is a thread that polls, and that stop() waits for (up to 0.7 s).
+            # Tune's system monitor is a thread that polls, and stop() waits for its next poll (up to 0.7 s).
             config = config.copy(copy_frozen=False)
             config.log_sys_usage = False
         super().__init__(config=config, **kwargs)
@@ -47,9 +47,14 @@ class FastAlgorithm(StockCheckpoint):
     # ---- building -------------------------------------------------------------------------------------
 
     def setup(self, config: Any) -> None:
-        """Build env runners, learner and hot loop; RLlib's ``setup`` without what needs Ray."""
+        """Build env runners, learner and hot loop.
+
+        This is RLlib's ``Algorithm.setup`` (ray 2.60) without what needs Ray. Calling ``super().setup`` and undoing
+        the rest fails: its ``EnvRunnerGroup`` puts the config into Ray's object store, which starts Ray.
+        """
         update_global_seed_if_necessary("torch", self.config.seed)
         self.callbacks = [cls() for cls in _as_list(self.config.callbacks_class)]
+        # RLlib's other methods (evaluate, save_to_path, stop) read these; the fast engine uses none of them.
         self.offline_data = None
         self.evaluation_config = self.config.get_evaluation_config_object()
         self.evaluation_dataset = None
@@ -68,11 +73,11 @@ class FastAlgorithm(StockCheckpoint):
         self._set_up_metrics()
         try:
             self.build_loop()
-        except BaseException:
+        except BaseException:  # stock RLlib is built next: the environments of this attempt must not stay open
             self.env_runner_group.stop()
             raise
         self.publish_weights()
-        _call(self, "on_algorithm_init")
+        _call_back(self, "on_algorithm_init")
 
     def _make_runners(self) -> Any:
         config = self.config.copy(copy_frozen=False)
@@ -103,33 +108,48 @@ class FastAlgorithm(StockCheckpoint):
 
     @property
     def learner_module(self) -> Any:
-        """The module that is trained."""
+        """The module that is trained, without what a distributed learner wraps around it."""
         return self.learner.module[DEFAULT_MODULE_ID].unwrapped()
 
     def publish_weights(self) -> None:
         """Give the local runner the learner's current weights.
 
-        On the CPU its parameters become the learner's own memory, once; otherwise they are copied.
+        On the CPU its parameters become the learner's own memory, so that no later call has to copy; on a GPU they
+        are copied.
         """
         runner = self.env_runner_group.local_env_runner
         source = dict(self.learner_module.named_parameters())
         with torch.no_grad():
             for name, param in runner.module.named_parameters():
                 if self.device.type == "cpu":
+                    # The Parameter objects stay the runner's own: only the memory behind them is shared.
                     param.data = source[name].data
                 else:
                     param.copy_(source[name])
         if self.device.type == "cpu":
-            runner.bind_module()
+            runner.bind_module()  # its network's views still look at the old memory
 
     def count(self, steps: int, episodes: list[tuple[float, int]]) -> None:
-        """Account for sampled environment steps and ended episodes."""
+        """Count sampled environment steps and ended episodes.
+
+        Args:
+            steps: Environment steps, resets not counted.
+            episodes: Return and length of each episode that ended.
+        """
         self.counters["num_env_steps_sampled_lifetime"] += steps
         self.counters["num_episodes_lifetime"] += len(episodes)
         self.episodes.extend(episodes)
 
     def check_finite(self, values: dict[str, float], data: torch.Tensor) -> None:
-        """End the trial with its reason when the loss or a weight is no longer finite."""
+        """End the trial with its reason when the loss or a weight is no longer finite.
+
+        Args:
+            values: The learner's statistics by name.
+            data: The flat parameters.
+
+        Raises:
+            NonFiniteError: One of them is NaN or infinite.
+        """
         if np.isfinite(list(values.values())).all() and bool(torch.isfinite(data).all()):
             return
         bad = [name for name, value in values.items() if not np.isfinite(value)] or ["a weight"]
@@ -137,21 +157,21 @@ class FastAlgorithm(StockCheckpoint):
         raise NonFiniteError(f"non-finite numbers: {bad[0]} is not finite after {steps} steps")
 
     def observation_stats(self) -> dict[str, Any] | None:
-        """The normaliser's ``mean``, ``var`` (float64 arrays) and ``count``; None without normalisation."""
+        """Return the normaliser's ``mean``, ``var`` (float64 arrays) and ``count``; None without normalisation."""
         normaliser: RunningMoments | None = self.env_runner_group.local_env_runner.normaliser
         return normaliser.stats() if normaliser is not None else None
 
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule | None:
-        """The local runner's module with current weights, or None for another id than the default's."""
+        """Return the local runner's module with current weights; None for another id than the default's."""
         return self.env_runner_group.local_env_runner.module if module_id == DEFAULT_MODULE_ID else None
 
     # ---- one iteration --------------------------------------------------------------------------------
 
     def step(self) -> dict[str, Any]:
-        """Train until the configured minimum of time and steps is reached; RLlib's result, the useful part."""
+        """Train until the configured minimum of time and steps is reached; return the useful part of RLlib's result."""
         config, start = self.config, time.perf_counter()
         before = self.counters["num_env_steps_sampled_lifetime"]
-        self._timers_s = {"env_runner_sampling_timer": 0.0, "learner_update_timer": 0.0}
+        self.timers_s = {"env_runner_sampling_timer": 0.0, "learner_update_timer": 0.0}
         while True:
             self.training_step()
             sampled = self.counters["num_env_steps_sampled_lifetime"] - before
@@ -161,17 +181,17 @@ class FastAlgorithm(StockCheckpoint):
         return {
             "env_runners": {**self._episode_results(), "num_env_steps_sampled": sampled, **self.counters},
             "learners": {DEFAULT_MODULE_ID: dict(self.learner_stats)},
-            "timers": dict(self._timers_s),
+            "timers": dict(self.timers_s),
             "num_env_steps_sampled_lifetime": self.counters["num_env_steps_sampled_lifetime"],
         }
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Run the user's callback and Tune's loggers, without RLlib's own timer around them (3 ms)."""
-        _call(self, "on_train_result", result=result)
+        _call_back(self, "on_train_result", result=result)
         Trainable.log_result(self, result)
 
     def get_auto_filled_metrics(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Tune's part of a result; the frozen config becomes a dict once instead of at each result (4 ms)."""
+        """Add Tune's part of a result; the frozen config becomes a dict once instead of at each result (4 ms)."""
         filled: dict[str, Any] = Trainable.get_auto_filled_metrics(self, *args, **kwargs)
         if self._config_dict is None:
             self._config_dict = self.config.to_dict()
@@ -179,7 +199,7 @@ class FastAlgorithm(StockCheckpoint):
         return filled
 
     def _episode_results(self) -> dict[str, float]:
-        """RLlib's figures over the last episodes; empty until one has ended."""
+        """Return RLlib's figures over the last episodes; empty until one has ended."""
         if not self.episodes:
             return {}
         returns, lengths = np.array(self.episodes).T
@@ -195,7 +215,7 @@ class FastAlgorithm(StockCheckpoint):
     # ---- state ----------------------------------------------------------------------------------------
 
     def engine_state(self) -> dict[str, Any]:
-        """What RLlib's state has no place for."""
+        """Return what RLlib's state has no place for."""
         return {"counters": dict(self.counters)}
 
     def load_engine_state(self, state: dict[str, Any]) -> None:
@@ -203,8 +223,9 @@ class FastAlgorithm(StockCheckpoint):
         self.counters.update(state["counters"])
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """RLlib's state, with the lifetime counters where stock RLlib looks for them."""
-        # Stock RLlib aggregates these from its env runners' loggers and refuses keys logged in any other way.
+        """Return RLlib's state, with the lifetime counters where stock RLlib looks for them."""
+        # Stock RLlib aggregates these from its env runners' loggers and refuses keys logged in any other way. A
+        # lifetime sum only grows, so what is logged is the difference to what it already holds.
         logger = MetricsLogger(root=False)
         for name, value in self.counters.items():
             known = self.metrics.peek(("env_runners", name), default=0)
@@ -216,12 +237,12 @@ class FastAlgorithm(StockCheckpoint):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Set RLlib's state (also a stock algorithm's) and rebuild the hot loop on it."""
-        # The learner ignores weights that are not newer than its own, also when going back is meant.
+        # The learner ignores weights whose number is not higher than its own, also when going back is meant.
         self.learner._weights_seq_no = 0
         super().set_state(state)
         if ENGINE_STATE in state:
             self.load_engine_state(state[ENGINE_STATE])
-        else:
+        else:  # stock RLlib's: it counts in its metrics alone
             for name in COUNTERS:
                 self.counters[name] = int(self.metrics.peek(("env_runners", name), default=0))
         self._after_restore()
@@ -233,6 +254,7 @@ class FastAlgorithm(StockCheckpoint):
         self._after_restore()
 
     def _after_restore(self) -> None:
+        # RLlib's restore replaces the optimizers' state tensors: the flat ones must take them over again.
         self.build_loop()
         self.publish_weights()
         runner = self.env_runner_group.local_env_runner
@@ -243,7 +265,7 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _call(algorithm: Any, event: str, **details: Any) -> None:
+def _call_back(algorithm: Any, event: str, **details: Any) -> None:
     """Call the user's callback for an event of the algorithm."""
     make_callback(
         event,

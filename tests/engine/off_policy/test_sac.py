@@ -140,7 +140,7 @@ def assert_equal_updates(
     """Update three times with each learner on the same batches and noise: everything is the same."""
     n_step = config.n_step
     update = SACUpdate(ours, config, RowLayout((INPUTS,), 2 if space == "continuous" else 1))
-    update._by_rows &= by_rows
+    update.split_rows &= by_rows
     for index in range(3):
         noise = torch.randn(2, ROWS, 2, generator=torch.Generator().manual_seed(index))
         use_noise(monkeypatch, noise)
@@ -178,8 +178,8 @@ def test_rows_shared_by_the_critics_or_masked_as_on_a_gpu_give_the_same_gradient
             use_plain_critics(config)
         learner = make_learner(config)
         update = SACUpdate(learner, config, RowLayout((INPUTS,), 2))
-        assert update._by_rows
-        update._by_rows = by_rows
+        assert update.split_rows
+        update.split_rows = by_rows
         columns = random_columns("continuous", 1, 0)
         with torch.no_grad():
             update.step(our_rows(columns, 1), columns["weights"])

@@ -49,7 +49,7 @@ def test_standardised_advantages_and_targets_equal_rllibs(truncate: bool) -> Non
     config = ppo_config("count", envs=3).environment(env_config={"length": 7, "truncate": truncate})
     algorithm: Any = build_algorithm(config)
     for _ in range(2):  # the second rollout begins inside episodes
-        rollout = algorithm._collect(50)[0]
+        rollout = algorithm.collect_rollouts(50)[0]
         batch = algorithm.learner._learner_connector(
             rl_module=algorithm.learner.module, batch={}, episodes=episodes_of(rollout), shared_data={}
         )["default_policy"]

@@ -1,4 +1,4 @@
-"""Policy and value networks with hand-made forward and backward passes."""
+"""Run policy and value networks of RLlib's default PPO module with hand-written forward and backward passes."""
 
 from __future__ import annotations
 
@@ -48,13 +48,18 @@ class MLPActorCritic:
         return out
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Distribution inputs [rows, inputs] and values [rows], ready for :meth:`backward`."""
+        """Return distribution inputs [rows, inputs] and values [rows], ready for `backward`."""
         hidden = obs if self.encoder is None else self.encoder.forward(obs)
         dist = self._assemble(self.policy.forward(hidden))
         return dist, self.value.forward(hidden).squeeze(1)
 
     def backward(self, dist_grad: Tensor, value_grad: Tensor) -> None:
-        """Fill the flat gradient from the gradients by the two outputs."""
+        """Fill the flat gradient from the gradients by the two outputs.
+
+        Args:
+            dist_grad: [rows, inputs].
+            value_grad: [rows].
+        """
         shared = self.encoder is not None
         if self.log_std_limit is not None or self.log_std is not None:
             dist_grad = self._through_log_std(dist_grad)
@@ -64,22 +69,25 @@ class MLPActorCritic:
             self.encoder.backward(policy.add_(value))
 
     def _through_log_std(self, grad: Tensor) -> Tensor:
+        """Backpropagate through `_assemble`: from the distribution's inputs to the policy head's outputs."""
         mean_grad, std_grad = grad.chunk(2, dim=1)
         if self.log_std_limit is not None and self._clipped is not None:
-            # A value at its limit was clipped (or is there by a chance of one in 2**24): no gradient.
+            # Clipping happened in place, so what the value was before is gone. One at its limit was clipped (or is
+            # there by a chance of one in 2**24): no gradient.
             std_grad = std_grad * (self._clipped.chunk(2, dim=1)[1].abs() < self.log_std_limit)
         if self.log_std is None:
             return torch.cat([mean_grad, std_grad], 1)
+        # One parameter serves all rows: its gradient is their sum.
         torch.sum(std_grad, 0, out=self.log_std[1])
         return mean_grad.contiguous()
 
     def values(self, obs: Tensor) -> Tensor:
-        """Values [rows] without a trace."""
+        """Return values [rows]; nothing is kept for `backward`."""
         hidden = obs if self.encoder is None else self.encoder.infer(obs)
         return self.value.infer(hidden).squeeze(1)
 
     def dist_inputs(self, obs: Array) -> Array:
-        """Distribution inputs of a few rows, for sampling (CPU)."""
+        """Return distribution inputs [rows, inputs] of a few rows on the CPU, for sampling."""
         stacks = [self.policy] if self.encoder is None else [self.encoder, self.policy]
         if len(obs) * max(stack.flops for stack in stacks) <= NUMPY_FLOPS:
             out = obs
@@ -109,7 +117,7 @@ class AutogradActorCritic:
         self._outputs: tuple[Tensor, Tensor] | None = None
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Distribution inputs and values; keeps the graph for :meth:`backward`."""
+        """Return distribution inputs and values; keep the graph for `backward`."""
         with torch.enable_grad():
             out = self.module._forward_train({"obs": obs})
             values = self.module.compute_values({"obs": obs}, embeddings=out.get("embeddings"))
@@ -125,12 +133,12 @@ class AutogradActorCritic:
         self._outputs = None
 
     def values(self, obs: Tensor) -> Tensor:
-        """Values without a trace, in slices that bound the memory of convolutions."""
+        """Return values [rows], in slices that bound the memory of convolutions; nothing is kept for `backward`."""
         parts = [self.module.compute_values({"obs": part}) for part in torch.split(obs, 4096)]
         return torch.cat(parts)
 
     def dist_inputs(self, obs: Array) -> Array:
-        """Distribution inputs of a few rows, for sampling."""
+        """Return distribution inputs [rows, inputs] of a few rows, for sampling."""
         out: Tensor = self.module._forward({"obs": torch.from_numpy(obs)})["action_dist_inputs"]
         return out.numpy()
 
@@ -139,7 +147,7 @@ ActorCritic = MLPActorCritic | AutogradActorCritic
 
 
 def make_actor_critic(module: Any, flat: FlatParameters | None) -> ActorCritic:
-    """The fastest network that computes what ``module`` (RLlib's default PPO module) computes.
+    """Build the fastest network that computes what ``module`` (RLlib's default PPO module) computes.
 
     Args:
         module: With or without its critic (``inference_only``).
@@ -159,7 +167,9 @@ def make_actor_critic(module: Any, flat: FlatParameters | None) -> ActorCritic:
         actor = getattr(encoder, "actor_encoder", None)
         head = parse_layers(find_network(critic), value_head.net) if critic is not None and value_head else []
         parts = ([], parse_layers(find_network(actor), module.pi.net), head)
-    if any(part is None for part in parts):
+    if any(
+        part is None for part in parts
+    ):  # all or nothing: the graph of one part would have to run through the others
         return AutogradActorCritic(module, flat)
     stacks = [MLP(part or [], flat) for part in parts]
     log_std = getattr(module.pi, "log_std", None)
@@ -171,6 +181,6 @@ def make_actor_critic(module: Any, flat: FlatParameters | None) -> ActorCritic:
 
 
 def find_network(encoder: Any) -> nn.Module:
-    """An encoder's perceptron; RLlib's other encoders have a different ``net`` and do not parse."""
+    """Return an encoder's perceptron; what RLlib's other encoders have in its place does not parse."""
     net = getattr(encoder, "net", None)
     return net if isinstance(net, nn.Module) else nn.Module()

@@ -1,4 +1,4 @@
-"""State-action value networks of RLlib's default SAC module, and a plain one with concatenated inputs."""
+"""Run state-action value networks: that of RLlib's default SAC module, and a plain one with concatenated inputs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,21 @@ class Critic(Protocol):
     """A value network: of observation and action, or of the observation for each discrete action."""
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Values [rows, 1] ready for :meth:`backward`."""
+        """Return values [rows, 1], ready for `backward` and `action_gradient`."""
 
     def infer(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Values without a trace."""
+        """Return values; nothing is kept for `backward`."""
 
     def backward(self, grad: Tensor) -> None:
-        """Fill the parameters' gradient."""
+        """Fill the parameters' gradient from that by the values."""
 
     def action_gradient(self, grad: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The gradient by the action, of these rows where any are named, leaving the parameters' alone."""
+        """Return the gradient by the action [rows, size]; the parameters' gradients stay as they are.
+
+        Args:
+            grad: By the values [rows, 1].
+            rows: Which rows of the forward pass ``grad`` is of; None: all.
+        """
 
 
 class ConcatCritic:
@@ -40,20 +45,20 @@ class ConcatCritic:
         self.stack, self._actions = stack, 0
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Values [rows, 1]."""
+        """Return values [rows, 1]."""
         self._actions = action.shape[1]
         return self.stack.forward(torch.cat([obs, action], 1))
 
     def infer(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Values without a trace."""
+        """Return values; nothing is kept for `backward`."""
         return self.stack.infer(torch.cat([obs, action], 1))
 
     def backward(self, grad: Tensor) -> None:
-        """Fill the parameters' gradient."""
+        """Fill the parameters' gradient from that by the values."""
         self.stack.backward(grad)
 
     def action_gradient(self, grad: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The gradient by the action."""
+        """Return the gradient by the action [rows, size]."""
         return self.stack.backward(grad, into_input=True, into_params=False, rows=rows)[:, -self._actions :]
 
 
@@ -68,24 +73,27 @@ class DiscreteCritic:
         self.stack = stack
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Values [rows, actions]."""
+        """Return values [rows, actions]."""
         return self.stack.forward(obs)
 
     def infer(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Values without a trace."""
+        """Return values; nothing is kept for `backward`."""
         return self.stack.infer(obs)
 
     def backward(self, grad: Tensor) -> None:
-        """Fill the parameters' gradient."""
+        """Fill the parameters' gradient from that by the values."""
         self.stack.backward(grad)
 
     def action_gradient(self, grad: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Not defined for discrete actions."""
+        """Raise: discrete actions have no gradient."""
         raise NotImplementedError("discrete actions have no gradient")
 
 
 class FusionCritic:
     """RLlib's ``TorchMultiStreamEncoder`` and head: two streams, then layers that also see both streams' ends.
+
+    The outputs of both streams ("ends") enter every fusion layer again beside the layer before it, so that their
+    gradient is a sum over all fusion layers.
 
     Args:
         action: Stream of the action.
@@ -99,7 +107,7 @@ class FusionCritic:
         self._split = 0
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Values [rows, 1]."""
+        """Return values [rows, 1]."""
         left = self.action.forward(action)
         self._split = left.shape[1]
         ends = out = torch.cat([left, self.obs.forward(obs)], 1)
@@ -108,16 +116,17 @@ class FusionCritic:
         return self.head.forward(out)
 
     def infer(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Values without a trace."""
+        """Return values; nothing is kept for `backward`."""
         ends = out = torch.cat([self.action.infer(action), self.obs.infer(obs)], 1)
         for index, layer in enumerate(self.fusion):
             out = layer.infer(out if index == 0 else torch.cat([out, ends], 1))
         return self.head.infer(out)
 
     def _ends_gradient(self, grad: Tensor, into_params: bool, rows: Tensor | None = None) -> Tensor:
-        """The gradient by the streams' ends, through head and fusion layers."""
+        """Return the gradient by the streams' ends, through head and fusion layers."""
         grad = self.head.backward(grad, into_input=True, into_params=into_params, rows=rows)
         ends: Tensor | None = None
+        # All but the first fusion layer have [previous layer | ends] as inputs; the first has the ends alone.
         for layer in reversed(self.fusion[1:]):
             both = layer.backward(grad, into_input=True, into_params=into_params, rows=rows)
             grad, part = both[:, : -self._width], both[:, -self._width :]
@@ -133,25 +142,32 @@ class FusionCritic:
         return self.fusion[0].layers[0].weight.shape[1]
 
     def backward(self, grad: Tensor) -> None:
-        """Fill the parameters' gradient."""
+        """Fill the parameters' gradient from that by the values."""
         ends = self._ends_gradient(grad, into_params=True)
         self.action.backward(ends[:, : self._split])
         self.obs.backward(ends[:, self._split :])
 
     def action_gradient(self, grad: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The gradient by the action."""
+        """Return the gradient by the action [rows, size]."""
+        # The observation's stream is left out: the action is no input of it.
         ends = self._ends_gradient(grad, into_params=False, rows=rows)
         return self.action.backward(ends[:, : self._split], into_input=True, into_params=False, rows=rows)
 
 
 def make_critic(encoder: Any, head: Any, flat: FlatParameters | None, discrete: bool) -> Critic:
-    """The hand-written counterpart of RLlib's critic made of ``encoder`` and ``head``.
+    """Build the hand-written counterpart of RLlib's critic made of ``encoder`` and ``head``.
+
+    Args:
+        encoder: Of observations and actions, or of observations alone.
+        head: From the encoder's output to the values.
+        flat: Their parameters; None for a critic that is not trained (a target).
+        discrete: Whether there is a value for each action.
 
     Raises:
         UnsupportedError: For critics that are not perceptrons.
     """
     if hasattr(encoder, "base_encoders"):
-        return _fusion_critic(encoder, head, flat)
+        return _make_fusion_critic(encoder, head, flat)
     linears = parse_layers(find_network(encoder), head.net)
     if linears is None:
         raise UnsupportedError("SAC networks other than perceptrons of tanh or relu")
@@ -159,7 +175,7 @@ def make_critic(encoder: Any, head: Any, flat: FlatParameters | None, discrete: 
     return DiscreteCritic(stack) if discrete else ConcatCritic(stack)
 
 
-def _fusion_critic(encoder: Any, head: Any, flat: FlatParameters | None) -> FusionCritic:
+def _make_fusion_critic(encoder: Any, head: Any, flat: FlatParameters | None) -> FusionCritic:
     streams = [parse_layers(find_network(encoder.base_encoders[name])) for name in ("actions", "obs")]
     tail = parse_layers(head.net)
     classes = [encoder.hidden_activation] * len(encoder.fusion_layers)

@@ -1,4 +1,9 @@
-"""Hold a network's parameters and gradients in one flat tensor each."""
+"""Hold a network's parameters and gradients in one flat tensor each.
+
+Clipping and the optimizer step are then a handful of operations, instead of several for each of a dozen small tensors.
+The module's parameters become views into the flat tensor: state dicts, checkpoints and ``forward`` calls see the same
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 ALIGN = 16
-"""Floats; each tensor starts on a cache line, which the matrix products like."""
+"""Floats; each tensor starts on a cache line, as tensors that torch allocates do."""
 
 
 class FlatParameters:
@@ -26,6 +31,8 @@ class FlatParameters:
         for param in self.params:
             self._spans.append((offset, param.numel()))
             offset += math.ceil(param.numel() / ALIGN) * ALIGN
+        # The gaps stay zero for good: no gradient is ever written into them, so that norms over the whole tensor are
+        # exact and optimizer steps leave them alone.
         first = self.params[0]
         self.data = torch.zeros(offset, device=first.device, dtype=first.dtype)
         self.grad = torch.zeros_like(self.data)
@@ -34,17 +41,17 @@ class FlatParameters:
         with torch.no_grad():
             for param, view in zip(self.params, self.views(self.data), strict=True):
                 view.copy_(param)
-                param.data = view
+                param.data = view  # the Parameter object stays: RLlib's optimizer and state dicts know it by identity
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """``flat`` cut into the parameters' shapes."""
+        """Cut ``flat`` into the parameters' shapes."""
         return [
             flat[start : start + size].view(param.shape)
             for (start, size), param in zip(self._spans, self.params, strict=True)
         ]
 
     def adopt(self, tensors: Sequence[Tensor | None]) -> Tensor:
-        """A flat tensor holding ``tensors`` (one per parameter; zeros for None)."""
+        """Copy ``tensors`` (one per parameter; None gives zeros) into a new flat tensor."""
         flat = torch.zeros_like(self.data)
         for view, tensor in zip(self.views(flat), tensors, strict=True):
             if tensor is not None:
@@ -52,7 +59,10 @@ class FlatParameters:
         return flat
 
     def attach_grads(self) -> None:
-        """Let autograd accumulate into the flat gradient; call before each backward pass."""
+        """Let autograd accumulate into the flat gradient; call before each backward pass.
+
+        Autograd adds to a ``grad`` that is there instead of replacing it, so it must be zero, and it must be the view.
+        """
         self.grad.zero_()
         for param, view in zip(self.params, self.grads, strict=True):
             param.grad = view

@@ -1,7 +1,8 @@
-"""Multi-layer perceptrons of RLlib's modules with a hand-written backward pass.
+"""Run the multi-layer perceptrons of RLlib's modules, with a hand-written backward pass.
 
-A layer's gradient is two matrix products and a column sum, written straight into the flat gradient: no
-graph, no per-parameter tensors. Modules that are anything else keep autograd (see ``AutogradActorCritic``).
+A layer's gradient is two matrix products and a column sum, written straight into the flat gradient. Autograd would
+record a graph at each forward pass and allocate a tensor for each parameter's gradient; with layers this small, that
+costs more than the products. Modules that are anything else keep autograd (see ``AutogradActorCritic``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ NUMPY_FLOPS = 250_000
 
 
 class Activation(NamedTuple):
-    """An activation: in place on torch, in place on NumPy, and the gradient from its *output*."""
+    """An activation: in place on torch, in place on NumPy, and the gradient from its *output*.
+
+    From the output, because the forward pass overwrites the input; tanh and relu, unlike gelu or silu, allow that.
+    """
 
     torch_: Callable[[Tensor], Tensor]
     numpy_: Callable[[Array], Any]
@@ -34,12 +38,12 @@ class Activation(NamedTuple):
 _aten = torch.ops.aten
 
 NARROW = 16
-"""Inputs up to which a weight gradient is computed transposed: BLAS is several times faster that way."""
+"""Inputs below which a weight gradient is computed transposed: BLAS is several times faster that way."""
 
 
 def _tanh_(x: Tensor) -> Tensor:
-    """``tanh`` as ``2 sigmoid(2 x) - 1``: exact to 1e-7 and 2.5 times faster than ``torch.tanh`` on AVX2."""
-    if x.is_cuda:
+    """Compute ``tanh`` in place as ``2 sigmoid(2 x) - 1``: exact to 1e-7, 2.5 times faster than torch's on AVX2."""
+    if x.is_cuda:  # there one kernel is faster than four
         return x.tanh_()
     return x.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
 
@@ -78,6 +82,7 @@ class MLP:
     def __init__(self, linears: list[tuple[nn.Linear, Activation | None]], flat: FlatParameters | None = None) -> None:
         self.layers: list[Layer] = []
         for linear, activation in linears:
+            # Detached views share the parameter's memory: they follow every update, and autograd ignores them.
             weight, bias = linear.weight.detach(), linear.bias.detach()
             on_cpu = weight.device.type == "cpu"
             grads = flat.grad_of if flat else {}
@@ -89,7 +94,7 @@ class MLP:
                     grads.get(id(linear.weight), weight),
                     grads.get(id(linear.bias), bias),
                     activation,
-                    weight.t().numpy() if on_cpu else None,
+                    weight.t().numpy() if on_cpu else None,  # the same memory once more
                     bias.numpy() if on_cpu else None,
                 )
             )
@@ -98,18 +103,22 @@ class MLP:
         """Multiplications of the largest layer, per row."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Forward pass that remembers what :meth:`backward` needs. ``x`` [rows, inputs]."""
+        """Run a forward pass that remembers what `backward` needs.
+
+        Args:
+            x: [rows, inputs]; kept until the next call, so it must not be overwritten before `backward`.
+        """
         self._inputs = inputs = []
         for layer in self.layers:
             inputs.append(x)
             x = torch.addmm(layer.bias, x, layer.weight_t)
             if layer.activation is not None:
-                x = layer.activation.torch_(x)
+                x = layer.activation.torch_(x)  # in place: no second tensor of this size
         inputs.append(x)
         return x
 
     def infer(self, x: Tensor) -> Tensor:
-        """Forward pass that remembers nothing."""
+        """Run a forward pass that remembers nothing. ``x`` [rows, inputs]."""
         for layer in self.layers:
             x = torch.addmm(layer.bias, x, layer.weight_t)
             if layer.activation is not None:
@@ -117,7 +126,7 @@ class MLP:
         return x
 
     def infer_numpy(self, x: Array) -> Array:
-        """Forward pass for a few rows; reads the same memory as the torch parameters (CPU only)."""
+        """Run a forward pass for a few rows on the CPU; it reads the same memory as the torch parameters."""
         for layer in self.layers:
             x = x @ layer.weight_np
             x += layer.bias_np
@@ -128,7 +137,7 @@ class MLP:
     def backward(
         self, grad: Tensor, *, into_input: bool = False, into_params: bool = True, rows: Tensor | None = None
     ) -> Tensor:
-        """Backpropagate through the last :meth:`forward`.
+        """Backpropagate through the last `forward`.
 
         Args:
             grad: Gradient of the loss by the output [rows, outputs].
@@ -146,18 +155,19 @@ class MLP:
                 out = inputs[index + 1]
                 grad = layer.activation.backward(grad, out if rows is None else out[rows])
             if into_params:
+                # Overwritten, not added: there is one backward pass per step, and so no zero_grad().
                 if inputs[index].shape[1] < NARROW:
                     layer.weight_grad.copy_(torch.mm(inputs[index].t(), grad).t())
                 else:
                     torch.mm(grad.t(), inputs[index], out=layer.weight_grad)
                 torch.sum(grad, 0, out=layer.bias_grad)
-            if index or into_input:
+            if index or into_input:  # observations need no gradient
                 grad = torch.mm(grad, layer.weight)
         return grad
 
 
 def parse_layers(*modules: nn.Module) -> list[tuple[nn.Linear, Activation | None]] | None:
-    """The linear layers and activations of RLlib's ``TorchMLP``s in sequence; None if there is anything else."""
+    """Read linear layers and activations off RLlib's ``TorchMLP``s in sequence; None if there is anything else."""
     linears: list[tuple[nn.Linear, Activation | None]] = []
     pieces = [piece for module in modules for piece in getattr(module, "mlp", [None])]
     for piece in pieces:

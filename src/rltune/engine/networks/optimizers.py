@@ -1,7 +1,7 @@
-"""A module's parameters as one flat tensor, and optimizers that step it in one operation.
+"""Clip and step a flat tensor of parameters in a handful of operations.
 
-The module's and RLlib's optimizer's tensors become views into the flat ones: state dicts, checkpoints and
-``forward`` calls see the same numbers, while clipping and the optimizer step are a handful of operations.
+The state of RLlib's optimizer becomes views into flat tensors: its state dicts and checkpoints stay true, while a step
+is one operation on all parameters.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ def clip_gradients(flat: FlatParameters, limit: float | None, by: str) -> Tensor
         flat.grad.clamp_(-limit, limit)
         return None
     if by == "norm":
+        # torch.where instead of an if for each tensor, which would read a number off the device.
         norms = torch.stack(torch._foreach_norm(flat.grads))
         factors = torch.where(norms > limit, limit / norms, torch.ones_like(norms))
         torch._foreach_mul_(flat.grads, list(factors.unbind()))
         return None
+    # limit / max(limit, norm + 1e-6), as RLlib has it: never more than 1, and no question to the device.
     norm: Tensor = torch.linalg.vector_norm(flat.grad)
     flat.grad.mul_((limit / (norm + 1e-6).clamp_(min=limit)).clamp_(max=1.0))
     return norm
@@ -64,6 +66,7 @@ class FlatAdam:
         self.eps = float(group["eps"])
         states: list[dict[str, Any]] = [self.optimizer.state.get(p, {}) for p in self.flat.params]
         self.moments = [self.flat.adopt([state.get(key) for state in states]) for key in self.KEYS]
+        # RLlib steps all parameters together, so one count stands for all.
         steps = [float(state["step"]) for state in states if "step" in state]
         self.count = torch.tensor(max(steps, default=0.0), device=self.flat.data.device)
         views = [self.flat.views(moment) for moment in self.moments]
@@ -74,7 +77,7 @@ class FlatAdam:
             }
 
     def step(self, lr: float) -> None:
-        """One update with the flat gradient."""
+        """Do one update with the flat gradient."""
         self.count += 1
         # The op behind Adam(fused=True), without the ~40 microseconds of Python around it.
         torch._fused_adam_(
@@ -113,7 +116,7 @@ class FlatRMSprop:
             self.optimizer.state[param] = {"step": self.count, "square_avg": view}
 
     def step(self, lr: float) -> None:
-        """One update with the flat gradient."""
+        """Do one update with the flat gradient, as ``torch.optim.RMSprop`` orders its operations."""
         self.count += 1
         grad = self.flat.grad
         self.square.mul_(self.alpha).addcmul_(grad, grad, value=1.0 - self.alpha)
@@ -121,21 +124,21 @@ class FlatRMSprop:
 
 
 def make_flat_optimizer(flat: FlatParameters, optimizer: torch.optim.Optimizer) -> FlatAdam | FlatRMSprop:
-    """The flat counterpart of RLlib's optimizer."""
+    """Build the flat counterpart of RLlib's optimizer."""
     return (FlatRMSprop if isinstance(optimizer, torch.optim.RMSprop) else FlatAdam)(flat, optimizer)
 
 
 def compile_step(step: Step, optimizers: Sequence[Any], config: Any) -> Step:
-    """A gradient step as RLlib's ``torch_compile_learner`` asks for it.
+    """Compile a gradient step where RLlib's ``torch_compile_learner`` says so.
 
     Args:
         step: The gradient step.
-        optimizers: The flat ones that it calls. Their fused updates stay outside of the graph: Dynamo cannot trace
-            them (torch 2.13).
+        optimizers: The flat ones that it calls.
         config: RLlib's, with backend and mode.
     """
     if not config.torch_compile_learner:
         return step
+    # Dynamo cannot trace the fused updates (torch 2.13): the graph breaks around them.
     untraced: Any = torch.compiler.disable
     for optimizer in optimizers:
         optimizer.step = untraced(optimizer.step)

@@ -1,4 +1,4 @@
-"""Action-value networks of RLlib's default DQN module, with and without dueling heads."""
+"""Run action-value networks of RLlib's default DQN module, with and without dueling heads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MLPValues:
         self._flops = max(encoder.flops, advantage.flops)
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Action values [rows, actions], ready for :meth:`backward`."""
+        """Return action values [rows, actions], ready for `backward`."""
         hidden = self.encoder.forward(obs)
         out = self.advantage.forward(hidden)
         if self.value is None:
@@ -38,7 +38,7 @@ class MLPValues:
         return out - out.mean(1, keepdim=True) + self.value.forward(hidden)
 
     def infer(self, obs: Tensor) -> Tensor:
-        """Action values without a trace."""
+        """Return action values [rows, actions]; nothing is kept for `backward`."""
         hidden = self.encoder.infer(obs)
         out = self.advantage.infer(hidden)
         if self.value is None:
@@ -50,12 +50,14 @@ class MLPValues:
         if self.value is None:
             self.encoder.backward(self.advantage.backward(grad, into_input=True))
             return
+        # out = advantage - mean(advantage) + value: the value gets the sum of all gradients, and each advantage its own
+        # less the mean.
         total = grad.sum(1, keepdim=True)
         hidden = self.advantage.backward(grad - total / grad.shape[1], into_input=True)
         self.encoder.backward(hidden.add_(self.value.backward(total, into_input=True)))
 
     def best(self, obs: Array) -> Array:
-        """The greedy actions for a few rows (CPU); the value head does not change them."""
+        """Choose the greedy actions [rows] for a few rows on the CPU; the value head does not change them."""
         if len(obs) * self._flops <= NUMPY_FLOPS:
             values = self.advantage.infer_numpy(self.encoder.infer_numpy(obs))
         else:
@@ -79,13 +81,13 @@ class AutogradValues:
         self._out: Tensor | None = None
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Action values; keeps the graph for :meth:`backward`."""
+        """Return action values [rows, actions]; keep the graph for `backward`."""
         with torch.enable_grad():
             self._out = self._compute({"obs": obs})["qf_preds"]
         return self._out.detach()
 
     def infer(self, obs: Tensor) -> Tensor:
-        """Action values without a trace."""
+        """Return action values [rows, actions]; nothing is kept for `backward`."""
         out: Tensor = self._compute({"obs": obs})["qf_preds"]
         return out
 
@@ -98,7 +100,7 @@ class AutogradValues:
         self._out = None
 
     def best(self, obs: Array) -> Array:
-        """The greedy actions for a few rows."""
+        """Choose the greedy actions [rows] for a few rows."""
         best: Array = self.infer(torch.from_numpy(np.ascontiguousarray(obs))).numpy().argmax(1)
         return best
 
@@ -107,7 +109,7 @@ Values = MLPValues | AutogradValues
 
 
 def make_action_values(module: Any, flat: FlatParameters | None, *, target: bool = False) -> Values:
-    """The fastest network that computes the (target) action values of ``module``, RLlib's default one.
+    """Build the fastest network that computes the (target) action values of ``module``, RLlib's default one.
 
     Args:
         module: With its target networks when ``target``.

@@ -1,13 +1,15 @@
-"""The loop that DQN and SAC share: step, store, and update in RLlib's proportion."""
+"""Run the loop that DQN and SAC share: step, store, and update in RLlib's proportion."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from ray.rllib.algorithms.dqn.dqn import calculate_rr_weights
+from torch import Tensor
 
 from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.features import UnsupportedError
@@ -19,14 +21,17 @@ from rltune.engine.sampling.env_runner import ArrayEnvRunner
 from rltune.engine.sampling.observation_filter import RunningMoments, wants_normalisation
 from rltune.engine.sampling.remote import collect_transitions
 
+Array = NDArray[Any]
+
 BUFFERS = {"EpisodeReplayBuffer": False, "PrioritizedEpisodeReplayBuffer": True}
 """RLlib's replay buffers that ours stands in for, and whether they prioritise."""
 
 
 class TransitionRunner(ArrayEnvRunner):
-    """An env runner that hands back rows of a replay memory. Subclasses say how actions are chosen."""
+    """An env runner that hands back rows of a replay memory. Subclasses choose the actions."""
 
-    def _make_collector(self) -> None:
+    def make_collector(self) -> None:
+        """Build the stepper on the environments."""
         config, space = self.config, self.env.single_action_space
         self._rng = np.random.default_rng(self._seed)
         if wants_normalisation(config):
@@ -44,17 +49,21 @@ class TransitionRunner(ArrayEnvRunner):
         self.bind_module()
 
     def make_actions(self, space: Any) -> Any:
-        """The distribution of actions; continuous ones are squashed in the off-policy algorithms."""
+        """Build the distribution of actions; continuous ones are squashed in the off-policy algorithms."""
         if hasattr(space, "n"):
             return make_actions(space, self.num_envs, self._rng, self.config)
         return SquashedGaussianActions(space, self.num_envs, self._rng, self.config)
 
     def choose(self, obs: Any, clock: int) -> Any:
-        """Actions for ``obs`` after ``clock`` environment steps."""
+        """Choose actions for ``obs`` [envs, ...] after ``clock`` environment steps."""
         raise NotImplementedError
 
     def collect_transitions(self, weights: Any, moments: Any, steps: int, clock: int) -> Any:
-        """Remote use: load weights and normaliser state, then rows, steps, episodes and what was learned."""
+        """Collect in a remote runner, after loading weights and the merged normaliser state.
+
+        Returns:
+            Rows, environment steps, ended episodes, and what the normaliser learned (None without one).
+        """
         self.module.set_state(weights)
         if self.normaliser is not None and moments is not None:
             self.normaliser.load(*moments)
@@ -65,7 +74,9 @@ class TransitionRunner(ArrayEnvRunner):
 
 
 class TargetNetworks:
-    """RLlib's target networks as one flat tensor: an update is one operation.
+    """RLlib's target networks as flat tensors, one for each optimizer: an update is one operation each.
+
+    RLlib updates them parameter by parameter, which is more calls than arithmetic for networks of this size.
 
     Args:
         module: RLlib's, with ``get_target_network_pairs``.
@@ -77,18 +88,41 @@ class TargetNetworks:
         online = [param for main, _ in pairs for param in main.parameters()]
         targets = [param for _, target in pairs for param in target.parameters()]
         self._copies: list[tuple[FlatParameters, FlatParameters]] = []
+        target_of = {id(param): target for param, target in zip(online, targets, strict=True)}
         for flat in sources:
-            index = {id(param): position for position, param in enumerate(online)}
-            mine = [targets[index[id(param)]] for param in flat.params]
+            # In the order of the source's parameters, so that both flat tensors have the same layout.
+            mine = [target_of[id(param)] for param in flat.params]
             self._copies.append((FlatParameters(mine), flat))
 
     def update(self, tau: float) -> None:
-        """Move the targets by ``tau`` towards the online networks."""
+        """Move the targets by ``tau`` towards the online networks; 1 copies them."""
         for target, source in self._copies:
             if tau == 1.0:
                 target.data.copy_(source.data)
             else:
                 target.data.lerp_(source.data, tau)
+
+
+class Update(Protocol):
+    """Learns from batches of transitions; DQN and SAC have one each."""
+
+    flat: FlatParameters
+    targets: TargetNetworks
+
+    def step(self, batch: Array, weights: Array) -> Tensor:
+        """Update on ``batch`` [rows, width] with importance ``weights``; absolute temporal-difference errors [rows]."""
+
+    def advance(self, clock: int) -> None:
+        """Advance RLlib's learning rate schedules to ``clock`` environment steps."""
+
+    def statistics(self) -> dict[str, float]:
+        """Return RLlib's learner statistics of the last update; empty before the first."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what RLlib's state has no place for."""
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Set what `state` returned."""
 
 
 class OffPolicy(FastAlgorithm):
@@ -102,39 +136,40 @@ class OffPolicy(FastAlgorithm):
         self.store_rounds, self.updates = calculate_rr_weights(config)
         self.fragment = config.get_rollout_fragment_length() * config.num_envs_per_env_runner
         if self.replay is None:
-            self.replay = self._make_replay()
+            self.replay = self._make_replay()  # a restore builds the loop anew, and the memory must survive that
         self.loop = self.make_update()
-        self.target_updated_at = 0
+        self.target_updated_at = 0  # in environment steps
 
     def _make_replay(self) -> Replay:
         settings = dict(self.config.replay_buffer_config)
         prioritised = BUFFERS.get(str(settings.get("type")))
         if prioritised is None:
             raise UnsupportedError(f"the replay buffer {settings.get('type')}")
-        self.layout = self._row_layout()
         return Replay(
             int(settings.get("capacity", 10_000)),
-            self.layout.width,
+            self.row_layout.width,
             self.config.total_train_batch_size,
             np.random.default_rng(self.config.seed),
             alpha=float(settings.get("alpha", 1.0)) if prioritised else None,
             beta=float(settings.get("beta") or 0.0),
         )
 
-    def _row_layout(self) -> RowLayout:
+    @property
+    def row_layout(self) -> RowLayout:
+        """Where the parts of a transition lie in a row of the replay memory."""
         obs, action = self.spaces["__env_single__"]
         return RowLayout(obs.shape, 1 if hasattr(action, "n") else int(np.prod(action.shape)))
 
-    def make_update(self) -> Any:
-        """The update on the learner's module; has ``step(batch, weights)``, ``targets`` and ``statistics()``."""
+    def make_update(self) -> Update:
+        """Build the update on the learner's module."""
         raise NotImplementedError
 
     def training_step(self) -> None:
-        """One round: sample ``store_rounds`` fragments, then ``updates`` updates."""
+        """Do one round: sample ``store_rounds`` fragments, then do ``updates`` updates."""
         start = time.perf_counter()
         self._sample(self.store_rounds * self.fragment * max(1, self.config.num_env_runners))
         sampled = time.perf_counter()
-        self._timers_s["env_runner_sampling_timer"] += sampled - start
+        self.timers_s["env_runner_sampling_timer"] += sampled - start
         clock = self.counters["num_env_steps_sampled_lifetime"]
         if clock >= self.config.num_steps_sampled_before_learning_starts and self.replay and self.replay.size:
             with torch.no_grad():
@@ -143,7 +178,7 @@ class OffPolicy(FastAlgorithm):
             self.loop.advance(clock)
             if self.device.type != "cpu":
                 self.publish_weights()
-        self._timers_s["learner_update_timer"] += time.perf_counter() - sampled
+        self.timers_s["learner_update_timer"] += time.perf_counter() - sampled
 
     def _sample(self, steps: int) -> None:
         clock = self.counters["num_env_steps_sampled_lifetime"]
@@ -153,7 +188,7 @@ class OffPolicy(FastAlgorithm):
         stepper, taken = self.env_runner_group.local_env_runner.stepper, 0
         with torch.no_grad():
             while taken < steps:
-                rows, count = stepper.step(clock + taken)
+                rows, count = stepper.step(clock + taken)  # rows are overwritten by the next step: stored at once
                 self.replay.extend(rows)  # type: ignore[union-attr]
                 taken += count
         self.count(taken, stepper.take_episodes() if stepper.episodes else [])
@@ -161,13 +196,14 @@ class OffPolicy(FastAlgorithm):
     def _update(self, clock: int, replay: Replay) -> None:
         errors = self.loop.step(replay.sample(), replay.weights)
         if replay.tree is not None:
-            replay.prioritise(errors.cpu().numpy())
+            replay.prioritise(errors.cpu().numpy())  # read from the device only where somebody wants them
         if clock - self.target_updated_at >= self.config.target_network_update_freq:
             self.loop.targets.update(self.config.tau)
             self.target_updated_at = clock
 
     def step(self) -> dict[str, Any]:
-        """An iteration; the loss statistics and the finite check once at its end."""
+        """Train one iteration; the loss statistics and the finite check come once, at its end."""
+        # Not at each update: the statistics are operations of their own, and reading them waits for the device.
         result = super().step()
         with torch.no_grad():
             stats = self.loop.statistics()
@@ -178,7 +214,7 @@ class OffPolicy(FastAlgorithm):
         return result
 
     def engine_state(self) -> dict[str, Any]:
-        """The counters, the target network's clock, and the replay memory where the config asks for it."""
+        """Return counters, the target network's clock, and the replay memory where the config asks for it."""
         state = {**super().engine_state(), "target_updated_at": self.target_updated_at, **self.loop.state()}
         if self.config.store_buffer_in_checkpoints and self.replay is not None:
             state["replay"] = self.replay.get_state()

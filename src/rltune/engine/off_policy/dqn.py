@@ -1,4 +1,4 @@
-"""DQN with RLlib's configuration, module, loss and checkpoints on an array hot loop.
+"""Train DQN on an array hot loop, with RLlib's configuration, module, loss and checkpoints.
 
 Double (van Hasselt et al. 2016), dueling (Wang et al. 2016), n-step returns and prioritised replay (Schaul
 et al. 2016) as RLlib names them; the loss is ``DQNTorchLearner.compute_loss_for_module`` of ray 2.60.
@@ -32,21 +32,22 @@ class GreedyRunner(TransitionRunner):
         self.network = make_action_values(self.module, None)
 
     def choose(self, obs: Array, clock: int) -> Array:
-        """Greedy actions, each replaced by a random one with probability epsilon."""
+        """Choose greedy actions [envs], each replaced by a random one with probability epsilon."""
         best: Array = self.network.best(obs)
         if not self.config.explore:
             return best
+        # RLlib moves the schedule on in the module's forward_exploration, which this loop does not call.
         schedule = self.module.epsilon_schedule
         epsilon = schedule._schedule.value(t=clock) if schedule.use_schedule else schedule.get_current_value()
         random = self._rng.random(len(best)) < epsilon
         count = np.count_nonzero(random)
-        if count:
+        if count:  # with a small epsilon most steps draw nothing
             best[random] = self._rng.integers(0, self.actions.num_inputs, count)
         return best
 
 
 class DQNUpdate:
-    """One gradient step on a batch of transitions, on the flat parameters of RLlib's module.
+    """Learns from batches of transitions: one gradient step each on the flat parameters of RLlib's module.
 
     Args:
         learner: RLlib's, already built.
@@ -68,8 +69,9 @@ class DQNUpdate:
         self._step = compile_step(self._gradient_step, [self.optimizer], config)
 
     def step(self, batch: Array, weights: Array) -> Tensor:
-        """Update on ``batch`` with importance ``weights``; absolute temporal-difference errors [rows]."""
+        """Update on ``batch`` [rows, width] with importance ``weights``; absolute temporal-difference errors [rows]."""
         device = self.flat.data.device
+        # On the CPU both share the replay memory's buffers, which its next draw overwrites: keep no view of them.
         rows, importance = torch.from_numpy(batch), torch.from_numpy(weights)
         if device.type != "cpu":
             rows, importance = rows.to(device, non_blocking=True), importance.to(device, non_blocking=True)
@@ -78,9 +80,15 @@ class DQNUpdate:
         return error
 
     def target_values(self, after: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
-        """Right-hand side of the Bellman equation [rows]."""
+        """Compute the right-hand side of the Bellman equation [rows].
+
+        Args:
+            after: Next observations [rows, ...].
+            rewards: Of n steps [rows].
+            discounts: ``gamma ** n``, zero where the episode terminated [rows]: no mask is needed.
+        """
         values = self.target.infer(after)
-        if self.config.double_q:
+        if self.config.double_q:  # the online network chooses, the target network judges (van Hasselt et al. 2016)
             chosen = self.online.infer(after).argmax(1, keepdim=True)
             best = values.gather(1, chosen).squeeze(1)
         else:
@@ -94,11 +102,12 @@ class DQNUpdate:
         selected = values.gather(1, index).squeeze(1)
         error = selected - wanted
         weight = importance / len(rows)
+        # The Huber loss's derivative is the clipped error. Only the chosen action's value has a gradient.
         slope = error.clamp(-1.0, 1.0) if self.config.td_error_loss_fn == "huber" else 2.0 * error
         self.online.backward(torch.zeros_like(values).scatter_(1, index, (slope * weight).unsqueeze(1)))
         norm = clip_gradients(self.flat, self.config.grad_clip, self.config.grad_clip_by)
         self.optimizer.step(self.lr)
-        # RLlib reports the last update only: keep its tensors, compute and move nothing until asked.
+        # RLlib reports the last update only: keep its tensors, compute and move nothing until statistics() wants them.
         self._last = (selected, error, importance.clone(), norm)
         return error.abs()
 
@@ -111,7 +120,7 @@ class DQNUpdate:
             self.learner._set_optimizer_lr(optimizer, lr=self.lr)
 
     def statistics(self) -> dict[str, float]:
-        """RLlib's learner statistics of the last update; empty before the first."""
+        """Return RLlib's learner statistics of the last update; empty before the first."""
         if self._last is None:
             return {}
         selected, error, importance, norm = self._last
@@ -132,7 +141,7 @@ class DQNUpdate:
         return {**dict(zip(tensors, numbers, strict=True)), "default_optimizer_learning_rate": self.lr}
 
     def state(self) -> dict[str, Any]:
-        """What RLlib's state has no place for: nothing."""
+        """Return what RLlib's state has no place for: nothing."""
         return {}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -147,4 +156,4 @@ class FastDQN(OffPolicy, DQN):
 
     def make_update(self) -> DQNUpdate:
         """Build the update on the learner's module."""
-        return DQNUpdate(self.learner, self.config, self._row_layout())
+        return DQNUpdate(self.learner, self.config, self.row_layout)

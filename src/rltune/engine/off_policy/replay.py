@@ -1,7 +1,7 @@
-"""Replay memory as one preallocated array: a transition is a row, a batch is one gather.
+"""Keep a replay memory in one preallocated array: a transition is a row, a batch is one gather.
 
-Uniform sampling is a draw of row numbers. Prioritised sampling (Schaul et al. 2016) keeps sums of blocks of
-blocks of priorities; all draws of a batch descend it together, O(log n) each.
+Uniform sampling draws row numbers. Prioritised sampling (Schaul et al. 2016) keeps the sums of blocks of priorities,
+and of blocks of blocks. All draws of a batch descend this tree together, O(log n) each.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ Array = NDArray[Any]
 logger = logging.getLogger(__name__)
 
 FAN_OUT = 64
-"""Children of a node of the sum tree: three levels for 262,144 transitions, each one a small array product."""
+"""Children of a node of the sum tree.
+
+A binary tree has 18 levels for 262,144 transitions, and each costs several NumPy calls on a few elements. This one has
+three levels, with larger arrays.
+"""
 
 HEADROOM = 0.9
 """Share of the free memory that a replay memory may claim."""
 
 
-def state_memory(capacity: int, bytes_each: int) -> None:
+def check_memory(capacity: int, bytes_each: int) -> None:
     """Log what the replay memory will take, and refuse it when it cannot fit.
 
     Args:
@@ -49,6 +53,8 @@ def state_memory(capacity: int, bytes_each: int) -> None:
 class SumTree:
     """Sums and minima over blocks of priorities.
 
+    Sums draw by priority; the minimum gives the largest importance weight, by which RLlib scales all of them.
+
     Args:
         capacity: Priorities.
     """
@@ -63,7 +69,7 @@ class SumTree:
 
     @staticmethod
     def bytes_each() -> int:
-        """Of one priority, its minimum included."""
+        """Return the bytes of one priority, its minimum and its share of the upper levels included."""
         return 17
 
     @property
@@ -78,6 +84,8 @@ class SumTree:
 
     def set(self, index: Array, priorities: Array) -> None:
         """Set priorities; of an index that occurs twice, one of its values counts."""
+        # Upper levels are summed anew from their children. Moving them by the difference would add up rounding errors
+        # over millions of updates, and go wrong where an index occurs twice in a batch.
         self.sums[0].reshape(-1)[index] = priorities
         self.minima[0].reshape(-1)[index] = priorities
         for level in range(1, len(self.sums)):
@@ -86,14 +94,15 @@ class SumTree:
             self.minima[level].reshape(-1)[index] = self.minima[level - 1][index].min(1)
 
     def get(self, index: Array) -> Array:
-        """Priorities at ``index``."""
+        """Return the priorities at ``index``."""
         return self.sums[0].reshape(-1)[index]
 
     def find(self, mass: Array) -> Array:
-        """The index at which the running sum of priorities passes ``mass``, for each of them."""
+        """Find the index at which the running sum of priorities passes each of ``mass``."""
         node = np.zeros(len(mass), np.int64)
         for level in reversed(self.sums):
             running = np.cumsum(level[node], axis=1)
+            # Rounding can leave a mass at or above the node's own sum: then it is the last child.
             child = np.minimum((running <= mass[:, None]).sum(1), FAN_OUT - 1)
             previous = np.take_along_axis(running, np.maximum(child - 1, 0)[:, None], 1)[:, 0]
             mass = mass - np.where(child > 0, previous, 0.0)
@@ -125,20 +134,20 @@ class Replay:
         alpha: float | None = None,
         beta: float = 0.0,
     ) -> None:
-        state_memory(capacity, 4 * width + (0 if alpha is None else SumTree.bytes_each()))
+        check_memory(capacity, 4 * width + (0 if alpha is None else SumTree.bytes_each()))
         self.rows = np.zeros((capacity, width), np.float32)
         self.capacity, self.size, self._next = capacity, 0, 0
         self.batch = np.zeros((batch, width), np.float32)
         self.weights = np.ones(batch, np.float32)
         self.alpha, self.beta, self._rng = alpha, beta, rng
         self.tree = None if alpha is None else SumTree(capacity)
-        self._max_priority = 1.0
+        self._max_priority = 1.0  # of any error so far; new transitions get it, so that each is likely to be seen once
         self._drawn = np.zeros(batch, np.int64)
 
     def extend(self, rows: Array) -> None:
         """Append transitions, over the oldest ones when full."""
         count, start = len(rows), self._next
-        if count == 0:
+        if count == 0:  # n-step windows complete no transition on an episode's first steps
             return
         first = min(count, self.capacity - start)
         self.rows[start : start + first] = rows[:first]
@@ -151,11 +160,12 @@ class Replay:
             self.tree.set(index, np.full(count, self._max_priority**self.alpha))
 
     def sample(self) -> Array:
-        """Draw a batch into :attr:`batch` (and :attr:`weights`), both overwritten by the next draw."""
+        """Draw a batch [batch, width] into `batch` (and `weights`), both overwritten by the next draw."""
         if self.tree is None:
             self._drawn = self._rng.integers(0, self.size, len(self.batch))
         else:
             self._draw_by_priority(self.tree)
+        # mode="clip" because the default, "raise", fills a temporary buffer before it copies to ``out``.
         np.take(self.rows, self._drawn, axis=0, out=self.batch, mode="clip")
         return self.batch
 
@@ -170,12 +180,12 @@ class Replay:
         """Set the priorities of the batch drawn last to its absolute temporal-difference errors."""
         if self.tree is None or self.alpha is None:
             return
-        errors = np.maximum(errors.astype(np.float64), 1e-12)
+        errors = np.maximum(errors.astype(np.float64), 1e-12)  # a priority of zero would never be drawn again
         self._max_priority = max(self._max_priority, float(errors.max()))
         self.tree.set(self._drawn, errors**self.alpha)
 
     def get_state(self) -> dict[str, Any]:
-        """The transitions, oldest first, and their priorities."""
+        """Return the transitions, oldest first, and their priorities."""
         order = np.arange(self.size) if self.size < self.capacity else np.arange(self._next, self._next + self.size)
         order %= self.capacity
         priorities = None if self.tree is None else self.tree.get(order)

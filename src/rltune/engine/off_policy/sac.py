@@ -1,8 +1,8 @@
-"""SAC with RLlib's configuration, module, loss and checkpoints on an array hot loop.
+"""Train SAC on an array hot loop, with RLlib's configuration, module, loss and checkpoints.
 
-Soft actor-critic (Haarnoja et al. 2018) with twin critics, Huber losses and a tuned temperature, for
-continuous and discrete actions: the losses of ``SACTorchLearner`` of ray 2.60. All gradients are taken at
-the same weights, then the four optimizers step.
+Soft actor-critic (Haarnoja et al. 2018) with twin critics, Huber losses and a tuned temperature, for continuous and
+discrete actions: the losses of ``SACTorchLearner`` of ray 2.60. As in RLlib all gradients are taken at the same
+weights, then the four optimizers step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rltune.engine.features import UnsupportedError
 from rltune.engine.networks.actor_critic import find_network
-from rltune.engine.networks.critics import make_critic
+from rltune.engine.networks.critics import Critic, make_critic
 from rltune.engine.networks.flat_parameters import FlatParameters
 from rltune.engine.networks.mlp import MLP, NUMPY_FLOPS, parse_layers
 from rltune.engine.networks.optimizers import FlatAdam, clip_gradients, compile_step
@@ -31,8 +31,12 @@ Array = NDArray[Any]
 LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
-def policy_stack(module: Any, flat: FlatParameters | None) -> MLP:
-    """The policy of RLlib's default SAC module.
+def make_policy(module: Any, flat: FlatParameters | None) -> MLP:
+    """Build the policy of RLlib's default SAC module.
+
+    Args:
+        module: RLlib's.
+        flat: Its policy's parameters; None for a copy that only samples.
 
     Raises:
         UnsupportedError: For policies that are not perceptrons.
@@ -48,10 +52,10 @@ class PolicyRunner(TransitionRunner):
 
     def bind_module(self) -> None:
         """Read the module's tensors anew, after they were moved to other memory."""
-        self.policy = policy_stack(self.module, None)
+        self.policy = make_policy(self.module, None)
 
     def choose(self, obs: Array, clock: int) -> Array:
-        """Actions as the distribution gives them."""
+        """Draw actions [envs, ...] as the distribution gives them; the most likely ones without exploration."""
         if len(obs) * self.policy.flops <= NUMPY_FLOPS:
             inputs = self.policy.infer_numpy(obs)
         else:
@@ -61,10 +65,18 @@ class PolicyRunner(TransitionRunner):
 
 
 def squash(dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw from the squashed Gaussian: actions, log probabilities [rows], standard deviations.
+    """Draw from the squashed Gaussian.
 
-    Log standard deviations are bounded as ``TorchSquashedGaussian.from_logits`` bounds them, not by the network.
-    The tanh's Jacobian in the stable form of Spinning Up: log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)).
+    Log standard deviations are bounded as ``TorchSquashedGaussian.from_logits`` bounds them, not by the network. The
+    tanh's Jacobian is in the stable form of Spinning Up: log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)). Written
+    directly, the left-hand side is log(0) for large u in float32.
+
+    Args:
+        dist: Means and log standard deviations [rows, 2 * size].
+        noise: Standard normal [rows, size].
+
+    Returns:
+        Actions [rows, size], log probabilities [rows], standard deviations [rows, size].
     """
     mean, log_std = dist.chunk(2, dim=1)
     log_std = log_std.clamp(MIN_LOG_NN_OUTPUT, MAX_LOG_NN_OUTPUT)
@@ -76,13 +88,13 @@ def squash(dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def huber(error: Tensor) -> Tensor:
-    """Huber loss with delta 1, elementwise."""
+    """Compute the Huber loss with delta 1, elementwise."""
     size = error.abs()
     return torch.where(size < 1.0, 0.5 * error.square(), size - 0.5)
 
 
 class SACUpdate:
-    """One gradient step on a batch of transitions, on the flat parameters of RLlib's module.
+    """Learns from batches of transitions: one gradient step each on the flat parameters of RLlib's module.
 
     Args:
         learner: RLlib's, already built; stays the owner of module, optimizers and temperature.
@@ -103,9 +115,11 @@ class SACUpdate:
             self.flats[name] = FlatParameters(optimizer.param_groups[0]["params"])
             self.optimizers[name] = FlatAdam(self.flats[name], optimizer)
         self.flat = self.flats["policy"]
-        self.policy = policy_stack(module, self.flat)
-        self.critics = [self._critic(module, name, self.flats[name]) for name in names]
-        self.target_critics = [self._critic(module, f"target_{name}", None) for name in names]
+        self.policy = make_policy(module, self.flat)
+        # Before the target critics: it moves the targets' parameters into flat tensors, of which those take views.
+        self.targets = TargetNetworks(module, [self.flats[name] for name in names])
+        self.critics = [self._make_critic(module, name, self.flats[name]) for name in names]
+        self.target_critics = [self._make_critic(module, f"target_{name}", None) for name in names]
         self.log_alpha = learner.curr_log_alpha[DEFAULT_MODULE_ID].detach()
         self.target_entropy = float(learner.target_entropy[DEFAULT_MODULE_ID])
         self._device = self.flat.data.device
@@ -113,25 +127,23 @@ class SACUpdate:
         self._generator.manual_seed(config.seed if config.seed is not None else torch.seed())
         self._read_rates()
         self._last: dict[str, Tensor] | None = None
-        # Two critics share the rows: half of the work each. How many rows that is, a GPU and a graph would wait for.
-        self._by_rows = len(names) == 2 and self._device.type == "cpu" and not config.torch_compile_learner
+        # For the policy's gradient two critics share the rows, half of the work each. How many rows each gets is known
+        # only at run time: a GPU would have to be waited for, and a compiled graph would be traced anew.
+        self.split_rows = len(names) == 2 and self._device.type == "cpu" and not config.torch_compile_learner
         self._step = compile_step(self._gradient_step, list(self.optimizers.values()), config)
 
-    def _critic(self, module: Any, name: str, flat: FlatParameters | None) -> Any:
-        """A critic; a target's parameters first move into a flat tensor of their own (see ``targets``)."""
-        if not hasattr(self, "targets"):
-            self.targets = TargetNetworks(module, [self.flats[key] for key in self.flats if key.startswith("qf")])
+    def _make_critic(self, module: Any, name: str, flat: FlatParameters | None) -> Critic:
         return make_critic(getattr(module, f"{name}_encoder"), getattr(module, name), flat, self.discrete)
 
     def _read_rates(self) -> None:
         self._rates = {name: float(x.optimizer.param_groups[0]["lr"]) for name, x in self.optimizers.items()}
 
     def noise(self, rows: int, size: int) -> Tensor:
-        """Standard normal numbers for the present and for the next actions [2, rows, size]."""
+        """Draw standard normal numbers for the present and for the next actions [2, rows, size]."""
         return torch.randn(2, rows, size, generator=self._generator, device=self._device)
 
     def step(self, batch: Array, weights: Array) -> Tensor:
-        """Update on ``batch`` with importance ``weights``; absolute temporal-difference errors [rows]."""
+        """Update on ``batch`` [rows, width] with importance ``weights``; absolute temporal-difference errors [rows]."""
         rows, importance = torch.from_numpy(batch), torch.from_numpy(weights)
         if self._device.type != "cpu":
             rows, importance = rows.to(self._device, non_blocking=True), importance.to(self._device, non_blocking=True)
@@ -152,9 +164,10 @@ class SACUpdate:
         else:
             policy_loss, logp, current = self._policy_gradient(obs, alpha, noise)
             entropy = logp
+        # The temperature's loss is log_alpha * surplus, so its gradient is the surplus itself.
         surplus = -(entropy + self.target_entropy).mean()
         self.flats["alpha"].grads[0].fill_(surplus)
-        # RLlib reports the last update only: keep its tensors, compute and move nothing until asked.
+        # RLlib reports the last update only: keep its tensors, compute and move nothing until statistics() wants them.
         self._last = {
             "policy_loss": policy_loss, "alpha_loss": self.log_alpha * surplus, "alpha_value": alpha,
             "logps": logp, "q": current, "td_error_mean": errors, **losses,
@@ -167,7 +180,7 @@ class SACUpdate:
         return errors
 
     def _next_value(self, after: Tensor, alpha: Tensor, noise: Tensor | None) -> Tensor:
-        """Soft value of the next observations by the target critics [rows]."""
+        """Compute the soft value of the next observations by the target critics [rows]."""
         dist = self.policy.infer(after)
         if noise is None:
             logp = torch.log_softmax(dist, 1)
@@ -176,20 +189,25 @@ class SACUpdate:
         return self._least(self.target_critics, after, action).squeeze(1) - alpha * logp
 
     @staticmethod
-    def _least(critics: list[Any], obs: Tensor, action: Tensor) -> Tensor:
+    def _least(critics: list[Critic], obs: Tensor, action: Tensor) -> Tensor:
         values = [c.infer(obs, action) for c in critics]
         return values[0] if len(values) == 1 else torch.minimum(*values)
 
     def _critic_gradients(
         self, obs: Tensor, action: Tensor, wanted: Tensor, importance: Tensor
     ) -> tuple[Tensor, dict[str, Tensor], list[Tensor]]:
-        """Fill the critics' gradients; mean absolute errors [rows], weights and errors, and all values."""
+        """Fill the critics' gradients.
+
+        Returns:
+            Absolute errors, the mean of the critics' [rows]; weights and errors by loss, for `statistics`; all values.
+        """
         weight, index = importance / len(wanted), action.long() if self.discrete else None
         sizes, losses, values = [], {}, []
         for name, net in zip(self.flats, self.critics, strict=False):
             value = net.forward(obs, action)
             chosen = value.gather(1, index) if index is not None else value
             error = chosen.squeeze(1) - wanted
+            # The Huber loss's derivative is the clipped error.
             slope = (error.clamp(-1.0, 1.0) * weight).unsqueeze(1)
             net.backward(torch.zeros_like(value).scatter_(1, index, slope) if index is not None else slope)
             sizes.append(error.abs())
@@ -198,7 +216,10 @@ class SACUpdate:
         return (sizes[0] if len(sizes) == 1 else (sizes[0] + sizes[1]) * 0.5), losses, values
 
     def _policy_gradient(self, obs: Tensor, alpha: Tensor, noise: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Fill the policy's gradient; its losses, log probabilities and values of its actions [rows]."""
+        """Fill the policy's gradient; return its losses, log probabilities and values of its actions [rows].
+
+        The loss is the mean of alpha * logp - min(Q1, Q2), differentiated through the drawn action.
+        """
         share = 1.0 / len(obs)
         dist = self.policy.forward(obs)
         action, logp, std = squash(dist, noise[0])
@@ -208,12 +229,14 @@ class SACUpdate:
         for net, value in zip(self.critics, values, strict=True):
             # The gradient goes to the smaller value; rows where the other one is smaller get none.
             smaller = value <= least
-            if self._by_rows:
+            if self.split_rows:
                 rows = smaller.squeeze(1).nonzero().squeeze(1)
                 grad.index_add_(0, rows, net.action_gradient(value.new_full((len(rows), 1), -share), rows))
             else:
                 grad += net.action_gradient(smaller * -share)
+        # d action / d raw = 1 - action^2; the Jacobian's part of logp has d / d raw = 2 action.
         raw_grad = grad * (1.0 - action.square()) + (2.0 * share) * alpha * action
+        # raw = mean + std * noise, so log_std gets raw's gradient times std * noise, and -1 from logp's own -log_std.
         std_grad = raw_grad * std * noise[0] - alpha * share
         # As the gradient of torch.clamp: none beyond the bounds, all of it on them.
         log_std = dist.chunk(2, dim=1)[1]
@@ -225,10 +248,12 @@ class SACUpdate:
     def _discrete_policy_gradient(
         self, obs: Tensor, alpha: Tensor, values: list[Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Fill the policy's gradient; its losses, log probabilities, and negative entropies [rows]."""
+        """Fill the policy's gradient; return its losses, log probabilities, and negative entropies [rows]."""
         logp = torch.log_softmax(self.policy.forward(obs), 1)
         probs = logp.exp()
         cost = alpha * logp - torch.minimum(*values)
+        # The loss is the expected cost, and the gradient of an expectation by the logits is p (cost - mean). That the
+        # cost itself holds logp adds alpha p (1 - sum(p)) = 0.
         mean = (probs * cost).sum(1, keepdim=True)
         self.policy.backward(probs * (cost - mean) / len(obs))
         return mean, logp, (probs * logp).sum(1)
@@ -242,7 +267,7 @@ class SACUpdate:
                 self._read_rates()
 
     def statistics(self) -> dict[str, float]:
-        """RLlib's learner statistics of the last update; empty before the first."""
+        """Return RLlib's learner statistics of the last update; empty before the first."""
         if self._last is None:
             return {}
         last = dict(self._last)
@@ -260,7 +285,7 @@ class SACUpdate:
         return {**stats, "target_entropy": self.target_entropy}
 
     def state(self) -> dict[str, Any]:
-        """The temperature (which RLlib's checkpoints lose) and the noise."""
+        """Return the temperature (which RLlib's checkpoints lose) and the noise generator's state."""
         return {"log_alpha": float(self.log_alpha), "noise": self._generator.get_state().numpy()}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -277,4 +302,4 @@ class FastSAC(OffPolicy, SAC):
 
     def make_update(self) -> SACUpdate:
         """Build the update on the learner's module."""
-        return SACUpdate(self.learner, self.config, self._row_layout())
+        return SACUpdate(self.learner, self.config, self.row_layout)

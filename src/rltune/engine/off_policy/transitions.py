@@ -1,8 +1,11 @@
-"""From environment steps to rows of a replay memory, n-step returns included.
+"""Turn environment steps into rows of a replay memory, n-step returns included.
 
-A row is ``[observation | next observation | action | reward | discount]`` in float32: the reward is the
-discounted sum of n rewards, the discount is ``gamma ** n``, or zero where the episode terminated. As in
-RLlib's episode buffers only full n-step windows inside an episode become transitions.
+A row is ``[observation | next observation | action | reward | discount]`` in float32. The reward is the discounted sum
+of n rewards; the discount is ``gamma ** n``, or zero where the episode terminated. As in RLlib's episode buffers only
+full n-step windows inside an episode become transitions.
+
+Rows instead of episodes, because an episode buffer cuts each window out of its episode anew at every draw; here a draw
+is one gather of finished rows.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ class RowLayout:
         return 2 * self.obs_size + self.action_size + 2
 
     def views(self, rows: Any) -> tuple[Any, Any, Any, Any, Any]:
-        """Observation, next observation, action, reward and discount columns of rows (array or tensor)."""
+        """Return observation, next observation, action, reward and discount columns of rows (array or tensor)."""
         size = self.obs_size
         obs, after, action = rows[:, :size], rows[:, size : 2 * size], rows[:, 2 * size : -2]
         if len(self.obs_shape) != 1:
@@ -67,7 +70,6 @@ class TransitionPacker:
     def __init__(self, layout: RowLayout, num_envs: int, n_step: int, gamma: float) -> None:
         self.layout, self.n_step, self.gamma = layout, n_step, gamma
         self._rows = np.zeros((num_envs, layout.width), np.float32)
-        self._parts = layout.views(self._rows) if len(layout.obs_shape) == 1 else None
         self._discount = gamma**n_step
         # The last n steps of each environment, oldest first, and how many belong to the present episode.
         self._obs = np.zeros((n_step, num_envs, layout.obs_size), np.float32)
@@ -77,10 +79,22 @@ class TransitionPacker:
         self._gammas = (gamma ** np.arange(n_step)).astype(np.float32)[:, None]
 
     def add(self, obs: Array, actions: Array, rewards: Array, terminated: Array, valid: Array, after: Array) -> Array:
-        """Take one vector step; the transitions that it completes, overwritten by the next call."""
+        """Take one vector step, and return the transitions that it completes.
+
+        Args:
+            obs: [envs, ...], before the step.
+            actions: [envs] or [envs, size].
+            rewards: [envs].
+            terminated: [envs].
+            valid: [envs]; False where the step only reset the environment.
+            after: [envs, ...], after the step.
+
+        Returns:
+            [transitions, width], overwritten by the next call.
+        """
         size = self.layout.obs_size
         rows = self._rows
-        if self.n_step == 1:
+        if self.n_step == 1:  # the usual case needs no history
             rows[:, :size] = obs.reshape(len(obs), size)
             rows[:, 2 * size : -2] = actions.reshape(len(obs), -1)
             rows[:, -2] = rewards
@@ -90,10 +104,11 @@ class TransitionPacker:
         rows[:, size : 2 * size] = after.reshape(len(after), size)
         rows[:, -1] = self._discount
         rows[terminated, -1] = 0.0
+        # Boolean indexing copies: most steps complete a transition in every environment and need none.
         return rows if np.count_nonzero(ready) == len(rows) else rows[ready]
 
     def _window(self, obs: Array, actions: Array, rewards: Array, valid: Array) -> Array:
-        """Shift the last n steps by one; which environments have n steps of one episode."""
+        """Shift the last n steps by one; return which environments have n steps of one episode [envs]."""
         size = self.layout.obs_size
         for history, latest in ((self._obs, obs), (self._actions, actions), (self._rewards, rewards)):
             history[:-1] = history[1:]
@@ -108,12 +123,12 @@ class TransitionPacker:
 
 
 class Stepper:
-    """Steps environments and packs what happens; in the trial's process or in a remote env runner.
+    """Steps environments and packs what happens, in the trial's process or in a remote env runner.
 
     Args:
         envs: The environments.
         actions: Maps actions to the environments' bounds.
-        choose: From observations and the step count so far to actions.
+        choose: Maps observations and the step count so far to actions.
         packer: Of the rows.
         normaliser: For the observations, or None.
         seed: Of the first reset.
@@ -145,7 +160,7 @@ class Stepper:
             self.normaliser(raw, out)
 
     def step(self, clock: int) -> tuple[Array, int]:
-        """One vector step.
+        """Take one vector step.
 
         Args:
             clock: Environment steps before it, for exploration schedules.
@@ -166,6 +181,8 @@ class Stepper:
         over = self._over = np.logical_or(terminated, truncated)
         if np.count_nonzero(over):  # cheaper than any()
             self._end_episodes(over)
+        # This step's next observation is the following step's observation: swap the buffers instead of copying. After
+        # an episode's end it is the last one, which the reset step ignores.
         self._obs, self._after = self._after, self._obs
         return rows, int(np.count_nonzero(valid))
 
@@ -175,7 +192,7 @@ class Stepper:
         self._returns[over], self._lengths[over] = 0.0, 0
 
     def collect(self, steps: int, clock: int) -> tuple[Array, int, list[tuple[float, int]]]:
-        """At least ``steps`` environment steps: their rows (copied), their number, the ended episodes."""
+        """Take at least ``steps`` environment steps; return their rows (copied), their number, the ended episodes."""
         parts, taken = [], 0
         with torch.inference_mode():
             while taken < steps:
@@ -185,6 +202,6 @@ class Stepper:
         return np.concatenate(parts), taken, self.take_episodes()
 
     def take_episodes(self) -> list[tuple[float, int]]:
-        """The episodes that ended since the last call."""
+        """Return the episodes that ended since the last call."""
         episodes, self.episodes = self.episodes, []
         return episodes

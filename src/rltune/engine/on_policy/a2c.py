@@ -1,7 +1,7 @@
-"""A2C as the special case of PPO that it is (Huang et al. 2022, arXiv:2205.09123).
+"""Train A2C, which is a special case of PPO (Huang et al. 2022, arXiv:2205.09123), on PPO's hot loop.
 
-One epoch over one full-batch minibatch, no clipping, no advantage normalisation, RMSProp. ``A2CConfig`` is a
-``PPOConfig``; it trains on the fast engine and on stock RLlib, ``algo.class: rltune.algorithms.a2c:A2CConfig``.
+It is PPO with one epoch over one full-batch minibatch, no clipping, no advantage normalisation, and RMSProp: what
+`rltune.algorithms.a2c.A2CConfig` sets. That config trains on stock RLlib as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PPO with RLlib's configuration, module, loss and checkpoints on an array hot loop."""
+"""Train PPO on an array hot loop, with RLlib's configuration, module, loss and checkpoints."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from rltune.engine.sampling.remote import collect_remotely
 
 
 class PPOUpdate:
-    """The learner half of an iteration: minibatch steps on the flat parameters of RLlib's module.
+    """Learns from rollouts: minibatch steps on the flat parameters of RLlib's module.
 
     Args:
-        learner: RLlib's, already built; stays the owner of module, optimizer, schedules and KL coefficient.
+        learner: RLlib's, already built; it stays the owner of module, optimizer, schedules and KL coefficient.
         config: The algorithm's.
-        seed: Of the shuffling.
+        seed: Of the shuffling; None for a random one.
     """
 
     def __init__(self, learner: Any, config: Any, seed: int | None) -> None:
@@ -54,6 +54,7 @@ class PPOUpdate:
             self.generator.manual_seed(seed)
         else:
             self.generator.seed()
+        # The last minibatch's outputs, from which the statistics are computed: no second forward pass.
         self._outputs: tuple[Tensor, Tensor] = (self.flat.data, self.flat.data)
         self._policy_gradient = categorical_gradient if self.discrete else gaussian_gradient
         self._step = compile_step(self._minibatch, [self.optimizer], config)
@@ -73,7 +74,7 @@ class PPOUpdate:
         return float(self.optimizer.optimizer.param_groups[0]["lr"])
 
     def coefficients(self) -> PPOCoefficients:
-        """The loss's numbers as they are now."""
+        """Return the loss's numbers as they are now."""
         schedule = self.learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID]
         c = self.config
         return PPOCoefficients(
@@ -94,29 +95,32 @@ class PPOUpdate:
         """
         device = self.flat.data.device
 
-        def to(array: Any) -> Tensor:
+        def to_device(array: Any) -> Tensor:
             array = np.ascontiguousarray(array)
             if not array.flags.writeable:  # from Ray's object store; torch warns about such memory
                 array = array.copy()
             return torch.from_numpy(array).to(device, non_blocking=True)
 
-        obs = to(rollout.obs)
+        gamma, lambda_ = self.config.gamma, self.config.lambda_
+        obs = to_device(rollout.obs)
+        # One pass over all T + 1 rows. Values while sampling would be T small passes, and RLlib too computes them here.
         values = self.network.values(obs.flatten(0, 1)).view(obs.shape[:2]).cpu().numpy()
-        gains = compute_advantages(rollout, values, self.config.gamma, self.config.lambda_)
-        targets = gains + values[:-1]
-        dist, actions = to(rollout.dist).flatten(0, 1), to(rollout.actions).flatten(0, 1)
+        advantages = compute_advantages(rollout, values, gamma, lambda_)
+        targets = advantages + values[:-1]
+        dist, actions = to_device(rollout.dist).flatten(0, 1), to_device(rollout.actions).flatten(0, 1)
+        # Log probabilities are computed here, once a rollout, instead of at each step while sampling.
         if self.discrete:
             dist = torch.log_softmax(dist, 1)
             actions = torch.nn.functional.one_hot(actions, dist.shape[1]).to(dist.dtype)
             logp = (dist * actions).sum(1)
         else:
             logp = gaussian_logp(dist, actions)
-        columns = (obs[:-1].flatten(0, 1), actions, dist, logp, to(gains).flatten(), to(targets).flatten())
-        batch = PPOBatch(*columns)
-        artificial = to(compute_artificial_advantages(rollout, values, gains, self.config.gamma, self.config.lambda_))
+        gains, wanted = to_device(advantages).flatten(), to_device(targets).flatten()
+        batch = PPOBatch(obs[:-1].flatten(0, 1), actions, dist, logp, gains, wanted)
+        artificial = to_device(compute_artificial_advantages(rollout, values, advantages, gamma, lambda_))
         if rollout.valid.all():
             return batch, artificial
-        return batch.take(to(np.flatnonzero(rollout.valid))), artificial
+        return batch.take(to_device(np.flatnonzero(rollout.valid))), artificial
 
     def update(self, batch: PPOBatch, timestep: int) -> dict[str, float]:
         """Run the epochs and RLlib's schedules.
@@ -137,15 +141,17 @@ class PPOUpdate:
         return {**stats, **self._advance(stats["mean_kl_loss"], timestep)}
 
     def _minibatches(self, batch: PPOBatch) -> Iterator[PPOBatch]:
-        """Minibatches of equal size; one that an epoch's end cuts is completed from the next epoch.
+        """Yield minibatches of equal size; one that an epoch's end cuts is completed from the next epoch.
 
-        As RLlib's ``MiniBatchCyclicIterator``: every row is seen ``num_epochs`` times at least.
+        RLlib's ``MiniBatchCyclicIterator`` does the same: every row is seen ``num_epochs`` times at least.
         """
         config, rows = self.config, len(batch)
         size = min(config.minibatch_size or rows, rows)
         shuffle = config.shuffle_batch_per_epoch and config.num_epochs > 1 and size < rows
         left: PPOBatch | None = None
         for _ in range(config.num_epochs):
+            # Shuffle the whole batch once an epoch and cut views off it: gathering each minibatch by its own index
+            # would be the same copying in many more calls.
             mixed = batch.take(self._permutation(rows)) if shuffle else batch
             start = 0
             if left is not None:  # complete the minibatch that the last epoch left unfinished
@@ -172,17 +178,18 @@ class PPOUpdate:
         return norm
 
     def _statistics(self, batch: PPOBatch, c: PPOCoefficients, norm: Tensor | None) -> dict[str, float]:
-        """Loss and its parts as the last step on ``batch`` saw them, moved to the host at once."""
+        """Return the loss and its parts as the last step on ``batch`` saw them."""
         dist, values = self._outputs
         parts = categorical_statistics(dist, batch) if self.discrete else gaussian_statistics(dist, batch)
         stats = loss_statistics(parts, values, batch, c)
         if norm is not None:
             stats["gradients_default_optimizer_global_norm"] = norm
+        # Stacked first: on a GPU each number read by itself would wait for the device.
         numbers = torch.stack([value.float() for value in stats.values()]).tolist()
         return dict(zip(stats, numbers, strict=True))
 
     def _advance(self, kl: float, timestep: int) -> dict[str, float]:
-        """Advance RLlib's schedules and its adaptive KL coefficient; their current values."""
+        """Advance RLlib's schedules and its adaptive KL coefficient, and return their current values."""
         learner, config = self.learner, self.config
         optimizer = self.optimizer.optimizer
         schedule = learner._optimizer_lr_schedules.get(optimizer)
@@ -190,7 +197,7 @@ class PPOUpdate:
             learner._set_optimizer_lr(optimizer, lr=schedule.update(timestep=timestep))
         entropy = learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID].update(timestep=timestep)
         stats = {"curr_entropy_coeff": float(entropy), "default_optimizer_learning_rate": self.lr}
-        if config.use_kl_loss:
+        if config.use_kl_loss:  # as PPOTorchLearner._update_module_kl_coeff
             if kl > 2.0 * config.kl_target:
                 self.kl_coeff *= 1.5
             elif kl < 0.5 * config.kl_target:
@@ -212,12 +219,14 @@ class FastPPO(FastAlgorithm, PPO):
     def training_step(self) -> None:
         """Sample a batch, learn from it, publish the weights."""
         start = time.perf_counter()
-        rollouts = self._collect(self.config.total_train_batch_size)
+        rollouts = self.collect_rollouts(self.config.total_train_batch_size)
         with torch.no_grad():
+            # Every rollout is turned into rows before any step: a step changes the values that the next would be given.
             parts, artificial = zip(*(self.loop.prepare(rollout) for rollout in rollouts), strict=True)
             batch = PPOBatch.concat(list(parts))
             sampled = time.perf_counter()
             if self.standardise_advantages:
+                # Population deviation, floor and artificial steps are RLlib's.
                 std, mean = torch.std_mean(torch.cat([batch.advantages, *artificial]), correction=0)
                 batch.advantages.sub_(mean).div_(std.clamp_(min=1e-4))
             for rollout in rollouts:
@@ -226,16 +235,17 @@ class FastPPO(FastAlgorithm, PPO):
         self.check_finite(self.learner_stats, self.loop.flat.data)
         if self.device.type != "cpu":
             self.publish_weights()
-        self._timers_s["env_runner_sampling_timer"] += sampled - start
-        self._timers_s["learner_update_timer"] += time.perf_counter() - sampled
+        self.timers_s["env_runner_sampling_timer"] += sampled - start
+        self.timers_s["learner_update_timer"] += time.perf_counter() - sampled
 
-    def _collect(self, steps: int) -> list[Rollout]:
+    def collect_rollouts(self, steps: int) -> list[Rollout]:
+        """Sample ``steps`` environment steps with the current policy, one rollout per env runner."""
         if self.config.num_env_runners == 0:
             return [self.env_runner_group.local_env_runner.collect(steps)]
         return collect_remotely(self, steps)
 
     def engine_state(self) -> dict[str, Any]:
-        """The counters, RLlib's KL coefficient (which its own checkpoints lose) and the shuffling."""
+        """Return the counters, RLlib's KL coefficient (which its own checkpoints lose) and the shuffling's state."""
         return {
             **super().engine_state(),
             "kl_coeff": self.loop.kl_coeff,

@@ -1,8 +1,11 @@
-"""RLlib's PPO loss and its gradient by the network's outputs, in closed form.
+"""Compute RLlib's PPO loss and its gradient by the network's outputs, in closed form.
 
-The loss is ``PPOTorchLearner.compute_loss_for_module`` of ray 2.60: clipped surrogate (Schulman et al.
-2017), value loss clipped at its square, entropy bonus, KL penalty. Its gradient by the distribution's
-inputs and by the values is elementary, so neither a graph nor ``torch.distributions`` is needed.
+The loss is ``PPOTorchLearner.compute_loss_for_module`` of ray 2.60: clipped surrogate (Schulman et al. 2017), value
+loss clipped at its square, entropy bonus, KL penalty. Its gradient by the distribution's inputs and by the values is
+elementary, so neither an autograd graph nor ``torch.distributions`` is needed: on small minibatches recording the graph
+costs more than the arithmetic.
+
+Gradients are of the *mean* loss over a minibatch; rows are steps.
 """
 
 from __future__ import annotations
@@ -37,24 +40,24 @@ class PPOBatch:
     targets: Tensor
 
     def take(self, index: Tensor) -> PPOBatch:
-        """The rows at ``index``, copied."""
+        """Return the rows at ``index``, copied."""
         return PPOBatch(*(column.index_select(0, index) for column in self.columns()))
 
     def rows(self, start: int, stop: int) -> PPOBatch:
-        """The rows from ``start`` to ``stop``, as views."""
+        """Return the rows from ``start`` to ``stop``, as views."""
         return PPOBatch(*(column[start:stop] for column in self.columns()))
 
     def split(self, size: int) -> list[PPOBatch]:
-        """Consecutive parts of ``size`` rows, as views; the last one may be shorter."""
+        """Return consecutive parts of ``size`` rows, as views; the last one may be shorter."""
         return [PPOBatch(*part) for part in zip(*(torch.split(c, size) for c in self.columns()), strict=True)]
 
     def columns(self) -> tuple[Tensor, ...]:
-        """All columns, in order."""
+        """Return all columns, in the order of the constructor."""
         return (self.obs, self.actions, self.dist, self.logp, self.advantages, self.targets)
 
     @staticmethod
     def concat(parts: list[PPOBatch]) -> PPOBatch:
-        """The rows of all parts."""
+        """Return the rows of all parts, one after another."""
         if len(parts) == 1:
             return parts[0]
         return PPOBatch(*(torch.cat(column) for column in zip(*(p.columns() for p in parts), strict=True)))
@@ -77,77 +80,80 @@ class PPOCoefficients:
 
 
 def categorical_terms(logits: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log probabilities and probabilities of all actions, and the log probability of the chosen ones."""
+    """Return log probabilities and probabilities [rows, actions], and the log probability of the chosen ones [rows]."""
     logp_all = torch.log_softmax(logits, 1)
     return logp_all, logp_all.exp(), (logp_all * actions).sum(1)
 
 
 def gaussian_logp(dist: Tensor, actions: Tensor) -> Tensor:
-    """Log probability of ``actions`` under diagonal Gaussians."""
+    """Return the log probability of ``actions`` under diagonal Gaussians [rows]."""
     mean, log_std = dist.chunk(2, dim=1)
     scaled = (actions - mean) * torch.exp(-log_std)
     return (-0.5 * scaled.square() - log_std - LOG_SQRT_2PI).sum(1)
 
 
 def surrogate_gradient(logp: Tensor, batch: PPOBatch, clip_param: float) -> Tensor:
-    """Gradient of the summed surrogate *loss* by the log probability of the action, [rows]."""
+    """Return the gradient of the summed surrogate *loss* by the log probability of the action, [rows]."""
     ratio = torch.exp(logp - batch.logp)
     plain = batch.advantages * ratio
     clipped = batch.advantages * ratio.clamp(1.0 - clip_param, 1.0 + clip_param)
-    # Inside the range both are equal and the gradient is the plain one; outside, the clipped one has none.
+    # d ratio / d logp = ratio. Inside the range both terms are equal and the gradient is the plain one; outside, the
+    # minimum is the clipped term, which is constant, or the plain one, which is not.
     return -plain * (plain <= clipped)
 
 
 def categorical_gradient(logits: Tensor, batch: PPOBatch, c: PPOCoefficients) -> Tensor:
-    """Gradient of the mean loss by the logits."""
+    """Return the gradient of the mean loss by the logits [rows, actions]."""
     logp_all, probs, logp = categorical_terms(logits, batch.actions)
+    # d logp(action) / d logits = one-hot - probs. That is why actions are kept one-hot: indexing would need a scatter.
     grad = (batch.actions - probs).mul_(surrogate_gradient(logp, batch, c.clip_param).unsqueeze(1))
-    if c.use_kl_loss:
+    if c.use_kl_loss:  # KL(old || new): d / d logits = new - old probabilities
         grad.add_(probs - batch.dist.exp(), alpha=c.kl)
-    if c.entropy:
+    if c.entropy:  # the loss holds -H; dH / d logit_j = -p_j (log p_j + H), with H = -sum(p log p)
         weighted = probs * logp_all
         grad.add_(weighted - probs * weighted.sum(1, keepdim=True), alpha=c.entropy)
     return grad.mul_(1.0 / len(batch))
 
 
 def gaussian_gradient(dist: Tensor, batch: PPOBatch, c: PPOCoefficients) -> Tensor:
-    """Gradient of the mean loss by means and log standard deviations."""
+    """Return the gradient of the mean loss by means and log standard deviations [rows, 2 * size]."""
     mean, log_std = dist.chunk(2, dim=1)
     inverse = torch.exp(-log_std)
     scaled = (batch.actions - mean) * inverse
     square = scaled.square()
     logp = (-0.5 * square - log_std - LOG_SQRT_2PI).sum(1)
     weight = surrogate_gradient(logp, batch, c.clip_param).unsqueeze(1)
+    # d logp / d mean = (a - mean) / std^2;  d logp / d log_std = ((a - mean) / std)^2 - 1
     mean_grad = scaled * inverse * weight
     std_grad = (square - 1.0) * weight
-    if c.use_kl_loss:
+    if c.use_kl_loss:  # KL(old || new), in which the old policy's figures are constants
         old_mean, old_log_std = batch.dist.chunk(2, dim=1)
         shift = (mean - old_mean) * inverse
         mean_grad.add_(shift * inverse, alpha=c.kl)
         std_grad.add_(1.0 - torch.exp(2.0 * (old_log_std - log_std)) - shift.square(), alpha=c.kl)
-    if c.entropy:
+    if c.entropy:  # a Gaussian's entropy is its log_std plus a constant
         std_grad.sub_(c.entropy)
     return torch.cat([mean_grad, std_grad], 1).mul_(1.0 / len(batch))
 
 
 def value_gradient(values: Tensor, batch: PPOBatch, c: PPOCoefficients) -> Tensor:
-    """Gradient of the mean clipped value loss by the values."""
+    """Return the gradient of the mean clipped value loss by the values [rows]."""
     if not c.use_critic:
         return torch.zeros_like(values)
     error = values - batch.targets
-    # clamp(error^2, 0, limit) is flat beyond the limit.
+    # RLlib clips the squared error itself, unlike the PPO paper's clipped value: beyond the limit the loss is flat.
     return error * (error.square() <= c.vf_clip_param) * (2.0 * c.vf_loss_coeff / len(batch))
 
 
 def categorical_statistics(logits: Tensor, batch: PPOBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Log probability of the actions, entropy, and KL divergence from the sampling policy, [rows] each."""
+    """Return log probability of the actions, entropy, and KL divergence from the sampling policy, [rows] each."""
     logp_all, probs, logp = categorical_terms(logits, batch.actions)
     kl = (batch.dist.exp() * (batch.dist - logp_all)).sum(1)
     return logp, -(probs * logp_all).sum(1), kl
 
 
 def gaussian_statistics(dist: Tensor, batch: PPOBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Log probability of the actions, entropy, and KL divergence from the sampling policy, [rows] each."""
+    """Return log probability of the actions, entropy, and KL divergence from the sampling policy, [rows] each."""
     mean, log_std = dist.chunk(2, dim=1)
     old_mean, old_log_std = batch.dist.chunk(2, dim=1)
     shift = (mean - old_mean) * torch.exp(-log_std)
@@ -159,7 +165,14 @@ def gaussian_statistics(dist: Tensor, batch: PPOBatch) -> tuple[Tensor, Tensor, 
 def loss_statistics(
     statistics: tuple[Tensor, Tensor, Tensor], values: Tensor, batch: PPOBatch, c: PPOCoefficients
 ) -> dict[str, Tensor]:
-    """The loss and its parts under RLlib's names, as tensors on the device."""
+    """Return the loss and its parts under RLlib's names, as tensors that stay on the device.
+
+    Args:
+        statistics: What `categorical_statistics` or `gaussian_statistics` gave.
+        values: [rows].
+        batch: The minibatch.
+        c: The loss's numbers.
+    """
     logp, entropy, kl = statistics
     ratio = torch.exp(logp - batch.logp)
     plain = batch.advantages * ratio

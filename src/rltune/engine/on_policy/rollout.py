@@ -1,4 +1,4 @@
-"""On-policy rollouts: from a policy and array environments to preallocated arrays, and advantages on them.
+"""Collect on-policy rollouts: from a policy and array environments into preallocated arrays.
 
 Runs in the trial's process or inside a remote env runner; knows nothing of RLlib.
 """
@@ -52,8 +52,8 @@ class Rollout:
         return int(np.count_nonzero(self.valid))
 
 
-class EpisodeBook:
-    """Returns and lengths of episodes across rollouts.
+class EpisodeTracker:
+    """Sums up returns and lengths of episodes across rollouts.
 
     Args:
         num_envs: Environments.
@@ -63,8 +63,10 @@ class EpisodeBook:
         self.returns = np.zeros(num_envs)
         self.lengths = np.zeros(num_envs, np.int64)
 
-    def read(self, rewards: Array, valid: Array, done: Array) -> list[tuple[float, int]]:
-        """Account for [T, N] steps; returns and lengths of the episodes that ended, in order of time."""
+    def add(self, rewards: Array, valid: Array, done: Array) -> list[tuple[float, int]]:
+        """Add [T, N] steps; returns and lengths of the episodes that ended, in order of time."""
+        # Once a rollout instead of at each step: running sums over all steps, from which each episode's start is
+        # subtracted, leave a Python loop over ended episodes only.
         returns = self.returns + np.cumsum(rewards, axis=0, dtype=np.float64)
         lengths = self.lengths + np.cumsum(valid, axis=0)
         ended: list[tuple[float, int]] = []
@@ -109,13 +111,13 @@ class Collector:
         self.envs, self.actions, self.policy = envs, actions, policy
         self.normaliser, self.seed = normaliser, seed
         self._choose = actions.sample if explore else actions.best
-        self._book = EpisodeBook(envs.num_envs)
+        self._episodes = EpisodeTracker(envs.num_envs)
         self._started = False
         self._rows = 0
         self._last = 0
 
     def _allocate(self, rows: int) -> None:
-        """Buffers for ``rows`` vector steps, keeping what is in the present ones."""
+        """Allocate buffers for ``rows`` vector steps, keeping what is in the present ones."""
         envs, shape = self.envs.num_envs, self.envs.single_observation_space.shape or ()
         fresh = {
             "_obs": np.zeros((rows + 1, envs, *shape), np.float32),
@@ -147,8 +149,14 @@ class Collector:
             self.normaliser(raw, self._obs[row])
 
     def collect(self, steps: int) -> Rollout:
-        """Take at least ``steps`` environment steps (less than one vector step more)."""
+        """Take at least ``steps`` environment steps (less than one vector step more).
+
+        Returns:
+            Views of this collector's buffers, which the next call overwrites.
+        """
         envs = self.envs.num_envs
+        # Reset steps fill rows without counting, so the number of rows is not known beforehand: a quarter more than
+        # without resets, doubled where episodes are so short that this is not enough.
         if self._rows < math.ceil(steps / envs) + 1:
             self._allocate(math.ceil(steps / envs * 1.25) + 2)
         if not self._started:
@@ -170,19 +178,20 @@ class Collector:
             self._truncated[row] = truncated
             over = self._over
             np.logical_or(terminated, truncated, out=over[row + 1])
+            # count_nonzero: sum() over a few booleans takes the general reduction, which is several times slower.
             taken += envs - int(np.count_nonzero(over[row]))
             row += 1
             self._write(obs, row)
         return self._finish(row)
 
     def _finish(self, rows: int) -> Rollout:
-        """Read the episodes and hand out views."""
+        """Sum up the episodes and return views of the buffers."""
         valid = ~self._over[:rows]
         done = self._over[1 : rows + 1]
-        episodes = self._book.read(self._rewards[:rows], valid, done)
+        episodes = self._episodes.add(self._rewards[:rows], valid, done)
         moments = None
         if self.normaliser is not None:
-            self.normaliser.flush()
+            self.normaliser.flush()  # what is still pending belongs to this rollout, and must reach the learner with it
             moments = self.normaliser.delta
         self._last = rows
         return Rollout(

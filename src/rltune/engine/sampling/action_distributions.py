@@ -1,7 +1,7 @@
-"""Actions from distribution inputs as array code, with the probabilities that RLlib's distributions give.
+"""Draw actions from distribution inputs in array code, with the probabilities that RLlib's distributions give.
 
-Random numbers are drawn for many steps at once. Categorical actions use the Gumbel-max trick (Gumbel 1954;
-Maddison et al. 2014), Gaussian ones scale standard normal noise.
+Random numbers are drawn for many steps at once. Categorical actions use the Gumbel-max trick (Gumbel 1954; Maddison et
+al. 2014), Gaussian ones scale standard normal noise.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rltune.engine.features import UnsupportedError
 Array = NDArray[Any]
 
 NOISE_VALUES = 16_384
-"""Random numbers drawn at a time."""
+"""Random numbers drawn at a time: a draw of a few costs mostly its call, and this many still fit into the cache."""
 
 
 class Noise:
     """Rows of noise of one shape, drawn in blocks.
 
     Args:
-        rng: Where they come from.
+        rng: Source of randomness.
         shape: One row.
         gumbel: Gumbel noise instead of standard normal.
     """
@@ -38,7 +38,7 @@ class Noise:
         self._next = rows
 
     def __call__(self) -> Array:
-        """The next row; valid until the block is refilled, so use it at once."""
+        """Return the next row; it is valid until the block is refilled, so use it at once."""
         if self._next >= len(self._block):
             self._fill()
         self._next += 1
@@ -46,7 +46,7 @@ class Noise:
         return row
 
     def _fill(self) -> None:
-        if self.gumbel:
+        if self.gumbel:  # -log(E) of a standard exponential E is Gumbel; all in place, in the block
             self.rng.standard_exponential(dtype=np.float32, out=self._block)
             # An exponential draw can be exactly zero in float32.
             np.maximum(self._block, 1e-30, out=self._block)
@@ -77,16 +77,17 @@ class CategoricalActions:
 
     def sample(self, inputs: Array) -> Array:
         """Draw actions [envs] from logits [envs, actions]."""
+        # The largest logit plus Gumbel noise is a draw from the softmax: no exponentials, no sums, no search.
         drawn: Array = (inputs + self._noise()).argmax(1)
         return drawn
 
     def best(self, inputs: Array) -> Array:
-        """The most likely actions."""
+        """Return the most likely actions [envs]."""
         best: Array = inputs.argmax(1)
         return best
 
     def for_env(self, actions: Array) -> Array:
-        """As the environment takes them."""
+        """Return them as the environment takes them, which is as they are."""
         return actions
 
 
@@ -118,18 +119,18 @@ class GaussianActions:
     def sample(self, inputs: Array) -> Array:
         """Draw actions [envs, size] from [envs, 2 * size]."""
         size = inputs.shape[1] // 2
-        drawn = self._std(inputs[:, size:])
+        drawn = self._std(inputs[:, size:])  # a new array, so the rest can work in place
         drawn *= self._noise()
         drawn += inputs[:, :size]
         return drawn
 
     def _std(self, log_std: Array) -> Array:
-        """Standard deviations; PPO's networks have bounded their logarithms already, where RLlib's do."""
+        """Return standard deviations; PPO's networks have bounded their logarithms already, where RLlib's do."""
         std: Array = np.exp(log_std)
         return std
 
     def best(self, inputs: Array) -> Array:
-        """The means."""
+        """Return the means [envs, size]."""
         return inputs[:, : inputs.shape[1] // 2]
 
     def for_env(self, actions: Array) -> Array:
@@ -153,7 +154,7 @@ class SquashedGaussianActions(GaussianActions):
         return super()._std(np.minimum(np.maximum(log_std, MIN_LOG_NN_OUTPUT), MAX_LOG_NN_OUTPUT))
 
     def best(self, inputs: Array) -> Array:
-        """The squashed means."""
+        """Return the squashed means [envs, size]."""
         return np.tanh(super().best(inputs))
 
 
@@ -161,7 +162,7 @@ Actions = CategoricalActions | GaussianActions
 
 
 def make_actions(space: gym.Space[Any], num_envs: int, rng: np.random.Generator, config: Any) -> Actions:
-    """The distribution that RLlib's default modules use for ``space``.
+    """Build the distribution that RLlib's default modules use for ``space``.
 
     Raises:
         UnsupportedError: For a space that only stock RLlib handles.

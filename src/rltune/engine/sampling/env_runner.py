@@ -1,7 +1,7 @@
-"""Env runners that hand back arrays: RLlib's ``SingleAgentEnvRunner`` with its sampling loop replaced.
+"""Sample arrays: RLlib's ``SingleAgentEnvRunner`` with its sampling loop replaced.
 
-Used in the trial's process (``LocalRunners``) or as Ray actors inside RLlib's ``EnvRunnerGroup``. RLlib's
-module, connectors and state dicts are kept, so that checkpoints have RLlib's components.
+It runs in the trial's process (`LocalRunners`) or as Ray actors inside RLlib's ``EnvRunnerGroup``. RLlib's module,
+connectors and state dicts are kept, so that checkpoints have RLlib's components.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StockCheckpoint(Checkpointable):
 
 
 class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
-    """An env runner whose :meth:`collect` returns a :class:`Rollout`."""
+    """An env runner whose `collect` returns a `Rollout`."""
 
     stock_class = SingleAgentEnvRunner
     env: Any
@@ -69,8 +69,9 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         self.normaliser: RunningMoments | None = None
         super().__init__(**kwargs)
         self._collector: Collector | None = None
+        # super().__init__ has called make_env() and built module and connectors.
         if self.env is not None:
-            self._make_collector()
+            self.make_collector()
         elif wants_normalisation(self.config):
             # The local runner beside remote ones samples nothing but holds the merged statistics.
             self.normaliser = RunningMoments(self.spaces[INPUT_ENV_SINGLE_SPACES][0].shape, 1)
@@ -87,14 +88,15 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
             self.env.close()
             raise
 
-    def _make_collector(self) -> None:
+    def make_collector(self) -> None:
+        """Build what steps the environments; subclasses build something else."""
         rng = np.random.default_rng(self._seed)
         if wants_normalisation(self.config):
             self.normaliser = RunningMoments(self.env.single_observation_space.shape, self.num_envs)
         self._collector = Collector(
             self.env,
             make_actions(self.env.single_action_space, self.num_envs, rng, self.config),
-            lambda obs: self.network.dist_inputs(obs),
+            lambda obs: self.network.dist_inputs(obs),  # looked up at each call: bind_module() replaces the network
             normaliser=self.normaliser,
             seed=self._seed,
             explore=self.config.explore,
@@ -115,14 +117,14 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         return rollout
 
     def collect_with(self, weights: Any, moments: Moments | None, steps: int) -> Rollout:
-        """:meth:`collect` in a remote runner, after loading weights and the merged normaliser state."""
+        """Collect in a remote runner, after loading weights and the merged normaliser state."""
         self.module.set_state(weights)
         if self.normaliser is not None and moments is not None:
             self.normaliser.load(*moments)
         return self.collect(steps)
 
     def get_state(self, *args: Any, **kwargs: Any) -> Any:
-        """RLlib's state, with the normaliser's statistics in its ``MeanStdFilter``."""
+        """Return RLlib's state, with the normaliser's statistics in its ``MeanStdFilter``."""
         if self.normaliser is not None:
             self.normaliser.to_filter(self._env_to_module.connectors[0])
         return super().get_state(*args, **kwargs)
@@ -153,14 +155,14 @@ class LocalRunners(EnvRunnerGroup):
         self._local_env_runner = config.env_runner_cls(config=config, worker_index=0, num_workers=0)
 
     def get_spaces(self) -> Any:
-        """The local runner's."""
+        """Return the local runner's spaces."""
         return self._local_env_runner.get_spaces()
 
     def sync_env_runner_states(self, **kwargs: Any) -> None:
-        """Nothing to do: there is one runner, and it holds the state."""
+        """Do nothing: there is one runner, and it holds the state."""
 
     def sync_weights(self, **kwargs: Any) -> None:
-        """Nothing to do: the algorithm writes the runner's weights itself."""
+        """Do nothing: the algorithm writes the runner's weights itself."""
 
     def stop(self) -> None:
         """Close the environments."""

@@ -1,7 +1,7 @@
-"""Observation normalisation on arrays, interchangeable with RLlib's ``MeanStdFilter`` connector.
+"""Normalise observations on arrays, interchangeably with RLlib's ``MeanStdFilter`` connector.
 
-A config asks for it with :func:`normalise_observations`, which installs RLlib's own connector: stock RLlib
-then does the same one episode step at a time, and checkpoints of either carry the statistics to the other.
+`normalise_observations` installs RLlib's own connector in a config. Stock RLlib then does the same, one episode step at
+a time, and checkpoints of either carry the statistics to the other.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ BLOCK = 256
 
 
 def normalise_observations(config: Any) -> Any:
-    """Ask for normalised observations on the engine and on stock RLlib alike; returns ``config``."""
+    """Have ``config`` normalise observations, on the engine and on stock RLlib alike, and return it."""
     return config.env_runners(env_to_module_connector=make_mean_std_connector)
 
 
 def wants_normalisation(config: Any) -> bool:
-    """Whether ``config`` went through :func:`normalise_observations`."""
+    """Whether ``config`` went through `normalise_observations`."""
     return config._env_to_module_connector is make_mean_std_connector
 
 
 class RunningMoments:
     """Running mean and variance of observations, merged block-wise.
 
-    The statistics are refreshed after 1, 2, 4, ... and then every ``BLOCK`` observations instead of at
-    each step: the first observations are usable at once and the hot loop pays for three array operations.
+    The statistics are refreshed after 1, 2, 4, ... and then every ``BLOCK`` observations instead of at each step (which
+    Welford's method would do): the first observations are usable at once, and the hot loop pays for three array
+    operations a step.
 
     Args:
         shape: Shape of one observation.
@@ -79,6 +80,7 @@ class RunningMoments:
         return self.sum_squares / (self.count - 1)
 
     def _prepare(self) -> None:
+        """Derive from the statistics what the hot loop uses: float32, and a factor instead of a division."""
         self._mean = self.mean.astype(np.float32)
         self._scale = (1.0 / (np.sqrt(self.var) + EPSILON)).astype(np.float32)
         self._refresh_at = min(self._rows, max(1, self.count // max(1, self._pending.shape[1])))
@@ -101,16 +103,18 @@ class RunningMoments:
         """Merge the pending observations into the statistics."""
         if not self._filled:
             return
+        # In float64: sums of squares in float32 lose the variance of observations far from zero.
         block = self._pending[: self._filled].reshape(-1, *self.shape).astype(np.float64)
         self._filled = 0
         mean = block.mean(axis=0)
         moments = (len(block), mean, np.square(block - mean).sum(axis=0))
+        # What was learned since load(). A remote runner sends only this: its whole count holds the others' share too.
         self.delta = merge_moments(self.delta, moments)
         self.count, self.mean, self.sum_squares = merge_moments((self.count, self.mean, self.sum_squares), moments)
         self._prepare()
 
     def stats(self) -> dict[str, Any]:
-        """``mean``, ``var`` and ``count`` as arrays (float64, and an integer)."""
+        """Return ``mean``, ``var`` and ``count`` as arrays (float64, and an integer)."""
         self.flush()
         return {"mean": self.mean.copy(), "var": np.array(self.var), "count": np.int64(self.count)}
 
@@ -134,7 +138,7 @@ Moments = tuple[int, Array, Array]
 
 
 def merge_moments(left: Moments, right: Moments) -> Moments:
-    """Count, mean and sum of squares of two sets of observations together (Chan et al. 1979)."""
+    """Return count, mean and sum of squares of two sets of observations together (Chan et al. 1979)."""
     count = left[0] + right[0]
     if count == 0:
         return left

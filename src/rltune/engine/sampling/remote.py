@@ -1,4 +1,7 @@
-"""Rollouts from remote env runners: weights and normaliser state out, arrays back, once per fragment."""
+"""Collect from remote env runners: weights and normaliser state go out, arrays come back, once per fragment.
+
+RLlib sends lists of episode objects instead, which have to be pickled one by one.
+"""
 
 from __future__ import annotations
 
@@ -24,53 +27,62 @@ def collect_remotely(algorithm: Any, steps: int) -> list[Rollout]:
     group, runner = algorithm.env_runner_group, algorithm.env_runner_group.local_env_runner
     algorithm.restore_env_runners(group)
     share = math.ceil(steps / max(1, group.num_healthy_remote_workers()))
+    # Put once: as an argument of each call it would be pickled once for each runner.
     weights = ray.put(algorithm.learner_module.get_state(inference_only=True))
-    moments = _moments(runner)
+    moments = _moments_of(runner)
     rollouts: list[Rollout] = group.foreach_env_runner(
         lambda remote: remote.collect_with(ray.get(weights), moments, share),
         local_env_runner=False,
         timeout_seconds=algorithm.config.sample_timeout_s,
     )
-    _require(rollouts, algorithm.config)
+    _require_answers(rollouts, algorithm.config)
     for rollout in rollouts:
-        _learn(runner, rollout.moments)
+        _merge_learned(runner, rollout.moments)
     return rollouts
 
 
 def collect_transitions(algorithm: Any, steps: int) -> None:
-    """Have every healthy remote runner collect its share of ``steps`` into the algorithm's replay memory."""
+    """Have every healthy remote runner collect its share of ``steps`` into the algorithm's replay memory.
+
+    Args:
+        algorithm: An ``OffPolicy`` with ``num_env_runners > 0``.
+        steps: Environment steps over all runners.
+
+    Raises:
+        RuntimeError: When no runner delivers within RLlib's ``sample_timeout_s``.
+    """
     group, runner = algorithm.env_runner_group, algorithm.env_runner_group.local_env_runner
     algorithm.restore_env_runners(group)
     share = math.ceil(steps / max(1, group.num_healthy_remote_workers()))
     weights = ray.put(algorithm.learner_module.get_state(inference_only=True))
     clock = algorithm.counters["num_env_steps_sampled_lifetime"]
-    moments = _moments(runner)
+    moments = _moments_of(runner)
     answers = group.foreach_env_runner(
         lambda remote: remote.collect_transitions(ray.get(weights), moments, share, clock),
         local_env_runner=False,
         timeout_seconds=algorithm.config.sample_timeout_s,
     )
-    _require(answers, algorithm.config)
+    _require_answers(answers, algorithm.config)
     for rows, taken, episodes, learned in answers:
         algorithm.replay.extend(rows)
         algorithm.count(taken, episodes)
-        _learn(runner, learned)
+        _merge_learned(runner, learned)
 
 
-def _moments(runner: Any) -> Moments | None:
-    """The local runner's normaliser state, which is the merged one."""
+def _moments_of(runner: Any) -> Moments | None:
+    """The local runner's normaliser state, which is the merged one; None without normalisation."""
     normaliser = runner.normaliser
     return None if normaliser is None else (normaliser.count, normaliser.mean, normaliser.sum_squares)
 
 
-def _learn(runner: Any, learned: Moments | None) -> None:
+def _merge_learned(runner: Any, learned: Moments | None) -> None:
     """Merge what a remote normaliser learned into the local runner's."""
-    present = _moments(runner)
+    present = _moments_of(runner)
     if learned is not None and present is not None:
         runner.normaliser.load(*merge_moments(present, learned))
 
 
-def _require(answers: list[Any], config: Any) -> None:
+def _require_answers(answers: list[Any], config: Any) -> None:
     if not answers:
         raise RuntimeError(
             f"none of {config.num_env_runners} env runners returned a fragment within "

@@ -1,9 +1,11 @@
-"""Vectorised Gymnasium environments as arrays.
+"""Step vectorised Gymnasium environments as arrays.
 
-One contract for all kinds (Gymnasium 1.x, autoreset mode NEXT_STEP): after a step that ends an episode
-the observation is the episode's last one; the next ``step`` ignores that environment's action, resets it
-and returns the first observation with reward 0. Such a reset step is no transition: the caller drops it.
-Last observations therefore lie in the caller's buffer at their natural place, where truncation bootstraps.
+One contract holds for all kinds (Gymnasium 1.x, autoreset mode NEXT_STEP). After a step that ends an episode the
+observation is the episode's last one. The next ``step`` ignores that environment's action, resets it and returns the
+first observation with reward 0. Such a reset step is no transition: the caller drops it.
+
+With mode SAME_STEP the last observations would come in info dicts, one object each. Here they lie at their natural
+place in the caller's buffer, where a truncation bootstraps from them.
 """
 
 from __future__ import annotations
@@ -44,17 +46,19 @@ class ArrayEnvs(Protocol):
         """The object itself; RLlib asks Gymnasium's vector environments for it."""
 
     def reset(self, seed: int | None) -> Array:
-        """Start an episode everywhere; observations [envs, ...]."""
+        """Start an episode everywhere; return observations [envs, ...]."""
 
     def step(self, actions: Array) -> Step:
-        """Observations, rewards, terminated, truncated; arrays that the next call may overwrite."""
+        """Return observations, rewards, terminated, truncated; the next call may overwrite these arrays."""
 
     def close(self) -> None:
         """Free the environments."""
 
 
 class SyncEnvs:
-    """Single environments stepped one after another into arrays: no info dicts, copies or space checks.
+    """Single environments stepped one after another into arrays.
+
+    Gymnasium's ``SyncVectorEnv`` does the same, but collects info dicts and copies observations at each step.
 
     Args:
         make: Builds environment number i.
@@ -90,6 +94,7 @@ class SyncEnvs:
 
     def step(self, actions: Array) -> Step:
         """Step each environment, or reset it where the last step ended an episode."""
+        # Python ints, all made at once: indexing gives NumPy scalars, which are slow in an environment's arithmetic.
         choices = actions.tolist() if self._discrete else actions
         for index, env in enumerate(self.envs):
             if self._done[index]:
@@ -163,9 +168,9 @@ def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -
     count = num_envs or config.num_envs_per_env_runner
     context = EnvContext(config.env_config or {}, worker_index=worker_index)
     mode = gym.VectorizeMode(config.gym_env_vectorize_mode)
-    creator = _creator(config.env)
+    creator = _find_creator(config.env)
     if creator is None:
-        return _gym_envs(config.env, dict(config.env_config or {}), count, mode)
+        return _make_gym_envs(config.env, dict(config.env_config or {}), count, mode)
     if mode == gym.VectorizeMode.VECTOR_ENTRY_POINT:
         return VectorEnvs(creator(EnvContext({**context, "num_envs": count}, worker_index=worker_index)))
 
@@ -183,8 +188,8 @@ def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -
     return SyncEnvs(make, count)
 
 
-def _creator(env: Any) -> Callable[[EnvContext], Any] | None:
-    """The function behind a class or a name registered with Tune; None for a Gymnasium id."""
+def _find_creator(env: Any) -> Callable[[EnvContext], Any] | None:
+    """Find the function behind a class or a name registered with Tune; None for a Gymnasium id."""
     if callable(env):
         return env  # type: ignore[no-any-return]
     if _global_registry.contains(ENV_CREATOR, env):
@@ -192,8 +197,8 @@ def _creator(env: Any) -> Callable[[EnvContext], Any] | None:
     return None
 
 
-def _gym_envs(env_id: str, kwargs: dict[str, Any], count: int, mode: gym.VectorizeMode) -> ArrayEnvs:
-    """Environments of a Gymnasium id; the checker wrapper is left out, it is for a developer's eyes."""
+def _make_gym_envs(env_id: str, kwargs: dict[str, Any], count: int, mode: gym.VectorizeMode) -> ArrayEnvs:
+    """Build environments of a Gymnasium id, without the checker wrapper, which is for whoever writes one."""
     if mode == gym.VectorizeMode.ASYNC:
         return VectorEnvs(gym.make_vec(env_id, count, mode, vector_kwargs={"copy": False}, **kwargs))
     native = mode == gym.VectorizeMode.VECTOR_ENTRY_POINT
