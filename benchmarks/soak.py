@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent / "tests")]
+sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent / "tests" / "support")]
 
 from benchmarks import soak_faults, soak_real, soak_storm, soak_tracking  # noqa: E402
 

@@ -258,7 +258,7 @@ def _open_files() -> Counter[str]:
 
 
 def _alone(part: str, folder: Path, *words: str) -> dict[str, Any]:
-    paths = os.pathsep.join((str(HERE.parent / "src"), str(HERE.parent), str(HERE.parent / "tests")))
+    paths = os.pathsep.join((str(HERE.parent / "src"), str(HERE.parent), str(HERE.parent / "tests" / "support")))
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.soak_faults", part, str(folder), *words],
         cwd=folder, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False,

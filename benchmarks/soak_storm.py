@@ -29,7 +29,7 @@ def start(folder: Path, script: str, *words: str) -> subprocess.Popen[str]:
 def launch(folder: Path, *words: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """Type ``python <words>`` in a folder, whose modules it finds; what it writes goes to ``output.txt``."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [str(HERE.parent / "src"), str(HERE.parent), str(HERE.parent / "tests"), str(folder)]
+    paths = [str(HERE.parent / "src"), str(HERE.parent), str(HERE.parent / "tests" / "support"), str(folder)]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MLFLOW_", "TUNE_"))}
     kept |= {"PYTHONPATH": os.pathsep.join(paths), "MLFLOW_DISABLE_TELEMETRY": "true", **(environment or {})}
     with (folder / "output.txt").open("a") as out:

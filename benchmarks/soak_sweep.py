@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent), str(HERE.parent / "tests")]
+sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent), str(HERE.parent / "tests" / "support")]
 
 from toy import ToyRunner  # noqa: E402
 

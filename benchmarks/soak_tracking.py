@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.soak_storm import HERE, NAME, PATIENCE_S, start, wait_for
 
-sys.path.insert(0, str(HERE.parent / "tests"))
+sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 STALL_S = 20.0
 
 
@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def outages(folder: Path, down_s: float) -> dict[str, Any]:
     """Three outages, errors and stalls while a sweep runs; what arrived afterwards."""
-    from test_tracking import Server
+    from server import Server
 
     folder.mkdir(parents=True)
     plan, up_s, trial_s = ["down", "error", "down", "stall", "down"], 5.0, 4.0
@@ -140,7 +140,7 @@ def together(folder: Path, sweeps: int) -> dict[str, Any]:
 
     if reason := postgres.missing():
         return {"skipped": reason}
-    from test_tracking import Server
+    from server import Server
 
     from rltune.study.study import Study
 
