@@ -36,17 +36,17 @@ from rltune.config.schema import ClusterConfig
 from rltune.policies import bundle_writer
 from rltune.study.study import Study
 
-TESTS = Path(__file__).resolve().parents[1]
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 # A sweep of the toy in a process of its own, as `toy_run` has it.
 SWEEP = """
-import sys, rltune.plan
-rltune.plan.preflight = lambda plan: None
+import sys, rltune.sweep.plan
+rltune.sweep.plan.preflight = lambda plan: None
 from composing import compose
-from rltune.config import from_mapping
-from rltune.sweep import run_sweep
+from rltune.config.validation import parse_config
+from rltune.sweep.pipeline import run_sweep
 from toy import TOY, ToyTrial, ledger
-outcome = run_sweep(from_mapping(compose("run", "output_dir=outputs", *TOY, *sys.argv[1:])), trainable=ToyTrial)
+outcome = run_sweep(parse_config(compose("run", "output_dir=outputs", *TOY, *sys.argv[1:])), trainable=ToyTrial)
 print([(entry.state, len(entry.reports), "checkpoint" in entry.attributes) for entry in ledger(outcome)])
 sys.exit(outcome.exit_code)
 """
@@ -107,12 +107,12 @@ def test_an_algorithm_is_built_as_rllib_builds_it(refused, monkeypatch):
     from ray.rllib.connectors import connector_v2
     from ray.rllib.utils import torch_utils
 
-    from rltune.compat import patching
+    from rltune.compat import rllib_build
     from rltune.compat.rllib_build import skip_needless_work
 
     monkeypatch.setattr(connector_v2, "inspect", inspect)
     monkeypatch.setattr(torch_utils, "torch", torch)
-    monkeypatch.setattr(patching, "is_supported", lambda library: library != refused)
+    monkeypatch.setattr(rllib_build, "is_supported", lambda library: library != refused)
     skip_needless_work(compiling=False)
     assert torch_utils.torch is torch
     assert (connector_v2.inspect is inspect) is (refused == "ray")
@@ -121,11 +121,11 @@ def test_an_algorithm_is_built_as_rllib_builds_it(refused, monkeypatch):
 def test_an_untested_ray_trains_by_stock_rllib(monkeypatch):
     from ray.rllib.algorithms.ppo import PPOConfig
 
-    from rltune.compat import patching
+    from rltune import engine
     from rltune.engine import find_static_obstacle
 
     monkeypatch.setattr(patching, "find_version", lambda library: "2.61.0")
-    monkeypatch.setattr(patching, "find_version", lambda library: "2.61.0")
+    monkeypatch.setattr(engine, "find_version", lambda library: "2.61.0")
     assert find_static_obstacle(PPOConfig().environment("CartPole-v1")) == "Ray 2.61.0"
 
 
@@ -177,7 +177,7 @@ def test_a_study_is_kept_by_optunas_calls(tmp_path):
 
 
 def test_a_sweep_runs_to_its_end_and_says_once_that_it_is_plain(tmp_path):
-    environment = {**os.environ, patching.SWITCH: "off", "PYTHONPATH": str(TESTS)}
+    environment = {**os.environ, patching.SWITCH: "off", "PYTHONPATH": str(SUPPORT)}
     environment.pop("MLFLOW_TRACKING_URI", None)
     typed = [sys.executable, "-c", SWEEP, "budget.trials=3", "scheduler=none"]
     ran = subprocess.run(typed, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500)
