@@ -24,6 +24,14 @@ def test_policies_by_agent_may_be_named_by_patterns():
     }
 
 
+def test_the_first_pattern_that_matches_an_agent_counts():
+    agents = ["wolf_0", "wolf_1", "hare"]
+    assert assign_policies("shared", agents) == dict.fromkeys(agents, "shared")
+    assert assign_policies("separate", agents) == {agent: agent for agent in agents}
+    policies = {"wolf_1": "leader", "wolf_*": "pack", "*": "prey"}
+    assert assign_policies(policies, agents) == {"wolf_0": "pack", "wolf_1": "leader", "hare": "prey"}
+
+
 @pytest.mark.parametrize(
     ("settings", "what", "fix"),
     [
@@ -38,13 +46,15 @@ def test_policies_by_agent_may_be_named_by_patterns():
             "env.normalise_observations is for one agent",
             "env.normalise_observations=false",
         ),
+        (SPREAD | {"wrappers": [{"entry_point": "TimeLimit"}]}, "env.wrappers is for one agent", "env.wrappers=[]"),
+        (SPREAD | {"rewards": {"scale": 2.0}}, "env.rewards is for one agent", "env.rewards.scale=1"),
         (SPREAD | {"id": "pettingzoo.classic.tictactoe_v3", "kwargs": {}}, "its agents take turns", "env.id="),
         (SPREAD | {"id": "mpe2.simple_sprad_v3"}, "cannot be imported", "rltune[multiagent]"),
         (SPREAD | {"id": "CartPole-v1"}, "is no module", "env.id=mpe2"),
         (SPREAD | {"id": "json"}, "defines no environment of several agents", "env.id=mpe2"),
     ],
 )
-def test_what_no_team_can_be_made_of_is_said_before_any_trial(settings, what, fix):
+def test_settings_that_several_agents_cannot_have_are_refused(settings, what, fix):
     with pytest.raises(ConfigError) as refused:
         check_env(spec_of(settings))
     assert what in refused.value.what

@@ -1,10 +1,10 @@
-"""Step Atari with the standard preprocessing by ale-py's own vector environment instead of a stack of wrappers.
+"""Step standard Atari by ale-py's own vector environment, which is faster than a stack of wrappers.
 
-It gives the wrappers' images, rewards and ends of episodes bit by bit (ale-py 0.12), with two differences: FIRE after a
-reset is pressed for one frame and not for a whole step of four, and the number of no-ops at a start comes from another
-generator. Three things are left to do here. ale-py stacks on zeros after a reset where the wrappers repeat the first
-frame, it has no frames last and no floats, and the true returns are needed beside the clipped rewards. Runs in
-workers; evaluations and policies use the wrappers.
+Its images, rewards and ends of episodes are those of the wrappers bit by bit (ale-py 0.12), with two differences: FIRE
+after a reset is pressed for one frame instead of a whole step of four, and another generator draws the number of no-ops
+at a start. Three things are left to do here. After a reset ale-py stacks frames on zeros, where the wrappers repeat the
+first frame. ale-py does not put the frames last and gives no floats. And the true returns are needed beside the clipped
+rewards. Trials use this module where they can; evaluations and policies use the wrappers.
 """
 
 from __future__ import annotations
@@ -20,32 +20,37 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rltune.envs.rewards import get_return_sink
+from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
 
 PREPROCESSING = "gymnasium.wrappers:AtariPreprocessing"
-FIRE = "rltune.envs.atari:FireOnReset"
-STACK = "gymnasium.wrappers:FrameStackObservation"
-LAST = "rltune.envs.atari:ChannelsLast"
+FIRE_ON_RESET = "rltune.envs.atari:FireOnReset"
+FRAME_STACK = "gymnasium.wrappers:FrameStackObservation"
+CHANNELS_LAST = "rltune.envs.atari:ChannelsLast"
 DEFAULTS: dict[str, Any] = {"noop_max": 30, "frame_skip": 4, "screen_size": 84, "scale_obs": False}
+# The arguments of AtariPreprocessing and of the game for which ale-py's vector environment does the same.
 SAME = {"terminal_on_life_loss": False, "grayscale_obs": True, "grayscale_newaxis": False}
 GAME = {"frameskip": 1, "repeat_action_probability": 0.25, "full_action_space": False}
 Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]
 
 
-def make_native_atari(spec: Any, num_envs: int) -> StandardAtari | None:
-    """Build the vector environment that does what a specification's wrappers do; None where it cannot.
+def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
+    """Build the vector environment that does what a specification's wrappers do.
 
     Args:
-        spec: An `rltune.envs.spec.EnvSpec`.
-        num_envs: How many step together.
+        spec: The environment, with its wrappers.
+        num_envs: How many games step together.
+
+    Returns:
+        None where ale-py's vector environment cannot do the same.
     """
     module, _, name = spec.id.rpartition(":")
-    wraps = [(str(entry.get("entry_point")), dict(entry.get("kwargs") or {})) for entry in spec.wrappers]
+    wraps = [(str(one.get("entry_point")), dict(one.get("kwargs") or {})) for one in spec.wrappers]
     points, kwargs = [point for point, _ in wraps], dict(wraps)
-    order = [PREPROCESSING, FIRE, STACK, LAST] if FIRE in points else [PREPROCESSING, STACK, LAST]
-    if module != "ale_py" or not name.endswith("-v5") or points != order or kwargs.get(FIRE):
+    order = [PREPROCESSING, *[FIRE_ON_RESET] * (FIRE_ON_RESET in points), FRAME_STACK, CHANNELS_LAST]
+    if module != "ale_py" or not name.endswith("-v5") or points != order or kwargs.get(FIRE_ON_RESET):
         return None
-    frames, stack, game = kwargs[PREPROCESSING], kwargs[STACK], {**GAME, **spec.kwargs}
+    frames, stack, game = kwargs[PREPROCESSING], kwargs[FRAME_STACK], {**GAME, **spec.kwargs}
     known = set(frames) <= {*DEFAULTS, *SAME} and set(stack) == {"stack_size"} and set(game) == set(GAME)
     unlike = any(frames.get(key, value) != value for key, value in SAME.items())
     if not known or unlike or game["frameskip"] != 1 or set(spec.rewards) - {"scale", "clip"}:
@@ -61,7 +66,7 @@ def make_native_atari(spec: Any, num_envs: int) -> StandardAtari | None:
         img_height=height,
         img_width=width,
         noop_max=frames["noop_max"],
-        use_fire_reset=FIRE in points,
+        use_fire_reset=FIRE_ON_RESET in points,
         reward_clipping=False,
         stack_num=1,
         num_threads=1,  # a trial has its share of the cores, and others have theirs
@@ -70,13 +75,15 @@ def make_native_atari(spec: Any, num_envs: int) -> StandardAtari | None:
 
 
 class StandardAtari(gymnasium.vector.VectorWrapper):
-    """Stacked images, their frames last, in autoreset mode NEXT_STEP.
+    """Stack the frames of several games, the frames last: observations have shape (games, height, width, stack).
+
+    An episode's first observation comes with the step after its last one (autoreset mode NEXT_STEP).
 
     Args:
         games: ale-py's vector environment of single grey frames.
-        stack: How many frames are seen at once.
-        scaled: Pixels from 0 to 1 instead of bytes.
-        rewards: ``scale`` and ``clip`` of what is learned from; true returns go to `collect_returns`.
+        stack: How many frames an observation has.
+        scaled: Whether pixels are floats from 0 to 1; otherwise they are bytes.
+        rewards: ``scale`` and ``clip`` of the rewards; the true returns go to the sink of `collect_returns`.
     """
 
     def __init__(self, games: Any, stack: int, scaled: bool, rewards: Mapping[str, Any]) -> None:
@@ -86,13 +93,13 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
         size = games.single_observation_space.shape[1:]
         self.single_observation_space = Box(0, high, (*size, stack), kind)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        # Whole frames are moved, which is quicker than one pixel of each; the view shows them last.
+        # Moving whole frames is faster than moving one pixel of each, so that they lie first; the view shows them last.
         self._frames = np.zeros((self.num_envs, stack, *size), kind)
         self._obs = np.moveaxis(self._frames, 1, -1)
         self._over = np.ones(self.num_envs, np.bool_)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start an episode everywhere."""
+        """Start an episode in every game."""
         frames, info = self.env.reset(seed=seed, options=options)
         self._over[:] = True
         self._push(frames)
@@ -112,9 +119,10 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
         return self._obs, rewards.clip(-clip, clip) if clip else rewards, terminated, truncated, info
 
     def _push(self, frames: np.ndarray) -> None:
-        """Add the newest frame; where the last episode is over, the next one has its first frame all through."""
-        for place in range(self._frames.shape[1] - 1):
-            self._frames[:, place] = self._frames[:, place + 1]
+        """Add the newest frame; where an episode has just begun, fill the whole stack with its first frame."""
+        # One frame at a time: numpy would copy the overlapping stack as a whole before it moves it.
+        for frame in range(self._frames.shape[1] - 1):
+            self._frames[:, frame] = self._frames[:, frame + 1]
         newest = self._frames[:, -1]
         if self._scaled:
             np.divide(frames[:, 0], np.float32(255), out=newest)
@@ -125,7 +133,7 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
 
 
 class ChannelsLast(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Stacked images (frames, height, width) as (height, width, frames), the order that RLlib's networks read."""
+    """Turn images (frames, height, width) into (height, width, frames), the order that RLlib's networks read."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -136,15 +144,15 @@ class ChannelsLast(gymnasium.ObservationWrapper[Any, Any, Any]):
         self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
 
     def observation(self, observation: Any) -> Any:
-        """The same numbers in another order."""
+        """Return the image with its frames last."""
         return np.moveaxis(observation, 0, -1)
 
 
 class FireOnReset(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Presses FIRE after each reset: some Atari games wait for it for ever (Mnih et al. 2015)."""
+    """Press FIRE after each reset, because some Atari games wait for it for ever (Mnih et al. 2015)."""
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Start an episode and the game in it."""
+        """Start an episode, and the game in it."""
         super().reset(**kwargs)
         fire: int = self.env.unwrapped.get_action_meanings().index("FIRE")
         obs, _, terminated, truncated, info = self.env.step(fire)

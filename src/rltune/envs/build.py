@@ -1,7 +1,7 @@
-"""One environment, from its config to Gymnasium: single, vectorised, and under a name that RLlib knows.
+"""Build environments from their specification: one, several in step, with true rewards or with those to learn from.
 
-The same specification builds it in the trial, in an evaluation and in a downstream script. Runs anywhere;
-gymnasium is imported inside the functions, so that a typing error on the command line need not wait for it.
+A trial, an evaluation and a downstream script build the same environment from the same specification. Gymnasium is
+imported inside the functions, so that a typing error on the command line is answered before it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build one environment with its wrappers, compound spaces made flat; its rewards are the true ones.
+    """Build one environment with its wrappers, with flat spaces and the rewards as the environment gives them.
 
     Args:
-        spec: What to build.
-        kwargs: Further arguments of the environment, such as ``render_mode``.
+        spec: What to build: an `EnvSpec`, or a mapping with its fields.
+        kwargs: Further arguments of the environment, such as ``render_mode``; they win over the specification's.
 
     Returns:
-        Gymnasium's; PettingZoo's where there are several agents.
+        A Gymnasium environment; a ``pettingzoo.ParallelEnv`` where there are several agents.
     """
     spec = spec_of(spec)
     if spec.policies is not None:
@@ -37,14 +37,14 @@ def make_env(spec: EnvSpec | Mapping[str, Any], **kwargs: Any) -> gymnasium.Env[
 
 
 def make_bare_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Make the environment by Gymnasium alone, without our wrappers."""
+    """Build the environment by Gymnasium alone, without the specification's wrappers."""
     import gymnasium
 
     return gymnasium.make(spec.id, **{**spec.kwargs, **kwargs})
 
 
 def wrap_env(env: Any, spec: EnvSpec) -> Any:
-    """Wrap an environment as its specification says, and make compound spaces flat."""
+    """Apply the wrappers of a specification, then make compound spaces flat."""
     for wrap in import_wrappers(spec):
         env = wrap(env)
     from rltune.envs.spaces import FlatAction, FlatObservation, has_plain_actions, has_plain_observations
@@ -55,7 +55,7 @@ def wrap_env(env: Any, spec: EnvSpec) -> Any:
 
 
 def make_training_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
-    """Build one environment as `make` does, with the rewards that are learned from."""
+    """Build one environment as `make_env` does, with the rewards that are learned from."""
     from rltune.envs.rewards import ShapedReward
 
     env = make_env(spec, **kwargs)
@@ -63,7 +63,7 @@ def make_training_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 
 def is_plain(spec: EnvSpec) -> bool:
-    """Whether Gymnasium alone builds this environment, from its id and arguments."""
+    """Return whether Gymnasium alone builds this environment, from its id and arguments."""
     return (
         spec.policies is None
         and not spec.wrappers
@@ -86,7 +86,7 @@ def _has_flat_spaces(spec_as_json: str) -> bool:
 def make_vector_env(
     spec: EnvSpec | Mapping[str, Any], num_envs: int, **kwargs: Any
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    """Build ``num_envs`` copies that step together in this process, wrappers included."""
+    """Build ``num_envs`` copies of what `make_env` builds; they step together in this process."""
     import gymnasium
 
     spec = spec_of(spec)
@@ -94,44 +94,48 @@ def make_vector_env(
 
 
 def import_wrappers(spec: EnvSpec) -> list[Callable[[Any], Any]]:
-    """The wrappers as functions of an environment.
+    """Import the wrappers of a specification, as functions of an environment.
 
     Raises:
         ConfigError: An entry has no entry point, or it names no wrapper.
     """
-    return [_wrapper(entry, number) for number, entry in enumerate(spec.wrappers)]
+    return [_import_wrapper(wrapper, index) for index, wrapper in enumerate(spec.wrappers)]
 
 
-def _wrapper(entry: Any, number: int) -> Callable[[Any], Any]:
+def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
     import gymnasium
 
-    key = f"env.wrappers[{number}]"
+    key = f"env.wrappers[{index}]"
     usage = "{entry_point: 'module:Class', kwargs: {...}}"
-    if not isinstance(entry, Mapping) or set(entry) - {"entry_point", "kwargs"} or "entry_point" not in entry:
-        raise ConfigError(f"{key}={entry} is no wrapper", usage, "see gymnasium.wrappers for names")
-    module, _, name = str(entry["entry_point"]).rpartition(":")
+    if not isinstance(wrapper, Mapping) or set(wrapper) - {"entry_point", "kwargs"} or "entry_point" not in wrapper:
+        raise ConfigError(f"{key}={wrapper} is no wrapper", usage, "see gymnasium.wrappers for names")
+    module, _, name = str(wrapper["entry_point"]).rpartition(":")
     try:
         cls = getattr(importlib.import_module(module or "gymnasium.wrappers"), name)
     except (ImportError, AttributeError):
         known = [n for n in dir(gymnasium.wrappers) if n[0].isupper()]
         close = nearest(name, known)
         raise ConfigError(
-            f"{key}: cannot import {entry['entry_point']}",
+            f"{key}: cannot import {wrapper['entry_point']}",
             f"an importable class, given as {usage}",
             f"did you mean gymnasium.wrappers:{close}?" if close else "install its package",
         ) from None
     if not (isinstance(cls, type) and issubclass(cls, gymnasium.Wrapper)):
-        # YAML must not be able to name any callable of any module.
+        # YAML must not be able to call anything of any module.
         raise ConfigError(
-            f"{key}: {entry['entry_point']} is no gymnasium.Wrapper",
+            f"{key}: {wrapper['entry_point']} is no gymnasium.Wrapper",
             usage,
             "see gymnasium.wrappers for names",
         )
-    return functools.partial(cls, **dict(entry.get("kwargs") or {}))
+    return functools.partial(cls, **dict(wrapper.get("kwargs") or {}))
 
 
 def import_env_module(module: str, env_id: str) -> None:
-    """Import the module that registers an id, and say why when that fails."""
+    """Import the module that registers an environment.
+
+    Raises:
+        ConfigError: It cannot be imported; names the package or the extra to install.
+    """
     try:
         importlib.import_module(module)
     except Exception as error:

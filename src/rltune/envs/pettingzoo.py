@@ -1,7 +1,7 @@
-"""Environments of several agents: PettingZoo's, by the module that defines them, and which policy acts for whom.
+"""Build environments of several agents by PettingZoo's modules, and say which policy acts for which agent.
 
-All agents act at the same time (PettingZoo's parallel interface); one whose agents take turns, but whose author says
-that it can be run in parallel, is converted. Runs anywhere; pettingzoo is imported inside the functions.
+All agents act at the same time, in PettingZoo's parallel interface. An environment whose agents take turns is converted
+where its author says that it can run in parallel. PettingZoo is imported inside the functions, because it is an extra.
 """
 
 from __future__ import annotations
@@ -13,36 +13,37 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rltune.envs.spaces import has_plain_actions, has_plain_observations
+from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError, choices, describe_exception
 
 SHARED, SEPARATE = "shared", "separate"
-MAKERS = ("parallel_env", "env")  # what PettingZoo's modules call the functions that build an environment
+FACTORIES = ("parallel_env", "env")  # the functions of PettingZoo's modules that build an environment
 USAGE = "shared, separate, or a mapping {agent: policy}, whose agents may be patterns such as agent_*"
 EXTRA = "pip install 'rltune[multiagent]'"
 
 
-def make_parallel_env(spec: Any, **kwargs: Any) -> Any:
-    """Build the environment, a ``pettingzoo.ParallelEnv``.
+def make_parallel_env(spec: EnvSpec, **kwargs: Any) -> Any:
+    """Build a ``pettingzoo.ParallelEnv``.
 
     Args:
-        spec: An `rltune.envs.spec.EnvSpec`, whose id is a module such as ``mpe2.simple_spread_v3``.
+        spec: What to build; its id is a module such as ``mpe2.simple_spread_v3``.
         kwargs: Further arguments of the environment, such as ``render_mode``.
 
     Raises:
         ConfigError: The module is missing or defines no such environment.
     """
-    module = _module(spec.id)
-    name = next((name for name in MAKERS if callable(getattr(module, name, None))), None)
+    module = _import_module(spec.id)
+    name = next((name for name in FACTORIES if callable(getattr(module, name, None))), None)
     if name is None:
         raise ConfigError(
             f"env.id={spec.id} defines no environment of several agents",
-            f"a module with a function {' or '.join(MAKERS)}, as PettingZoo's have",
+            f"a module with a function {' or '.join(FACTORIES)}, as PettingZoo's have",
             "env.id=mpe2.simple_spread_v3, or env.policies=null for an environment of one agent",
         )
-    return _parallel(getattr(module, name)(**{**spec.kwargs, **kwargs}), spec.id)
+    return _to_parallel(getattr(module, name)(**{**spec.kwargs, **kwargs}), spec.id)
 
 
-def _module(env_id: str) -> Any:
+def _import_module(env_id: str) -> Any:
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", env_id):
         raise ConfigError(
             f"env.id={env_id} is no module, and env.policies asks for several agents",
@@ -60,7 +61,7 @@ def _module(env_id: str) -> Any:
         ) from None
 
 
-def _parallel(env: Any, env_id: str) -> Any:
+def _to_parallel(env: Any, env_id: str) -> Any:
     from pettingzoo import AECEnv, ParallelEnv
     from pettingzoo.utils.conversions import aec_to_parallel
 
@@ -75,11 +76,12 @@ def _parallel(env: Any, env_id: str) -> Any:
 
 
 def assign_policies(policies: str | Mapping[str, str], agents: list[str]) -> dict[str, str]:
-    """The name of the policy that acts for each agent.
+    """Return the name of the policy that acts for each agent.
 
     Args:
-        policies: ``shared``, ``separate``, or policies by agent or pattern; the first that fits counts.
-        agents: All that there may be.
+        policies: ``shared`` (one policy for all), ``separate`` (one for each agent), or a policy by agent or pattern,
+            of which the first that matches an agent counts.
+        agents: All agents that there may be.
 
     Raises:
         ConfigError: An agent has no policy, or a policy no agent.
@@ -110,15 +112,15 @@ def assign_policies(policies: str | Mapping[str, str], agents: list[str]) -> dic
 
 
 def spaces_by_agent(env: Any) -> dict[str, tuple[Any, Any]]:
-    """Each agent's observation and action space."""
+    """Return each agent's observation and action space."""
     return {agent: (env.observation_space(agent), env.action_space(agent)) for agent in env.possible_agents}
 
 
-def check_agents(spec: Any) -> None:
-    """Build it once and step it, so that what is wrong is known before the first trial.
+def check_agents(spec: EnvSpec) -> None:
+    """Build an environment of several agents and step it once, to find what is wrong before the first trial.
 
     Raises:
-        ConfigError: What is wrong, what is allowed, and what to type.
+        ConfigError: It cannot be built or stepped, or its settings do not go with several agents.
     """
     for key, used, without in (
         ("env.wrappers", spec.wrappers, "env.wrappers=[]"),
@@ -143,11 +145,11 @@ def check_agents(spec: Any) -> None:
     env.close()
 
 
-def policy_spaces(spec: Any, env: Any) -> dict[str, tuple[Any, Any]]:
-    """Each policy's observation and action space.
+def policy_spaces(spec: EnvSpec, env: Any) -> dict[str, tuple[Any, Any]]:
+    """Return each policy's observation and action space.
 
     Raises:
-        ConfigError: Agents of different spaces share a policy, or a space is of a kind that no policy takes.
+        ConfigError: Agents of different spaces share a policy, or no policy takes a space of this kind.
     """
     found: dict[str, tuple[Any, Any]] = {}
     first: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Shape the rewards that an algorithm learns from while returns stay the environment's own."""
+"""Shape the rewards that an algorithm learns from, and keep the true returns, which are the objective."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ import gymnasium
 
 Step = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 Returns = deque[tuple[float, int]]
+# A trial cannot pass its sink to RLlib, which builds the environments: they find it here.
 _SINK: ContextVar[Returns | None] = ContextVar("rltune_returns", default=None)
 
 
 class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Scales, normalises and clips what is learned from, in this order; the true returns go to `returns_into`.
+    """Scale, normalise and clip the rewards, in this order; the true returns go to the sink of `collect_returns`.
 
     Normalising divides by the running standard deviation of the discounted return, as Stable-Baselines3's
     VecNormalize does (per environment, discount 0.99).
+
+    Args:
+        env: What gives the true rewards.
+        rewards: ``scale``, ``normalise`` and ``clip``, each of which may be missing.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], rewards: Mapping[str, Any]) -> None:
@@ -33,27 +38,27 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._discounted, self._count, self._mean, self._squares = 0.0, 0, 0.0, 0.0
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; one that a wrapper outside cut off counts too."""
-        self._end()
+        """Start an episode. The last one ends here if an outer wrapper cut it off, and counts too."""
+        self._end_episode()
         return cast(tuple[Any, dict[str, Any]], self.env.reset(**kwargs))
 
     def step(self, action: Any) -> Step:
-        """Step with the shaped reward."""
+        """Step, and return the shaped reward in place of the true one."""
         obs, raw, terminated, truncated, info = self.env.step(action)
         self._return, self._length = self._return + float(raw), self._length + 1
-        reward = self._shaped(float(raw))
+        reward = self._shape(float(raw))
         if terminated or truncated:
-            self._end()
+            self._end_episode()
         return obs, reward, terminated, truncated, info
 
-    def _shaped(self, reward: float) -> float:
+    def _shape(self, reward: float) -> float:
         reward *= self._scale
         if self._normalise:
-            reward /= self._deviation(reward)
+            reward /= self._update_deviation(reward)
         return max(-self._clip, min(self._clip, reward)) if self._clip else reward
 
-    def _deviation(self, reward: float) -> float:
-        """The running deviation of the discounted return (Welford 1962)."""
+    def _update_deviation(self, reward: float) -> float:
+        """Update the discounted return, and return its running standard deviation (Welford 1962)."""
         self._discounted = self._discounted * 0.99 + reward
         self._count += 1
         shift = self._discounted - self._mean
@@ -61,20 +66,20 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._squares += shift * (self._discounted - self._mean)
         return math.sqrt(self._squares / self._count + 1e-8) if self._count > 1 else 1.0
 
-    def _end(self) -> None:
+    def _end_episode(self) -> None:
         if self._length and self._sink is not None:
             self._sink.append((self._return, self._length))
         self._return, self._length, self._discounted = 0.0, 0, 0.0
 
 
 def get_return_sink() -> Returns | None:
-    """Where an environment that is built now leaves its true returns; see `returns_into`."""
+    """Return the sink of `collect_returns` around this call; None outside of one."""
     return _SINK.get()
 
 
 @contextmanager
 def collect_returns(sink: Returns) -> Iterator[None]:
-    """Environments built inside leave the true return and length of each episode in ``sink``."""
+    """Collect the true return and the length of each episode of the environments that are built inside, in ``sink``."""
     token = _SINK.set(sink)
     try:
         yield

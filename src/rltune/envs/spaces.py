@@ -1,8 +1,4 @@
-"""Wrappers that rltune puts around environments by itself, and two that env files name.
-
-Spaces that RLlib and policy bundles cannot take become flat ones; rewards are shaped for learning while the returns
-of the environment itself stay the objective. Runs wherever an environment is built.
-"""
+"""Make compound observations and actions flat, because RLlib and policy bundles take no others."""
 
 from __future__ import annotations
 
@@ -16,23 +12,23 @@ from gymnasium import spaces
 
 from rltune.errors import ConfigError
 
-MAX_FLAT_ACTIONS = 4096  # combinations of discrete actions up to which they are numbered one after another
+MAX_FLAT_ACTIONS = 4096  # a network has an output for each combination of discrete actions
 
 
-def has_plain_observations(space: Any) -> bool:
-    """Whether observations are passed on as they are: a vector of floats, an image, or one discrete choice."""
+def has_plain_observations(space: gymnasium.Space[Any]) -> bool:
+    """Return whether observations stay as they are: a vector of floats, an image, or one discrete choice."""
     if isinstance(space, spaces.Box):
         return len(space.shape) == 3 or (len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating))
     return isinstance(space, spaces.Discrete)
 
 
-def has_plain_actions(space: Any) -> bool:
-    """Whether actions are passed on as they are: a Box, or one discrete choice."""
+def has_plain_actions(space: gymnasium.Space[Any]) -> bool:
+    """Return whether actions stay as they are: a Box, or one discrete choice."""
     return isinstance(space, spaces.Box | spaces.Discrete)
 
 
 class FlatObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Any observation as one float32 vector; discrete parts become one-hot (`gymnasium.spaces.utils.flatten`)."""
+    """Turn observations into one float32 vector; discrete parts become one-hot (`gymnasium.spaces.utils.flatten`)."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -50,15 +46,15 @@ class FlatObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
         self.observation_space = spaces.Box(low, high, dtype=np.float32)
 
     def observation(self, observation: Any) -> Any:
-        """One vector."""
+        """Return the observation as a vector."""
         return spaces.utils.flatten(self.env.observation_space, observation).astype(np.float32)
 
 
 class FlatAction(gymnasium.ActionWrapper[Any, Any, Any]):
-    """Compound actions as one choice or one vector: RLlib's off-policy algorithms and bundles know no others.
+    """Turn compound actions into one choice or one vector, because off-policy algorithms and bundles take no others.
 
-    Discrete parts together become one Discrete space that numbers their combinations, the last part fastest;
-    continuous parts together become one Box.
+    Discrete parts together become one Discrete space that numbers their combinations, the last part fastest.
+    Continuous parts together become one Box.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -79,14 +75,15 @@ class FlatAction(gymnasium.ActionWrapper[Any, Any, Any]):
         self.action_space = spaces.Discrete(math.prod(sizes))
 
     def action(self, action: Any) -> Any:
-        """The environment's own form."""
+        """Return the action in the environment's own form."""
         if self._sizes is None:
             return spaces.utils.unflatten(self.env.action_space, action)
         digits = iter(np.unravel_index(int(action), self._sizes))
-        return _filled(self.env.action_space, digits)
+        return _fill(self.env.action_space, digits)
 
 
 def _leaves(space: Any) -> Iterator[Any]:
+    """Yield the parts of nested Dict and Tuple spaces that are neither."""
     if isinstance(space, spaces.Dict):
         for part in space.spaces.values():
             yield from _leaves(part)
@@ -98,6 +95,11 @@ def _leaves(space: Any) -> Iterator[Any]:
 
 
 def _sizes(part: Any, whole: Any) -> list[int]:
+    """Return how many values each number of a discrete part has.
+
+    Raises:
+        ConfigError: The part is continuous beside discrete ones, or of another kind.
+    """
     if isinstance(part, spaces.Discrete):
         return [int(part.n)]
     if isinstance(part, spaces.MultiDiscrete):
@@ -111,11 +113,12 @@ def _sizes(part: Any, whole: Any) -> list[int]:
     )
 
 
-def _filled(space: Any, digits: Iterator[Any]) -> Any:
+def _fill(space: Any, digits: Iterator[Any]) -> Any:
+    """Build a sample of ``space`` out of numbers counted from zero, one for each of its discrete values."""
     if isinstance(space, spaces.Dict):
-        return {name: _filled(part, digits) for name, part in space.spaces.items()}
+        return {name: _fill(part, digits) for name, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_filled(part, digits) for part in space.spaces)
+        return tuple(_fill(part, digits) for part in space.spaces)
     if isinstance(space, spaces.Discrete):
         return int(next(digits)) + int(space.start)
     start = getattr(space, "start", 0)

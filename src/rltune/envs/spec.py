@@ -1,4 +1,4 @@
-"""What names one environment: its id, arguments, wrappers and shaping."""
+"""Specify one environment by plain values: its id, arguments, wrappers and shaping."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
 EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid"}
-"""The extra of ours that brings a module; Gymnasium's own families are told by their entry points."""
+"""Which of rltune's extras installs a module; those of Gymnasium's own families follow from their entry points."""
 
-AS_THEY_ARE = {"normalise": False, "scale": 1.0, "clip": None}
-"""The rewards that are the environment's own."""
+UNSHAPED = {"normalise": False, "scale": 1.0, "clip": None}
+"""The settings that leave rewards as the environment gives them."""
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """An environment that can be built again elsewhere; plain values only.
+    """An environment that can be built again elsewhere; it holds plain values only.
 
     Attributes:
         id: Gymnasium id; ``module:Name-v0`` imports the module first, as Gymnasium does.
         kwargs: Arguments of the environment.
         wrappers: Applied in order, each ``{"entry_point": "module:Class", "kwargs": {...}}``.
         normalise_observations: Whether training keeps running means and deviations; they travel with the policy.
-        rewards: ``normalise``, ``scale``, ``clip``: what is learned from; empty for the rewards as they are.
-        policies: Who acts by which policy, where there are several agents (`rltune.envs.pettingzoo`). None: one.
+        rewards: ``normalise``, ``scale``, ``clip``, where they change anything; empty for rewards as they are.
+        policies: Which policy acts for which of several agents (`rltune.envs.pettingzoo`); None for one agent.
     """
 
     id: str
@@ -34,7 +34,7 @@ class EnvSpec:
     policies: str | Mapping[str, str] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return the specification as values that JSON can hold; `spec_of` reads them."""
         plain: dict[str, Any] = {
             "id": self.id,
             "kwargs": dict(self.kwargs),
@@ -47,12 +47,12 @@ class EnvSpec:
 
 
 def spec_of(config: Any) -> EnvSpec:
-    """The specification inside a config (mapping or dataclass with the fields of `EnvSpec`)."""
+    """Return the specification in a mapping or a dataclass that has the fields of `EnvSpec`, and perhaps others."""
     if isinstance(config, EnvSpec):
         return config
     raw = asdict(config) if is_dataclass(config) and not isinstance(config, type) else dict(config)
     given = (raw.get("rewards") or {}).items()
-    rewards = {key: value for key, value in given if value != AS_THEY_ARE.get(key)}
+    rewards = {key: value for key, value in given if value != UNSHAPED.get(key)}
     return EnvSpec(
         raw["id"],
         raw.get("kwargs") or {},

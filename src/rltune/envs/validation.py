@@ -13,10 +13,10 @@ from rltune.errors import ConfigError, describe_exception, nearest
 
 
 def check_env(spec: EnvSpec) -> None:
-    """Build it once, so that a wrong id, argument or wrapper is known before the first trial.
+    """Build an environment and step it once, to find a wrong id, argument or wrapper before the first trial.
 
     Raises:
-        ConfigError: With the nearest id, or the extra to install.
+        ConfigError: It cannot be built, stepped or learned from; names the nearest id, or the extra to install.
     """
     if spec.policies is not None:
         check_agents(spec)
@@ -28,7 +28,7 @@ def check_env(spec: EnvSpec) -> None:
         )
     if module:
         import_env_module(module, spec.id)
-    env = _checked_bare(spec)
+    env = _make_bare_env(spec)
     try:
         env = wrap_env(env, spec)
     except ConfigError as error:
@@ -49,7 +49,7 @@ def check_env(spec: EnvSpec) -> None:
 
 
 def _check_first_step(env: Any, spec: EnvSpec) -> None:
-    """Refuse what would fail in every trial: a wrapper whose observations are not of the space that it declares."""
+    """Refuse an environment that cannot step, or whose observations lie outside the space that it declares."""
     key = f"env.wrappers of {spec.id}" if spec.wrappers else f"env.id={spec.id}"
     space = env.observation_space
     try:
@@ -75,6 +75,7 @@ def _check_first_step(env: Any, spec: EnvSpec) -> None:
 
 
 def _check_normalisation(env: Any, spec: EnvSpec) -> None:
+    """Refuse to normalise what is no vector, and to scale or clip rewards by what is no positive number."""
     if spec.normalise_observations and len(env.observation_space.shape or ()) != 1:
         raise ConfigError(
             f"env.normalise_observations=true: the observations of {spec.id} are {env.observation_space}",
@@ -88,14 +89,15 @@ def _check_normalisation(env: Any, spec: EnvSpec) -> None:
         )
 
 
-def _checked_bare(spec: EnvSpec) -> Any:
+def _make_bare_env(spec: EnvSpec) -> Any:
+    """Build the environment without wrappers, and turn whatever goes wrong into a ConfigError."""
     import gymnasium
 
     try:
         return make_bare_env(spec)
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(
-            f"env.id={spec.id} needs a package: {error}", "its extra installed", _extra(spec.id)
+            f"env.id={spec.id} needs a package: {error}", "its extra installed", _suggest_install(spec.id)
         ) from None
     except gymnasium.error.NamespaceNotFound as error:
         fix = "pip install 'rltune[atari]'" if spec.id.startswith("ALE/") else "install the package that registers it"
@@ -117,8 +119,8 @@ def _checked_bare(spec: EnvSpec) -> Any:
         ) from None
 
 
-def _extra(env_id: str) -> str:
-    """What to install for an environment whose package is missing."""
+def _suggest_install(env_id: str) -> str:
+    """Say what to install for an environment whose package is missing."""
     import gymnasium
 
     entry = gymnasium.envs.registration.registry.get(env_id)
@@ -128,7 +130,12 @@ def _extra(env_id: str) -> str:
 
 
 def check_rewards(spec: EnvSpec, env_runners: int, vectorize: str) -> None:
-    """True returns, which are the objective, do not come back from another process where rewards are shaped.
+    """Refuse shaped rewards where other processes sample: the true returns, the objective, would stay there.
+
+    Args:
+        spec: The environment.
+        env_runners: How many processes sample besides the trial's own.
+        vectorize: ``async`` steps each copy of the environment in a process of its own.
 
     Raises:
         ConfigError: Rewards are shaped, and other processes would sample.

@@ -1,0 +1,68 @@
+"""What is learned from, and the true returns beside it."""
+
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+
+from rltune.envs.build import make_env, make_training_env
+from rltune.envs.rewards import collect_returns, get_return_sink
+from rltune.envs.spec import EnvSpec, spec_of
+
+
+def test_learning_sees_shaped_rewards_the_objective_true_ones():
+    """Learning sees shaped rewards and the objective the true ones."""
+    spec = spec_of({"id": "Pendulum-v1", "rewards": {"scale": 0.1, "clip": 0.5, "normalise": False}})
+    assert spec_of({"id": "Pendulum-v1", "rewards": {"scale": 1.0, "clip": None, "normalise": False}}).rewards == {}
+    assert spec_of({"id": "Pendulum-v1", "rewards": {"normalise": True, "scale": 1.0}}).rewards == {"normalise": True}
+    sink = collections.deque()
+    with collect_returns(sink):
+        shaped = make_training_env(spec)
+    true = make_env(spec)
+    shaped.reset(seed=3)
+    true.reset(seed=3)
+    total = 0.0
+    for _ in range(200):
+        action = np.array([1.0], np.float32)
+        raw, seen = true.step(action)[1], shaped.step(action)[1]
+        assert seen == pytest.approx(max(-0.5, 0.1 * raw))
+        total += raw
+    assert list(sink) == [(pytest.approx(total), 200)]
+
+
+def test_normalised_rewards_settle_at_a_scale_of_their_own():
+    """Normalised rewards settle at a scale of their own whatever the environments."""
+
+    def late(scale):
+        env = make_training_env(EnvSpec("Pendulum-v1", {}, (), False, {"normalise": True, "scale": scale}))
+        env.reset(seed=0)
+        return [env.step(np.zeros(1, np.float32))[1] for _ in range(190)][-20:]
+
+    assert late(1.0) == pytest.approx(late(1000.0), rel=1e-3)
+
+
+def test_episodes_outside_of_a_collection_are_counted_nowhere():
+    assert get_return_sink() is None
+    sink = collections.deque()
+    with collect_returns(sink):
+        assert get_return_sink() is sink
+    env = make_training_env(EnvSpec("CartPole-v1", rewards={"scale": 2.0}))
+    env.reset(seed=0)
+    assert env.step(0)[1] == 2.0
+    env.reset()
+    assert not sink
+
+
+def test_an_episode_that_was_cut_off_counts_too():
+    """A time limit outside resets the environment before it says that an episode is over."""
+    sink = collections.deque()
+    with collect_returns(sink):
+        env = make_training_env(EnvSpec("CartPole-v1", rewards={"scale": 2.0}))
+    env.reset(seed=0)
+    env.step(0)
+    env.step(1)
+    env.reset()
+    env.reset()
+    assert list(sink) == [(2.0, 2)]

@@ -1,0 +1,28 @@
+"""What specifies an environment: settings, mappings and JSON mean the same."""
+
+from __future__ import annotations
+
+import json
+
+from rltune.config.schema import EnvConfig
+from rltune.envs.build import make_env
+from rltune.envs.spec import EnvSpec, spec_of
+
+SHORT = {"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_steps": 5}}
+
+
+def test_settings_and_mappings_mean_the_same_environment():
+    """The settings and a mapping and a specification mean the same environment."""
+    expected = EnvSpec("Pendulum-v1", {"g": 9.81}, (SHORT,))
+    config = EnvConfig(name="pendulum", id="Pendulum-v1", kwargs={"g": 9.81}, wrappers=[SHORT])
+    assert spec_of(config) == expected
+    assert spec_of({"id": "Pendulum-v1", "kwargs": {"g": 9.81}, "wrappers": [SHORT]}) == expected
+    assert spec_of(expected) is expected
+    assert spec_of({"id": "CartPole-v1"}) == EnvSpec("CartPole-v1")
+
+
+def test_a_specification_can_be_kept_as_json_and_built_from_it():
+    spec = EnvSpec("Pendulum-v1", {"g": 9.81}, (SHORT,))
+    again = spec_of(json.loads(json.dumps(spec.to_dict())))
+    assert again == spec
+    assert make_env(again).unwrapped.g == 9.81
