@@ -6,16 +6,27 @@ import pickle
 
 import pytest
 
-from rltune.errors import ConfigError, PolicyError, ResourceError, RltuneError, StudyError, choices, nearest
+from rltune.errors import (
+    ConfigError,
+    NonFiniteError,
+    PolicyError,
+    ResourceError,
+    RltuneError,
+    StudyError,
+    choices,
+    describe_exception,
+    nearest,
+)
 
 
-def test_an_error_is_printed_in_three_lines_what_is_wrong_what_is_allowed_what_to_type():
+def test_an_error_is_printed_in_three_lines():
+    """An error is printed in three lines what is wrong what is allowed what to type."""
     error = ConfigError("lrr=1 is unknown", "did you mean 'lr'?", "lr=1")
     assert error.pretty() == "error: lrr=1 is unknown\n  allowed: did you mean 'lr'?\n  try:     lr=1"
     assert RltuneError("it broke").pretty() == "error: it broke"
 
 
-@pytest.mark.parametrize("kind", [ConfigError, ResourceError, StudyError, PolicyError])
+@pytest.mark.parametrize("kind", [ConfigError, ResourceError, StudyError, PolicyError, NonFiniteError])
 def test_an_error_from_a_worker_arrives_whole(kind):
     sent = pickle.loads(pickle.dumps(kind("what", "allowed", "fix")))
     assert type(sent) is kind
@@ -23,7 +34,8 @@ def test_an_error_from_a_worker_arrives_whole(kind):
     assert (sent.what, sent.allowed, sent.fix, str(sent)) == ("what", "allowed", "fix", "what\nallowed\nfix")
 
 
-def test_the_nearest_name_comes_first_and_then_all_that_there_are():
+def test_the_nearest_name_comes_first_then_all_others():
+    """The nearest name comes first and then all that there are."""
     assert choices("pp0", ["ppo", "dqn"]) == "did you mean 'ppo'? known: dqn, ppo"
     assert choices("zzz", ["ppo", "dqn"]) == "one of: dqn, ppo"
     assert nearest("zzz", ["ppo", "dqn"]) is None
@@ -31,3 +43,8 @@ def test_the_nearest_name_comes_first_and_then_all_that_there_are():
 
 def test_nothing_to_choose_from_is_said_as_a_person_would():
     assert choices("zzz", []) == "there is none yet"
+
+
+def test_another_librarys_error_is_named_by_its_first_line():
+    assert describe_exception(ValueError("\nno such level\n  in line 3")) == "ValueError: no such level"
+    assert describe_exception(AssertionError()) == "AssertionError", "an assertion has no message"

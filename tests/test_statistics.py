@@ -16,7 +16,8 @@ def test_the_interquartile_mean_drops_both_outer_quarters():
     assert interquartile_mean([5.0]) == 5
 
 
-def test_the_probability_of_improvement_counts_pairs_and_ties_half():
+def test_the_probability_of_improvement_counts_ties_half():
+    """The probability of improvement counts pairs and ties half."""
     assert probability_of_improvement([3, 4], [1, 2]) == 1
     assert probability_of_improvement([1, 2], [3, 4]) == 0
     assert probability_of_improvement([1, 3], [2, 3]) == pytest.approx((0 + 0 + 1 + 0.5) / 4)

@@ -1,6 +1,6 @@
-"""The errors that a person sees: what was wrong, what is allowed, what to type next.
+"""Define the errors that a person sees: what was wrong, what is allowed, what to type next.
 
-Raised anywhere, in the driver or in a worker; the commands print them without a traceback and exit with 2.
+The driver and the workers raise them. The commands print them without a traceback and exit with 2.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RltuneError(Exception):
         return type(self), (self.what, self.allowed, self.fix)
 
     def pretty(self) -> str:
-        """The three parts, one a line, as the commands print them."""
+        """Return the three parts, one a line, as the commands print them."""
         lines = [f"error: {self.what}"]
         if self.allowed:
             lines.append(f"  allowed: {self.allowed}")
@@ -53,7 +53,7 @@ class PolicyError(RltuneError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name closest to ``name``, or None when nothing is close.
+    """Return the known name closest to ``name``, or None if none is close.
 
     Args:
         name: What was typed.
@@ -80,7 +80,7 @@ def describe_exception(error: BaseException) -> str:
 
 
 class NonFiniteError(RltuneError):
-    """A loss, a weight or a return became NaN or infinite: the trial cannot recover.
+    """A loss, a weight or a return that became NaN or infinite: the trial cannot recover.
 
     Args:
         what: Which number, and when.

@@ -1,4 +1,4 @@
-"""How numbers, durations and values are written for a person. Imports nothing heavy."""
+"""Format numbers, durations and values for a person."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def format_value(value: Any) -> str:
-    """A sampled value in three significant digits: ``0.0123``, ``1e-4``, ``0.9987``, ``[64,64]``."""
+    """Format a sampled value in three significant digits: ``0.0123``, ``1e-4``, ``0.9987``, ``[64,64]``."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, (list, tuple)):
@@ -24,12 +24,12 @@ def format_value(value: Any) -> str:
 
 
 def format_params(params: Mapping[str, Any]) -> str:
-    """Sampled values as one would type them: ``lr=0.0012 gamma=0.99``."""
+    """Format sampled values as one would type them: ``lr=0.0012 gamma=0.99``."""
     return " ".join(f"{name}={format_value(value)}" for name, value in params.items())
 
 
 def format_objective(value: float | None) -> str:
-    """A return in four significant digits; ``-`` before the first episode ends."""
+    """Format a return in four significant digits; ``-`` for None and NaN, as before the first episode ends."""
     if value is None or not math.isfinite(value):
         return "-"
     if abs(value) >= 1000:
@@ -38,7 +38,7 @@ def format_objective(value: float | None) -> str:
 
 
 def format_count(value: float) -> str:
-    """A number of steps: ``8,214``, ``45.2k``, ``1.2M``."""
+    """Format a number of steps: ``8,214``, ``45.2k``, ``1.2M``."""
     if value < 9_999.5:
         return f"{value:,.0f}"
     for unit, size in (("k", 1e3), ("M", 1e6), ("G", 1e9)):
@@ -48,7 +48,7 @@ def format_count(value: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as a person says them: ``45 s``, ``3 min 05 s``, ``1 h 12 min``."""
+    """Format seconds as a person says them: ``45 s``, ``3 min 05 s``, ``1 h 12 min``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -58,12 +58,12 @@ def format_duration(seconds: float) -> str:
 
 
 def first_line(reason: str | None) -> str:
-    """The line of a reason that says most: a traceback follows it, if anything does."""
+    """Return the first line of a reason: it says most, and a traceback may follow it."""
     lines = (reason or "").strip().splitlines()
     return lines[0].strip() if lines else "no reason was recorded"
 
 
 def format_clock(seconds: float) -> str:
-    """Elapsed seconds as ``02:15`` or ``1:02:15``."""
+    """Format elapsed seconds as ``02:15`` or ``1:02:15``."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes:02d}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -1,8 +1,8 @@
 """Say what a few scores tell about those to come: interquartile mean, intervals, probability of improvement.
 
 Source of the formulas: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
-Pure NumPy, because ``scipy.stats`` takes over a second to import and five times as long for the same interval; the
-tests compare the two. Runs anywhere.
+This is NumPy alone, because ``scipy.stats`` takes over a second to import and five times as long for the same interval.
+The tests compare the two.
 """
 
 from __future__ import annotations
@@ -74,18 +74,21 @@ def probability_of_improvement(ours: ArrayLike, theirs: ArrayLike) -> float:
 
 
 def predictive_interval(returns: ArrayLike, episodes: int, worst: float, seed: int = 0) -> tuple[float, float]:
-    """Bound the mean of fresh episodes of the same policy: it lies there 95 times in a hundred.
+    """Bound the mean of fresh episodes of the same policy: 95 times in a hundred it lies between the two numbers.
 
-    This is wider than the mean's `bootstrap_interval`, because the fresh episodes have chances of their own: a
-    population is resampled from the returns, and the fresh episodes from that population. One more episode, the worst
-    known, stands among the returns for what a hundred episodes do not show (Laplace's rule of succession). Without
-    it, a policy that has not failed yet would be predicted never to fail.
+    It is wider than the mean's `bootstrap_interval`, because the fresh episodes vary too: a population is resampled
+    from the returns, and the fresh episodes from that population. One more episode with the worst known return joins
+    the returns, for what a hundred episodes do not show (Laplace's rule of succession). Without it, a policy that has
+    not failed yet would be predicted never to fail.
 
     Args:
-        returns: Of the policy's episodes, shape (n,).
-        episodes: How many fresh ones are averaged.
+        returns: Those of the policy's episodes, shape (n,), n at least 1.
+        episodes: How many fresh episodes are averaged.
         worst: The lowest return that the policy's configuration is known to give.
         seed: Of the resampling.
+
+    Returns:
+        The 2.5th and the 97.5th percentile of the mean.
     """
     seen = np.asarray(returns, dtype=np.float64)
     known = np.append(seen, min(worst, seen.min()))

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from rltune.formatting import format_count, format_duration, format_objective, format_params, format_value
 from rltune.reporting.closing_page import Summary, TrialView
 from rltune.reporting.console import Console
 
@@ -343,43 +342,3 @@ def test_a_closed_pipe_does_not_reach_the_driver(make, clock, tmp_path):
     console.note("still here")
     console.summary(make_summary(tmp_path))
     assert console.best() == TrialView(0, "RUNNING", {"lr": 0.1}, 7.0, 7.0, 5_000)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.00012345, "1.23e-4"),
-        (1e-4, "1e-4"),
-        (0.012345, "0.0123"),
-        (3.0, "3"),
-        (0.99, "0.99"),
-        (0.99873, "0.9987"),
-        (12345.6, "12346"),
-        (2.5e7, "2.5e7"),
-        (-0.5, "-0.5"),
-        (0.0, "0"),
-        (1, "1"),
-        (True, "true"),
-        (None, "null"),
-        ("relu", "relu"),
-        ([64, 64], "[64,64]"),
-    ],
-)
-def test_sampled_values_are_as_short_as_they_are_typed(value, text):
-    assert format_value(value) == text
-
-
-def test_numbers_are_written_for_people():
-    assert format_params({"lr": 3e-4, "num_epochs": 8}) == "lr=3e-4 num_epochs=8"
-    assert [format_count(n) for n in (0, 950, 9_999, 45_210, 999_700, 1_234_567)] == [
-        "0", "950", "9,999", "45.2k", "1M", "1.23M",
-    ]  # fmt: skip
-    assert [format_objective(x) for x in (-157.34, 500.0, 9535.4, 0.00012, None)] == [
-        "-157.3", "500", "9,535", "1.2e-4", "-",
-    ]  # fmt: skip
-    assert [format_duration(s) for s in (0.4, 59.6, 185, 4320)] == [
-        "0 s",
-        "1 min 00 s",
-        "3 min 05 s",
-        "1 h 12 min",
-    ]

@@ -1,0 +1,83 @@
+"""Numbers, durations and values as a person reads them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rltune.formatting import (
+    first_line,
+    format_clock,
+    format_count,
+    format_duration,
+    format_objective,
+    format_params,
+    format_value,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.00012345, "1.23e-4"),
+        (1e-4, "1e-4"),
+        (0.012345, "0.0123"),
+        (3.0, "3"),
+        (0.99, "0.99"),
+        (0.99873, "0.9987"),
+        (12345.6, "12346"),
+        (2.5e7, "2.5e7"),
+        (-0.5, "-0.5"),
+        (0.0, "0"),
+        (1, "1"),
+        (True, "true"),
+        (None, "null"),
+        ("relu", "relu"),
+        ([64, 64], "[64,64]"),
+    ],
+)
+def test_sampled_values_are_as_short_as_they_are_typed(value, text):
+    assert format_value(value) == text
+
+
+def test_numbers_are_written_for_people():
+    assert format_params({"lr": 3e-4, "num_epochs": 8}) == "lr=3e-4 num_epochs=8"
+    assert [format_count(n) for n in (0, 950, 9_999, 45_210, 999_700, 1_234_567)] == [
+        "0", "950", "9,999", "45.2k", "1M", "1.23M",
+    ]  # fmt: skip
+    assert [format_objective(x) for x in (-157.34, 500.0, 9535.4, 0.00012, None)] == [
+        "-157.3", "500", "9,535", "1.2e-4", "-",
+    ]  # fmt: skip
+    assert [format_duration(s) for s in (0.4, 59.6, 185, 4320)] == [
+        "0 s",
+        "1 min 00 s",
+        "3 min 05 s",
+        "1 h 12 min",
+    ]
+
+
+def test_discounts_keep_their_distance_from_one():
+    """0.999 and 0.9995 are as different as 0.9 and 0.95."""
+    assert [format_value(value) for value in (0.95, 0.999, 0.9995, 1 - 1e-7)] == [
+        "0.95",
+        "0.999",
+        "0.9995",
+        "0.9999999",
+    ]
+
+
+def test_a_number_that_is_none_is_still_written():
+    assert format_objective(math.nan) == "-"
+    assert format_objective(0.0) == "0"
+    assert format_value(math.inf) == "inf"
+    assert format_value([1e-4, [True, None]]) == "[1e-4,[true,null]]"
+
+
+def test_a_clock_shows_hours_only_when_there_are_some():
+    assert [format_clock(seconds) for seconds in (0, 135.9, 3599, 3735)] == ["00:00", "02:15", "59:59", "1:02:15"]
+
+
+def test_a_reason_is_shown_by_its_first_line():
+    assert first_line("\n ValueError: no \nTraceback ...") == "ValueError: no"
+    assert first_line(None) == first_line(" \n ") == "no reason was recorded"
