@@ -1,4 +1,4 @@
-"""Play a policy on episodes that it has never seen, and say what came of it."""
+"""Play a policy on episodes of given seeds, and sum up its returns with an interval."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import torch
 from rltune.errors import PolicyError
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_writer import describe_space
-from rltune.policies.multi_agent import EpisodeRequest, MultiAgentPolicy, play_multi_agent
+from rltune.policies.multi_agent import MultiAgentPolicy, play_multi_agent
 from rltune.policies.policy import load_playable
+from rltune.policies.rllib_policy import RLlibPolicy
 from rltune.statistics import bootstrap_interval, interquartile_mean
 
 NUM_ENVS = 32  # at once in an evaluation: enough to share one forward pass, few enough to start quickly
@@ -25,7 +26,7 @@ SMALL_NETWORK = 300_000  # weights; below it several torch threads cost more tha
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A policy on episodes of their own seeds.
+    """A policy's episodes, one a seed, and what they say about it.
 
     Attributes:
         returns: Undiscounted, one an episode, in the order of the seeds; several agents' are summed.
@@ -50,7 +51,7 @@ class Evaluation:
     max: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return the fields as JSON can hold them."""
         return asdict(self)
 
 
@@ -62,7 +63,7 @@ def evaluate(
     deterministic: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Run a policy on exactly ``episodes`` episodes, of the environment's seeds ``seed``, ``seed + 1``, ...
+    """Play a policy on exactly ``episodes`` episodes, of the environment's seeds ``seed``, ``seed + 1``, ...
 
     Every seed's episode counts, however long it is: taking the first to finish would favour short ones.
 
@@ -76,28 +77,29 @@ def evaluate(
         progress: Called with the number of finished episodes and of all, after each.
 
     Raises:
-        PolicyError: No policy, no environment, one with other spaces, or no episodes asked for.
+        PolicyError: There is no policy or environment, its spaces are others, or ``episodes`` is below 1.
     """
     if episodes < 1:
         raise PolicyError(f"episodes={episodes}", "at least 1", "episodes=100")
     found: Any = load_playable(policy) if isinstance(policy, str | Path) else policy
-    with _few_threads(found.network):
+    shown = progress or (lambda done, total: None)
+    with _limit_threads(found.network):
         if isinstance(found, MultiAgentPolicy):
-            wanted = EpisodeRequest(episodes, seed, deterministic, progress)
-            returns, lengths = play_multi_agent(found, environment_of(found, env), wanted)
+            spec = environment_of(found, env)
+            returns, lengths = play_multi_agent(found, spec, episodes, seed, deterministic, shown)
         else:
-            run = _Episodes(found, seed, deterministic, progress)
-            returns, lengths = run.all(_maker(found, env), episodes)
+            make = _make_env_factory(found, env)
+            returns, lengths = _play(found, make, episodes, seed, deterministic, shown)
     return _summarise(returns, lengths, seed)
 
 
 def evaluate_checkpoint(folder: Path, episodes: int, seed: int) -> Evaluation:
-    """`evaluate` for a checkpoint of one's own sweep, what is pickled in it included."""
+    """Evaluate a checkpoint of one's own sweep: what is pickled in it is trusted."""
     return evaluate(load_playable(folder, trust=True), episodes, seed)
 
 
 def environment_of(policy: Any, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-    """The environment to play: the policy's own, or another one.
+    """Return the environment to play: the policy's own, or another one.
 
     Args:
         policy: The policy.
@@ -115,8 +117,8 @@ def environment_of(policy: Any, env: str | Mapping[str, Any] | None = None) -> M
 
 
 @contextlib.contextmanager
-def _few_threads(network: torch.nn.Module) -> Iterator[None]:
-    """One torch thread for a small network: threads that wait for each other take ten times the CPU, on busy cores."""
+def _limit_threads(network: torch.nn.Module) -> Iterator[None]:
+    """Give a small network one torch thread: threads that wait for each other take ten times the CPU, on busy cores."""
     before = torch.get_num_threads()
     if sum(weights.numel() for weights in network.parameters()) < SMALL_NETWORK:
         torch.set_num_threads(1)
@@ -126,8 +128,8 @@ def _few_threads(network: torch.nn.Module) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _maker(policy: bundle_reader.Policy, env: str | Mapping[str, Any] | None) -> Callable[[], Any]:
-    """What builds one environment, checked once against the policy's spaces."""
+def _make_env_factory(policy: bundle_reader.Policy, env: str | Mapping[str, Any] | None) -> Callable[[], Any]:
+    """Return what builds one environment, after checking its spaces against the policy's."""
     from rltune.envs.build import make_env
 
     spec = environment_of(policy, env)
@@ -135,10 +137,10 @@ def _maker(policy: bundle_reader.Policy, env: str | Mapping[str, Any] | None) ->
     make = partial(make_env, spec, disable_env_checker=True)
     trial = make()
     try:
-        seen = (_form(trial.observation_space), _form(trial.action_space))
+        seen = (_describe_form(trial.observation_space), _describe_form(trial.action_space))
     finally:
         trial.close()
-    wanted = (_form(policy.observation_space), _form(policy.action_space))
+    wanted = (_describe_form(policy.observation_space), _describe_form(policy.action_space))
     if seen != wanted:
         raise PolicyError(
             f"env={spec['id']}: its spaces are {seen[0]} and {seen[1]}",
@@ -148,61 +150,53 @@ def _maker(policy: bundle_reader.Policy, env: str | Mapping[str, Any] | None) ->
     return make
 
 
-def _form(space: Any) -> str:
-    """A space up to its bounds, which an observation filter changes."""
+def _describe_form(space: Any) -> str:
+    """Describe a space without its bounds, which an observation filter changes."""
     about = describe_space(space)
     return f"Discrete({about['n']})" if about["type"] == "Discrete" else f"Box{tuple(about['shape'])}"
 
 
-class _Episodes:
-    """Episodes side by side: each environment takes the next seed as soon as its episode has ended."""
+def _play(
+    policy: bundle_reader.Policy | RLlibPolicy,
+    make: Callable[[], Any],
+    episodes: int,
+    seed: int,
+    deterministic: bool,
+    progress: Callable[[int, int], None],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Play episodes side by side: each environment takes the next seed as soon as its episode has ended.
 
-    def __init__(
-        self,
-        policy: bundle_reader.Policy,
-        seed: int,
-        deterministic: bool,
-        progress: Callable[[int, int], None] | None,
-    ) -> None:
-        self._policy, self._seed, self._deterministic = policy, seed, deterministic
-        self._progress = progress or (lambda done, total: None)
-        self._rng = np.random.default_rng(seed)
-
-    def all(self, make: Callable[[], Any], episodes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Run them; returns and lengths in the order of the seeds."""
-        envs = [make() for _ in range(min(episodes, NUM_ENVS))]
-        try:
-            return self._run(envs, episodes)
-        finally:
-            for env in envs:
-                env.close()
-
-    def _run(self, envs: list[Any], episodes: int) -> tuple[np.ndarray, np.ndarray]:
+    Returns:
+        Returns and lengths, (episodes,) each, in the order of the seeds.
+    """
+    with contextlib.ExitStack() as stack:
+        envs = [stack.enter_context(contextlib.closing(make())) for _ in range(min(episodes, NUM_ENVS))]
         returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+        rng = np.random.default_rng(seed)
         current = list(range(len(envs)))  # the episode of each environment
-        obs = [env.reset(seed=self._seed + episode)[0] for env, episode in zip(envs, current, strict=True)]
-        waiting, done = len(envs), 0
+        obs = [env.reset(seed=seed + episode)[0] for env, episode in zip(envs, current, strict=True)]
+        started, done = len(envs), 0
         busy, memory, begins = list(range(len(envs))), None, np.ones(len(envs), dtype=bool)
         while busy:
-            seen = np.stack([obs[i] for i in busy])
-            actions, memory = self._policy.predict(seen, memory, begins, self._deterministic, self._rng)
-            begins, still = np.zeros(len(busy), dtype=bool), []
-            for place, (i, action) in enumerate(zip(busy, actions, strict=True)):
+            # Only what is busy is acted for: the memory and the starts have one row for each of these environments.
+            actions, memory = policy.predict(np.stack([obs[i] for i in busy]), memory, begins, deterministic, rng)
+            begins, kept = np.zeros(len(busy), dtype=bool), []
+            for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
                 obs[i], reward, terminated, truncated, _ = envs[i].step(action)
                 returns[current[i]] += float(reward)
                 lengths[current[i]] += 1
                 if terminated or truncated:
                     done += 1
-                    self._progress(done, episodes)
-                    if waiting == episodes:
+                    progress(done, episodes)
+                    if started == episodes:
                         continue
-                    current[i], waiting = waiting, waiting + 1
-                    obs[i] = envs[i].reset(seed=self._seed + current[i])[0]
-                    begins[place] = True
-                still.append(place)
-            memory = None if memory is None else memory[still]
-            begins, busy = begins[still], [busy[place] for place in still]
-        return returns, lengths
+                    current[i], started = started, started + 1
+                    obs[i] = envs[i].reset(seed=seed + current[i])[0]
+                    begins[row] = True
+                kept.append(row)
+            memory = None if memory is None else memory[kept]
+            begins, busy = begins[kept], [busy[row] for row in kept]
+    return returns, lengths
 
 
 def _summarise(returns: np.ndarray, lengths: np.ndarray, seed: int) -> Evaluation:

@@ -6,88 +6,58 @@ import os
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from rltune.policies.bundle_reader import load_bundle
+from rltune.policies.bundle_reader import Policy, load_bundle
 from rltune.policies.multi_agent import MultiAgentPolicy, is_multi_agent
-
-if TYPE_CHECKING:
-    from mlflow.types import Schema
 
 
 def make_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What ``mlflow.pyfunc.log_model`` and ``save_model`` take to make a bundle a model without rltune.
+    """Make the arguments of ``mlflow.pyfunc.log_model`` and ``save_model`` that turn a policy into a model.
 
-    The signature says what comes out; what goes in is left open, because MLflow's check of a tensor (3.17)
-    would refuse float64 arrays, dicts and data frames, and the model takes them all. The input example and
-    ``metadata`` show what is meant.
+    The model needs no rltune. Its signature says what comes out. It leaves open what goes in, because MLflow's check of
+    a tensor (3.17) would refuse float64 arrays, dicts and data frames, and the model takes them all. The input example
+    and ``metadata`` show what is meant.
 
     Args:
-        folder: The bundle.
+        folder: A bundle, or the policies of several agents.
         carried: JSON-able facts for ``metadata``, such as the training config and the certification.
     """
-    if is_multi_agent(Path(folder)):
-        return make_multi_agent_model_arguments(folder, carried)
-    from mlflow.types import Schema, TensorSpec
-
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # the console shows the progress
-    policy = load_bundle(folder)
-    space = policy.observation_space
-    space.seed(0)
-    example = np.stack([space.sample() for _ in range(2)])
-    actions, memory = policy.predict(example)
-    given: Any = {"obs": example, "state": memory} if policy.memory_size else example
-    outputs = [TensorSpec(actions.dtype, (-1, *actions.shape[1:]), "actions" if policy.memory_size else None)]
-    if policy.memory_size:
-        outputs.append(TensorSpec(memory.dtype, (-1, policy.memory_size), "state"))
-    about = {"info": policy.info, "spaces": policy.spaces, **(carried or {})}
-    return package_model(folder, Schema(outputs), given, about)
-
-
-def make_multi_agent_model_arguments(folder: str | Path, carried: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What makes a team a model without rltune; see `rltune.policies.mlflow_model.make_model_arguments`.
-
-    Args:
-        folder: The team's.
-        carried: JSON-able facts for ``metadata``.
-    """
-    from mlflow.types import Schema, TensorSpec
-
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # the console shows the progress
-    team = MultiAgentPolicy(Path(folder))
-    example = {}
-    for agent, owner in team.owners.items():
-        space = team.policies[owner].observation_space
-        space.seed(0)
-        example[agent] = np.stack([space.sample() for _ in range(2)])
-    actions = team.act(example)
-    outputs = [TensorSpec(action.dtype, (-1, *action.shape[1:]), agent) for agent, action in actions.items()]
-    return package_model(
-        folder, Schema(outputs), example, {"info": team.info, "spaces": team.spaces, **(carried or {})}
-    )
-
-
-def package_model(folder: str | Path, outputs: Schema, example: Any, about: Mapping[str, Any]) -> dict[str, Any]:
-    """What MLflow's ``log_model`` and ``save_model`` take for a policy or a team.
-
-    Args:
-        folder: Its files.
-        outputs: What comes out of the model.
-        example: Of what goes in.
-        about: JSON-able, for ``metadata``.
-    """
     from mlflow.models import ModelSignature
+    from mlflow.types import Schema, TensorSpec
 
-    here = Path(__file__).parent
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # the console shows the progress
+    folder, here = Path(folder), Path(__file__).parent
+    policy = MultiAgentPolicy(folder) if is_multi_agent(folder) else load_bundle(folder)
+    example, outputs = _make_example(policy)
+    specs = [TensorSpec(values.dtype, (-1, *values.shape[1:]), name) for name, values in outputs.items()]
     return {
         "python_model": str(here / "served_model.py"),
         "artifacts": {"policy": str(folder)},
         "code_paths": [str(here / "bundle_reader.py")],
-        "signature": ModelSignature(outputs=outputs),
+        "signature": ModelSignature(outputs=Schema(specs)),
         "input_example": example,
         # Without the local tag of a CPU build ("+cpu"), which no package index has.
         "pip_requirements": [f"{name}=={version(name).split('+')[0]}" for name in ("mlflow", "numpy", "torch")],
-        "metadata": {"rltune": dict(about)},
+        "metadata": {"rltune": {"info": policy.info, "spaces": policy.spaces, **(carried or {})}},
     }
+
+
+def _make_example(policy: Policy | MultiAgentPolicy) -> tuple[Any, Mapping[Any, np.ndarray]]:
+    """Make an example of what goes into the model, and of what comes out, by name; None is the only output."""
+    if isinstance(policy, MultiAgentPolicy):
+        batches = {agent: _sample_batch(policy.policies[owner]) for agent, owner in policy.owners.items()}
+        return batches, policy.act(batches)
+    batch = _sample_batch(policy)
+    actions, memory = policy.predict(batch)
+    if policy.memory_size:
+        return {"obs": batch, "state": memory}, {"actions": actions, "state": memory}
+    return batch, {None: actions}
+
+
+def _sample_batch(policy: Policy) -> np.ndarray:
+    space = policy.observation_space
+    space.seed(0)
+    return np.stack([space.sample() for _ in range(2)])

@@ -1,13 +1,13 @@
-"""The policies of several agents as one: written, acting on dicts, evaluated. Runs anywhere.
+"""Write and load the policies of several agents as one, act on dicts with it, and play its episodes. Runs anywhere.
 
-A team is a folder with ``policy.json`` (who acts by which policy) and one bundle for each policy under ``policies/``.
+It is a folder with ``policy.json`` (who acts by which policy) and one bundle for each policy under ``policies/``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,9 +22,8 @@ from rltune.policies import bundle_reader
 from rltune.policies.bundle_reader import Policy, load_bundle
 from rltune.policies.bundle_writer import describe_space, write_bundle
 
-MARK, MEMBERS = "policy.json", "policies"
+OWNERS_FILE, POLICIES = "policy.json", "policies"
 NUM_ENVS = 8  # at once in an evaluation
-Pair = tuple[int, str]
 
 
 class MultiAgentPolicy:
@@ -39,12 +38,12 @@ class MultiAgentPolicy:
     """
 
     def __init__(self, folder: Path) -> None:
-        about = json.loads((folder / MARK).read_text(encoding="utf-8"))
+        about = json.loads((folder / OWNERS_FILE).read_text(encoding="utf-8"))
         if about.get("format") != bundle_reader.FORMAT:
             raise ValueError(f"{folder} has format {about.get('format')}, this rltune reads {bundle_reader.FORMAT}")
         self.owners: dict[str, str] = about["owners"]
         names = dict.fromkeys(self.owners.values())
-        self.policies = {name: load_bundle(folder / MEMBERS / name) for name in names}
+        self.policies = {name: load_bundle(folder / POLICIES / name) for name in names}
         self.info: dict[str, Any] = next(iter(self.policies.values())).info
         self.network = torch.nn.ModuleDict({name: policy.network for name, policy in self.policies.items()})
         self.spaces = {
@@ -55,7 +54,7 @@ class MultiAgentPolicy:
     def act(
         self, obs: Mapping[str, Any], deterministic: bool = True, rng: np.random.Generator | int | None = None
     ) -> dict[str, Any]:
-        """The actions of the agents whose observations are given.
+        """Choose the actions of the agents whose observations are given.
 
         Args:
             obs: By agent, one observation or a batch of them each.
@@ -80,7 +79,7 @@ class MultiAgentPolicy:
             ) from None
 
     def env(self, **kwargs: Any) -> Any:
-        """The PettingZoo environment that they were trained in.
+        """Build the PettingZoo environment that they were trained in.
 
         Args:
             kwargs: Further arguments of the environment, such as ``render_mode="rgb_array"``.
@@ -89,8 +88,8 @@ class MultiAgentPolicy:
 
 
 def is_multi_agent(folder: Path) -> bool:
-    """Whether a policy's folder holds those of several agents."""
-    return (folder / MEMBERS).is_dir()
+    """Return whether a policy's folder holds those of several agents."""
+    return (folder / POLICIES).is_dir()
 
 
 def write_policies(
@@ -100,7 +99,7 @@ def write_policies(
     info: dict[str, Any],
     actions: Literal["normalize", "clip", "raw"] = "normalize",
 ) -> None:
-    """Write RLlib's modules as a team.
+    """Write the modules of several agents' policies.
 
     Args:
         modules: A live RLModule for each policy.
@@ -116,22 +115,21 @@ def write_policies(
     spaces, owners = policy_spaces(spec, env), assign_policies(spec.policies or "", env.possible_agents)
     env.close()
     for name, module in modules.items():
-        place = folder / MEMBERS / name
-        write_bundle(module, place, info=info, observation_space=spaces[name][0], actions=actions)
+        write_bundle(module, folder / POLICIES / name, info=info, observation_space=spaces[name][0], actions=actions)
     about = {"format": bundle_reader.FORMAT, "owners": owners}
     # Last, so that a folder with a policy.json is a whole one.
-    (folder / MARK).write_text(json.dumps(about, indent=1, allow_nan=False), encoding="utf-8")
+    (folder / OWNERS_FILE).write_text(json.dumps(about, indent=1, allow_nan=False), encoding="utf-8")
 
 
 def choose_agent(policy: Any, what: str) -> Policy:
-    """The policy, where what is done with it takes that of one agent.
+    """Return the policy if it is of one agent.
 
     Args:
-        policy: One agent's, or a team.
-        what: What is done with it.
+        policy: The policy of one agent, or of several.
+        what: What is done with it and takes that of one agent, for the error.
 
     Raises:
-        PolicyError: It is a team.
+        PolicyError: It is of several agents.
     """
     if isinstance(policy, MultiAgentPolicy):
         raise PolicyError(
@@ -143,80 +141,87 @@ def choose_agent(policy: Any, what: str) -> Policy:
     return found
 
 
-@dataclass(frozen=True)
-class EpisodeRequest:
-    """Which episodes to play; see `rltune.policies.evaluation.evaluate`."""
-
-    episodes: int
-    seed: int
-    deterministic: bool
-    progress: Callable[[int, int], None] | None
-
-
 def play_multi_agent(
-    team: MultiAgentPolicy, spec: Mapping[str, Any], wanted: EpisodeRequest
+    policy: MultiAgentPolicy,
+    spec: Mapping[str, Any],
+    episodes: int,
+    seed: int,
+    deterministic: bool,
+    progress: Callable[[int, int], None],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns, summed over the agents, and lengths of episodes, in the order of the environment's seeds.
+    """Play episodes of given seeds.
+
+    Args:
+        policy: The policy.
+        spec: The environment's specification.
+        episodes: How many.
+        seed: Of the first episode, and of sampled actions.
+        deterministic: As for `MultiAgentPolicy.act`.
+        progress: Called with the number of finished episodes and of all, after each.
+
+    Returns:
+        Returns, summed over the agents, and lengths, (episodes,) each, in the order of the seeds.
 
     Raises:
         PolicyError: The environment has other agents or spaces.
     """
-    envs = [make_env(spec) for _ in range(min(wanted.episodes, NUM_ENVS))]
-    try:
-        _check(team, envs[0], str(spec["id"]))
-        return _played(team, envs, wanted)
-    finally:
-        for env in envs:
-            env.close()
+    with contextlib.ExitStack() as stack:
+        envs = [stack.enter_context(contextlib.closing(make_env(spec))) for _ in range(min(episodes, NUM_ENVS))]
+        _check_spaces(policy, envs[0], str(spec["id"]))
+        returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+        current = dict(enumerate(range(len(envs))))  # the episode of each environment that still plays one
+        obs = {i: env.reset(seed=seed + i)[0] for i, env in enumerate(envs)}
+        started, done, rng = len(envs), 0, np.random.default_rng(seed)
+        while current:
+            actions = _choose_actions(policy, {i: obs[i] for i in current}, deterministic, rng)
+            for i, episode in list(current.items()):
+                obs[i], rewards, *_ = envs[i].step(actions[i])
+                returns[episode] += sum(map(float, rewards.values()))
+                lengths[episode] += 1
+                if envs[i].agents:
+                    continue
+                done += 1
+                progress(done, episodes)
+                del current[i]
+                if started < episodes:
+                    current[i], started = started, started + 1
+                    obs[i] = envs[i].reset(seed=seed + current[i])[0]
+    return returns, lengths
 
 
-def _check(team: MultiAgentPolicy, env: Any, env_id: str) -> None:
+def _check_spaces(policy: MultiAgentPolicy, env: Any, env_id: str) -> None:
     for agent, spaces in spaces_by_agent(env).items():
-        known = agent in team.owners
-        trained = tuple(team.spaces[key][agent] for key in ("observation", "action")) if known else ()
+        known = agent in policy.owners
+        trained = tuple(policy.spaces[key][agent] for key in ("observation", "action")) if known else ()
         if tuple(map(describe_space, spaces)) != trained:
             raise PolicyError(
                 f"env={env_id}: {agent} observes {spaces[0]} and acts in {spaces[1]}",
-                "the spaces that it was trained with" if known else f"these agents: {', '.join(team.owners)}",
+                "the spaces that it was trained with" if known else f"these agents: {', '.join(policy.owners)}",
                 "leave env out to use the one that it was trained in",
             )
 
 
-def _played(team: MultiAgentPolicy, envs: list[Any], wanted: EpisodeRequest) -> tuple[np.ndarray, np.ndarray]:
-    returns, lengths = np.zeros(wanted.episodes), np.zeros(wanted.episodes, dtype=np.int64)
-    current = dict(enumerate(range(len(envs))))  # the episode of each environment
-    seen = {place: env.reset(seed=wanted.seed + place)[0] for place, env in enumerate(envs)}
-    waiting, done, rng = len(envs), 0, np.random.default_rng(wanted.seed)
-    while current:
-        actions = _actions(team, {place: seen[place] for place in current}, wanted.deterministic, rng)
-        for place, episode in list(current.items()):
-            env = envs[place]
-            seen[place], rewards, *_ = env.step(actions[place])
-            returns[episode] += sum(map(float, rewards.values()))
-            lengths[episode] += 1
-            if env.agents:
-                continue
-            done += 1
-            if wanted.progress:
-                wanted.progress(done, wanted.episodes)
-            del current[place]
-            if waiting < wanted.episodes:
-                current[place], waiting = waiting, waiting + 1
-                seen[place] = env.reset(seed=wanted.seed + current[place])[0]
-    return returns, lengths
-
-
-def _actions(
-    team: MultiAgentPolicy, seen: Mapping[int, Mapping[str, Any]], deterministic: bool, rng: np.random.Generator
+def _choose_actions(
+    policy: MultiAgentPolicy, obs: Mapping[int, Mapping[str, Any]], deterministic: bool, rng: np.random.Generator
 ) -> dict[int, dict[str, Any]]:
-    """One forward pass for each policy, over all environments and agents that it acts for."""
-    groups: dict[str, list[Pair]] = {}
-    for place, obs in seen.items():
-        for agent in obs:
-            groups.setdefault(team.owners[agent], []).append((place, agent))
-    actions: dict[int, dict[str, Any]] = {place: {} for place in seen}
+    """Choose the actions of all environments' agents, with one forward pass for each policy.
+
+    Args:
+        policy: The policy.
+        obs: By environment, then by agent.
+        deterministic: As for `MultiAgentPolicy.act`.
+        rng: As for `MultiAgentPolicy.act`.
+
+    Returns:
+        By environment, then by agent.
+    """
+    groups: dict[str, list[tuple[int, str]]] = {}
+    for i, agents in obs.items():
+        for agent in agents:
+            groups.setdefault(policy.owners[agent], []).append((i, agent))
+    actions: dict[int, dict[str, Any]] = {i: {} for i in obs}
     for name, pairs in groups.items():
-        chosen = team.policies[name].act(np.stack([seen[place][agent] for place, agent in pairs]), deterministic, rng)
-        for (place, agent), action in zip(pairs, chosen, strict=True):
-            actions[place][agent] = action
+        batch = np.stack([obs[i][agent] for i, agent in pairs])
+        for (i, agent), action in zip(pairs, policy.policies[name].act(batch, deterministic, rng), strict=True):
+            actions[i][agent] = action
     return actions
