@@ -17,5 +17,5 @@ def test_offline_algorithms_learn_from_actions_between_minus_one_and_one(recorde
     wide = gymnasium.spaces.Box(-2.0, 2.0, (1,))
     config = BCConfig().environment(observation_space=env.observation_space, action_space=wide)
     config.offline_data(input_=str(recorded))
-    columns = RecordedEpisodes(config)._columns_of(str(recorded))
+    columns = RecordedEpisodes(config)._read_columns(str(recorded))
     assert columns["actions"] == pytest.approx(read_episodes(recorded)["action"] / 2.0, abs=1e-6)

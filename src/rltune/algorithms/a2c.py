@@ -1,4 +1,4 @@
-"""A2C as a configuration of PPO (Huang et al. 2022), which RLlib no longer has."""
+"""Train A2C, which RLlib no longer has, as a configuration of PPO (Huang et al. 2022)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from ray.rllib.connectors.learner import GeneralAdvantageEstimation
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from torch import Tensor
 
-UNCLIPPED = 1e9
-"""Beyond any ratio and any squared error."""
+UNCLIPPED = 1e9  # beyond any ratio and any squared error
 
 
 class RawAdvantages(GeneralAdvantageEstimation):
     """RLlib's advantage connector for stock training, without the standardisation that PPO wants.
 
-    The parent leaves value targets and *standardised* advantages in the batch; the raw ones are the targets
-    minus the values, which the weights that have not changed since then give again.
+    The parent leaves value targets and *standardised* advantages in the batch. The raw ones are the targets minus the
+    values, and the weights, which have not changed since then, give the same values again.
     """
 
     def __call__(self, *, rl_module: Any, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -55,12 +54,12 @@ class A2C(PPO):
 
     @classmethod
     def get_default_config(cls) -> A2CConfig:
-        """The config of this algorithm."""
+        """Return the config of this algorithm."""
         return A2CConfig()
 
 
 class A2CConfig(PPOConfig):
-    """PPO's config with A2C's values; every one of them can be changed back, as it is all PPO.
+    """PPO's config with A2C's values; each of them can be changed back, since all of it is PPO.
 
     Args:
         algo_class: The algorithm to build; stock A2C by default.
@@ -84,17 +83,17 @@ class A2CConfig(PPOConfig):
         self.rmsprop_epsilon = 1e-5
 
     def get_default_learner_class(self) -> type:
-        """The learner with RMSProp."""
+        """Return the learner with RMSProp."""
         return A2CTorchLearner
 
     def training(
         self, *, rmsprop_alpha: float | None = None, rmsprop_epsilon: float | None = None, **kwargs: Any
     ) -> A2CConfig:
-        """PPO's training settings and RMSProp's.
+        """Set PPO's training settings and RMSProp's.
 
         Args:
-            rmsprop_alpha: Smoothing of the squared gradients.
-            rmsprop_epsilon: Added to their root.
+            rmsprop_alpha: Smoothing of the squared gradients; None leaves it.
+            rmsprop_epsilon: Added to their root; None leaves it.
             kwargs: PPO's settings.
 
         Returns:

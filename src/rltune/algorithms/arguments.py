@@ -9,12 +9,12 @@ from typing import Any
 from rltune.errors import ConfigError, choices
 from rltune.search.space import Space, parse_space
 
-Path = tuple[str, ...]
+Path = tuple[str, ...]  # from an algo file's section down to the argument
 META = ("name", "class")
 
 
 def list_arguments(algo: Mapping[str, Any]) -> dict[str, list[Path]]:
-    """Every argument of an algo file by its name, with the places where it stands."""
+    """List the arguments of an algo file by name, each with the paths where it stands."""
     found: dict[str, list[Path]] = {}
     for path in _walk({key: value for key, value in algo.items() if key not in META}, ()):
         if len(path) > 1:
@@ -30,7 +30,7 @@ def _walk(node: Mapping[str, Any], above: Path) -> Iterator[Path]:
 
 
 def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) -> Path:
-    """Where the argument ``name`` stands in an algo file.
+    """Find the path of the argument ``name`` in an algo file.
 
     Args:
         algo: The algo file.
@@ -41,19 +41,19 @@ def locate_argument(algo: Mapping[str, Any], name: str, key: str | None = None) 
         ConfigError: No section has it, or more than one.
     """
     parts = tuple(name.split("."))
-    places = [path for path in list_arguments(algo).get(parts[-1], []) if path[-len(parts) :] == parts]
-    if len(places) == 1:
-        return places[0]
+    paths = [path for path in list_arguments(algo).get(parts[-1], []) if path[-len(parts) :] == parts]
+    if len(paths) == 1:
+        return paths[0]
     key = key or f"space.{name}"
-    if not places:
+    if not paths:
         raise ConfigError(
             f"{key}: algo '{algo['name']}' has no argument '{name}'",
             choices(name, list_arguments(algo)),
             f"add it to the algo first, such as +algo.training.{name}=..., or drop it with ~{key}",
         )
-    where = ", ".join(".".join(path) for path in places)
+    where = ", ".join(".".join(path) for path in paths)
     raise ConfigError(
-        f"{key}: '{name}' stands in several places", where, f"write it as space.{'.'.join(places[0][-2:])}"
+        f"{key}: '{name}' stands in several places", where, f"write it as space.{'.'.join(paths[0][-2:])}"
     )
 
 
@@ -63,12 +63,12 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
     Raises:
         ConfigError: As `rltune.search.space.parse_space`.
     """
-    alone = tuple(name for name, places in list_arguments(algo).items() if len(places) == 1)
+    alone = tuple(name for name, paths in list_arguments(algo).items() if len(paths) == 1)
     return parse_space(raw, values_of(algo, alone))
 
 
 def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """The algo file's own values of the named arguments."""
+    """Return the algo file's own values of the named arguments."""
     found = {}
     for name in names:
         node: Any = algo
@@ -79,14 +79,14 @@ def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]
 
 
 def widest_layer(algo: Mapping[str, Any]) -> int:
-    """Units of the widest hidden layer that the algo file names; 0 when it names none."""
+    """Return the units of the widest hidden layer that the algo file names; 0 when it names none."""
     model = (algo.get("rl_module") or {}).get("model_config") or {}
     layers = [model.get("fcnet_hiddens") or [], model.get("head_fcnet_hiddens") or []]
     return max((units for sizes in layers for units in sizes if isinstance(units, int)), default=0)
 
 
 def apply_params(algo: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the algo file with a sample's values in their places."""
+    """Copy the algo file and put a sample's values in their places."""
     merged = copy.deepcopy(dict(algo))
     for name, value in params.items():
         *sections, last = locate_argument(algo, name)

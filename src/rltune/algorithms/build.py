@@ -1,7 +1,7 @@
-"""An algo file and one sample of the space become a validated RLlib AlgorithmConfig.
+"""Build a validated RLlib AlgorithmConfig from an algo file and one sample of the space.
 
-One loop over the file's sections, each the name of a fluent method of AlgorithmConfig. RLlib is imported inside the
-functions, since it takes seconds. Runs in the driver (checks before the first trial) and in workers.
+One loop goes over the file's sections, each the name of a fluent method of AlgorithmConfig. RLlib is imported inside
+the functions, since that takes seconds. Runs in the driver (checks before the first trial) and in workers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_MODULE = "default_policy"
 
 @dataclass(frozen=True)
 class Build:
-    """Everything one RLlib algorithm is built from, apart from its sampled values.
+    """What one RLlib algorithm is built from, apart from its sampled values.
 
     Attributes:
         algo: The algo file: name, class and sections.
@@ -53,7 +53,6 @@ def import_config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
     logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it announces its new API stack with every first config
-
     target = str(algo["class"])
     module, _, name = target.partition(":")
     usage = "'module:Class' of an AlgorithmConfig in an installed package"
@@ -82,8 +81,8 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     algo = apply_params(build.algo, params)
     config = import_config_class(algo)()
     config.environment(env=name_for_rllib(build.env), env_config=dict(build.env.kwargs) if is_plain(build.env) else {})
-    # RLlib would start a failing env runner again for ever and train on without it (2.60): a trial is to fail of it,
-    # with the environment's own words, and goes on from its checkpoint.
+    # RLlib would restart a failing env runner for ever and train on without it (2.60). Here the trial fails, with the
+    # environment's own words, and its retry goes on from its checkpoint.
     config.fault_tolerance(restart_failed_env_runners=False, ignore_env_runner_failures=False)
     for section, arguments in algo.items():
         if section not in META:
@@ -106,7 +105,7 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
 
 
 def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
-    """Let an offline algorithm read our datasets; the environment tells it the spaces and evaluates it."""
+    """Let an offline algorithm read our datasets; the environment gives it the spaces and evaluates it."""
     from rltune.algorithms.offline_data import RecordedEpisodes
     from rltune.envs.build import make_env
 
@@ -124,10 +123,10 @@ def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
 
 
 def make_inputs_absolute(algo: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The algo file with its dataset's absolute path: a trial runs in a folder of its own.
+    """Make the path of the algo file's dataset absolute, since a trial runs in a folder of its own.
 
     Raises:
-        ConfigError: There is no such dataset, or it is none.
+        ConfigError: There is no such file, or it is no dataset.
     """
     offline = algo.get("offline_data") or {}
     if not isinstance(offline.get("input_"), str):
@@ -140,13 +139,14 @@ def make_inputs_absolute(algo: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], name: str) -> None:
+    """Call the fluent method of one section; an argument that RLlib does not know is answered with the nearest."""
     if section == "rl_module" and isinstance(arguments.get("model_config"), Mapping):
-        arguments["model_config"] = _model_config(arguments["model_config"])
+        arguments["model_config"] = _make_model_config(arguments["model_config"])
     try:
         getattr(config, section)(**arguments)
     except TypeError as error:
         method = getattr(type(config), section)
-        known = _keywords(type(config), section)
+        known = _list_keywords(type(config), section)
         unknown = [key for key in arguments if key not in known]
         if not unknown:
             raise ConfigError(
@@ -165,15 +165,15 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
         ) from None
 
 
-def _keywords(cls: type, section: str) -> list[str]:
-    """The keyword arguments of a fluent method, its parents' included (RLlib passes them on by ``**kwargs``)."""
+def _list_keywords(cls: type, section: str) -> list[str]:
+    """List the keyword arguments of a fluent method and of its parents', to which RLlib passes ``**kwargs`` on."""
     methods = [vars(base)[section] for base in cls.__mro__ if section in vars(base)]
     names = {p.name for m in methods for p in inspect.signature(m).parameters.values() if p.kind is p.KEYWORD_ONLY}
     return sorted(names)
 
 
-def _model_config(raw: Mapping[str, Any]) -> Any:
-    """RLlib's typed model settings, which refuse unknown names (a plain mapping would keep them without a word)."""
+def _make_model_config(raw: Mapping[str, Any]) -> Any:
+    """Make RLlib's typed model settings: they refuse unknown names, which a plain mapping would keep silently."""
     from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
     try:

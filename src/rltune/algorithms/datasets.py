@@ -1,4 +1,4 @@
-"""Recorded episodes: written from a trained policy, read by the offline algorithms (BC, MARWIL, CQL, IQL).
+"""Record episodes of a trained policy, and read them for the offline algorithms (BC, MARWIL, CQL, IQL).
 
 A dataset is one Parquet file of plain columns, a row a step: ``episode``, ``obs``, ``action``, ``reward``,
 ``terminated``, ``truncated``, ``next_obs``. `rltune.algorithms.offline_data` feeds it to RLlib. Runs anywhere.
@@ -20,17 +20,17 @@ COLUMNS = ("episode", "obs", "action", "reward", "terminated", "truncated", "nex
 
 
 def record_episodes(policy: Any, path: Path, episodes: int, seed: int, deterministic: bool) -> dict[str, float]:
-    """Play episodes and write them.
+    """Play episodes and write them as a dataset.
 
     Args:
         policy: As `rltune.load_policy` gives it.
         path: The file to write; its folder is made.
         episodes: How many.
         seed: Of the first episode; the others follow.
-        deterministic: False: actions are sampled, which covers more of the environment.
+        deterministic: False samples the actions, which covers more of the environment.
 
     Returns:
-        ``steps`` and ``return_mean``.
+        ``steps``, of all episodes together, and ``return_mean``, undiscounted.
 
     Raises:
         PolicyError: The file exists.
@@ -59,10 +59,10 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
 
 
 def check_dataset(path: str | Path) -> dict[str, Any]:
-    """What a dataset says about itself: env, spaces, episodes.
+    """Check that a file is a dataset, and return what it says about itself: env, spaces, episodes.
 
     Raises:
-        ConfigError: There is none, or it is another kind of file.
+        ConfigError: There is no such file, or it is of another kind.
     """
     key = f"algo.offline_data.input_={path}"
     fix = "python -m sweeps.record policy=sweep:latest out=outputs/data.parquet"
@@ -80,10 +80,10 @@ def check_dataset(path: str | Path) -> dict[str, Any]:
 
 
 def read_episodes(path: str | Path) -> dict[str, np.ndarray]:
-    """A dataset's columns as arrays.
+    """Read a dataset's columns as arrays, a row a step.
 
     Raises:
-        ConfigError: As `check`.
+        ConfigError: As for `check_dataset`.
     """
     check_dataset(path)
     table = pq.read_table(path)

@@ -1,6 +1,7 @@
-"""RLlib's view of an environment of several agents: the environment itself, and who learns what.
+"""Let RLlib train several agents: adapt their environment, and say who acts by which policy.
 
-Runs where RLlib does: in the driver for its checks, and in workers.
+Apart from ``rllib_env``, because its adapter's base class makes importing this module take RLlib's seconds. Runs in the
+driver for its checks, and in workers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rltune.envs import pettingzoo
 from rltune.envs.pettingzoo import assign_policies, make_parallel_env, policy_spaces, spaces_by_agent
 from rltune.errors import ConfigError
 
-Answers = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]
+StepResult = tuple[dict[str, Any], dict[str, float], dict[str, bool], dict[str, bool], dict[str, Any]]
 
 
 class ParallelEnvAdapter(MultiAgentEnv):
@@ -45,8 +46,12 @@ class ParallelEnvAdapter(MultiAgentEnv):
         self.agents = list(self.env.agents)
         return dict(obs), dict(info or {})
 
-    def step(self, actions: dict[str, Any]) -> Answers:
-        """Act for every agent that is still there."""
+    def step(self, actions: dict[str, Any]) -> StepResult:
+        """Act for every agent that is still there.
+
+        Returns:
+            Observations, rewards, terminations, truncations and infos by agent, as RLlib's ``MultiAgentEnv`` asks.
+        """
         obs, rewards, terminated, truncated, info = self.env.step(actions)
         over = not self.env.agents
         self.agents = list(self.env.agents)
@@ -55,11 +60,11 @@ class ParallelEnvAdapter(MultiAgentEnv):
         return dict(obs), {agent: float(reward) for agent, reward in rewards.items()}, *ends, dict(info)
 
     def render(self) -> Any:
-        """A picture."""
+        """Draw a picture."""
         return self.env.render()
 
     def close(self) -> None:
-        """Free it."""
+        """Free the environment."""
         self.env.close()
 
 
@@ -74,12 +79,17 @@ class PolicyMapping:
         self.owners = owners
 
     def __call__(self, agent_id: Any, *args: Any, **kwargs: Any) -> str:
-        """The policy's name."""
+        """Return the policy's name."""
         return self.owners[str(agent_id)]
 
 
 def configure_agents(config: Any, spec: Any, algo: str) -> None:
-    """Tell RLlib's config which policies there are, and who acts by which.
+    """Set in RLlib's config which policies there are, and who acts by which.
+
+    Args:
+        config: Changed in place.
+        spec: The environment, with ``policies``.
+        algo: The algo file's name, for the error.
 
     Raises:
         ConfigError: The algorithm does not train several agents.

@@ -1,6 +1,6 @@
-"""Batches for the offline algorithms from a recorded dataset, without Ray Data.
+"""Serve batches of a recorded dataset to the offline algorithms, without Ray Data.
 
-RLlib's own reader streams through Ray Data, whose tasks would wait for the CPUs that the trials hold; this one keeps
+RLlib's own reader streams through Ray Data, whose tasks would wait for the CPUs that the trials hold. This one keeps
 the arrays in the trial's process. Runs in workers.
 """
 
@@ -30,13 +30,13 @@ class RecordedEpisodes(OfflineData):
     def __init__(self, config: Any) -> None:
         self.config = config
         path = config.input_ if isinstance(config.input_, str) else config.input_[0]
-        self._steps = self._columns_of(path)
+        self._steps = self._read_columns(path)
         numbers = self._steps.pop("episode")
         self._starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
         self._ends = np.r_[self._starts[1:], len(numbers)]
         self._rng = np.random.default_rng(config.seed)
-        # Advantages need the steps that follow; the other losses are best with steps that have nothing in common, as is
-        # MARWIL's without advantages (beta 0).
+        # Advantages need the steps that follow. All other losses, and MARWIL's without advantages (beta 0), learn best
+        # from independent steps.
         self._whole = capabilities_of(type(config)).data == "recorded_episodes" and config.beta != 0.0
         self._learner_connector: Any = None
         self.iter_batches_kwargs: dict[str, Any] = {}
@@ -47,23 +47,23 @@ class RecordedEpisodes(OfflineData):
         self.locality_hints: Any = None
 
     def sample(self, num_samples: int, return_iterator: bool = False, **_: Any) -> Any:
-        """One batch, or in a list the object from which RLlib's learner takes as many as it wants."""
+        """Return one batch, or in a list the object from which RLlib's learner takes as many as it wants."""
         return [self] if return_iterator else self._batch(num_samples)
 
     def iter_torch_batches(self, *, batch_size: int, device: Any = None, **_: Any) -> Iterator[dict[str, Any]]:
-        """Batches without an end, flat as Ray Data's would be."""
+        """Yield batches without an end, flat as Ray Data's would be."""
         from ray.rllib.utils import flatten_dict
 
         while True:
-            yield flatten_dict(self._prepared(batch_size))
+            yield flatten_dict(self._prepare(batch_size))
 
     def _batch(self, num_samples: int) -> Any:
         from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 
-        prepared = self._prepared(num_samples)
+        prepared = self._prepare(num_samples)
         return MultiAgentBatch({name: SampleBatch(data) for name, data in prepared.items()}, env_steps=num_samples)
 
-    def _prepared(self, num_samples: int) -> dict[str, Any]:
+    def _prepare(self, num_samples: int) -> dict[str, Any]:
         learner = self.learner_handles[0]
         if not self._whole:
             rows = self._rng.integers(len(self._steps[Columns.REWARDS]), size=num_samples)
@@ -75,12 +75,16 @@ class RecordedEpisodes(OfflineData):
             )
         return dict(
             self._learner_connector(
-                rl_module=learner.module, batch={}, episodes=self._episodes(num_samples), shared_data={}, metrics=None
+                rl_module=learner.module,
+                batch={},
+                episodes=self._draw_episodes(num_samples),
+                shared_data={},
+                metrics=None,
             )
         )
 
-    def _columns_of(self, path: str) -> dict[str, np.ndarray]:
-        """The dataset as the networks take it: actions between -1 and 1, as RLlib's own samplers deliver them."""
+    def _read_columns(self, path: str) -> dict[str, np.ndarray]:
+        """Read the dataset as the networks take it: actions between -1 and 1, as RLlib's own samplers deliver them."""
         raw, observation, action = read_episodes(path), self.config.observation_space, self.config.action_space
         count = len(raw["reward"])
         if action.shape == ():
@@ -99,18 +103,18 @@ class RecordedEpisodes(OfflineData):
             "episode": raw["episode"],
         }
 
-    def _episodes(self, num_samples: int) -> list[Any]:
-        """Whole episodes, the last one cut so that there are exactly that many steps."""
+    def _draw_episodes(self, num_samples: int) -> list[Any]:
+        """Draw whole episodes, the last one cut so that there are exactly ``num_samples`` steps."""
         chosen, steps = [], 0
         while steps < num_samples:
             number = int(self._rng.integers(len(self._starts)))
             start = int(self._starts[number])
             end = min(int(self._ends[number]), start + num_samples - steps)
-            chosen.append(self._episode(start, end))
+            chosen.append(self._make_episode(start, end))
             steps += end - start
         return chosen
 
-    def _episode(self, start: int, end: int) -> Any:
+    def _make_episode(self, start: int, end: int) -> Any:
         c = self._steps
         episode = SingleAgentEpisode(
             observation_space=self.config.observation_space,

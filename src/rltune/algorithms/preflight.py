@@ -31,15 +31,15 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
         configs.append(config)
         networks.setdefault(str(config.model_config), config)
         _check_processes(config, build.algo)
-        _check_memory(config)
+        _check_lstm(config)
         _check_unread(config)
         try:
             config.validate()
         except (ValueError, AssertionError, NotImplementedError) as error:
             raise ConfigError(
-                f"algo '{build.algo['name']}' cannot be configured with {_short(corner)}: {_first_line(error)}",
+                f"algo '{build.algo['name']}' cannot be configured with {_format_corner(corner)}: {_first_line(error)}",
                 "values that RLlib accepts at every corner of the space",
-                f"narrow the space: {_example(space)}",
+                f"narrow the space: {_suggest_fixed_value(space)}",
             ) from None
     for config in networks.values():
         _build_module(config, build)
@@ -64,8 +64,8 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
             )
 
 
-def _check_memory(config: AlgorithmConfig) -> None:
-    """Refuse networks with an LSTM where RLlib would fail of them in the first update (Ray 2.60)."""
+def _check_lstm(config: AlgorithmConfig) -> None:
+    """Refuse networks with an LSTM where RLlib would fail in the first update (Ray 2.60)."""
     able = capabilities_of(type(config)).lstm
     if config.model_config.get("use_lstm") and (not able or config.is_multi_agent):
         who = "policies of several agents act with" if able else f"RLlib 2.60's {type(config).__name__} trains"
@@ -77,7 +77,7 @@ def _check_memory(config: AlgorithmConfig) -> None:
 
 
 def _check_unread(config: AlgorithmConfig) -> None:
-    """Refuse what RLlib would take and pass over without a word (Ray 2.60)."""
+    """Refuse settings that RLlib would take and ignore (Ray 2.60)."""
     for name, why, instead in capabilities_of(type(config)).unread:
         if getattr(config, name):
             raise ConfigError(
@@ -94,14 +94,14 @@ def _check_unread(config: AlgorithmConfig) -> None:
             )
 
 
-def _example(space: Space) -> str:
-    """How one parameter of this space is fixed, as a thing to type."""
+def _suggest_fixed_value(space: Space) -> str:
+    """Return what to type to fix one parameter of this space."""
     dimension = next(iter(space.dimensions), None)
     return f"space.{dimension.name}={dimension.ends()[0]}" if dimension else "change the algo's values"
 
 
 def _build_module(config: AlgorithmConfig, build: Build) -> None:
-    """Build the network alone: an action space that the algorithm cannot handle shows here."""
+    """Build the network alone, where an action space that the algorithm cannot handle shows."""
     from rltune.envs.build import make_env
 
     env = make_env(build.env)
@@ -135,7 +135,7 @@ def _check_actions(build: Build, action_space: Any) -> None:
         )
 
 
-def _short(params: Mapping[str, Any]) -> str:
+def _format_corner(params: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={value}" for key, value in params.items())
 
 

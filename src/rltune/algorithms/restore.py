@@ -15,14 +15,14 @@ from rltune.policies.uri import Source, locate_trusted_algorithm
 
 
 def load_algorithm(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Any:
-    """Load RLlib's algorithm to train on from; starts Ray where none runs.
+    """Load RLlib's algorithm, to train on; starts Ray where none runs.
 
-    RLlib's checkpoints hold pickles, so that loading one runs whatever its author put there: files that
-    another user owns, and those from a tracking server, are taken only with ``trust``.
+    RLlib's checkpoints hold pickles, so that loading one runs whatever its author put there. Files that another user
+    owns, and those from a tracking server, are taken only with ``trust``.
 
     Args:
         uri: As for ``load_policy``; a registered model leads to the run that it came from.
-        trust: The files' author is trusted.
+        trust: Whether the files' author is trusted.
         output_dir: The folder of all sweeps.
 
     Returns:
@@ -42,13 +42,13 @@ def load_algorithm(uri: str | Path, *, trust: bool = False, output_dir: str | Pa
 
 
 def _register_environment(folder: Path) -> None:
-    """Make an environment with wrappers known to Ray again, under the name that the checkpoint has for it."""
+    """Register an environment with wrappers with Ray again, under the name that the checkpoint has for it."""
     from rltune.algorithms.rllib_env import name_for_rllib
     from rltune.envs.spec import spec_of
 
-    told = folder.parent / INFO_FILE
+    about = folder.parent / INFO_FILE
     try:
-        info = json.loads(told.read_text()) if told.is_file() else load_policy(folder.parent / "policy").info
+        info = json.loads(about.read_text()) if about.is_file() else load_policy(folder.parent / "policy").info
     except PolicyError:
         return
     if info.get("env"):

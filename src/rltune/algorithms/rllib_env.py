@@ -11,7 +11,7 @@ from rltune.envs.spec import EnvSpec
 
 
 class Creator:
-    """What RLlib builds an environment with, by the name that `rllib_name` registers.
+    """Builds an environment for RLlib, under the name that `name_for_rllib` registers.
 
     Args:
         spec: The environment.
@@ -21,18 +21,18 @@ class Creator:
         self.spec = spec
 
     def __call__(self, context: Mapping[str, Any]) -> Any:
-        """One environment."""
+        """Build one environment."""
         return make_training_env(self.spec, **dict(context))
 
     def together(self, num_envs: int) -> Any:
-        """As many in one native vector environment, for the engine's sampling; None where there is none."""
+        """Build ``num_envs`` of it as one native vector environment, for the engine; None where there is none."""
         from rltune.envs.atari import make_native_atari
 
         return make_native_atari(self.spec, num_envs)
 
 
 def name_for_rllib(spec: EnvSpec) -> str:
-    """The name under which RLlib builds this environment.
+    """Return the name under which RLlib builds this environment, and register it with Ray where needed.
 
     A plain Gymnasium id keeps its name, so that its native vector version can be used; anything else is registered
     with Ray under a name that holds the whole specification.

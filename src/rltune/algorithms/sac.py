@@ -1,4 +1,4 @@
-"""SAC with critics that take observation and action as one vector."""
+"""Train SAC with critics that take observation and action as one vector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class ConcatEncoder(nn.Module):
-    """Observation and action side by side into one perceptron, as in Haarnoja et al. (2018) and SB3.
+    """One perceptron over observation and action side by side, as in Haarnoja et al. (2018) and SB3.
 
     Args:
         net: The perceptron.
@@ -25,15 +25,15 @@ class ConcatEncoder(nn.Module):
         self.net = net
 
     def forward(self, inputs: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
-        """RLlib's encoder contract."""
+        """Encode a batch as RLlib's encoders do: ``obs`` (batch, features) and ``actions`` (batch, action size) in."""
         return {ENCODER_OUT: self.net(torch.cat([inputs["obs"], inputs["actions"]], dim=-1))}
 
 
 class ConcatSACCatalog(SACCatalog):
     """RLlib's catalog with plain critics: ``fcnet_hiddens`` on the concatenated observation and action.
 
-    RLlib's default critic encodes both apart and fuses them with skip connections: ten times the work of
-    the plain one at 256x256. Chosen with :func:`plain_critics`, for the engine and stock RLlib alike.
+    RLlib's default critic encodes both apart and fuses them with skip connections: ten times the work of the plain one
+    at 256x256 (ray 2.60). `use_plain_critics` chooses the plain one, for the engine and stock RLlib alike.
     """
 
     def _build_qf_encoder_continuous(self, framework: str) -> ConcatEncoder:
@@ -53,11 +53,7 @@ def use_plain_critics(config: Any) -> Any:
 
 
 class PlainSACConfig(SACConfig):
-    """SAC with plain critics, as the paper and most libraries have them.
-
-    RLlib's own critic sends observation and action through a stream each and fuses them, about ten times the
-    multiplications at the same sizes (ray 2.60).
-    """
+    """SAC's config with plain critics, as the paper and most libraries have them; see `ConcatSACCatalog`."""
 
     def __init__(self, algo_class: type | None = None) -> None:
         super().__init__(algo_class=algo_class)

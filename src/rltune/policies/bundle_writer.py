@@ -1,9 +1,9 @@
-"""A policy's files, written: from RLlib's live module to a folder that needs neither RLlib nor pickle.
+"""Write a policy's files: from RLlib's live module to a folder that needs neither RLlib nor pickle.
 
 A bundle is a folder with ``policy.json`` (network, spaces, pre- and post-processing, where it came from) and
-``weights.npz`` (arrays). A trial's worker writes one per checkpoint, so writing takes a few milliseconds.
-``bundle_reader`` reads them and acts; ``policy`` finds them by URI. RLlib's modules are walked by their
-attributes and class names (ray 2.60): importing this file does not import ray.
+``weights.npz`` (arrays). A trial's worker writes one per checkpoint, so that writing must take a few milliseconds only.
+``bundle_reader`` reads it and acts; ``uri`` finds it. RLlib's modules are walked by their attributes and class names
+(ray 2.60), so that importing this file does not import ray.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ _CONTAINERS = {
     "TorchFreeLogStdMLPHead": "net",
     "TorchMLP": "mlp",
 }
-_ENTRY = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 def write_bundle(
@@ -55,7 +54,7 @@ def write_bundle(
     Raises:
         ValueError: The module, a layer or a space cannot be expressed; names its type.
     """
-    spec, weights = _network(_unwrap(module))
+    spec, weights = _describe_network(_unwrap(module))
     space = describe_space(observation_space if observation_space is not None else module.observation_space)
     if observation_stats is not None:
         spec["observation_filter"] = {
@@ -66,7 +65,7 @@ def write_bundle(
             weights[f"observation.{key}"] = np.asarray(observation_stats[key], np.float64).reshape(-1)
     spec |= {
         "format": FORMAT,
-        "info": _jsonable(info),
+        "info": _make_jsonable(info),
         "observation_space": space,
         "action_space": describe_space(module.action_space),
         "actions": actions,
@@ -79,7 +78,7 @@ def write_bundle(
 
 
 def read_filter_stats(connector: Any) -> dict[str, Any] | None:
-    """``observation_stats`` of RLlib's MeanStdFilter, given it or a pipeline with it; None without."""
+    """Read ``observation_stats`` from RLlib's MeanStdFilter, given it or a pipeline with it; None without."""
     for piece in getattr(connector, "connectors", [connector]):
         if "MeanStdFilter" in {c.__name__ for c in type(piece).__mro__} and None in (state := piece.get_state()):
             from ray.rllib.utils.filter import RunningStat
@@ -91,7 +90,11 @@ def read_filter_stats(connector: Any) -> dict[str, Any] | None:
 
 
 def _unwrap(module: Any) -> Any:
-    """The single-agent module under DDP or under a multi-agent container with one policy."""
+    """Return the single-agent module under DDP, or under a multi-agent container with one policy.
+
+    Raises:
+        ValueError: The module changes RLlib's forward pass.
+    """
     if isinstance(module, nn.parallel.DistributedDataParallel):
         module = module.module
     if "MultiRLModule" in {c.__name__ for c in type(module).__mro__}:
@@ -105,14 +108,18 @@ def _unwrap(module: Any) -> Any:
     return module
 
 
-def _network(module: Any) -> _ENTRY:
-    """The network's parts and head, as RLlib's ``forward_inference`` and action distribution use them."""
+def _describe_network(module: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Describe the network's parts and head as RLlib's ``forward_inference`` and action distribution use them.
+
+    Returns:
+        The entry in policy.json, and the arrays by name.
+    """
     where = network_of(type(module))
     if where is None:
         known = list_algos(lambda row: row.network, "and")
         raise ValueError(f"a bundle cannot express the module {type(module).__name__}: known are those of {known}")
-    parts = {"encoder": _actors_encoder(read_part(module, where.encoder)), "head": read_part(module, where.head)}
-    head = _q_head(module) if where.kind == "q" else _policy_head(module, parts["head"], where.kind)
+    parts = {"encoder": _select_actors_encoder(read_part(module, where.encoder)), "head": read_part(module, where.head)}
+    head = _describe_q_head(module) if where.kind == "q" else _describe_policy_head(module, parts["head"], where.kind)
     if head.get("dueling"):
         parts["value"] = getattr(module, where.value)
     layers: dict[str, Any] = {}
@@ -124,23 +131,23 @@ def _network(module: Any) -> _ENTRY:
         flat = _flatten(container)
         if any(isinstance(layer, Permute) for layer in flat):
             flat = [nn.Unflatten(1, tuple(module.observation_space.shape)), *flat]
-        layers[part] = [_layer(layer, f"{part}.{i}", weights) for i, layer in enumerate(flat)]
+        layers[part] = [_describe_layer(layer, f"{part}.{i}", weights) for i, layer in enumerate(flat)]
     log_std = getattr(parts["head"], "log_std", None)
     if log_std is not None:
         weights["log_std"] = log_std.detach().cpu().numpy().copy()
     return {"layers": layers, "head": head}, weights
 
 
-def _actors_encoder(encoder: Any) -> Any:
-    """The part of an encoder that the policy uses: one of actor and critic has two, or one that both share."""
+def _select_actors_encoder(encoder: Any) -> Any:
+    """Select the part of an encoder that the policy uses: actor and critic have one each, or share one."""
     for name in ("encoder", "actor_encoder"):
         if hasattr(encoder, name):
             return getattr(encoder, name)
     return encoder
 
 
-def _policy_head(module: Any, head: Any, continuous: str) -> dict[str, Any]:
-    """The head of a policy network: its kind, and the bounds that RLlib puts on log standard deviations.
+def _describe_policy_head(module: Any, head: Any, continuous: str) -> dict[str, Any]:
+    """Describe the head of a policy network: its kind, and the bounds that RLlib puts on log standard deviations.
 
     The network bounds a diagonal Gaussian, the distribution a squashed one: its bounds are RLlib's constants. They
     travel in the bundle, whose reader knows no RLlib.
@@ -161,8 +168,8 @@ def _policy_head(module: Any, head: Any, continuous: str) -> dict[str, Any]:
     return {"kind": continuous, "log_std_bounds": bounds}
 
 
-def _q_head(module: Any) -> dict[str, Any]:
-    """DQN's head: dueling or not, expected or distributional values, and the last epsilon of its schedule."""
+def _describe_q_head(module: Any) -> dict[str, Any]:
+    """Describe DQN's head: dueling or not, expected or distributional values, and the last epsilon of its schedule."""
     epsilon = module.model_config["epsilon"]
     while isinstance(epsilon, list | tuple):
         epsilon = epsilon[-1]
@@ -178,9 +185,9 @@ def _q_head(module: Any) -> dict[str, Any]:
 
 
 def _flatten(container: Any) -> list[Any]:
-    """The plain layers of one of RLlib's network parts, in order."""
+    """List the plain layers of one of RLlib's network parts, in order."""
     name = type(container).__name__
-    if name in LAYERS or _one_cell(container):
+    if name in LAYERS or _is_one_cell(container):
         return [container]
     if isinstance(container, nn.Sequential):
         return [layer for child in container for layer in _flatten(child)]
@@ -191,13 +198,13 @@ def _flatten(container: Any) -> list[Any]:
     raise ValueError(f"a bundle cannot express the layer {name}: known are {', '.join(sorted(LAYERS))}")
 
 
-def _one_cell(layer: Any) -> bool:
-    """Whether this is an LSTM of one layer in one direction, which acts as a cell does, step by step."""
+def _is_one_cell(layer: Any) -> bool:
+    """Return whether this is an LSTM of one layer in one direction, which acts as a cell does, step by step."""
     return isinstance(layer, nn.LSTM) and (layer.num_layers, layer.bidirectional, layer.proj_size) == (1, False, 0)
 
 
-def _layer(layer: nn.Module, prefix: str, weights: dict[str, np.ndarray]) -> dict[str, Any]:
-    """One layer's entry in policy.json; its arrays go to ``weights`` under ``prefix``."""
+def _describe_layer(layer: nn.Module, prefix: str, weights: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Describe one layer for policy.json; its arrays go to ``weights`` under ``prefix``."""
     name = "LSTMCell" if isinstance(layer, nn.LSTM) else type(layer).__name__
     entry: dict[str, Any] = {"type": name} | {key: getattr(layer, key) for key in LAYERS[name]}
     if name in ("Linear", "Conv2d", "LSTMCell"):
@@ -208,30 +215,30 @@ def _layer(layer: nn.Module, prefix: str, weights: dict[str, np.ndarray]) -> dic
 
 
 def describe_space(space: Any) -> dict[str, Any]:
-    """A Box or Discrete space as a JSON-able dict; infinite bounds are ``"inf"`` and ``"-inf"``."""
+    """Describe a Box or Discrete space as a JSON-able dict; infinite bounds are ``"inf"`` and ``"-inf"``."""
     name = type(space).__name__
     if name == "Discrete":
         return {"type": name, "n": int(space.n), "start": int(space.start)}
     if name != "Box":
         raise ValueError(f"a bundle cannot express the space {name}: known are Box and Discrete")
-    bounds = {key: _bound(getattr(space, key)) for key in ("low", "high")}
+    bounds = {key: _describe_bound(getattr(space, key)) for key in ("low", "high")}
     return {"type": name, "shape": list(space.shape), "dtype": str(np.dtype(space.dtype))} | bounds
 
 
-def _bound(values: np.ndarray) -> float | str | list[float | str]:
-    """A bound per element, or one for all of them, which keeps an image's description short."""
+def _describe_bound(values: np.ndarray) -> float | str | list[float | str]:
+    """Describe a bound: per element, or one for all of them, which keeps an image's description short."""
     flat = [x if math.isfinite(x) else str(x) for x in np.asarray(values, np.float64).reshape(-1).tolist()]
     return flat[0] if flat and all(x == flat[0] for x in flat) else flat
 
 
-def _jsonable(value: Any) -> Any:
-    """Plain Python for JSON: NumPy unpacked, paths as text, non-finite numbers as None."""
+def _make_jsonable(value: Any) -> Any:
+    """Make plain Python for JSON: NumPy unpacked, paths as text, non-finite numbers as None."""
     if isinstance(value, dict):
-        return {str(k): _jsonable(v) for k, v in value.items()}
+        return {str(k): _make_jsonable(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_jsonable(v) for v in value]
+        return [_make_jsonable(v) for v in value]
     if isinstance(value, np.ndarray | np.generic):
-        return _jsonable(value.tolist())
+        return _make_jsonable(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, str | int | float | bool | None) else str(value)

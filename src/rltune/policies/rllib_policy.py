@@ -1,8 +1,8 @@
 """Play a policy whose network a bundle cannot express, such as DreamerV3's, by RLlib's own module and connectors.
 
 They come from the checkpoint as RLlib documents it for inference after training, each by its ``from_checkpoint``,
-without Ray and without the algorithm, but with RLlib installed. They hold pickles: `policy_uri.trusted` says whose are
-taken. Such a policy is evaluated; it is neither registered nor exported. One private name of RLlib is used,
+without Ray and without the algorithm, but with RLlib installed. They hold pickles: `uri.locate_trusted_algorithm` says
+whose are taken. Such a policy is evaluated; it is neither registered nor exported. One private name of RLlib is used,
 ``MeanStdFilter._update_stats``. Runs anywhere.
 """
 
@@ -25,7 +25,7 @@ from rltune.errors import PolicyError
 REASON_FILE, INFO_FILE = "policy-missing.txt", "policy-missing.json"
 BEFORE, AFTER = "algorithm/env_runner/env_to_module_connector", "algorithm/env_runner/module_to_env_connector"
 MODULE = "algorithm/learner_group/learner/rl_module/default_policy"
-KEPT = 64  # steps of an episode that are kept while it goes on: more than connectors look back
+KEPT_STEPS = 64  # of an episode while it goes on: more than connectors look back
 
 
 def leave_reason(folder: Path, reason: str, info: Mapping[str, Any]) -> None:
@@ -35,12 +35,12 @@ def leave_reason(folder: Path, reason: str, info: Mapping[str, Any]) -> None:
 
 
 def is_rllib_policy(folder: Path) -> bool:
-    """Whether a checkpoint without a bundle has what it takes to play."""
+    """Return whether a checkpoint without a bundle holds the parts that play."""
     return (folder / INFO_FILE).is_file() and all((folder / part).is_dir() for part in (BEFORE, AFTER, MODULE))
 
 
 class RLlibPolicy:
-    """Acts like `rltune.policies.policy.Policy` as far as an evaluation goes.
+    """A policy that RLlib's parts play, with what an evaluation needs of `rltune.policies.policy.Policy`.
 
     DreamerV3's world model draws its latent state even where the action is its distribution's mode: the same seed
     gives the same episodes, deterministic or not.
@@ -92,17 +92,20 @@ class RLlibPolicy:
 
         Args:
             obs: A batch.
-            state: What the last call returned, to be used once; None where all episodes begin.
+            state: As the last call returned it, to be used once; None where all episodes begin.
             episode_start: Which episodes begin with their observation.
-            deterministic: The mode of the distribution of actions.
-            rng: What draws are seeded from.
+            deterministic: Take the mode of the distribution of actions.
+            rng: Seeds the draws.
+
+        Returns:
+            The actions, and the state for the next call: one object an episode.
         """
         import torch  # whoever only asks whether a checkpoint plays need not wait for it
 
         begins = np.ones(len(obs), dtype=bool) if state is None else np.asarray(episode_start, dtype=bool)
         episodes = [
-            self._begin(row) if begin else _continue(state[place], row)
-            for place, (row, begin) in enumerate(zip(obs, begins, strict=True))
+            self._begin(row) if begin else _continue(state[i], row)
+            for i, (row, begin) in enumerate(zip(obs, begins, strict=True))
         ]
         common = {"episodes": episodes, "rl_module": self.network, "explore": not deterministic, "shared_data": {}}
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -112,8 +115,8 @@ class RLlibPolicy:
         own = decided.pop("actions")
         acted = decided.pop("actions_for_env", own)
         memory = np.empty(len(obs), dtype=object)
-        for place, episode in enumerate(episodes):
-            memory[place] = (episode, own[place], {name: values[place] for name, values in decided.items()})
+        for i, episode in enumerate(episodes):
+            memory[i] = (episode, own[i], {name: values[i] for name, values in decided.items()})
         return np.asarray(acted), memory
 
     def _begin(self, obs: Any) -> Any:
@@ -125,7 +128,7 @@ class RLlibPolicy:
 
 
 def _continue(last: Any, obs: Any) -> Any:
-    """Add to an episode what its last action led to; the reward is no input of a policy."""
+    """Add to an episode the observation that its last action led to; the reward is no input of a policy."""
     episode, action, outputs = last
     episode.add_env_step(obs, action, 0.0, extra_model_outputs=outputs)
-    return episode.cut(len_lookback_buffer=KEPT) if len(episode) >= KEPT else episode
+    return episode.cut(len_lookback_buffer=KEPT_STEPS) if len(episode) >= KEPT_STEPS else episode

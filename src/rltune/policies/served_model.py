@@ -1,7 +1,7 @@
-"""A registered policy inside MLflow: the file that MLflow runs as the model ("models from code", no pickle).
+"""Act as a registered policy inside MLflow, which runs this file as the model ("models from code", no pickle).
 
-MLflow copies it and ``bundle_reader.py`` into the model; there it imports neither rltune nor ray.
-``team.as_model`` puts the model together. Runs in whatever process loads the model.
+MLflow copies it and ``bundle_reader.py`` into the model, where it imports neither rltune nor ray. ``mlflow_model`` says
+what a model is made of. Runs in whatever process loads the model.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mlflow.pyfunc import PythonModel
 POLICIES = "policies"  # the folder of several agents' policies
 
 
-def _reader() -> ModuleType:
-    """The model's own bundle_reader.py, by path and outside ``sys.modules``.
+def _load_reader() -> ModuleType:
+    """Load the model's own bundle_reader.py, by path and outside ``sys.modules``.
 
     Two models of different versions in one process must not share the first one's reader, as an import would.
     """
@@ -42,10 +42,10 @@ class SingleAgent:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._policy = _reader().load_bundle(folder)
+        self._policy = _load_reader().load_bundle(folder)
 
     def __call__(self, model_input: Any) -> Any:
-        """Observations, or a dict with them under ``obs``, in; actions out, of a recurrent policy with its state."""
+        """Act on observations, or on a dict with them under ``obs``; a recurrent policy returns its state too."""
         given = model_input if isinstance(model_input, dict) else {"obs": model_input}
         obs = np.asarray(given["obs"])  # a data frame becomes its values
         space = self._policy.spaces["observation"]
@@ -62,16 +62,16 @@ class SeveralAgents:
     """Policies of several agents.
 
     Args:
-        folder: Of `rltune.policies.multi_agent`.
+        folder: As `rltune.policies.multi_agent` writes it.
     """
 
     def __init__(self, folder: Path) -> None:
-        reader = _reader()
+        reader = _load_reader()
         self._owners: dict[str, str] = json.loads((folder / "policy.json").read_text(encoding="utf-8"))["owners"]
         self._policies = {name: reader.load_bundle(folder / POLICIES / name) for name in set(self._owners.values())}
 
     def __call__(self, model_input: Any) -> dict[str, np.ndarray]:
-        """Observations by agent in, actions by agent out."""
+        """Act on observations by agent; returns actions by agent."""
         actions = {}
         for agent, given in model_input.items():
             policy, obs = self._policies[self._owners[agent]], np.asarray(given)
@@ -84,11 +84,11 @@ class PolicyModel(PythonModel):
     """Batches of observations in, actions out; deterministic. Nothing is remembered between two calls."""
 
     def load_context(self, context: Any) -> None:
-        """Read what is among the model's artifacts."""
+        """Read the policy among the model's artifacts."""
         folder = Path(context.artifacts["policy"])
         self._act = SeveralAgents(folder) if (folder / POLICIES).is_dir() else SingleAgent(folder)
 
-    # The hint names one of the types only: MLflow (3.17) warns, in red, of no hint, of dicts and of Any.
+    # The hint names only one of the types, because MLflow (3.17) warns in red of no hint, of dicts and of Any.
     def predict(self, context: Any, model_input: np.ndarray, params: dict[str, Any] | None = None) -> Any:
         """Act on a batch.
 

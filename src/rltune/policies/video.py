@@ -25,7 +25,7 @@ from rltune.policies.multi_agent import choose_agent
 from rltune.policies.rllib_policy import RLlibPolicy
 
 FPS = 30  # where the environment does not say
-PAD = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]  # players want even sizes
+PAD = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]  # players refuse odd sizes
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ def check_video_extra(policy: Any, env: Any = None) -> None:
         )
     spec = environment_of(policy, env)
     try:
-        with closing(_make(spec)) as stage:
+        with closing(_make_stage(spec)) as stage:
             stage.reset(seed=0)
-            _draw(stage)
+            _draw_frame(stage)
     except Exception as error:  # an environment raises whatever it likes
         raise PolicyError(
             f"env={spec['id']} cannot be filmed: {type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
@@ -93,7 +93,7 @@ def film_episodes(policy: Policy, result: Evaluation, folder: Path, seed: int = 
         env: The evaluation's.
 
     Raises:
-        PolicyError: As for `check`.
+        PolicyError: As for `check_video_extra`.
     """
     check_video_extra(policy, env)
     spec, info, last = environment_of(policy, env), policy.info, seed + len(result.returns) - 1
@@ -109,33 +109,34 @@ def film_episodes(policy: Policy, result: Evaluation, folder: Path, seed: int = 
 
 
 def _film_episode(policy: Policy, spec: Any, seed: int, path: Path) -> float:
-    """Play and encode one episode, frame by frame, so that a long one needs no memory; gives its return."""
+    """Play and encode one episode, frame by frame, so that a long one needs no memory; returns its return."""
     from imageio.v2 import get_writer
 
     draft, total, state, over = path.with_name(f".{path.name}"), 0.0, None, False
-    with closing(_make(spec)) as stage:
+    with closing(_make_stage(spec)) as stage:
         fps = stage.metadata.get("render_fps") or FPS
         writer: Any = get_writer(draft, "FFMPEG", fps=fps, pixelformat="yuv420p", macro_block_size=1, output_params=PAD)
         with writer as mp4:
             obs, _ = stage.reset(seed=seed)
             begins = np.array([True])
-            mp4.append_data(_draw(stage))
+            mp4.append_data(_draw_frame(stage))
             while not over:
                 action, state = policy.predict(obs, state, begins, deterministic=True)
                 obs, reward, terminated, truncated, _ = stage.step(action[()] if np.ndim(action) == 0 else action)
-                mp4.append_data(_draw(stage))
+                mp4.append_data(_draw_frame(stage))
                 total, over, begins = total + float(reward), terminated or truncated, np.array([False])
     draft.replace(path)
     return total
 
 
-def _make(spec: Any) -> Any:
+def _make_stage(spec: Any) -> Any:
+    """Build an environment that draws itself without a screen."""
     for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # pygame would look for a sound card and a screen
         os.environ.setdefault(name, "dummy")
     return make_env(spec, render_mode="rgb_array")
 
 
-def _draw(stage: Any) -> np.ndarray:
+def _draw_frame(stage: Any) -> np.ndarray:
     image = stage.render()
     if not isinstance(image, np.ndarray) or image.ndim != 3:
         raise TypeError(f"render() gives {type(image).__name__}, no picture")
