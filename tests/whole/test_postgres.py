@@ -10,11 +10,13 @@ from typing import Any
 
 import postgres
 import pytest
+from checkpoints import make_sweep
 from mlflow import MlflowClient
 from server import Server
 from toy import TOY, ToyTrial
 
 from rltune.compat.ray_start import find_logs
+from rltune.policies.policy import load_policy
 from rltune.search.space import parse_space
 from rltune.study.study import Study
 from rltune.sweep.pipeline import resume_sweep, run_sweep
@@ -69,6 +71,16 @@ def test_sweeps_that_start_together_on_an_empty_database_keep_every_report(addre
             {step: float(step + sweep) for step in range(100, 600, 100)}
         ] * 2
         study.close()
+
+
+def test_a_policy_is_found_in_a_sweep_whose_ledger_is_there(
+    address: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", postgres.PASSWORD)  # the address in config.yaml holds none
+    place = postgres.database(address, "policies").rpartition("@")[2]
+    make_sweep(tmp_path / "far", checkpoint, f"postgresql+psycopg://sweeper@{place}")
+    assert load_policy("sweep:far/3", output_dir=tmp_path).info["trial"] == 3
+    assert load_policy("sweep:far", output_dir=tmp_path).info["trial"] == 1
 
 
 @pytest.mark.usefixtures("ray_cluster")
