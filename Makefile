@@ -17,12 +17,13 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 \
 	-x '/(tests?|testing|sympy|databricks|networkx|scipy|sklearn|_inductor|onnx|fontTools|pip|setuptools)/' \
 	$(VENV)/lib/python3*/site-packages >/dev/null || true # what cannot be compiled is a template, not a module
 
-.PHONY: help sweep test ui lint format bench soak clean
+.PHONY: help sweep test test-fast ui lint format bench soak clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make sweep [ARGS="algo=ppo env=acrobot budget.trials=8"]   search, register the winner'
 	@echo 'make test  [ARGS="-k console"]                             every test'
+	@echo 'make test-fast                                             those without Ray and training: under a minute'
 	@echo 'make ui                                                    MLflow in the browser, every trial in it'
 	@echo 'make lint | make format                                    ruff and mypy | let ruff rewrite'
 	@echo 'make bench                                                 side by side with plain Ray Tune and RLlib'
@@ -34,6 +35,9 @@ sweep: $(VENV)/.for-use
 
 test: $(VENV)/.for-tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-fast: $(VENV)/.for-tests
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m fast $(ARGS)
 
 ui: $(VENV)/.for-use
 	@$(BIN)/mlflow ui $(ARGS)

@@ -1,4 +1,4 @@
-"""Fixtures by class of test: fast ones ask for none, ray tests for ``ray_cluster``, slow ones train for real."""
+"""Fixtures, and the mark of every test: ray (on ``ray_cluster``), slow (real training, commands, servers) or fast."""
 
 from __future__ import annotations
 
@@ -20,13 +20,35 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 
-LONG = ("finished_sweep", "ray_cluster")  # whoever asks for these waits for whole sweeps
+HERE = Path(__file__).parent
+TIMEOUT_S = {"fast": 120, "ray": 600, "slow": 600}  # generous: on a busy machine; what takes longer hangs
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files whose tests wait for sweeps, the most of them first: two processes end together then."""
-    waiting = Counter(item.path for item in items if set(LONG) & set(getattr(item, "fixturenames", ())))
+    """Mark and limit every test, and begin with the files that wait for sweeps, the longest first."""
+    waiting: Counter[Path] = Counter()
+    for item in items:
+        kind = choose_mark(item)
+        if item.get_closest_marker(kind) is None:
+            item.add_marker(kind)
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S[kind]))
+        waiting[item.path] += {"fast": 0, "ray": 1, "slow": 2}[kind]
     items.sort(key=lambda item: -waiting[item.path])  # stable: a file's own order stays
+
+
+def choose_mark(item: pytest.Item) -> str:
+    """Return fast, ray or slow: what the test says, else what its folder and its fixtures say."""
+    for kind in TIMEOUT_S:
+        if item.get_closest_marker(kind):
+            return kind
+    asked = set(getattr(item, "fixturenames", ()))
+    folder = item.path.relative_to(HERE).parts[0]
+    trains = folder == "conformance" and "ray_cluster" in asked
+    if folder == "whole" or trains or asked & {"finished_sweep", "server"}:
+        return "slow"
+    return "ray" if asked & {"ray_cluster", "toy_run", "checkpoint"} else "fast"  # stock RLlib starts one
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,8 @@ from rltune.cluster.fork_server import ForkServer, acquire_fork_server, begin_fo
 from rltune.cluster.worker_entry import MODULES_VARIABLE, SOCKET_VARIABLE, WORKER_VARIABLE
 from rltune.errors import ConfigError
 
+pytestmark = pytest.mark.slow  # each server has torch and RLlib to import
+
 # What is asked for in a worker: written to its standard output as Ray's worker would write its log.
 WORKER = """
 import json, os, random, sys

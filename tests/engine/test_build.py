@@ -82,6 +82,7 @@ print("trained", *CONFIGS)
 """
 
 
+@pytest.mark.slow
 def test_training_starts_no_ray_and_waits_for_no_compiler() -> None:
     """In a process of its own: the one that runs the tests may have both already."""
     ran = subprocess.run([sys.executable, "-c", ALONE], cwd=SUPPORT, capture_output=True, text=True, timeout=300)

@@ -41,6 +41,7 @@ def policy_of(name: str, folder: Path) -> Any:
     return load_bundle(folder)
 
 
+@pytest.mark.slow
 def test_a_recurrent_policy_takes_its_state_as_input_and_gives_the_next(tmp_path: Path) -> None:
     runner = runner_of(PPOConfig(), "Pendulum-v1", use_lstm=True, lstm_cell_size=8)
     write_bundle(runner.module, tmp_path, info={})

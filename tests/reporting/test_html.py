@@ -281,6 +281,7 @@ def browser() -> str:
     return found
 
 
+@pytest.mark.slow
 def test_a_browser_draws_every_figure_without_errors_or_requests(tmp_path: Path) -> None:
     chromium = browser()
     folder = write_report(sweep(tmp_path / "s", certified=certification()))

@@ -65,9 +65,8 @@ def folder(tmp_path, monkeypatch, empty_store):
     return tmp_path
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def starting_server(tmp_path_factory, empty_store):
-    """Takes seconds to start, so it does that while the first tests run."""
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(empty_store, folder / "mlflow.db")
     server = Server(folder).start()
@@ -216,6 +215,7 @@ def test_plain_mlflow_in_the_folder_finds_the_default_store(folder):
     assert (folder / "mlruns").is_dir()
 
 
+@pytest.mark.slow
 def test_a_driver_killed_while_it_makes_the_store_leaves_none_that_is_half_made(tmp_path):
     store = tmp_path / "mlflow.db"
     code = "import sys; from rltune.tracking import mlflow_client; mlflow_client.make_store(sys.argv[1])"

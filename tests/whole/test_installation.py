@@ -6,7 +6,10 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
+
+pytestmark = pytest.mark.fast  # reads files
 
 ROOT = Path(__file__).resolve().parents[2]
 

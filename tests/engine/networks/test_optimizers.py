@@ -17,6 +17,8 @@ from tests.engine.off_policy import test_dqn as dqn
 from tests.engine.off_policy import test_sac as sac
 from tests.engine.on_policy import test_ppo as ppo
 
+pytestmark = pytest.mark.slow  # torch traces every update
+
 
 def ppo_updated(config: Any, learner_config: Any) -> Any:
     learner = ppo.rllib_learner(learner_config)
