@@ -1,4 +1,4 @@
-"""Sweeps that join a Ray which runs already."""
+"""Sweeps that join a Ray which runs already and asks for a token; those without one are in test_shared_storage.py."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from joined import ray_head, sweep
 
+pytestmark = pytest.mark.slow  # a Ray of its own
+
 TOKEN = secrets.token_hex(32)
 
 
@@ -19,16 +21,6 @@ def guarded_address() -> Iterator[str]:
     """A cluster that asks for a token."""
     with ray_head(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN) as address:
         yield address
-
-
-def test_a_sweep_joins_a_cluster_without_a_token(tmp_path: Path) -> None:
-    with ray_head(RAY_AUTH_MODE="disabled") as address:
-        code, out = sweep("run", tmp_path, f"cluster.address={address}", "budget.trials=3")
-    assert code == 0, out
-    summary = json.loads((tmp_path / "outputs/toy/summary.json").read_text())
-    assert summary["status"] == "complete"
-    assert summary["trials"]["failed"] == 0
-    assert summary["trials"]["complete"] >= 1
 
 
 def test_a_sweep_joins_a_cluster_with_its_token(guarded_address: str, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ ALGOS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
 TUNED = sorted(path.stem for path in (CONF / "tuned").glob("*.yaml"))
 OFFLINE = ("bc", "marwil", "cql", "iql")
 CONTINUOUS = ("sac", "tqc", "cql", "iql")
+SHORT = "algo.reporting.min_sample_timesteps_per_iteration=20"  # stock RLlib updates after each of them
 SMALL = {  # enough for two updates of each
     "ppo": [
         "algo.training.train_batch_size_per_learner=64",
@@ -42,11 +43,12 @@ SMALL = {  # enough for two updates of each
         "algo.training.num_steps_sampled_before_learning_starts=150",
     ],
     "tqc": [
-        "algo.training.num_steps_sampled_before_learning_starts=195",
+        "algo.training.num_steps_sampled_before_learning_starts=15",
         "algo.training.train_batch_size_per_learner=8",
+        SHORT,
     ],
     "dqn": ["algo.training.num_steps_sampled_before_learning_starts=195"],
-    "rainbow": ["algo.training.num_steps_sampled_before_learning_starts=195"],
+    "rainbow": ["algo.training.num_steps_sampled_before_learning_starts=15", SHORT],
     "impala": ["algo.training.train_batch_size_per_learner=64", "algo.env_runners.rollout_fragment_length=8"],
     "dreamerv3": [
         "algo.training.model_size=nano",
