@@ -37,6 +37,65 @@ LIGHT = ("config", "search", "errors", "formatting", "records")  # a typo is ans
 HEAVY = ("ray", "torch", "mlflow")
 OWNERS = {"mlflow": ("tracking", "policies"), "hydra": ("sweeps",)}
 
+# Modules still without tests/<room>/test_<module>.py: this list may only shrink. Packages' __init__ need none.
+UNTESTED = """
+certification/retraining.py
+cluster/background_imports.py
+cluster/fork_server_main.py
+cluster/worker_entry.py
+compat/optuna_rows.py
+compat/ray_start.py
+compat/rllib_internals.py
+compat/tune_controller.py
+engine/algorithm.py
+engine/features.py
+engine/networks/actor_critic.py
+engine/networks/critics.py
+engine/networks/flat_parameters.py
+engine/networks/mlp.py
+engine/networks/q_network.py
+engine/off_policy/algorithm.py
+engine/off_policy/replay.py
+engine/off_policy/transitions.py
+engine/on_policy/a2c.py
+engine/on_policy/advantages.py
+engine/on_policy/ppo_loss.py
+engine/sampling/action_distributions.py
+engine/sampling/observation_filter.py
+engine/sampling/vector_envs.py
+envs/atari.py
+envs/rewards.py
+envs/spaces.py
+envs/spec.py
+envs/validation.py
+formatting.py
+reporting/analysis.py
+reporting/closing_page.py
+reporting/plotly_figures.py
+reporting/png_figures.py
+reporting/sweep_data.py
+reporting/tables.py
+study/storage.py
+study/sweep_folder.py
+sweep/context.py
+sweep/folder.py
+sweep/provenance.py
+sweep/publish.py
+sweep/signals.py
+sweep/stopper.py
+sweep/tune/certification_stage.py
+sweep/tune/run.py
+sweep/warm_starts.py
+tracking/journal.py
+tracking/mlflow_client.py
+tracking/mlflow_runs.py
+tracking/model_registry.py
+tracking/outbox.py
+tracking/run_names.py
+tracking/uri_check.py
+trial/runner.py
+"""
+
 
 class Module:
     """One source file: its room, its dotted name and its syntax tree."""
@@ -155,6 +214,21 @@ def crowded(root: Path) -> list[str]:
     return wrong + ([f"src/rltune: {len(names)} names, at most {MAX_ROOMS}"] if len(names) > MAX_ROOMS else [])
 
 
+def untested(root: Path, known: str) -> list[str]:
+    """Modules without the test file of their name, and known ones that have it by now or are gone."""
+    source = root / "src" / "rltune"
+    found = {str(path.relative_to(source)) for path in source.rglob("*.py") if path.name != "__init__.py"}
+    without = {name for name in found if not (root / "tests" / name).with_name(f"test_{Path(name).name}").exists()}
+    listed = set(known.split())
+    return [
+        f"src/rltune/{name}: add tests/{Path(name).parent}/test_{Path(name).name}" for name in sorted(without - listed)
+    ] + [
+        f"take {name} out of UNTESTED in {Path(__file__).name}: "
+        + ("it has its test file" if name in found else "it is gone")
+        for name in sorted(listed - without)
+    ]
+
+
 RULES = {
     "every room has a place in the order": misplaced,
     "a room imports only lower ones": upward_imports,
@@ -229,3 +303,24 @@ def test_every_room_is_packaged_and_ships_its_files():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packages = {".".join(p.parent.relative_to(ROOT / "src").parts) for p in (ROOT / "src").rglob("__init__.py")}
     assert set(settings["packages"]) == packages | {"sweeps", "sweeps.conf"}
+
+
+def test_every_module_has_its_test_file():
+    assert not (wrong := untested(ROOT, UNTESTED)), "\n" + "\n".join(wrong)
+
+
+def test_a_module_without_its_test_file_is_found(tmp_path):
+    for name in ("src/rltune/study/__init__.py", "src/rltune/study/new.py", "src/rltune/study/old.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert untested(tmp_path, "study/old.py") == ["src/rltune/study/new.py: add tests/study/test_new.py"]
+    for name in ("new", "old"):
+        (tmp_path / "tests/study").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"tests/study/test_{name}.py").touch()
+    assert untested(tmp_path, "") == []
+    assert [
+        "it has its" in line or "it is gone" in line for line in untested(tmp_path, "study/old.py study/gone.py")
+    ] == [
+        True,
+        True,
+    ]
