@@ -172,7 +172,7 @@ def test_sigterm_while_ray_starts_ends_with_143_says_that_nothing_was_begun_and_
     )  # fmt: skip
     started = []
     while process.poll() is None and not any("gcs_server" in child.name() for child in started):
-        time.sleep(0.02)
+        time.sleep(0.1)  # looking costs as much as the command itself
         started = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=100)
