@@ -1,4 +1,4 @@
-"""The tuned settings, trained and evaluated: the README's table of published and measured returns.
+"""The tuned settings, trained and evaluated: the table of published and measured returns in docs/measurements.md.
 
     python benchmarks/tuned.py                       every task, three seeds each
     python benchmarks/tuned.py ppo_cartpole --seeds 1
@@ -105,7 +105,7 @@ def run(task: Task, seed: int, env_steps: int) -> Run:
 
 
 def row(task: Task, runs: list[Run]) -> str:
-    """One line of the README's table."""
+    """Return one line of the table in docs/measurements.md."""
     means = ", ".join(f"{one.mean:.1f}" for one in runs)
     steps = f"{task.env_steps:,}"
     mean = statistics.fmean(one.mean for one in runs)
