@@ -7,7 +7,8 @@ import pytest
 import torch
 from ray.rllib.algorithms.sac import SACConfig
 
-from rltune.algorithms.sac import ConcatEncoder, PlainSACConfig, use_plain_critics
+from rltune.algorithms.sac import PlainSACConfig, use_plain_critics
+from rltune.compat.sac_catalog import ConcatEncoder
 
 
 @pytest.mark.parametrize("make", [PlainSACConfig, lambda: use_plain_critics(SACConfig())])
