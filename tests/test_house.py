@@ -63,12 +63,6 @@ engine/on_policy/ppo_loss.py
 engine/sampling/action_distributions.py
 engine/sampling/observation_filter.py
 engine/sampling/vector_envs.py
-envs/atari.py
-envs/rewards.py
-envs/spaces.py
-envs/spec.py
-envs/validation.py
-formatting.py
 reporting/analysis.py
 reporting/closing_page.py
 reporting/plotly_figures.py

@@ -88,6 +88,7 @@ FIELDS = {
     "ray.rllib.core.learner.learner:Learner": ("_optimizer_lr_schedules", "_weights_seq_no"),
     "ray.rllib.core.learner.learner_group:LearnerGroup": ("_learner",),
     "ray.rllib.core.models.catalog:Catalog": ("_model_config_dict",),
+    "ray.rllib.env.env_runner:EnvRunner": ("_seed",),
     "ray.rllib.env.env_runner_group:EnvRunnerGroup": (
         "_local_env_runner",
         "_num_env_runners_dropped_lifetime",
