@@ -176,6 +176,7 @@ def test_a_study_is_kept_by_optunas_calls(tmp_path):
     assert entry.attributes == {"checkpoint": {"path": "trials/0/best"}, "stop_reason": "whole budget"}
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_to_its_end_and_says_once_that_it_is_plain(tmp_path):
     environment = {**os.environ, patching.SWITCH: "off", "PYTHONPATH": str(SUPPORT)}
     environment.pop("MLFLOW_TRACKING_URI", None)

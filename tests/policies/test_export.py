@@ -33,6 +33,8 @@ CASES: dict[str, tuple[Any, str, Any]] = {
     "sac, squashed": (SACConfig, "Pendulum-v1", FILTER),
 }
 
+pytestmark = pytest.mark.slow  # torch traces every network
+
 
 def policy_of(name: str, folder: Path) -> Any:
     kind, env, stats = CASES[name]
@@ -41,7 +43,6 @@ def policy_of(name: str, folder: Path) -> Any:
     return load_bundle(folder)
 
 
-@pytest.mark.slow
 def test_a_recurrent_policy_takes_its_state_as_input_and_gives_the_next(tmp_path: Path) -> None:
     runner = runner_of(PPOConfig(), "Pendulum-v1", use_lstm=True, lstm_cell_size=8)
     write_bundle(runner.module, tmp_path, info={})

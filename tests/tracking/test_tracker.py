@@ -201,6 +201,7 @@ def test_a_sweep_is_a_parent_with_one_child_per_trial(folder):
     }
 
 
+@pytest.mark.slow
 def test_plain_mlflow_in_the_folder_finds_the_default_store(folder):
     sweep = Sweep(folder).begin(trials=1)
     assert sweep.tracker.close("FINISHED")
