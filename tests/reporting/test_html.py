@@ -29,6 +29,8 @@ NUMBERS = {"mean": 80.0, "iqm": 81.0, "low": 70.0, "high": 90.0}
 BEST = ((11, 97.0), (12, 101.0), (13, 99.0))
 SEEDS = [{"seed": seed, "mean": mean, "returns": [mean]} for seed, mean in ((11, 79.0), (12, 83.0), (13, 81.0))]
 
+pytestmark = pytest.mark.slow  # Optuna and Plotly draw every page anew
+
 
 def certification(ties: tuple[str, ...] = ()) -> dict[str, Any]:
     """A record as the ledger has it: trial 3 and the control on three seeds."""
@@ -281,7 +283,6 @@ def browser() -> str:
     return found
 
 
-@pytest.mark.slow
 def test_a_browser_draws_every_figure_without_errors_or_requests(tmp_path: Path) -> None:
     chromium = browser()
     folder = write_report(sweep(tmp_path / "s", certified=certification()))
