@@ -38,13 +38,13 @@ def work(settings: DictConfig) -> int:
     from rltune.policies.evaluation import evaluate
     from rltune.policies.policy import load_playable
     from rltune.policies.uri import Source, keep_with_run
-    from rltune.policies.video import check_video_extra, film_episodes
+    from rltune.policies.video import check_filmable, film_episodes
     from rltune.reporting.tables import show_evaluation
 
     env = _other(settings)
     policy = load_playable(settings.policy, output_dir=settings.output_dir)
     if settings.video:
-        check_video_extra(policy, env)
+        check_filmable(policy, env)
     result = evaluate(policy, settings.episodes, settings.seed, env=env, deterministic=settings.deterministic)
     show_evaluation(settings.policy, policy.info, result, settings.env.get("id"))
     if settings.video:

@@ -27,10 +27,10 @@ def work(settings: DictConfig) -> int:
     if settings.episodes < 1:
         raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
     from rltune.algorithms.datasets import record_episodes
-    from rltune.policies.multi_agent import choose_agent
+    from rltune.policies.multi_agent import require_single_agent
     from rltune.policies.policy import load_policy
 
-    policy = choose_agent(load_policy(settings.policy, output_dir=settings.output_dir), "a dataset")
+    policy = require_single_agent(load_policy(settings.policy, output_dir=settings.output_dir), "a dataset")
     out = Path(settings.out).expanduser().absolute()
     made = record_episodes(policy, out, settings.episodes, settings.seed, settings.deterministic)
     print(f"{out}: {settings.episodes} episodes, {made['steps']:.0f} steps, mean return {made['return_mean']:.1f}")

@@ -17,7 +17,7 @@ from rltune.policies import video
 from rltune.policies.bundle_reader import load_bundle
 from rltune.policies.bundle_writer import write_bundle
 from rltune.policies.evaluation import evaluate
-from rltune.policies.video import check_video_extra, film_episodes
+from rltune.policies.video import check_filmable, film_episodes
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +47,10 @@ def test_an_environment_that_cannot_draw_is_named(cartpole, tmp_path: Path) -> N
 
 def test_what_cannot_be_filmed_is_refused_before_playing(cartpole, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PolicyError, match="env=NoSuch-v0 cannot be filmed"):
-        check_video_extra(cartpole, "NoSuch-v0")
+        check_filmable(cartpole, "NoSuch-v0")
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PolicyError, match=r"pip install 'rltune\[video\]'"):
-        check_video_extra(cartpole)
+        check_filmable(cartpole)
 
 
 def test_films_of_another_policy_or_evaluation_lie_apart(cartpole, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class Evaluation:
 
 
 def evaluate(
-    policy: bundle_reader.Policy | MultiAgentPolicy | str | Path,
+    policy: bundle_reader.Policy | MultiAgentPolicy | RLlibPolicy | str | Path,
     episodes: int = 100,
     seed: int = 0,
     env: str | Mapping[str, Any] | None = None,
@@ -81,7 +81,7 @@ def evaluate(
     """
     if episodes < 1:
         raise PolicyError(f"episodes={episodes}", "at least 1", "episodes=100")
-    found: Any = load_playable(policy) if isinstance(policy, str | Path) else policy
+    found = load_playable(policy) if isinstance(policy, str | Path) else policy
     shown = progress or (lambda done, total: None)
     with _limit_threads(found.network):
         if isinstance(found, MultiAgentPolicy):
@@ -98,7 +98,9 @@ def evaluate_checkpoint(folder: Path, episodes: int, seed: int) -> Evaluation:
     return evaluate(load_playable(folder, trust=True), episodes, seed)
 
 
-def environment_of(policy: Any, env: str | Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+def environment_of(
+    policy: bundle_reader.Policy | MultiAgentPolicy | RLlibPolicy, env: str | Mapping[str, Any] | None = None
+) -> Mapping[str, Any]:
     """Return the environment to play: the policy's own, or another one.
 
     Args:
@@ -128,7 +130,9 @@ def _limit_threads(network: torch.nn.Module) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _make_env_factory(policy: bundle_reader.Policy, env: str | Mapping[str, Any] | None) -> Callable[[], Any]:
+def _make_env_factory(
+    policy: bundle_reader.Policy | RLlibPolicy, env: str | Mapping[str, Any] | None
+) -> Callable[[], Any]:
     """Return what builds one environment, after checking its spaces against the policy's."""
     from rltune.envs.build import make_env
 

@@ -25,7 +25,7 @@ from torch import nn
 from rltune.config.capabilities import list_algos
 from rltune.errors import PolicyError, choices
 from rltune.policies.bundle_reader import Policy
-from rltune.policies.multi_agent import choose_agent
+from rltune.policies.multi_agent import MultiAgentPolicy, require_single_agent
 from rltune.policies.policy import load_policy
 
 FORMATS = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "torch": ()}  # and the packages that each needs
@@ -106,7 +106,10 @@ def _copy(values: Any) -> torch.Tensor:
 
 
 def export_policy(
-    policy: Policy | str | Path, out: str | Path, format: str = "onnx", output_dir: str | Path = "outputs"
+    policy: Policy | MultiAgentPolicy | str | Path,
+    out: str | Path,
+    format: str = "onnx",
+    output_dir: str | Path = "outputs",
 ) -> ExportedPolicy:
     """Write a policy as one file, after checking that it acts equally on 1,000 observations.
 
@@ -125,7 +128,7 @@ def export_policy(
         policy = load_policy(policy, output_dir=output_dir)
     else:
         name = str(policy.info.get("algo", "policy"))
-    policy = choose_agent(policy, "an export")
+    policy = require_single_agent(policy, "an export")
     path = Path(out).expanduser().absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     observations = _draw_observations(policy)
@@ -249,7 +252,7 @@ def _measure_difference(wanted: np.ndarray, got: np.ndarray, format: str) -> flo
     return gap
 
 
-def default_export_name(policy: Policy, format: str) -> str:
+def default_export_name(policy: Policy | MultiAgentPolicy, format: str) -> str:
     """Return a file's name where none was given."""
     env = str((policy.info.get("env") or {}).get("id", "policy")).rpartition("/")[2]
     return f"{env}-{policy.info.get('algo', 'policy')}{os.extsep}{'onnx' if format == 'onnx' else 'pt2'}".lower()

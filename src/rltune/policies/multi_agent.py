@@ -121,7 +121,7 @@ def write_policies(
     (folder / OWNERS_FILE).write_text(json.dumps(about, indent=1, allow_nan=False), encoding="utf-8")
 
 
-def choose_agent(policy: Any, what: str) -> Policy:
+def require_single_agent(policy: Policy | MultiAgentPolicy, what: str) -> Policy:
     """Return the policy if it is of one agent.
 
     Args:
@@ -137,8 +137,7 @@ def choose_agent(policy: Any, what: str) -> Policy:
             "the policy of one agent",
             "rltune.load_policy gives all of them, python -m sweeps.evaluate plays them",
         )
-    found: Policy = policy
-    return found
+    return policy
 
 
 def play_multi_agent(

@@ -65,7 +65,9 @@ class Policy(bundle_reader.Policy):
         return make_env(self.info["env"], **kwargs)
 
 
-def load_policy(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Any:
+def load_policy(
+    uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs"
+) -> Policy | MultiAgentPolicy:
     """Load a trained policy. Starts no Ray and unpickles nothing.
 
     Args:
@@ -91,7 +93,9 @@ def load_policy(uri: str | Path, *, trust: bool = False, output_dir: str | Path 
             ) from error
 
 
-def load_playable(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Any:
+def load_playable(
+    uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs"
+) -> Policy | MultiAgentPolicy | RLlibPolicy:
     """Load a policy to evaluate: as `load_policy` does, or by RLlib's own parts where its network needs them.
 
     RLlib's parts run code when they are loaded. Those of one's own sweeps are taken, by ``sweep:...``; others need

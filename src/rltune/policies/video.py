@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from rltune.config.capabilities import list_algos
 from rltune.envs.build import make_env
 from rltune.errors import PolicyError
 from rltune.policies.bundle_reader import Policy
 from rltune.policies.evaluation import Evaluation, environment_of
-from rltune.policies.multi_agent import choose_agent
+from rltune.policies.multi_agent import MultiAgentPolicy, require_single_agent
 from rltune.policies.rllib_policy import RLlibPolicy
 
 FPS = 30  # where the environment does not say
@@ -45,12 +47,17 @@ class Film:
     episode_return: float
 
 
-def check_video_extra(policy: Any, env: Any = None) -> None:
+def check_filmable(
+    policy: Policy | MultiAgentPolicy | RLlibPolicy, env: str | Mapping[str, Any] | None = None
+) -> Policy:
     """Refuse what cannot be filmed here, before anything is played.
 
     Args:
         policy: The policy.
         env: As for `rltune.policies.evaluation.evaluate`.
+
+    Returns:
+        The policy, which is one that can be filmed.
 
     Raises:
         PolicyError: The encoder is missing, the policy does not play an episode a second time alike, or the
@@ -62,14 +69,14 @@ def check_video_extra(policy: Any, env: Any = None) -> None:
             "the extra 'video', or video=false",
             "pip install 'rltune[video]'",
         )
-    choose_agent(policy, "video=true")
     if isinstance(policy, RLlibPolicy):
         raise PolicyError(
             "video=true: RLlib's parts, which this policy needs, do not play an episode a second time alike",
-            "policies that act without RLlib: those of PPO, DQN, SAC, TQC and BC",
+            f"policies that act without RLlib: those of {list_algos(lambda row: row.network, 'and')}",
             "video=false",
         )
-    spec = environment_of(policy, env)
+    player = require_single_agent(policy, "video=true")
+    spec = environment_of(player, env)
     try:
         with closing(_make_stage(spec)) as stage:
             stage.reset(seed=0)
@@ -80,9 +87,16 @@ def check_video_extra(policy: Any, env: Any = None) -> None:
             "an environment that renders with render_mode='rgb_array', and the packages that it draws with",
             "pip install 'rltune[video]', or video=false",
         ) from error
+    return player
 
 
-def film_episodes(policy: Policy, result: Evaluation, folder: Path, seed: int = 0, env: Any = None) -> list[Film]:
+def film_episodes(
+    policy: Policy | MultiAgentPolicy | RLlibPolicy,
+    result: Evaluation,
+    folder: Path,
+    seed: int = 0,
+    env: str | Mapping[str, Any] | None = None,
+) -> list[Film]:
     """Play the best, the median and the worst episode of an evaluation again, and film them.
 
     Args:
@@ -93,10 +107,10 @@ def film_episodes(policy: Policy, result: Evaluation, folder: Path, seed: int = 
         env: The evaluation's.
 
     Raises:
-        PolicyError: As for `check_video_extra`.
+        PolicyError: As for `check_filmable`.
     """
-    check_video_extra(policy, env)
-    spec, info, last = environment_of(policy, env), policy.info, seed + len(result.returns) - 1
+    player = check_filmable(policy, env)
+    spec, info, last = environment_of(player, env), player.info, seed + len(result.returns) - 1
     who = [info.get("sweep") or "policy", *(f"{key}-{info[key]}" for key in ("trial", "seed") if key in info)]
     folder = folder / "-".join(who) / f"{re.sub(r'[^A-Za-z0-9_.]+', '-', spec['id'])}-seeds-{seed}-{last}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -104,11 +118,11 @@ def film_episodes(policy: Policy, result: Evaluation, folder: Path, seed: int = 
     films = []
     for which, episode in {"best": order[-1], "median": order[(len(order) - 1) // 2], "worst": order[0]}.items():
         path = folder / f"{which}-seed-{seed + episode}.mp4"
-        films.append(Film(path, which, seed + episode, _film_episode(policy, spec, seed + episode, path)))
+        films.append(Film(path, which, seed + episode, _film_episode(player, spec, seed + episode, path)))
     return films
 
 
-def _film_episode(policy: Policy, spec: Any, seed: int, path: Path) -> float:
+def _film_episode(policy: Policy, spec: Mapping[str, Any], seed: int, path: Path) -> float:
     """Play and encode one episode, frame by frame, so that a long one needs no memory; returns its return."""
     from imageio.v2 import get_writer
 
@@ -129,7 +143,7 @@ def _film_episode(policy: Policy, spec: Any, seed: int, path: Path) -> float:
     return total
 
 
-def _make_stage(spec: Any) -> Any:
+def _make_stage(spec: Mapping[str, Any]) -> Any:
     """Build an environment that draws itself without a screen."""
     for name in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # pygame would look for a sound card and a screen
         os.environ.setdefault(name, "dummy")
