@@ -12,6 +12,10 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
+from rltune.engine.on_policy.rollout import Collector
+from rltune.engine.sampling.action_distributions import make_actions
+from rltune.engine.sampling.observation_filter import RunningMoments
+
 torch.set_num_threads(1)  # as in a trial; more threads on a busy machine wait for one another
 
 
@@ -91,6 +95,12 @@ def sac_config(env: Any = "Pendulum-v1", envs: int = 1, seed: int | None = 0, **
         .rl_module(model_config={"fcnet_hiddens": [16, 16], "fusionnet_hiddens": [16]})
         .debugging(seed=seed)
     )
+
+
+def make_collector(envs: Any, normaliser: RunningMoments | None = None) -> Collector:
+    """Steps environments with a policy that knows nothing."""
+    actions = make_actions(envs.single_action_space, envs.num_envs, np.random.default_rng(0), ppo_config())
+    return Collector(envs, actions, lambda obs: np.zeros((len(obs), 2), np.float32), normaliser=normaliser, seed=0)
 
 
 CONFIGS = {"PPO": ppo_config, "DQN": dqn_config, "SAC": sac_config}

@@ -39,7 +39,7 @@ def test_only_an_objective_that_improves_is_saved_as_the_best(tmp_path: Path) ->
     assert saver.best_path == records["best"]["path"]
 
 
-def test_the_best_state_is_not_written_twice_when_the_latest_is_due(tmp_path: Path) -> None:
+def test_the_best_state_serves_as_the_latest_when_both_are_due(tmp_path: Path) -> None:
     records = checkpoints(tmp_path).save_if_due(make_state(), make_runners(), 1.0, force=True)
     assert records["latest"] == records["best"]
     assert len(list((tmp_path / "trials" / "0").iterdir())) == 1

@@ -32,7 +32,7 @@ def test_each_number_comes_from_rllibs_key() -> None:
     assert isinstance(found.episode_length_mean, float)
 
 
-def test_without_an_episode_the_returns_are_nan_and_the_counts_zero() -> None:
+def test_without_an_episode_the_returns_are_nan() -> None:
     found = read({})
     assert (found.env_steps, found.episodes) == (0, 0)
     assert all(math.isnan(value) for value in (found.return_mean, found.return_min, found.episode_length_mean))
@@ -84,7 +84,8 @@ def test_mlflow_gets_every_merged_number_and_no_bookkeeping() -> None:
     assert set(logged) == {*METRICS, "learner/total_loss"}
 
 
-def test_returns_are_kept_until_a_restored_algorithm_ends_an_episode() -> None:
+def test_returns_are_kept_until_the_next_episode_ends() -> None:
+    """A restored algorithm has lost the window over its last episodes."""
     before = Progress(100, 5, 1.0, 0.0, 2.0, 10.0)
     filled = Progress(150, 5, learner={"total_loss": 0.1}).fill_returns(before)
     assert filled == Progress(150, 5, 1.0, 0.0, 2.0, 10.0, {"total_loss": 0.1})

@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import dqn_learner as dqn
+import ppo_learner as ppo
 import pytest
+import sac_learner as sac
 import torch
 from torch._dynamo.utils import counters
 
@@ -13,9 +16,6 @@ from rltune.engine.off_policy.dqn import DQNUpdate
 from rltune.engine.off_policy.sac import SACUpdate
 from rltune.engine.off_policy.transitions import RowLayout
 from rltune.engine.on_policy.ppo import PPOUpdate
-from tests.engine.off_policy import test_dqn as dqn
-from tests.engine.off_policy import test_sac as sac
-from tests.engine.on_policy import test_ppo as ppo
 
 pytestmark = pytest.mark.slow  # torch traces every update
 

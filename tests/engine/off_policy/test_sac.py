@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -12,55 +11,11 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGaussian
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
+from sac_learner import INPUTS, ROWS, SPACES, make_config, make_learner, our_rows, random_columns
 
 from rltune.algorithms.sac import use_plain_critics
 from rltune.engine.off_policy.sac import SACUpdate
 from rltune.engine.off_policy.transitions import RowLayout
-
-ROWS, INPUTS, GAMMA = 40, 5, 0.95
-OBS = gym.spaces.Box(-10, 10, (INPUTS,), np.float32)
-SPACES = {"continuous": gym.spaces.Box(-2, 2, (2,), np.float32), "discrete": gym.spaces.Discrete(3)}
-
-
-def make_config(space: str, model: dict[str, Any], **training: Any) -> SACConfig:
-    model = {"fcnet_hiddens": [16, 16], "fcnet_activation": "relu", "fusionnet_hiddens": [12, 12]} | model
-    rates = {"actor_lr": 1e-3, "critic_lr": 2e-3, "alpha_lr": 3e-3, "target_entropy": -1.5}
-    return (
-        SACConfig()
-        .environment(observation_space=OBS, action_space=SPACES[space])
-        .training(**({"gamma": GAMMA, "tau": 0.1, "train_batch_size_per_learner": ROWS} | rates | training))
-        .rl_module(model_config=model)
-        .debugging(seed=3)
-    )
-
-
-def make_learner(config: SACConfig) -> Any:
-    learner = config.build_learner()
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for param in learner.module["default_policy"].parameters():
-            param.add_(torch.randn(param.shape, generator=generator) * 0.2)
-    return learner
-
-
-def random_columns(space: str, n_step: int, seed: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    continuous = np.tanh(rng.normal(size=(ROWS, 2))).astype(np.float32)
-    return {
-        "obs": rng.normal(size=(ROWS, INPUTS)).astype(np.float32),
-        "new_obs": rng.normal(size=(ROWS, INPUTS)).astype(np.float32),
-        "actions": continuous if space == "continuous" else rng.integers(0, 3, ROWS),
-        "rewards": rng.normal(size=ROWS).astype(np.float32) * 3,
-        "terminateds": rng.random(ROWS) < 0.2,
-        "weights": rng.random(ROWS).astype(np.float32),
-        "n_step": np.full(ROWS, n_step, np.float32),
-    }
-
-
-def our_rows(columns: dict[str, np.ndarray], n_step: int) -> np.ndarray:
-    discount = GAMMA**n_step * (1.0 - columns["terminateds"])
-    parts = [columns["obs"], columns["new_obs"], columns["actions"].reshape(ROWS, -1)]
-    return np.hstack([*parts, columns["rewards"][:, None], discount[:, None]]).astype(np.float32)
 
 
 def use_noise(monkeypatch: pytest.MonkeyPatch, noise: torch.Tensor) -> None:
@@ -170,7 +125,8 @@ def assert_equal_updates(
 
 
 @pytest.mark.parametrize("model", [{}, {"plain": True}], ids=["fusion", "plain"])
-def test_rows_shared_by_the_critics_or_masked_as_on_a_gpu_give_the_same_gradient(model: dict[str, Any]) -> None:
+def test_split_and_masked_rows_give_the_same_gradient(model: dict[str, Any]) -> None:
+    """Two critics share the rows on a CPU; on a GPU each takes all of them, masked."""
     weights = []
     for by_rows in (True, False):
         config = make_config("continuous", {})

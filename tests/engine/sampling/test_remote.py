@@ -39,7 +39,8 @@ def test_remote_env_runners_hand_back_what_the_learner_trains_on(make: Any) -> N
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_stock_rllib_opens_our_checkpoint_and_trains_on_and_we_open_its(tmp_path: Path) -> None:
+def test_stock_rllib_and_we_open_each_others_checkpoints(tmp_path: Path) -> None:
+    """And train on from them."""
     config = normalise_observations(ppo_config())
     ours = build_algorithm(config)
     ours.train()

@@ -1,0 +1,13 @@
+"""What all of the engine's tests can name."""
+
+from __future__ import annotations
+
+import pytest
+from engine_toy import CountEnv
+from ray.tune import register_env
+
+
+@pytest.fixture(autouse=True)
+def _known_envs() -> None:
+    """Register the environment "count"."""
+    register_env("count", lambda config: CountEnv(**{k: v for k, v in config.items() if k != "num_envs"}))

@@ -1,0 +1,51 @@
+"""Hand-written critics against RLlib's modules and autograd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from sac_learner import INPUTS, make_config, make_learner
+
+from rltune.algorithms.sac import use_plain_critics
+from rltune.engine.features import UnsupportedError
+from rltune.engine.networks.critics import ConcatCritic, FusionCritic, make_critic
+from rltune.engine.networks.flat_parameters import FlatParameters
+
+
+def make_module(plain: bool, **model: Any) -> Any:
+    config = make_config("continuous", model, twin_q=False)
+    if plain:
+        use_plain_critics(config)
+    return make_learner(config).module["default_policy"].unwrapped()
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["fusion", "plain"])
+def test_values_and_both_gradients_equal_autograds(plain: bool) -> None:
+    module = make_module(plain)
+    params = [*module.qf_encoder.parameters(), *module.qf.parameters()]
+    flat = FlatParameters(params)
+    critic = make_critic(module.qf_encoder, module.qf, flat, discrete=False)
+    assert type(critic) is (ConcatCritic if plain else FusionCritic)
+    obs, action, grad = torch.randn(9, INPUTS), torch.randn(9, 2, requires_grad=True), torch.randn(9, 1)
+    wanted = module.compute_q_values({"obs": obs, "actions": action})
+    wanted.backward(grad.squeeze(1))
+    assert action.grad is not None
+    with torch.no_grad():
+        value = critic.forward(obs, action.detach())
+        torch.testing.assert_close(value.squeeze(1), wanted, atol=1e-5, rtol=0)
+        torch.testing.assert_close(critic.action_gradient(grad), action.grad, atol=1e-5, rtol=0)
+        assert flat.grad.abs().sum() == 0, "the parameters' gradients stay as they are"
+        rows = torch.tensor([0, 7])
+        torch.testing.assert_close(critic.action_gradient(grad[rows], rows), action.grad[rows], atol=1e-5, rtol=0)
+        critic.backward(grad)
+    for view, param in zip(flat.grads, params, strict=True):
+        assert param.grad is not None
+        torch.testing.assert_close(view, param.grad, atol=1e-5, rtol=0)
+
+
+def test_activations_that_nobody_wrote_by_hand_are_refused() -> None:
+    module = make_module(plain=True, fcnet_activation="swish")
+    with pytest.raises(UnsupportedError, match="tanh or relu"):
+        make_critic(module.qf_encoder, module.qf, None, discrete=False)

@@ -1,0 +1,55 @@
+"""Every kind of environment follows one contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from engine_toy import CountEnv, make_collector, ppo_config
+from ray.tune import register_env
+
+from rltune.engine.sampling.vector_envs import SyncEnvs, VectorEnvs, make_envs
+
+SEEN: list[tuple[int, int]] = []
+
+
+def create_indexed(config: Any) -> CountEnv:  # at module level: Ray's registry pickles closures by value
+    SEEN.append((config["length"], config.vector_index))
+    return CountEnv(length=config["length"])
+
+
+@pytest.mark.parametrize("mode", ["native", "async", "vector"])
+def test_vector_environments_follow_the_same_contract(mode: str) -> None:
+    config = ppo_config("CartPole-v1", envs=12 if mode == "native" else 2)
+    if mode != "native":
+        config.env_runners(gym_env_vectorize_mode="async" if mode == "async" else "vector_entry_point")
+    envs = make_envs(config)
+    try:
+        assert isinstance(envs, VectorEnvs)
+        rollout = make_collector(envs).collect(400)
+    finally:
+        envs.close()
+    over = rollout.terminated | rollout.truncated
+    assert over.any()
+    np.testing.assert_array_equal(rollout.valid[1:], ~over[:-1])
+    assert (rollout.rewards[~rollout.valid] == 0).all()
+    assert all(reward == length for reward, length in rollout.episodes)
+    starts = rollout.obs[1:][~rollout.valid]
+    assert (np.abs(starts) <= 0.05).all()
+
+
+def test_few_environments_are_stepped_one_by_one() -> None:
+    """Many are native, where the arguments allow."""
+    assert isinstance(make_envs(ppo_config(envs=2)), SyncEnvs)
+    unknown = ppo_config(envs=16).environment(env_config={"render_mode": None, "max_episode_steps": 7})
+    native = make_envs(unknown)
+    assert isinstance(native, VectorEnvs)
+    assert max(length for _, length in make_collector(native).collect(500).episodes) <= 7
+
+
+def test_a_registered_environment_receives_its_config_and_index() -> None:
+    register_env("indexed", create_indexed)
+    SEEN.clear()
+    make_envs(ppo_config("indexed", envs=3).environment(env_config={"length": 4})).close()
+    assert SEEN == [(4, 0), (4, 1), (4, 2)]

@@ -1,0 +1,82 @@
+"""Each setting that the fast engine does not serve is found by its name."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from engine_toy import CONFIGS, CountEnv, ppo_config
+from ray.rllib.algorithms.appo import APPOConfig
+from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.tune import register_env
+
+from rltune.algorithms.a2c import A2CConfig
+from rltune.engine import build_algorithm, find_obstacle
+from rltune.engine.features import find_unserved_setting
+from rltune.engine.sampling.observation_filter import normalise_observations
+
+
+class EpisodeCallback(RLlibCallback):
+    def on_episode_end(self, **kwargs: Any) -> None:
+        """A user's."""
+
+
+UNSUPPORTED: dict[str, tuple[str, Any]] = {
+    "lstm": ("recurrent", lambda c: c.rl_module(model_config={"use_lstm": True})),
+    "callback": ("callbacks that see episodes", lambda c: c.callbacks(EpisodeCallback)),
+    "callback function": ("callbacks that see episodes", lambda c: c.callbacks(on_episode_step=print)),
+    "evaluation": ("evaluation", lambda c: c.evaluation(evaluation_interval=1)),
+    "learners": ("remote learners", lambda c: c.learners(num_learners=1)),
+    "connector": ("env-to-module connector", lambda c: c.env_runners(env_to_module_connector=lambda *a: [])),
+    "complete episodes": ("complete_episodes", lambda c: c.env_runners(batch_mode="complete_episodes")),
+    "image bytes": ("observation space Box of uint8", lambda c: c.environment("bytes")),
+    "tuple": ("action space MultiDiscrete", lambda c: c.environment("multi")),
+}
+
+
+def _box_env(obs: Any, action: Any) -> Any:
+    env = CountEnv()
+    env.observation_space, env.action_space = obs, action
+    return env
+
+
+@pytest.mark.parametrize("case", UNSUPPORTED)
+def test_an_unsupported_feature_falls_back_and_is_named(
+    case: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line of the log."""
+    register_env("bytes", lambda c: _box_env(gym.spaces.Box(0, 255, (3,), np.uint8), gym.spaces.Discrete(2)))
+    register_env("multi", lambda c: _box_env(CountEnv().observation_space, gym.spaces.MultiDiscrete([2, 2])))
+    feature, change = UNSUPPORTED[case]
+    config = change(ppo_config())
+    assert feature in (find_obstacle(config) or "")
+    monkeypatch.setattr(type(config), "build_algo", lambda self: "stock")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "rltune.engine"):
+        assert build_algorithm(config) == "stock"
+    lines = [record.getMessage() for record in caplog.records if record.name == "rltune.engine"]
+    assert len(lines) == 1
+    assert feature in lines[0]
+
+
+def test_supported_configs_have_no_reason_to_fall_back() -> None:
+    for make in CONFIGS.values():
+        assert find_obstacle(make()) is None
+    assert find_obstacle(A2CConfig().environment("CartPole-v1")) is None
+    assert find_obstacle(normalise_observations(ppo_config())) is None
+    assert "APPO" in (find_obstacle(APPOConfig().environment("CartPole-v1")) or "")
+
+
+class PlainLearner(PPOTorchLearner):
+    """A user's."""
+
+
+def test_a_users_own_learner_class_is_named() -> None:
+    config = ppo_config()
+    assert find_unserved_setting(config) is None
+    config.learners().training(learner_class=PlainLearner)
+    assert find_unserved_setting(config) == "a user's learner class (PlainLearner)"

@@ -1,0 +1,56 @@
+"""RLlib's DQN learner, and the same transitions for it and for ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+from rltune.engine.off_policy.transitions import RowLayout
+
+ROWS, INPUTS, ACTIONS, GAMMA = 48, 5, 3, 0.95
+OBS = gym.spaces.Box(-10, 10, (INPUTS,), np.float32)
+LAYOUT = RowLayout((INPUTS,), 1)
+
+
+def make_config(model: dict[str, Any], **training: Any) -> DQNConfig:
+    model = {"fcnet_hiddens": [16, 16], "head_fcnet_hiddens": [8]} | model
+    return (
+        DQNConfig()
+        .environment(observation_space=OBS, action_space=gym.spaces.Discrete(ACTIONS))
+        .training(**({"lr": 3e-3, "gamma": GAMMA, "train_batch_size_per_learner": ROWS} | training))
+        .rl_module(model_config=DefaultModelConfig(**model))
+        .debugging(seed=3)
+    )
+
+
+def make_learner(config: DQNConfig) -> Any:
+    learner = config.build_learner()
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():  # targets that differ from the online networks
+        for param in learner.module["default_policy"].parameters():
+            param.add_(torch.randn(param.shape, generator=generator) * 0.3)
+    return learner
+
+
+def random_columns(n_step: int, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "obs": rng.normal(size=(ROWS, INPUTS)).astype(np.float32),
+        "new_obs": rng.normal(size=(ROWS, INPUTS)).astype(np.float32),
+        "actions": rng.integers(0, ACTIONS, ROWS),
+        "rewards": rng.normal(size=ROWS).astype(np.float32) * 3,
+        "terminateds": rng.random(ROWS) < 0.2,
+        "weights": rng.random(ROWS).astype(np.float32),
+        "n_step": np.full(ROWS, n_step, np.float32),
+    }
+
+
+def our_rows(columns: dict[str, np.ndarray], n_step: int) -> np.ndarray:
+    discount = GAMMA**n_step * (1.0 - columns["terminateds"])
+    parts = [columns["obs"], columns["new_obs"], columns["actions"][:, None]]
+    return np.hstack([*parts, columns["rewards"][:, None], discount[:, None]]).astype(np.float32)

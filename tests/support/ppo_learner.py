@@ -1,0 +1,74 @@
+"""RLlib's PPO learner, and the same batch for it and for ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+
+from rltune.engine.on_policy.ppo_loss import PPOBatch, gaussian_logp
+
+ROWS, INPUTS = 96, 5
+OBS = gym.spaces.Box(-10, 10, (INPUTS,), np.float32)
+SPACES = {"discrete": gym.spaces.Discrete(3), "continuous": gym.spaces.Box(-1, 1, (2,), np.float32)}
+
+
+def make_config(space: str, model: dict[str, Any], **training: Any) -> PPOConfig:
+    settings = {
+        "lr": 3e-3,
+        "num_epochs": 3,
+        "minibatch_size": 32,
+        "shuffle_batch_per_epoch": False,
+    } | training
+    return (
+        PPOConfig()
+        .environment(observation_space=OBS, action_space=SPACES[space])
+        .training(train_batch_size_per_learner=ROWS, **settings)
+        .rl_module(model_config=DefaultModelConfig(**({"fcnet_hiddens": [16, 16], "vf_share_layers": False} | model)))
+        .debugging(seed=3)
+    )
+
+
+def rllib_learner(config: PPOConfig) -> Any:
+    learner = config.build_learner()
+    with torch.no_grad():  # a wider policy than the initial one, so that ratios, KL and clips matter
+        for param in learner.module["default_policy"].parameters():
+            param.mul_(1.7)
+    return learner
+
+
+def random_batch(space: str) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    dist = normal(ROWS, 3 if space == "discrete" else 4) * 0.5
+    if space == "discrete":
+        actions = torch.randint(0, 3, (ROWS,), generator=generator)
+        logp = torch.log_softmax(dist, 1).gather(1, actions[:, None]).squeeze(1)
+    else:
+        actions = dist[:, :2] + normal(ROWS, 2) * dist[:, 2:].exp()
+        logp = gaussian_logp(dist, actions)
+    return {
+        "obs": normal(ROWS, INPUTS),
+        "actions": actions,
+        "action_dist_inputs": dist,
+        "action_logp": logp,
+        "advantages": normal(ROWS),
+        "value_targets": normal(ROWS) * 5,
+    }
+
+
+def our_batch(space: str, columns: dict[str, torch.Tensor]) -> PPOBatch:
+    actions, dist = columns["actions"], columns["action_dist_inputs"]
+    if space == "discrete":
+        actions = torch.nn.functional.one_hot(actions, 3).float()
+        dist = torch.log_softmax(dist, 1)
+    return PPOBatch(
+        columns["obs"], actions, dist, columns["action_logp"], columns["advantages"], columns["value_targets"]
+    )

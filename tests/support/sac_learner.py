@@ -1,0 +1,55 @@
+"""RLlib's SAC learner, and the same transitions for it and for ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from ray.rllib.algorithms.sac import SACConfig
+
+ROWS, INPUTS, GAMMA = 40, 5, 0.95
+OBS = gym.spaces.Box(-10, 10, (INPUTS,), np.float32)
+SPACES = {"continuous": gym.spaces.Box(-2, 2, (2,), np.float32), "discrete": gym.spaces.Discrete(3)}
+
+
+def make_config(space: str, model: dict[str, Any], **training: Any) -> SACConfig:
+    model = {"fcnet_hiddens": [16, 16], "fcnet_activation": "relu", "fusionnet_hiddens": [12, 12]} | model
+    rates = {"actor_lr": 1e-3, "critic_lr": 2e-3, "alpha_lr": 3e-3, "target_entropy": -1.5}
+    return (
+        SACConfig()
+        .environment(observation_space=OBS, action_space=SPACES[space])
+        .training(**({"gamma": GAMMA, "tau": 0.1, "train_batch_size_per_learner": ROWS} | rates | training))
+        .rl_module(model_config=model)
+        .debugging(seed=3)
+    )
+
+
+def make_learner(config: SACConfig) -> Any:
+    learner = config.build_learner()
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for param in learner.module["default_policy"].parameters():
+            param.add_(torch.randn(param.shape, generator=generator) * 0.2)
+    return learner
+
+
+def random_columns(space: str, n_step: int, seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    continuous = np.tanh(rng.normal(size=(ROWS, 2))).astype(np.float32)
+    return {
+        "obs": rng.normal(size=(ROWS, INPUTS)).astype(np.float32),
+        "new_obs": rng.normal(size=(ROWS, INPUTS)).astype(np.float32),
+        "actions": continuous if space == "continuous" else rng.integers(0, 3, ROWS),
+        "rewards": rng.normal(size=ROWS).astype(np.float32) * 3,
+        "terminateds": rng.random(ROWS) < 0.2,
+        "weights": rng.random(ROWS).astype(np.float32),
+        "n_step": np.full(ROWS, n_step, np.float32),
+    }
+
+
+def our_rows(columns: dict[str, np.ndarray], n_step: int) -> np.ndarray:
+    discount = GAMMA**n_step * (1.0 - columns["terminateds"])
+    parts = [columns["obs"], columns["new_obs"], columns["actions"].reshape(ROWS, -1)]
+    return np.hstack([*parts, columns["rewards"][:, None], discount[:, None]]).astype(np.float32)
