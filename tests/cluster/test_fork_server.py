@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -19,22 +20,23 @@ import pytest
 from rltune.cluster import fork_server, worker_entry
 from rltune.cluster.fork_server import ForkServer, acquire_fork_server, begin_fork_server
 from rltune.cluster.worker_entry import MODULES_VARIABLE, SOCKET_VARIABLE, WORKER_VARIABLE
-from rltune.errors import ConfigError
+from rltune.errors import ConfigError, RltuneError
 
 pytestmark = pytest.mark.slow  # each server has torch and RLlib to import
 
-# What is asked for in a worker: written to its standard output as Ray's worker would write its log.
+# What a worker prints: written to its standard output as Ray's worker would write its log.
 WORKER = """
 import json, os, random, sys
-import numpy, ray
+import numpy, ray, torch
 print(json.dumps({
     "pid": os.getpid(), "arguments": sys.argv[1:], "folder": os.getcwd(), "wanted": os.environ.get("WANTED"),
     "warm": {"torch", "ray.rllib.algorithms.algorithm", "rltune.algorithms.offline_data"} <= set(sys.modules),
     "numbers": [ray.ObjectRef.from_random().hex(), random.random(), numpy.random.random()], "main": __name__,
+    "torch": torch.rand(1).item(),
     "oom_score": open("/proc/self/oom_score_adj").read().strip(),
 }), flush=True)
 """
-# A driver that has a nursery, and waits to be killed.
+# A driver that has a fork server, and waits to be killed.
 DRIVER = """
 from rltune.cluster.fork_server import acquire_fork_server
 with acquire_fork_server() as it:
@@ -58,11 +60,11 @@ def worker() -> Iterator[Path]:
 def warm(worker: Path) -> Iterator[ForkServer]:
     with acquire_fork_server() as opened:
         assert opened is not None
-        bear(opened, worker)  # the first one brings Ray's settings
+        fork_worker(opened, worker)  # the first one brings Ray's settings
         yield opened
 
 
-def bear(opened: ForkServer, worker: Path, *arguments: str) -> dict[str, Any]:
+def fork_worker(opened: ForkServer, worker: Path, *arguments: str) -> dict[str, Any]:
     """Start what Ray would start, and read what its worker prints."""
     environment = {**os.environ, SOCKET_VARIABLE: opened.address, WORKER_VARIABLE: str(worker), "WANTED": "yes"}
     environment[MODULES_VARIABLE] = "rltune.algorithms.offline_data no.such.module"
@@ -76,31 +78,66 @@ def refuse(key: str) -> None:
     raise ConfigError(f"{key}=3", "1 or 2", f"{key}=2")
 
 
-def test_a_worker_is_born_with_its_imports_done_and_is_what_ray_asked_for(
+class TwoPartError(Exception):
+    """An error that pickle cannot make again: its arguments are not those of its class."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} in {where}")
+
+
+def fail_in_two_parts() -> None:
+    raise TwoPartError("a leak", "the hull")
+
+
+def make_unpicklable(calls: str) -> Any:
+    count_call(calls)
+    return lambda: None
+
+
+def die(calls: str) -> None:
+    count_call(calls)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def count_call(calls: str) -> None:
+    with Path(calls).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+def test_a_worker_has_its_imports_done_and_is_what_ray_started(
     warm: ForkServer, worker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    born = bear(warm, worker, "--node-id", "a b")
-    assert born["warm"]
-    assert born["arguments"] == ["--node-id", "a b"]
-    assert born["folder"] == str(tmp_path)
-    assert born["wanted"] == "yes"
-    assert born["main"] == "__main__"
-    assert born["oom_score"] == "1000"
+    forked = fork_worker(warm, worker, "--node-id", "a b")
+    assert forked["warm"]
+    assert forked["arguments"] == ["--node-id", "a b"]
+    assert forked["folder"] == str(tmp_path)
+    assert forked["wanted"] == "yes"
+    assert forked["main"] == "__main__"
+    assert forked["oom_score"] == "1000"
 
 
 def test_one_that_is_ended_while_it_asks_costs_no_other(warm: ForkServer, worker: Path) -> None:
     for begun in (b"", (100).to_bytes(8, "little") + b"{"):
-        with socket.socket(socket.AF_UNIX) as asked:
-            asked.connect(warm.address)
-            asked.sendall(begun)
-    assert bear(warm, worker)["warm"]
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(warm.address)
+            connection.sendall(begun)
+    assert fork_worker(warm, worker)["warm"]
+
+
+def test_one_that_is_stopped_while_it_asks_holds_up_no_other(warm: ForkServer, worker: Path) -> None:
+    for begun in (b"", (100).to_bytes(8, "little") + b"{"):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(warm.address)
+            connection.sendall(begun)
+            assert fork_worker(warm, worker)["warm"]
 
 
 def test_workers_draw_numbers_of_their_own(warm: ForkServer, worker: Path) -> None:
-    one, other = bear(warm, worker), bear(warm, worker)
+    one, other = fork_worker(warm, worker), fork_worker(warm, worker)
     assert one["pid"] != other["pid"]
     assert not set(map(str, one["numbers"])) & set(map(str, other["numbers"]))
+    assert one["torch"] != other["torch"]
 
 
 def test_a_call_is_answered_by_another_process_that_starts_no_ray(warm: ForkServer) -> None:
@@ -115,6 +152,28 @@ def test_what_a_call_raises_arrives_in_its_three_parts(warm: ForkServer) -> None
     assert raised.value.pretty().splitlines()[1:] == ["  allowed: 1 or 2", "  try:     budget.trials=2"]
 
 
+def test_an_error_that_cannot_be_pickled_arrives_by_its_words(warm: ForkServer) -> None:
+    with pytest.raises(RuntimeError, match="TwoPartError: a leak in the hull"):
+        warm.call(fail_in_two_parts)
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "words"),
+    [
+        (make_unpicklable, AttributeError, "pickle"),
+        (die, RltuneError, "the process that ran .*die ended without an answer"),
+    ],
+)
+def test_a_call_without_an_answer_is_made_once(
+    function: Any, error: type[Exception], words: str, warm: ForkServer, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+    with pytest.raises(error, match=words):
+        warm.call(function, str(calls))
+    assert len(calls.read_text().split()) == 1
+    assert int(calls.read_text()) != os.getpid()
+
+
 def test_it_is_ready_for_calls_when_it_knows_the_raylet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MODULES_VARIABLE, "")
     with acquire_fork_server() as opened:
@@ -127,7 +186,7 @@ def test_without_an_answer_ray_has_its_own_worker_and_the_driver_calls_itself(wo
     with acquire_fork_server() as opened:
         assert opened is not None
         psutil.Process(opened.pid).kill()
-        assert bear(opened, worker, "--node-id", "1")["arguments"] == ["--node-id", "1"]
+        assert fork_worker(opened, worker, "--node-id", "1")["arguments"] == ["--node-id", "1"]
         assert opened.call(os.getpid) == os.getpid()
     assert not Path(opened.address).parent.exists()
     with pytest.raises(FileNotFoundError):  # nobody waits for what would be called here now
@@ -148,11 +207,11 @@ def test_it_ends_with_a_driver_that_is_killed() -> None:
 
 def test_one_that_was_begun_early_is_the_one_that_a_sweep_has_and_ends_where_it_wants_none() -> None:
     begin_fork_server()
-    (early,) = fork_server._begun
+    (early,) = fork_server._early
     with acquire_fork_server() as opened:
         assert opened is early
     begin_fork_server()
-    (early,) = fork_server._begun
+    (early,) = fork_server._early
     with acquire_fork_server(wanted=False) as none:
         assert none is None
     for gone in (opened, early):

@@ -92,7 +92,7 @@ def test_an_untested_ray_stays_on_this_machine_while_it_can(monkeypatch):
 @pytest.mark.usefixtures("off")
 def test_workers_are_not_forked():
     begin_fork_server()
-    assert fork_server._begun == []
+    assert fork_server._early == []
     assert not can_fork_workers(ClusterConfig(num_cpus=2, num_gpus=0))
 
 

@@ -1,11 +1,11 @@
-"""Ray's workers, forked from one process that has done the imports: they cost 5 s of CPU once, and memory once.
+"""Fork Ray's workers from one process that has done the imports.
 
-RLlib and torch take a process 5 s of CPU and 250 MB before its first step. Ray starts a process a slot, each of which
-would pay that; so would each that takes the place of one that died. Here Ray starts `hatch` instead, which has the
-nursery fork a worker: up in 0.1 s, and most of its memory is shared. The nursery also runs what needs RLlib before
-there is a worker (`Nursery.call`), so that the driver need not import it.
+RLlib and torch take a process 5 s of CPU and 250 MB before its first step. Ray starts a process for each slot, and one
+more for each that died; every one would pay that. Here Ray starts `worker_entry` instead, which has the fork server
+fork a worker: it is up in 0.1 s, and most of its memory is shared. The fork server also runs what needs RLlib before
+there is a worker (`ForkServer.call`), so that the driver need not import RLlib.
 
-`Nursery` runs in the driver, `main` in a process of its own.
+`ForkServer` runs in the driver, `fork_server_main` in a process of its own.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rltune.cluster.fork_server_main import CALL, NO_JOB
-from rltune.cluster.worker_entry import MODULES_VARIABLE, SOCKET_VARIABLE, WORKER_VARIABLE, send_request
+from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, SOCKET_VARIABLE, WORKER_VARIABLE, send_request
 from rltune.compat.patching import is_supported
 from rltune.compat.ray_start import find_worker_script
+from rltune.errors import RltuneError
 
-LONGEST_ADDRESS = 100  # of a Unix socket: 108 with its end
-PATIENCE_S = 120.0  # for an answer, which waits for Ray to ask for its first worker; it does when it starts
+MAX_ADDRESS = 100  # letters of a Unix socket's address: Linux takes 107
+PATIENCE_S = 120.0  # for an answer, which waits until a Ray that starts requests its first worker
 Answer = TypeVar("Answer")
 
 
@@ -37,7 +38,7 @@ class ForkServer:
     """The process that workers are forked from, as the driver sees it; it ends with the driver.
 
     Args:
-        folder: Private, for the socket; removed at the end.
+        folder: A private folder for the socket; removed at the end.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,78 +50,95 @@ class ForkServer:
         with listening:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rltune.cluster.fork_server_main", str(listening.fileno())],
-                stdin=subprocess.PIPE,  # whose end tells it that the driver is gone
+                stdin=subprocess.PIPE,  # closes when the driver is gone, which the fork server takes as its end
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[listening.fileno()],
-                start_new_session=True,  # a Ctrl-C is the driver's to handle
+                start_new_session=True,  # a Ctrl-C must reach the driver alone
             )
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """Return the process's number."""
         return self._process.pid
 
     @contextlib.contextmanager
-    def serving(self, modules: Sequence[str]) -> Iterator[str]:
-        """While this lasts, what Ray starts finds the nursery.
+    def publish_address(self, modules: Sequence[str]) -> Iterator[str]:
+        """Let what Ray starts meanwhile find the fork server, by environment variables.
 
         Args:
-            modules: What the workers will need; one that cannot be imported is left to the worker, which will say why.
+            modules: What the workers will need. A module that cannot be imported is left to the worker, which will say
+                why.
 
         Yields:
             The script that Ray is to start workers by.
         """
         worker = str(find_worker_script())
-        found = {SOCKET_VARIABLE: self.address, WORKER_VARIABLE: worker, MODULES_VARIABLE: " ".join(modules)}
-        os.environ.update(found)
+        variables = {SOCKET_VARIABLE: self.address, WORKER_VARIABLE: worker, MODULES_VARIABLE: " ".join(modules)}
+        os.environ.update(variables)
         try:
             yield str(Path(__file__).with_name("worker_entry.py"))
         finally:
-            for name in found:
+            for name in variables:
                 del os.environ[name]
 
     def prepare(self, raylet: int) -> None:
-        """Let it import the rest: all that its first worker would bring along is known by now.
+        """Have the rest imported: everything that the first worker's request would bring along is known by now.
 
         Args:
-            raylet: The number of the process that will ask for workers, a second or two after it has begun.
+            raylet: The number of the raylet's process, which requests workers a second or two after it has begun.
         """
         environment = {**os.environ, "RAY_RAYLET_PID": str(raylet), "RAY_JOB_ID": NO_JOB}
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as asked:
-            asked.connect(self.address)
-            send_request(asked, {"environment": environment}, [])
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(self.address)
+            send_request(connection, {"environment": environment}, [])
 
     def call(self, function: Callable[..., Answer], *arguments: Any, patience_s: float | None = PATIENCE_S) -> Answer:
         """Call a function where the imports are done, in a process of its own; Ray must be starting, or up.
 
+        Where no process takes the request, the function is called here. It is never called a second time because its
+        process has died: what ended that process could end the driver, too.
+
         Args:
-            function: Of a module, by whose name it is found there.
-            arguments: Such as can be pickled, and the answer too.
-            patience_s: The longest wait, after which it is called here; None waits for as long as the process lives.
+            function: A function of a module, by whose name it is found there.
+            arguments: Its arguments, which can be pickled; so can its answer.
+            patience_s: The longest wait, after which the function is called here; None waits as long as the process
+                lives.
 
         Raises:
-            Exception: What the function raises.
-            OSError: The nursery was closed meanwhile.
+            Exception: What the function raises; a RuntimeError with its words if it cannot be pickled.
+            RltuneError: Its process ended without an answer.
+            OSError: The fork server was closed meanwhile.
         """
+        content = b""
         try:
-            with socket.socket(socket.AF_UNIX) as asked:
-                asked.settimeout(patience_s)
-                asked.connect(self.address)
-                asked.sendall(CALL + pickle.dumps((function, arguments)))
-                asked.shutdown(socket.SHUT_WR)
-                content = b"".join(iter(lambda: asked.recv(65536), b""))
-                failed, answer = pickle.loads(content)  # noqa: S301 - from a process of our own, by a private socket
-        except (OSError, EOFError, pickle.PickleError):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(patience_s)
+                connection.connect(self.address)
+                connection.sendall(CALL + pickle.dumps((function, arguments)))
+                connection.shutdown(socket.SHUT_WR)
+                content = b"".join(iter(lambda: connection.recv(65536), b""))
+        except (OSError, pickle.PickleError):
             if self._closed:  # the sweep ends: nobody waits for the answer any more
                 raise
-            return function(*arguments)  # no nursery, or one that gave up
+        if self._closed and not content:
+            raise ConnectionAbortedError("the fork server was closed")
+        if not content:
+            return function(*arguments)
+        try:
+            failed, answer = pickle.loads(content.removeprefix(FORKED))  # noqa: S301 - our own process's, by a private socket
+        except (EOFError, pickle.UnpicklingError):
+            raise RltuneError(
+                f"the process that ran {function.__module__}.{function.__qualname__} ended without an answer",
+                "a process that is neither ended for want of memory nor crashes in a library",
+                "RLTUNE_COMPAT=off, then the same command: it runs in the driver, and says why it crashes",
+            ) from None
         if failed:
             raise answer
         return answer  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End it; workers that it bore live on until their Ray ends them."""
+        """End it; the workers that it forked live on until their Ray ends them."""
         self._closed = True
         self._process.terminate()
         self._process.wait()
@@ -129,47 +147,47 @@ class ForkServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-_begun: list[ForkServer] = []  # one at most, on its way while there are no settings yet
+_early: list[ForkServer] = []  # at most one: started before the command's settings are composed
 
 
 def begin_fork_server() -> None:
-    """Start one for the sweep to come, which `opened` will take: its imports are what a sweep's start waits for.
+    """Start one for the sweep to come, which `acquire_fork_server` will take: a sweep's start waits for its imports.
 
     Without a sweep it ends with this process. There is none outside Linux, with a Ray that was not tested, or under a
-    very long temporary folder.
+    temporary folder whose path is too long for a Unix socket.
     """
     if not is_supported("ray"):
         return
     folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # mode 0700
-    if sys.platform != "linux" or len(str(folder / "socket")) > LONGEST_ADDRESS:
+    if sys.platform != "linux" or len(str(folder / "socket")) > MAX_ADDRESS:
         folder.rmdir()
         return
-    _begun.append(ForkServer(folder))
+    _early.append(ForkServer(folder))
 
 
 @atexit.register
-def _end_begun() -> None:
-    while _begun:
-        _begun.pop().close()
+def _close_early() -> None:
+    while _early:
+        _early.pop().close()
 
 
 @contextlib.contextmanager
 def acquire_fork_server(wanted: bool = True) -> Iterator[ForkServer | None]:
-    """A nursery for a Ray of our own, the one on its way if there is one.
+    """Yield a fork server for a Ray of our own, the early one if there is one, and close it afterwards.
 
     Args:
-        wanted: Whether workers will be forked; if not, the one on its way is ended.
+        wanted: Whether workers will be forked; if not, the early one is closed.
 
     Yields:
         None where there is no forking.
     """
     if not wanted:
-        _end_begun()
-    elif not _begun:
+        _close_early()
+    elif not _early:
         begin_fork_server()
-    nursery = _begun.pop() if _begun else None
+    server = _early.pop() if _early else None
     try:
-        yield nursery
+        yield server
     finally:
-        if nursery:
-            nursery.close()
+        if server:
+            server.close()

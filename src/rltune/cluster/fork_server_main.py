@@ -1,4 +1,4 @@
-"""The fork server's process: import once, then fork a worker for each that asks."""
+"""Run the fork server's process: import once, then fork a process for each request."""
 
 from __future__ import annotations
 
@@ -26,67 +26,71 @@ from rltune.compat.ray_start import WORKER_MODULE, draw_actor_class_ids, forbid_
 # What RLlib imports and what does not import Ray, so that it can be imported before Ray's settings are known.
 EARLY = ("torch", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", "rich", "jsonschema")
 LATE = ("ray.rllib.algorithms.algorithm", WORKER_MODULE)
-OOM_SCORE = "1000"  # as Ray gives its workers (2.60): a trial dies before the driver does
+OOM_SCORE = "1000"  # as Ray gives its workers (2.60): the system ends a trial before the driver
 NO_JOB = "ffffffff"  # what Ray tells workers that it starts before there is a job (2.60)
-CALL = b"call"
-PR_SET_PDEATHSIG = 1  # Linux's: what a process gets when its parent ends
+CALL = b"call"  # the first bytes of a request to call a function; a request for a worker begins with its length
+REQUEST_S = 5.0  # for a client to send its request: one that was stopped must not hold up all others
+PR_SET_PDEATHSIG = 1  # Linux's prctl: the signal that a process gets when its parent ends
+
+Request = dict[str, Any]
 
 
-# -- in the nursery ---------------------------------------------------------------------------------------------------
+# -- in the fork server -----------------------------------------------------------------------------------------------
 
 
 def main(listening: socket.socket) -> Callable[[], None]:
-    """Serve until the driver is gone.
+    """Serve requests until the driver is gone.
 
-    Ray's library reads its settings, such as the number of its raylet's process, when it is imported (2.60): the first
-    order brings them along, one for a worker or one without streams, which is for nothing else.
+    Ray's library reads its settings, such as the number of its raylet's process, when it is imported (2.60). So the
+    rest of the imports waits for the first request with an environment: one for a worker, or one without streams, which
+    `ForkServer.prepare` sends for nothing else. Calls wait for it, too.
 
     Args:
-        listening: Where workers and calls are asked for.
+        listening: The socket of requests.
 
     Returns:
-        In each forked process, what it is to do; the nursery itself never comes back.
+        In each forked process, what it is to do; the fork server itself never returns.
     """
-    _import(EARLY)
-    fit: bool | None = None
-    waiting: list[tuple[socket.socket, bytes]] = []
+    _import_modules(EARLY)
+    can_fork: bool | None = None  # unknown until the rest is imported
+    calls: list[tuple[socket.socket, bytes]] = []
     while True:
         if sys.stdin in select([listening, sys.stdin], [], [])[0]:
             os._exit(0)
-        asked, _ = listening.accept()
-        begin, streams, _, _ = socket.recv_fds(asked, len(CALL) + 4, 3)
-        if begin.startswith(CALL):
-            waiting.append((asked, begin[len(CALL) :]))
+        connection, _ = listening.accept()
+        head, streams = _receive_head(connection)
+        if head.startswith(CALL):
+            calls.append((connection, head[len(CALL) :]))
         else:
-            order = _order(asked, begin)
-            if order and fit is None:
-                fit = _prepare(order["environment"])
-            if order and fit and streams and _forked([listening, *(other for other, _ in waiting)]):
-                return functools.partial(_be_worker, asked, order, streams)
-            asked.close()
+            request = _receive_request(connection, head)
+            if request and can_fork is None:
+                can_fork = _prepare(request["environment"])
+            if request and can_fork and streams and _fork([listening, *(other for other, _ in calls)]):
+                return functools.partial(_become_worker, connection, request, streams)
+            connection.close()
             for stream in streams:
                 os.close(stream)
-        while fit is not None and waiting:
-            asked, begin = waiting.pop()
-            if _forked([listening, *(other for other, _ in waiting)]):
-                return functools.partial(_answer, asked, begin)
-            asked.close()
+        while can_fork is not None and calls:
+            connection, head = calls.pop()
+            if _fork([listening, *(other for other, _ in calls)]):
+                return functools.partial(_answer_call, connection, head)
+            connection.close()
 
 
 def _prepare(environment: Mapping[str, str]) -> bool:
-    """Import what is left; whether forked processes can be Ray's."""
-    _take_on(environment)
+    """Import the rest; return whether forked processes can be Ray's workers."""
+    _replace_environment(environment)
     with draw_actor_class_ids():  # an actor class draws its id when it is defined
-        _import([*LATE, *environment[MODULES_VARIABLE].split()])
+        _import_modules([*LATE, *environment[MODULES_VARIABLE].split()])
     gc.collect()
-    gc.freeze()  # the collector would write to pages that forked processes share
-    fit = _draw() != _draw()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead need nobody to wait for them
-    return fit
+    gc.freeze()  # the collector would write to memory that forked processes share
+    can_fork = _draw_id() != _draw_id()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system then removes ended children by itself
+    return can_fork
 
 
-def _draw() -> bytes:
-    """A number as Ray would draw it in a forked process: two of them with the same one would break it (2.60)."""
+def _draw_id() -> bytes:
+    """Draw an id in a forked process as Ray would: two processes with the same one would break Ray (2.60)."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -100,65 +104,95 @@ def _draw() -> bytes:
         return drawn.read()
 
 
-def _import(modules: Iterable[str]) -> None:
+def _import_modules(modules: Iterable[str]) -> None:
     for module in modules:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # the worker that needs it will say why it cannot be imported
             importlib.import_module(module)
 
 
-def _take_on(environment: Mapping[str, str]) -> None:
+def _replace_environment(environment: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
 
 
-def _order(asked: socket.socket, begin: bytes) -> dict[str, Any] | None:
-    """What a worker is to be; None when who asked was ended meanwhile."""
-    size, content = int.from_bytes(begin, "little"), b""
-    while len(content) < size and (more := asked.recv(size - len(content))):
-        content += more
-    order: dict[str, Any] | None = json.loads(content) if content and len(content) == size else None
-    return order
+def _receive_head(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """Receive a request's first bytes, and the streams of a process that asks for a worker; b"" from one that ended."""
+    connection.settimeout(REQUEST_S)
+    try:
+        head, streams, _, _ = socket.recv_fds(connection, len(CALL) + 4, 3)
+    except OSError:
+        return b"", []
+    return head, list(streams)
 
 
-def _forked(inherited: Sequence[socket.socket]) -> bool:
-    """Fork; True in the new process, which is to have none of these."""
+def _receive_request(connection: socket.socket, head: bytes) -> Request | None:
+    """Receive a request for a worker; None when the process that asks has ended or is stopped."""
+    size, content = int.from_bytes(head, "little"), b""
+    with contextlib.suppress(OSError):
+        while len(content) < size and (more := connection.recv(size - len(content))):
+            content += more
+    if not content or len(content) != size:
+        return None
+    request: Request = json.loads(content)
+    return request
+
+
+def _fork(inherited: Sequence[socket.socket]) -> bool:
+    """Fork; return True in the new process, where these sockets are closed and random numbers start anew."""
     if os.fork():
         return False
     for other in inherited:
         other.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Forked generators share their state: without new seeds all workers would draw the same numbers.
     random.seed()
     sys.modules["numpy"].random.seed()
+    sys.modules["torch"].default_generator.seed()
     return True
 
 
-def _be_worker(asked: socket.socket, order: Mapping[str, Any], streams: Sequence[int]) -> None:
+# -- in a forked process ----------------------------------------------------------------------------------------------
+
+
+def _become_worker(connection: socket.socket, request: Request, streams: Sequence[int]) -> None:
     """Go on as the process that Ray has started would have."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    _take_on(order["environment"])
-    os.chdir(order["folder"])
+    _replace_environment(request["environment"])
+    os.chdir(request["folder"])
     Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
-    asked.sendall(FORKED)
-    asked.close()
-    worker = order["environment"][WORKER_VARIABLE]
-    sys.argv = [worker, *order["arguments"]]
+    connection.sendall(FORKED)
+    connection.close()
+    worker = request["environment"][WORKER_VARIABLE]
+    sys.argv = [worker, *request["arguments"]]
     sys.path.insert(0, str(Path(worker).parent))
     runpy.run_path(worker, run_name="__main__")
 
 
-def _answer(asked: socket.socket, begin: bytes) -> None:
-    """Call what was asked for, without a Ray, and not beyond the nursery's end."""
+def _answer_call(connection: socket.socket, head: bytes) -> None:
+    """Call the requested function without a Ray, and end with the fork server."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     forbid_auto_start()
-    content = begin + b"".join(iter(lambda: asked.recv(65536), b""))
+    connection.settimeout(None)
+    connection.sendall(FORKED)  # from now on the driver does not call the function itself
+    content = head + b"".join(iter(lambda: connection.recv(65536), b""))
     function, arguments = pickle.loads(content)  # noqa: S301 - the driver's, by a private socket
     try:
-        answer = False, function(*arguments)
+        answer = pickle.dumps((False, function(*arguments)))
     except Exception as error:
-        answer = True, error
-    asked.sendall(pickle.dumps(answer))
+        answer = _pickle_error(error)
+    connection.sendall(answer)
+
+
+def _pickle_error(error: Exception) -> bytes:
+    """Pickle an exception, or its words where it could not be read again: not every class keeps its arguments."""
+    try:
+        content = pickle.dumps((True, error))
+        pickle.loads(content)  # noqa: S301 - our own
+    except Exception:
+        return pickle.dumps((True, RuntimeError(f"{type(error).__name__}: {error}")))
+    return content
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def prepare_environment(cluster: ClusterConfig | None = None) -> None:
 
 @contextmanager
 def connect_ray(
-    cluster: ClusterConfig, modules: Sequence[str] = (), nursery: ForkServer | None = None
+    cluster: ClusterConfig, modules: Sequence[str] = (), fork_server: ForkServer | None = None
 ) -> Iterator[Machine]:
     """Start or join Ray, and leave it again.
 
@@ -86,7 +86,7 @@ def connect_ray(
     Args:
         cluster: Which.
         modules: What the processes of a Ray of our own import as soon as they start, before there is a trial.
-        nursery: Where they come from with their imports done.
+        fork_server: Forks those processes, with their imports done; None lets Ray start them.
 
     Yields:
         What it has for trials.
@@ -98,7 +98,7 @@ def connect_ray(
 
     ours = not ray.is_initialized()
     if ours:
-        _start_alone(cluster, modules, nursery)
+        _start_alone(cluster, modules, fork_server)
     try:
         total = ray.cluster_resources()
         yield Machine(cpus=total.get("CPU", 0.0), gpus=total.get("GPU", 0.0))
@@ -116,13 +116,13 @@ def ensure_ray() -> None:
         _start_alone(ClusterConfig())
 
 
-def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), nursery: ForkServer | None = None) -> None:
+def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), fork_server: ForkServer | None = None) -> None:
     """Start or join Ray while other threads work with it."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(hold_auto_start())
-        if nursery:  # its workers are ready as soon as there is a raylet
-            script = stack.enter_context(nursery.serving(modules))
-            stack.enter_context(start_workers_by(script, nursery.prepare))
+        if fork_server:  # its workers are ready as soon as there is a raylet
+            script = stack.enter_context(fork_server.publish_address(modules))
+            stack.enter_context(start_workers_by(script, fork_server.prepare))
         _start(cluster, modules)
 
 

@@ -1,7 +1,7 @@
-"""What Ray starts instead of its own worker: asks the nursery for a process that has its imports done, and ends.
+"""Stand in for Ray's worker script: request a forked worker, and end.
 
-A script without any import of ours, because all that it takes is paid by every process of every trial. Without a
-nursery that answers it becomes Ray's own worker.
+Every process of every trial runs this script, so it imports nothing of rltune and nothing slow. Where no fork server
+answers, it becomes Ray's own worker.
 """
 
 from __future__ import annotations
@@ -12,34 +12,37 @@ import socket
 import sys
 from collections.abc import Mapping
 
-SOCKET_VARIABLE = "RLTUNE_NURSERY"  # the environment variable that names the nursery's socket
-WORKER_VARIABLE = "RLTUNE_WORKER"  # the one that names Ray's own worker
-MODULES_VARIABLE = "RLTUNE_MODULES"  # and the one that names what workers import
-FORKED = b"1"
+SOCKET_VARIABLE = "RLTUNE_FORK_SERVER"  # names the environment variable with the fork server's socket
+WORKER_VARIABLE = "RLTUNE_WORKER"  # the one with the path of Ray's own worker script
+MODULES_VARIABLE = "RLTUNE_MODULES"  # the one with the modules that workers import
+FORKED = b"1"  # the fork server's first byte: a process has taken the request
 
 
 def request_worker(address: str, arguments: list[str]) -> bool:
-    """Have the nursery fork a worker that goes on in this process's place, with its streams and its environment.
+    """Have a worker forked that takes this process's place, with its streams and its environment.
 
     Args:
-        address: The nursery's socket.
-        arguments: What Ray's own worker would be started with.
+        address: The fork server's socket.
+        arguments: The arguments that Ray gave this script for its own worker.
+
+    Returns:
+        Whether there is such a worker now.
     """
-    order = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
+    request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
     try:
-        with socket.socket(socket.AF_UNIX) as asked:
-            asked.connect(address)
-            send_request(asked, order, [0, 1, 2])
-            return asked.recv(1) == FORKED
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(address)
+            send_request(connection, request, [0, 1, 2])
+            return connection.recv(1) == FORKED
     except OSError:
         return False
 
 
-def send_request(asked: socket.socket, order: Mapping[str, object], streams: list[int]) -> None:
-    """Tell the nursery what is wanted: its length, with the streams, and the order itself."""
-    content = json.dumps(order).encode()
-    socket.send_fds(asked, [len(content).to_bytes(8, "little")], streams)
-    asked.sendall(content)
+def send_request(connection: socket.socket, request: Mapping[str, object], streams: list[int]) -> None:
+    """Send a request's length together with the streams, then the request as JSON."""
+    content = json.dumps(request).encode()
+    socket.send_fds(connection, [len(content).to_bytes(8, "little")], streams)
+    connection.sendall(content)
 
 
 if __name__ == "__main__":

@@ -130,24 +130,24 @@ def _conduct(session: SweepContext) -> Outcome:
     """Check what is expensive to check while Ray starts, and only then write anything."""
     cluster, modules = session.plan.config.cluster, _modules(session)
     prepare_environment(cluster)
-    # A Ray that does not start ends the nursery first, for whose answer the thread beside would wait for ever.
+    # Close the fork server before the thread is joined: if Ray does not start, the thread would wait for its answer.
     with ThreadPoolExecutor(1) as beside, contextlib.ExitStack() as stack:
         if session.resumed:  # first of all: what a killed driver left running must not meet what we start
             stack.enter_context(claim_folder(session))
-        nursery = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
+        fork_server = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
         # What the check registers with a Ray that starts meanwhile is only safe in a Ray that was tested.
-        checked = beside.submit(_check, session, nursery) if is_supported("ray") else None
-        with connect_ray(cluster, modules, nursery) as machine:
-            session = checked.result() if checked else _check(session, nursery)
+        checked = beside.submit(_check, session, fork_server) if is_supported("ray") else None
+        with connect_ray(cluster, modules, fork_server) as machine:
+            session = checked.result() if checked else _check(session, fork_server)
             return _work(session, session.plan.share_of(machine))
 
 
-def _check(session: SweepContext, nursery: ForkServer | None) -> SweepContext:
+def _check(session: SweepContext, fork_server: ForkServer | None) -> SweepContext:
     """Check what needs RLlib, and import what the driver needs next: time spent waiting for Ray otherwise."""
     for module in ("rltune.sweep.tune.run", "alembic.command"):  # Optuna wants the latter to make a ledger
         importlib.import_module(module)
-    notes = (nursery.call(plan.preflight, session.plan) if nursery else plan.preflight(session.plan)) or ()
-    aside = functools.partial(nursery.call, patience_s=None) if nursery else None
+    notes = (fork_server.call(plan.preflight, session.plan) if fork_server else plan.preflight(session.plan)) or ()
+    aside = functools.partial(fork_server.call, patience_s=None) if fork_server else None
     return replace(session, plan=replace(session.plan, notes=(*session.plan.notes, *notes)), aside=aside)
 
 
