@@ -37,7 +37,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("bare")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / "venv"], check=True)
     (site,) = (root / "venv").glob("lib/python*/site-packages")
-    for path in Path(np.__file__).parents[2].iterdir():
+    for path in Path(np.__file__).parents[1].iterdir():
         if path.name.split("-")[0].split(".")[0] not in ABSENT and path.suffix != ".pth":
             (site / path.name).symlink_to(path)
     return root / "venv" / "bin" / "python"
