@@ -15,11 +15,11 @@ def test_an_argument_is_found_in_whichever_section_it_stands(algo):
     assert locate_argument(algo("dqn"), "capacity") == ("training", "replay_buffer_config", "capacity")
 
 
-def test_sections_themselves_and_the_algorithms_name_are_no_arguments(algo):
+def test_sections_and_the_algorithms_name_are_no_arguments(algo):
     assert not {"training", "rl_module", "name", "class"} & set(list_arguments(algo()))
 
 
-def test_a_name_that_stands_twice_has_to_be_written_with_its_section(algo):
+def test_a_name_that_stands_twice_needs_its_section(algo):
     twice = algo()
     twice["env_runners"]["lr"] = 1
     with pytest.raises(ConfigError) as refused:
@@ -38,7 +38,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(algo):
         locate_argument(algo(), "clip_parm", "warm_start[0].clip_parm")
 
 
-def test_a_samples_values_go_to_their_places_and_the_file_stays_as_it_was(algo):
+def test_a_samples_values_go_into_a_copy_of_the_file(algo):
     before = algo()
     given = algo()
     merged = apply_params(given, {"lr": 0.5, "fcnet_hiddens": [8], "num_envs_per_env_runner": 2})

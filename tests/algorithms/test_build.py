@@ -63,7 +63,7 @@ def set_in(algo_file, path, value):
         ("learners.num_learner", 1, "'num_learners'"),
     ],
 )
-def test_an_argument_that_rllib_does_not_know_is_answered_with_the_nearest(algo, path, value, nearest):
+def test_an_unknown_argument_is_answered_with_rllibs_nearest(algo, path, value, nearest):
     with pytest.raises(ConfigError) as refused:
         build_config(Build(set_in(algo(), path, value), CARTPOLE), {}, 0)
     assert refused.value.what.startswith(f"algo.{path}=")

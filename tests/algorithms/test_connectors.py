@@ -10,7 +10,7 @@ from ray.rllib.connectors.env_to_module import MeanStdFilter
 from rltune.algorithms.connectors import make_mean_std_connector
 
 
-def test_rllib_takes_the_filter_and_a_checkpoint_names_it_by_module():
+def test_rllib_takes_the_filter_and_pickle_finds_it_by_name():
     config = PPOConfig().environment("CartPole-v1").env_runners(env_to_module_connector=make_mean_std_connector)
     pipeline = config.build_env_to_module_connector(env=None, spaces={})
     assert any(isinstance(piece, MeanStdFilter) for piece in pipeline.connectors)

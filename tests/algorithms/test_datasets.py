@@ -26,7 +26,7 @@ def test_a_dataset_is_not_overwritten(recorded, pusher):
         record_episodes(pusher, recorded, episodes=1, seed=0, deterministic=True)
 
 
-def test_a_file_that_is_no_dataset_is_refused_with_the_command_that_makes_one(tmp_path):
+def test_a_file_that_is_no_dataset_is_refused_with_the_command(tmp_path):
     other = tmp_path / "other.parquet"
     for make in (lambda: None, lambda: other.write_text("no parquet")):
         make()

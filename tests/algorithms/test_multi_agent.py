@@ -36,7 +36,7 @@ class Parting:
     action_space = observation_space
 
 
-def test_an_episode_ends_where_one_agent_is_terminated_and_the_other_truncated():
+def test_an_episode_ends_when_its_agents_end_differently():
     env = ParallelEnvAdapter(Parting())
     env.reset(seed=0)
     _, rewards, terminated, truncated, _ = env.step({})
@@ -51,6 +51,6 @@ def test_an_episode_ends_where_one_agent_is_terminated_and_the_other_truncated()
         ("++algo.rl_module.model_config.use_lstm=true", "is for one agent"),
     ],
 )
-def test_what_trains_one_agent_alone_is_refused(override, what, request_of):
+def test_what_trains_only_one_agent_is_refused(override, what, request_of):
     with pytest.raises(ConfigError, match=what):
         plan.preflight(make_plan(request_of(override, "env=simple_spread")))

@@ -8,7 +8,7 @@ import pytest
 from rltune.algorithms.datasets import read_episodes
 
 
-def test_offline_algorithms_learn_from_actions_between_minus_one_and_one(recorded):
+def test_actions_are_scaled_to_between_minus_one_and_one(recorded):
     from ray.rllib.algorithms.bc import BCConfig
 
     from rltune.algorithms.offline_data import RecordedEpisodes

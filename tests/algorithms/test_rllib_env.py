@@ -19,7 +19,7 @@ def registered(name: str):
     return _global_registry.get(ENV_CREATOR, name)
 
 
-def test_a_creator_crosses_to_a_worker_and_takes_what_the_context_adds():
+def test_a_creator_crosses_to_a_worker_and_takes_its_context():
     creator = pickle.loads(pickle.dumps(Creator(EnvSpec("Pendulum-v1", {"g": 1.0}, (SHORT,)))))
     env = creator({"g": 2.0})
     assert env.unwrapped.g == 2.0
@@ -33,7 +33,7 @@ def test_an_environment_without_a_native_vector_gives_none():
 
 
 @pytest.mark.parametrize("policies", ["shared", "separate"])
-def test_an_environment_of_several_agents_is_registered_as_rllibs(policies):
+def test_an_environment_of_several_agents_is_registered_too(policies):
     spec = spec_of({"id": "mpe2.simple_spread_v3", "kwargs": {"max_cycles": 5}, "policies": policies})
     env = registered(name_for_rllib(spec))({})
     assert isinstance(env, ParallelEnvAdapter)

@@ -54,7 +54,7 @@ def greatest_gap(some: np.ndarray, others: np.ndarray) -> float:
     return float(np.abs(shares[0] - shares[1]).max())
 
 
-def test_a_q_policy_explores_with_the_last_epsilon_of_its_schedule(tmp_path):
+def test_a_q_policy_explores_with_its_schedules_last_epsilon(tmp_path):
     runner = runner_of(DQNConfig().training(epsilon=[(0, 1.0), (1000, 0.5)]), "CartPole-v1")
     write_bundle(runner.module, tmp_path, info={})
     policy, rows = load_bundle(tmp_path), np.zeros((20_000, 4), np.float32)
@@ -74,7 +74,7 @@ def test_sampling_repeats_with_its_seed(cartpole):
     assert (act(rows, False) == first).all()
 
 
-def test_one_observation_gives_one_action_and_a_batch_gives_a_batch(cartpole, pendulum):
+def test_one_observation_gives_one_action_a_batch_a_batch(cartpole, pendulum):
     assert cartpole.policy.act(np.zeros(4)) in (0, 1)
     assert cartpole.policy.act([0.0, 0.0, 0.0, 0.0]).shape == ()
     assert cartpole.policy.act(np.zeros((7, 4))).shape == (7,)
@@ -85,7 +85,7 @@ def test_one_observation_gives_one_action_and_a_batch_gives_a_batch(cartpole, pe
 
 
 @pytest.mark.parametrize("shape", [(3,), (7, 3), (2, 2, 4), ()])
-def test_an_observation_of_another_shape_is_refused_with_the_right_one(cartpole, shape):
+def test_an_observation_of_another_shape_is_refused(cartpole, shape):
     with pytest.raises(ValueError, match=r"shape \(4,\)"):
         cartpole.policy.act(np.zeros(shape))
 
@@ -152,7 +152,7 @@ def test_a_pickle_among_the_weights_is_not_loaded(cartpole, tmp_path):
         load_bundle(tmp_path)
 
 
-def test_a_policy_acts_where_neither_ray_nor_gymnasium_nor_rltune_is_installed(pendulum):
+def test_a_policy_acts_without_ray_gymnasium_and_rltune(pendulum):
     code = f"""
 import sys
 for name in ("ray", "gymnasium", "rltune", "mlflow"):

@@ -85,7 +85,7 @@ def test_a_recurrent_bundle_acts_as_rllibs_module_over_sequences(name, tmp_path)
     assert max(forgetful) > 1e-2, "its memory matters"
 
 
-def test_a_recurrent_policy_repeats_the_episodes_of_rllibs_own_env_runner(tmp_path):
+def test_a_recurrent_policy_repeats_rllibs_own_episodes(tmp_path):
     runner = recurrent_runner(PPOConfig, "CartPole-v1")
     episodes = runner.sample(num_timesteps=40, explore=False, random_actions=False)
     write_bundle(runner.module, tmp_path, info={})
@@ -98,7 +98,7 @@ def test_a_recurrent_policy_repeats_the_episodes_of_rllibs_own_env_runner(tmp_pa
 
 
 @pytest.mark.parametrize("kind", [SACConfig, TQCConfig])
-def test_a_squashed_policy_is_deterministic_at_the_tanh_of_its_mean(kind, tmp_path):
+def test_a_squashed_policy_acts_at_the_tanh_of_its_mean(kind, tmp_path):
     runner = runner_of(kind(), "Pendulum-v1")
     write_bundle(runner.module, tmp_path, info={})
     observations = some_observations(runner.env.single_observation_space)
@@ -128,7 +128,7 @@ def test_every_kind_of_q_network_gives_rllibs_values_and_actions(training, tmp_p
     assert (policy.act(observations) == runner_actions(runner, observations)).all()
 
 
-def test_a_discrete_observation_is_encoded_as_rllibs_connector_encodes_it(tmp_path):
+def test_a_discrete_observation_is_encoded_as_by_rllib(tmp_path):
     config = PPOConfig().env_runners(env_to_module_connector=lambda env, spaces, device: FlattenObservations())
     runner = runner_of(config, "FrozenLake-v1")
     space = runner.env.single_observation_space
@@ -153,7 +153,7 @@ def test_an_observation_filter_travels_with_the_policy(tmp_path):
     assert np.abs(load_bundle(tmp_path / "b").act(observations) - theirs).max() > 1e-3
 
 
-def test_actions_are_clipped_instead_of_scaled_where_training_did_so(tmp_path):
+def test_actions_are_clipped_not_scaled_where_training_did_so(tmp_path):
     config = PPOConfig()
     config.normalize_actions, config.clip_actions = False, True
     runner = runner_of(config, "Pendulum-v1")

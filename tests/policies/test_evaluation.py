@@ -34,7 +34,7 @@ gymnasium.register("Countdown-v0", Countdown)
 
 
 @pytest.mark.parametrize("episodes", [1, 7, 100])
-def test_an_evaluation_counts_every_seeds_episode_once_however_long(checkpoint, episodes):
+def test_every_seeds_episode_counts_once_however_long(checkpoint, episodes):
     done = []
     result = evaluate(checkpoint, episodes, seed=3, env="Countdown-v0", progress=lambda n, of: done.append((n, of)))
     expected = [1 + (3 + i) % 50 for i in range(episodes)]
@@ -43,7 +43,7 @@ def test_an_evaluation_counts_every_seeds_episode_once_however_long(checkpoint, 
     assert done == [(i + 1, episodes) for i in range(episodes)]
 
 
-def test_an_evaluation_is_the_same_as_playing_the_episodes_one_by_one(checkpoint):
+def test_an_evaluation_equals_playing_episodes_one_by_one(checkpoint):
     policy = load_policy(checkpoint)
     env, returns = policy.env(), []
     for i in range(5):
@@ -56,7 +56,7 @@ def test_an_evaluation_is_the_same_as_playing_the_episodes_one_by_one(checkpoint
     assert list(evaluate(policy, 5, seed=11).returns) == returns
 
 
-def test_the_same_seed_gives_the_same_evaluation_and_another_does_not(checkpoint):
+def test_a_seed_gives_the_same_evaluation_another_does_not(checkpoint):
     policy = load_policy(checkpoint)
     for deterministic in (True, False):
         first = evaluate(policy, 20, seed=1, deterministic=deterministic)
@@ -73,7 +73,7 @@ def test_a_hundred_episodes_take_a_few_seconds(checkpoint):
     assert json.loads(json.dumps(result.to_dict()))["mean"] == result.mean
 
 
-def test_the_interval_covers_the_true_mean_about_as_often_as_it_says():
+def test_the_interval_covers_the_true_mean_as_often_as_it_says():
     from rltune.policies.evaluation import _summarise
 
     rng, hits = np.random.default_rng(0), 0

@@ -43,7 +43,7 @@ def policy_of(name: str, folder: Path) -> Any:
     return load_bundle(folder)
 
 
-def test_a_recurrent_policy_takes_its_state_as_input_and_gives_the_next(tmp_path: Path) -> None:
+def test_a_recurrent_graph_takes_its_state_and_gives_the_next(tmp_path: Path) -> None:
     runner = runner_of(PPOConfig(), "Pendulum-v1", use_lstm=True, lstm_cell_size=8)
     write_bundle(runner.module, tmp_path, info={})
     policy, path = load_bundle(tmp_path), tmp_path / "policy.onnx"
@@ -82,7 +82,7 @@ def test_convolutions_are_exported_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_onnx_acts_as_the_policy_with_normaliser_and_scaling_inside(name: str, tmp_path: Path) -> None:
+def test_onnx_acts_as_the_policy_with_filter_and_scaling_inside(name: str, tmp_path: Path) -> None:
     policy = policy_of(name, tmp_path)
     done = export_policy(policy, tmp_path / "policy.onnx")
     assert done.num_checked == 1000
@@ -119,7 +119,7 @@ def test_a_file_that_would_act_differently_is_not_written(tmp_path: Path, monkey
     assert not list(tmp_path.glob(".policy*"))
 
 
-def test_missing_packages_name_the_extra_and_an_unknown_format_the_nearest(
+def test_missing_packages_and_wrong_formats_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(PolicyError, match="did you mean 'onnx'"):

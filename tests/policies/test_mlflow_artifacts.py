@@ -31,7 +31,7 @@ def test_a_model_and_a_run_load_the_same_policy(store, actions, uri):
         ("runs:/0123456789abcdef0123456789abcdef", "a trial"),
     ],
 )
-def test_a_model_or_run_that_is_not_there_is_refused_in_three_parts(store, uri, allowed):
+def test_a_missing_model_or_run_is_refused_in_three_parts(store, uri, allowed):
     with pytest.raises(PolicyError) as caught:
         load_policy(uri if ":" in uri else f"runs:/{store[uri]}")
     assert allowed in caught.value.allowed

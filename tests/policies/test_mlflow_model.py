@@ -16,7 +16,7 @@ from rllib_modules import some_observations
 from rltune.policies.mlflow_model import make_model_arguments
 
 
-def test_a_registered_model_acts_alike_where_neither_ray_nor_rltune_is_installed(store, actions, tmp_path):
+def test_a_registered_model_acts_alike_without_ray_and_rltune(store, actions, tmp_path):
     np.save(tmp_path / "obs.npy", OBSERVATIONS)
     code = f"""
 import sys
@@ -41,7 +41,7 @@ np.save({str(tmp_path / "actions.npy")!r}, answers[0])
     assert (np.load(tmp_path / "actions.npy") == actions).all()
 
 
-def test_a_registered_model_carries_signature_example_origin_and_exact_requirements(store):
+def test_a_model_carries_signature_example_origin_and_versions(store):
     info = mlflow.models.get_model_info(store["model"].model_uri)
     assert info.signature.outputs.inputs[0].shape == (-1,)
     assert info.metadata["rltune"]["info"]["env"]["id"] == "CartPole-v1"
@@ -53,7 +53,7 @@ def test_a_registered_model_carries_signature_example_origin_and_exact_requireme
     assert not [path for path in folder.rglob("*") if path.suffix in (".pkl", ".pickle", ".pt")]
 
 
-def test_a_recurrent_policy_as_a_pyfunc_takes_its_state_and_gives_the_next(recurrent, tmp_path):
+def test_a_recurrent_model_takes_its_state_and_gives_the_next(recurrent, tmp_path):
     mlflow.pyfunc.save_model(tmp_path / "model", **make_model_arguments(recurrent.folder))
     model = mlflow.pyfunc.load_model(str(tmp_path / "model"))
     assert [one.name for one in model.metadata.signature.outputs] == ["actions", "state"]

@@ -62,7 +62,7 @@ def test_several_agents_learn_by_stock_rllib_and_a_line_says_so(trained):
     assert any("stock RLlib" in line and "multi-agent environments" in line for line in trained.lines)
 
 
-def test_a_saved_team_acts_on_dicts_as_the_networks_that_were_trained(trained):
+def test_saved_policies_act_on_dicts_as_the_trained_networks(trained):
     import torch
 
     team = load_policy(trained.folder)
@@ -100,7 +100,7 @@ def test_an_evaluation_sums_the_agents_rewards_over_each_episode(trained):
         evaluate(team, episodes=1, env=SPREAD)
 
 
-def test_a_team_is_a_model_of_mlflow_that_takes_and_gives_dicts(trained, tmp_path):
+def test_several_agents_are_one_model_that_takes_and_gives_dicts(trained, tmp_path):
     import mlflow.pyfunc
 
     team = load_policy(trained.folder)
@@ -113,7 +113,7 @@ def test_a_team_is_a_model_of_mlflow_that_takes_and_gives_dicts(trained, tmp_pat
     assert load_policy(tmp_path / "model").owners == team.owners
 
 
-def test_training_goes_on_from_a_teams_checkpoint(trained):
+def test_training_goes_on_from_the_agents_checkpoint(trained):
     again = AlgorithmRunner(trained.build, {}, seed=2, engine="fast", threads=1)
     try:
         again.restore(trained.folder)

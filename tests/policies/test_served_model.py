@@ -43,7 +43,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "venv" / "bin" / "python"
 
 
-def test_the_champion_acts_equally_without_ray_and_without_rltune(
+def test_the_champion_acts_equally_without_ray_and_rltune(
     finished_sweep: Project, bare_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     observations = np.random.default_rng(3).normal(scale=2.0, size=(1000, 4)).astype(np.float32)

@@ -55,7 +55,7 @@ def test_an_address_without_a_policy_is_refused_in_three_parts(outputs, uri, wha
     assert caught.value.fix
 
 
-def test_a_checkpoint_changed_after_it_was_recorded_is_taken_only_with_trust(outputs, tmp_path):
+def test_a_changed_checkpoint_is_taken_only_with_trust(outputs, tmp_path):
     shutil.copytree(outputs / "cartpole-done", tmp_path / "changed")
     relabel(tmp_path / "changed" / "trials" / "1" / "best-000000002048" / "policy", 1234)
     with pytest.raises(PolicyError, match="not those that the ledger recorded"):

@@ -27,7 +27,7 @@ def cartpole(tmp_path_factory):
     return load_bundle(folder)
 
 
-def test_best_median_and_worst_episode_are_filmed_as_they_were_evaluated(cartpole, tmp_path: Path) -> None:
+def test_best_median_and_worst_are_filmed_as_they_were_evaluated(cartpole, tmp_path: Path) -> None:
     result = evaluate(cartpole, episodes=5, seed=40)
     films = {film.which: film for film in film_episodes(cartpole, result, tmp_path / "videos", seed=40)}
     wanted = {"best": result.max, "median": float(np.median(result.returns)), "worst": result.min}
