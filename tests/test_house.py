@@ -71,7 +71,6 @@ tracking/model_registry.py
 tracking/outbox.py
 tracking/run_names.py
 tracking/uri_check.py
-trial/runner.py
 """
 
 

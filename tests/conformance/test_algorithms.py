@@ -99,12 +99,12 @@ def test_every_algorithm_is_built_from_its_files_and_trains(name, data, ray_clus
         first, second = runner.train(), runner.train()
         for _ in range(4 if name == "appo" else 0):  # whose iterations do not all hold an update
             second = runner.train()
-        third = read_result(runner._algorithm.train())
+        third = read_result(runner.algorithm.train())
         runner.save(tmp_path, {"env": made.build.env.to_dict()})
     finally:
         runner.stop()
     assert 0 < first.env_steps < second.env_steps
-    wanted = set(capabilities_of(type(runner._config)).statistics)
+    wanted = set(capabilities_of(type(runner.config)).statistics)
     off = {"curr_kl_coeff", "gradients_default_optimizer_global_norm"}  # where there is no such penalty and no clipping
     assert wanted - off <= set(second.learner) <= wanted
     assert set(third.learner) <= wanted, "the row leaves none out that is there"
@@ -114,7 +114,7 @@ def test_every_algorithm_is_built_from_its_files_and_trains(name, data, ray_clus
     assert isinstance(policy, RLlibPolicy) == (name == "dreamerv3"), (
         "its file says that its policies are not registered"
     )
-    assert isinstance(policy, RLlibPolicy) == (capabilities_of(type(runner._config)).network is None)
+    assert isinstance(policy, RLlibPolicy) == (capabilities_of(type(runner.config)).network is None)
     if name == "dreamerv3":
         assert evaluate(policy, 3, seed=7).returns == evaluate(load_playable(tmp_path, trust=True), 3, seed=7).returns
         return
@@ -216,8 +216,8 @@ def test_an_algorithm_of_ones_own_is_taken_from_its_package(tmp_path, monkeypatc
     plan.preflight(made)
     runner = AlgorithmRunner(made.build, {}, seed=1, engine="fast", threads=1)
     try:
-        assert type(runner._algorithm).__name__ == "CountingPPO"
-        assert runner._algorithm.config.patience == 3
+        assert type(runner.algorithm).__name__ == "CountingPPO"
+        assert runner.algorithm.config.patience == 3
         assert 0 < runner.train().env_steps < runner.train().env_steps
     finally:
         runner.stop()
@@ -242,7 +242,7 @@ def test_a_policy_of_normalised_observations_acts_as_in_its_trial(kind, tmp_path
             space = policy.observation_space
             raw = np.stack([space.sample() for _ in range(1000)])
             raw[:, ~space.bounded_below] = np.random.default_rng(0).normal(0, 3, (1000, (~space.bounded_below).sum()))
-            runner_env = runner._algorithm.env_runner_group.local_env_runner
+            runner_env = runner.algorithm.env_runner_group.local_env_runner
             if kind == "fast":
                 seen = np.zeros(raw.shape, np.float32)
                 runner_env.normaliser.apply(raw, seen)
@@ -250,7 +250,7 @@ def test_a_policy_of_normalised_observations_acts_as_in_its_trial(kind, tmp_path
                 filter_ = runner_env._env_to_module.connectors[0]._filters[None]
                 seen = np.stack([filter_(row, update=False) for row in raw]).astype(np.float32)
             with torch.no_grad():
-                out = runner._algorithm.get_module().forward_inference({"obs": torch.from_numpy(seen)})
+                out = runner.algorithm.get_module().forward_inference({"obs": torch.from_numpy(seen)})
         finally:
             runner.stop()
         inputs = out["action_dist_inputs"].numpy()

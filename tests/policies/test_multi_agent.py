@@ -71,7 +71,7 @@ def test_saved_policies_act_on_dicts_as_the_trained_networks(trained):
     obs, _ = env.reset(seed=3)
     actions = team.act(obs)
     for agent, owner in team.owners.items():
-        module = trained.runner._algorithm.get_module(owner)
+        module = trained.runner.algorithm.get_module(owner)
         with torch.no_grad():
             logits = module.forward_inference({"obs": torch.from_numpy(obs[agent])[None]})["action_dist_inputs"]
         assert actions[agent] == int(logits.argmax())

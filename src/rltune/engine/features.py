@@ -75,6 +75,7 @@ def find_unserved_setting(config: Any) -> str | None:
         if present(config):
             return feature
     stock = config.get_default_learner_class()
+    # To name the stock class explicitly changes nothing.
     if config._learner_class is not None and config._learner_class is not stock:
         return f"a user's learner class ({config._learner_class.__name__})"
     return None

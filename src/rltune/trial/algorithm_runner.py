@@ -45,19 +45,23 @@ class AlgorithmRunner:
         seed: This runner's own seed.
         engine: ``fast`` or ``rllib``, see `rltune.engine.build_algorithm`.
         threads: Torch threads of this process.
+
+    Attributes:
+        config: RLlib's, validated.
+        algorithm: What it built.
     """
 
     def __init__(self, build: Build, params: Mapping[str, Any], seed: int, engine: str, threads: int) -> None:
         torch.set_num_threads(threads)  # torch takes every core by default, which slows each of several trials
-        self._config = build_config(build, params, seed)
-        self._returns: Returns = deque(maxlen=self._config.metrics_num_episodes_for_smoothing)
+        self.config = build_config(build, params, seed)
+        self._returns: Returns = deque(maxlen=self.config.metrics_num_episodes_for_smoothing)
         with collect_returns(self._returns):
-            self._algorithm = build_algorithm(self._config, engine)
-        self._shaped = bool(build.env.rewards) and not self._config.is_offline
+            self.algorithm = build_algorithm(self.config, engine)
+        self._shaped = bool(build.env.rewards) and not self.config.is_offline
         self._env, self._episodes = build.env, 0
         self._steps_trained: float | None = None
         self._learner: Mapping[str, float] = {}
-        self._statistics = capabilities_of(type(self._config)).statistics
+        self._statistics = capabilities_of(type(self.config)).statistics
         self._observation_space = None
         if build.env.policies is None:
             env = make_env(build.env)  # the environment's own space: connectors may change it before the network
@@ -70,9 +74,9 @@ class AlgorithmRunner:
         Raises:
             NonFiniteError: The loss is NaN or infinite.
         """
-        result = self._algorithm.train()
+        result = self.algorithm.train()
         progress = self._with_last_update(result, read_result(result, self._statistics))
-        if self._config.is_offline:
+        if self.config.is_offline:
             progress = self._with_evaluation(result, progress)
         if self._shaped:
             progress = self._with_true_returns(progress)
@@ -97,7 +101,7 @@ class AlgorithmRunner:
         """Add what an offline algorithm's own result lacks: dataset steps, and returns of greedy episodes."""
         with tempfile.TemporaryDirectory() as scratch:
             self._write_policy(Path(scratch), {"env": self._env.to_dict()})
-            seed = int(self._config.seed or 0) + self._episodes
+            seed = int(self.config.seed or 0) + self._episodes
             evaluation = evaluate(load_policy(scratch), OFFLINE_EPISODES, seed)
         self._episodes += OFFLINE_EPISODES
         trained = result["learners"]["__all_modules__"]["num_env_steps_trained_lifetime"]
@@ -130,7 +134,7 @@ class AlgorithmRunner:
 
         A network that a bundle cannot express leaves ``policy-missing.txt`` with the reason instead.
         """
-        self._algorithm.save_to_path(folder / "algorithm")
+        self.algorithm.save_to_path(folder / "algorithm")
         try:
             self._write_policy(folder / "policy", info)
         except ValueError as error:
@@ -138,13 +142,13 @@ class AlgorithmRunner:
 
     def _write_policy(self, folder: Path, info: Mapping[str, Any]) -> None:
         if self._env.policies is not None:
-            modules = {name: self._algorithm.get_module(name) for name in self._config.policies}
+            modules = {name: self.algorithm.get_module(name) for name in self.config.policies}
             write_policies(modules, folder, info=dict(info), actions=self._actions())
             return
         # An offline algorithm has no env runner, so the module is the learner's own.
-        offline = self._config.is_offline
+        offline = self.config.is_offline
         write_bundle(
-            self._learner_module() if offline else self._algorithm.get_module(),
+            self._learner_module() if offline else self.algorithm.get_module(),
             folder,
             info=dict(info),
             observation_stats=self._observation_stats(),
@@ -153,35 +157,35 @@ class AlgorithmRunner:
         )
 
     def _learner_module(self) -> Any:
-        (answer,) = self._algorithm.learner_group.foreach_learner(lambda learner: learner.module)
+        (answer,) = self.algorithm.learner_group.foreach_learner(lambda learner: learner.module)
         return answer.get()[DEFAULT_MODULE]
 
     def _actions(self) -> Literal["normalize", "clip", "raw"]:
         """How RLlib brings the network's actions into the environment's bounds."""
-        return "normalize" if self._config.normalize_actions else "clip" if self._config.clip_actions else "raw"
+        return "normalize" if self.config.normalize_actions else "clip" if self.config.clip_actions else "raw"
 
     def _observation_stats(self) -> dict[str, Any] | None:
         """The running observation normalisation; None where the observations are not normalised."""
-        if not wants_normalisation(self._config):
+        if not wants_normalisation(self.config):
             return None
-        stats = getattr(self._algorithm, "observation_stats", None)
+        stats = getattr(self.algorithm, "observation_stats", None)
         if stats:
             return {**stats(), "clip": CLIP}
-        parts = dict(self._algorithm.env_runner.get_checkpointable_components())
+        parts = dict(self.algorithm.env_runner.get_checkpointable_components())
         return read_filter_stats(parts[COMPONENT_ENV_TO_MODULE_CONNECTOR])
 
     def restore(self, folder: Path) -> None:
         """Load RLlib's checkpoint."""
-        self._algorithm.restore_from_path(folder / "algorithm")
+        self.algorithm.restore_from_path(folder / "algorithm")
 
     def stop(self) -> None:
         """Close environments and free the networks."""
         self._end_silent_runners()
-        self._algorithm.stop()
+        self.algorithm.stop()
 
     def _end_silent_runners(self) -> None:
         """End remote env runners that hang: RLlib (2.60) waits without a limit for each of them to stop."""
-        group = getattr(self._algorithm, "env_runner_group", None)
+        group = getattr(self.algorithm, "env_runner_group", None)
         remote = list_remote_runners(group)
         if not remote:
             return

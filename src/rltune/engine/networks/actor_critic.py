@@ -40,7 +40,7 @@ class MLPActorCritic:
 
     def _assemble(self, out: Tensor) -> Tensor:
         """Append or clip the log standard deviations as RLlib's heads do; ``out`` is overwritten."""
-        if self.log_std is not None:
+        if self.log_std is not None:  # one free parameter, the same for every row
             out = torch.cat([out, self.log_std[0].expand_as(out)], 1)
         if self.log_std_limit is not None:
             out[:, out.shape[1] // 2 :].clamp_(-self.log_std_limit, self.log_std_limit)
@@ -49,7 +49,7 @@ class MLPActorCritic:
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return distribution inputs [rows, inputs] and values [rows], ready for `backward`."""
-        hidden = obs if self.encoder is None else self.encoder.forward(obs)
+        hidden = obs if self.encoder is None else self.encoder.forward(obs)  # a shared encoder runs once for both heads
         dist = self._assemble(self.policy.forward(hidden))
         return dist, self.value.forward(hidden).squeeze(1)
 
@@ -66,6 +66,7 @@ class MLPActorCritic:
         policy = self.policy.backward(dist_grad, into_input=shared)
         value = self.value.backward(value_grad.unsqueeze(1), into_input=shared)
         if self.encoder is not None:
+            # Both heads' gradients meet here. In place: `policy` is a fresh product that nobody else holds.
             self.encoder.backward(policy.add_(value))
 
     def _through_log_std(self, grad: Tensor) -> Tensor:
@@ -88,6 +89,8 @@ class MLPActorCritic:
 
     def dist_inputs(self, obs: Array) -> Array:
         """Return distribution inputs [rows, inputs] of a few rows on the CPU, for sampling."""
+        # This runs at every step, on as many rows as there are environments: the calls cost more than the products, so
+        # small networks go through NumPy, whose calls are the cheaper ones.
         stacks = [self.policy] if self.encoder is None else [self.encoder, self.policy]
         if len(obs) * max(stack.flops for stack in stacks) <= NUMPY_FLOPS:
             out = obs
@@ -122,6 +125,7 @@ class AutogradActorCritic:
             out = self.module._forward_train({"obs": obs})
             values = self.module.compute_values({"obs": obs}, embeddings=out.get("embeddings"))
         self._outputs = (out["action_dist_inputs"], values)
+        # Detached, so that the loss in closed form does not record into the graph as well.
         return self._outputs[0].detach(), values.detach()
 
     def backward(self, dist_grad: Tensor, value_grad: Tensor) -> None:
@@ -129,6 +133,7 @@ class AutogradActorCritic:
         if self._outputs is None or self.flat is None:
             raise RuntimeError("backward() needs a forward() and trainable parameters")
         self.flat.attach_grads()
+        # One call for both outputs walks a shared encoder once.
         torch.autograd.backward(list(self._outputs), [dist_grad, value_grad])
         self._outputs = None
 
@@ -163,7 +168,7 @@ def make_actor_critic(module: Any, flat: FlatParameters | None) -> ActorCritic:
             parse_layers(module.pi.net),
             parse_layers(value_head.net) if value_head else [],
         )
-    else:
+    else:  # an inference-only module has no critic, and its value network stays empty
         actor = getattr(encoder, "actor_encoder", None)
         head = parse_layers(find_network(critic), value_head.net) if critic is not None and value_head else []
         parts = ([], parse_layers(find_network(actor), module.pi.net), head)

@@ -46,7 +46,7 @@ class ConcatCritic:
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return values [rows, 1]."""
-        self._actions = action.shape[1]
+        self._actions = action.shape[1]  # the last columns of the input's gradient belong to the action
         return self.stack.forward(torch.cat([obs, action], 1))
 
     def infer(self, obs: Tensor, action: Tensor) -> Tensor:
@@ -108,6 +108,7 @@ class FusionCritic:
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         """Return values [rows, 1]."""
+        # Actions before observations, as RLlib concatenates the streams: in the order of their names.
         left = self.action.forward(action)
         self._split = left.shape[1]
         ends = out = torch.cat([left, self.obs.forward(obs)], 1)
@@ -186,5 +187,6 @@ def _make_fusion_critic(encoder: Any, head: Any, flat: FlatParameters | None) ->
     known = all(cls in ACTIVATIONS or cls is nn.Identity for cls in classes)
     if tail is None or None in streams or not known or not linears:
         raise UnsupportedError("SAC networks other than perceptrons of tanh or relu")
+    # A stack of its own for each layer, because its input is more than what the layer before gives.
     fusion = [MLP([(x, ACTIVATIONS.get(cls))], flat) for x, cls in zip(linears, classes, strict=True)]
     return FusionCritic(MLP(streams[0] or [], flat), MLP(streams[1] or [], flat), fusion, MLP(tail, flat))

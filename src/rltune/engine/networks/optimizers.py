@@ -65,6 +65,7 @@ class FlatAdam:
         self.beta1, self.beta2 = (float(beta) for beta in group["betas"])
         self.eps = float(group["eps"])
         states: list[dict[str, Any]] = [self.optimizer.state.get(p, {}) for p in self.flat.params]
+        # RLlib's optimizer is asked for its state at each checkpoint: views keep that true without copying back.
         self.moments = [self.flat.adopt([state.get(key) for state in states]) for key in self.KEYS]
         # RLlib steps all parameters together, so one count stands for all.
         steps = [float(state["step"]) for state in states if "step" in state]

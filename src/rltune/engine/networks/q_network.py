@@ -35,6 +35,7 @@ class MLPValues:
         out = self.advantage.forward(hidden)
         if self.value is None:
             return out
+        # Less the mean: otherwise a constant could wander between advantages and value (Wang et al. 2016, equation 9).
         return out - out.mean(1, keepdim=True) + self.value.forward(hidden)
 
     def infer(self, obs: Tensor) -> Tensor:
@@ -58,6 +59,7 @@ class MLPValues:
 
     def best(self, obs: Array) -> Array:
         """Choose the greedy actions [rows] for a few rows on the CPU; the value head does not change them."""
+        # At every environment step, on a few rows: there the calls are what costs, and NumPy's are cheaper.
         if len(obs) * self._flops <= NUMPY_FLOPS:
             values = self.advantage.infer_numpy(self.encoder.infer_numpy(obs))
         else:
@@ -117,6 +119,7 @@ def make_action_values(module: Any, flat: FlatParameters | None, *, target: bool
         target: The target network instead of the online one.
     """
     prefix = "_target_" if target else ""
+    # RLlib's names: af is the advantage head, or the head of the action values where there is no vf.
     heads = [getattr(module, prefix + "af")]
     if module.uses_dueling:
         heads.append(getattr(module, prefix + "vf"))

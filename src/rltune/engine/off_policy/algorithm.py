@@ -97,7 +97,7 @@ class TargetNetworks:
     def update(self, tau: float) -> None:
         """Move the targets by ``tau`` towards the online networks; 1 copies them."""
         for target, source in self._copies:
-            if tau == 1.0:
+            if tau == 1.0:  # DQN's default: a plain copy
                 target.data.copy_(source.data)
             else:
                 target.data.lerp_(source.data, tau)
@@ -134,6 +134,7 @@ class OffPolicy(FastAlgorithm):
         """Build update, replay memory and proportions."""
         config = self.config
         self.store_rounds, self.updates = calculate_rr_weights(config)
+        # RLlib counts a fragment for each environment.
         self.fragment = config.get_rollout_fragment_length() * config.num_envs_per_env_runner
         if self.replay is None:
             self.replay = self._make_replay()  # a restore builds the loop anew, and the memory must survive that

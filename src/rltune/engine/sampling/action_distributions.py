@@ -66,7 +66,7 @@ class CategoricalActions:
         rng: Source of randomness.
     """
 
-    dtype = np.int64
+    dtype = np.int64  # of argmax, so that nothing is cast on the way to the environment
 
     def __init__(self, space: gym.spaces.Discrete, num_envs: int, rng: np.random.Generator) -> None:
         if space.start != 0:
@@ -112,6 +112,7 @@ class GaussianActions:
         self._noise = Noise(rng, (num_envs, size), gumbel=False)
         bounded = bool(np.all(space.bounded_below) and np.all(space.bounded_above))
         self._low, self._high = space.low, space.high
+        # As RLlib: normalised actions are mapped to the bounds, which needs bounds; clipping alone is the other mode.
         self._unsquash = bool(config.normalize_actions and bounded)
         self._clip = bool(self._unsquash or (config.clip_actions and not config.normalize_actions))
         self._half = (space.high - space.low) / 2.0

@@ -47,6 +47,7 @@ class StockCheckpoint(Checkpointable):
     def save_to_path(self, path: Any = None, *, filesystem: Any = None, **kwargs: Any) -> str:
         """Save as RLlib does, then name the stock class and its constructor's arguments."""
         saved: str = super().save_to_path(path, filesystem=filesystem, **kwargs)
+        # What RLlib wrote there names our class, which a machine without rltune could not unpickle.
         content = {"class": self.stock_class, "ctor_args_and_kwargs": self.get_ctor_args_and_kwargs()}
         target = f"{saved}/{self.CLASS_AND_CTOR_ARGS_FILE_NAME}"
         if filesystem is None:
@@ -90,7 +91,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
 
     def make_collector(self) -> None:
         """Build what steps the environments; subclasses build something else."""
-        rng = np.random.default_rng(self._seed)
+        rng = np.random.default_rng(self._seed)  # RLlib's seed of this runner, which holds its worker index
         if wants_normalisation(self.config):
             self.normaliser = RunningMoments(self.env.single_observation_space.shape, self.num_envs)
         self._collector = Collector(
@@ -111,7 +112,7 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         """Take at least ``steps`` environment steps; the arrays are overwritten by the next call."""
         if self._collector is None:
             raise RuntimeError("this env runner has no environments")
-        with torch.inference_mode():
+        with torch.inference_mode():  # once around the loop instead of at each step
             rollout = self._collector.collect(steps)
         self.num_env_steps_sampled_lifetime += rollout.num_steps
         return rollout

@@ -83,11 +83,12 @@ class RunningMoments:
         """Derive from the statistics what the hot loop uses: float32, and a factor instead of a division."""
         self._mean = self.mean.astype(np.float32)
         self._scale = (1.0 / (np.sqrt(self.var) + EPSILON)).astype(np.float32)
+        # After as many steps again as there have been, so that the count doubles between two refreshes.
         self._refresh_at = min(self._rows, max(1, self.count // max(1, self._pending.shape[1])))
 
     def __call__(self, raw: Array, out: Array) -> None:
         """Learn from ``raw`` [envs, ...] and write it normalised into ``out`` (float32)."""
-        self._pending[self._filled] = raw
+        self._pending[self._filled] = raw  # copied: environments may overwrite what they gave
         self._filled += 1
         if self._filled >= self._refresh_at:
             self.flush()
@@ -95,6 +96,7 @@ class RunningMoments:
 
     def apply(self, raw: Array, out: Array) -> None:
         """Normalise without learning."""
+        # Straight into the caller's buffer. "unsafe" allows float64 observations into float32, as RLlib casts them.
         np.subtract(raw, self._mean, out=out, casting="unsafe")
         np.multiply(out, self._scale, out=out)
         np.clip(out, -CLIP, CLIP, out=out)
@@ -125,7 +127,7 @@ class RunningMoments:
         stat.num_pushes = self.count
         stat.mean_array, stat.sum_sq_diff_array = self.mean.copy(), self.sum_squares.copy()
         connector.get_state()  # creates the filter
-        connector._filters[None].running_stats = stat
+        connector._filters[None].running_stats = stat  # None is the agent of a single-agent environment
 
     def from_filter(self, connector: MeanStdFilter) -> None:
         """Take the statistics over from RLlib's connector, after a checkpoint was restored into it."""

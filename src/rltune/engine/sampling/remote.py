@@ -26,11 +26,13 @@ def collect_remotely(algorithm: Any, steps: int) -> list[Rollout]:
     """
     group, runner = algorithm.env_runner_group, algorithm.env_runner_group.local_env_runner
     algorithm.restore_env_runners(group)
+    # Of the healthy ones: a batch stays as large as it was when a runner is lost.
     share = math.ceil(steps / max(1, group.num_healthy_remote_workers()))
     # Put once: as an argument of each call it would be pickled once for each runner.
     weights = ray.put(algorithm.learner_module.get_state(inference_only=True))
     moments = _moments_of(runner)
     rollouts: list[Rollout] = group.foreach_env_runner(
+        # The parameter is the remote ArrayEnvRunner itself: this runs in its process.
         lambda remote: remote.collect_with(ray.get(weights), moments, share),
         local_env_runner=False,
         timeout_seconds=algorithm.config.sample_timeout_s,
@@ -55,7 +57,7 @@ def collect_transitions(algorithm: Any, steps: int) -> None:
     algorithm.restore_env_runners(group)
     share = math.ceil(steps / max(1, group.num_healthy_remote_workers()))
     weights = ray.put(algorithm.learner_module.get_state(inference_only=True))
-    clock = algorithm.counters["num_env_steps_sampled_lifetime"]
+    clock = algorithm.counters["num_env_steps_sampled_lifetime"]  # of all runners: exploration follows the whole
     moments = _moments_of(runner)
     answers = group.foreach_env_runner(
         lambda remote: remote.collect_transitions(ray.get(weights), moments, share, clock),

@@ -78,7 +78,7 @@ class SyncEnvs:
         self._rewards = np.zeros(num_envs, np.float64)
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
-        self._done = [False] * num_envs
+        self._done = [False] * num_envs  # a list: reading one element of an array makes an object each time
 
     @property
     def unwrapped(self) -> SyncEnvs:
@@ -184,6 +184,7 @@ def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -
 
     if mode == gym.VectorizeMode.ASYNC:
         makers = [lambda index=index: make(index) for index in range(count)]
+        # copy=False: the sampler copies observations out of the shared memory anyway, before it steps again.
         return VectorEnvs(gym.vector.AsyncVectorEnv(makers, copy=False))
     return SyncEnvs(make, count)
 
@@ -220,5 +221,6 @@ def _has_native(env_id: str, kwargs: dict[str, Any]) -> bool:
         target = gym.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
     except (ImportError, AttributeError):  # JAX versions, where JAX is not installed
         return False
+    # A native version that lacks an argument would train on another environment than the one that was named.
     accepted = inspect.signature(target).parameters
     return set(kwargs) | set(spec.kwargs) <= set(accepted)
