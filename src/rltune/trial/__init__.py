@@ -1,1 +1,1 @@
-"""What runs in a worker: build, train, report, checkpoint, reset."""
+"""Run trials in a worker: build, train, report, save, start over."""

@@ -161,11 +161,11 @@ class AlgorithmRunner:
         return answer.get()[DEFAULT_MODULE]
 
     def _actions(self) -> Literal["normalize", "clip", "raw"]:
-        """How RLlib brings the network's actions into the environment's bounds."""
+        """Name the way in which RLlib brings the network's actions into the environment's bounds."""
         return "normalize" if self.config.normalize_actions else "clip" if self.config.clip_actions else "raw"
 
     def _observation_stats(self) -> dict[str, Any] | None:
-        """The running observation normalisation; None where the observations are not normalised."""
+        """Return the running observation normalisation; None where the observations are not normalised."""
         if not wants_normalisation(self.config):
             return None
         stats = getattr(self.algorithm, "observation_stats", None)

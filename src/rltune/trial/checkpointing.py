@@ -1,4 +1,4 @@
-"""When a trial's state is saved, and what a checkpoint of it holds.
+"""Save a trial's state when it is time, and restore it.
 
 The best state is saved whenever the objective improves, the latest one every so many seconds. The driver records both
 in the ledger. Runs in a worker.
@@ -129,7 +129,7 @@ class TrialCheckpoints:
         return write_checkpoint(self._sweep, task.trial_dir, kind, saved, fill).to_dict()
 
     def _policy_info(self, index: int, progress: Progress) -> Mapping[str, Any]:
-        """Where a policy came from; it is kept inside the policy."""
+        """Say where a policy came from; it is kept inside the policy."""
         task = self._task
         return {
             "trial": task.number,
@@ -144,5 +144,5 @@ class TrialCheckpoints:
 
 
 def _seed_folder(folder: Path, index: int) -> Path:
-    """The files of the first seed stand in the checkpoint itself, the others' in folders of their own."""
+    """Return where a seed's files stand: the first one's in the checkpoint itself, the others' in their own folders."""
     return folder if index == 0 else folder / f"seed-{index}"

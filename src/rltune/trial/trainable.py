@@ -134,7 +134,7 @@ class Trial(tune.Trainable):
         return report | {"done": done or interrupted, "interrupted": interrupted and not done}
 
     def _play_best(self) -> list[float]:
-        """Play the best checkpoint's policy; the returns of its episodes, in the order of their seeds."""
+        """Play the best checkpoint's policy; return its episodes' returns, in the order of their seeds."""
         if self._checkpoints.best_path is None:
             raise RuntimeError(f"no episode ended within {self._state.env_steps} environment steps")
         return self.play(self._sweep / self._checkpoints.best_path)
@@ -154,13 +154,13 @@ class Trial(tune.Trainable):
         return list(result.returns)
 
     def _next_target(self) -> int:
-        """The environment steps at which the next report is due."""
+        """Compute the environment steps at which the next report is due."""
         task = self.task
         passed = self._state.env_steps * task.reports // task.env_steps  # report points at or before this step
         return min(task.env_steps, math.ceil(task.env_steps * (passed + 1) / task.reports))
 
     def _train(self, index: int, target: int) -> str | None:
-        """Train one seed up to ``target``; STOP_REQUESTED or SAVE_DUE when it pauses before."""
+        """Train one seed up to ``target``; return STOP_REQUESTED or SAVE_DUE when it pauses before."""
         stalled, runner, progress = 0, self._runners[index], self._state.progress
         stop = self._sweep / STOP_FILE
         while progress[index].env_steps < target:

@@ -72,7 +72,7 @@ def collect_transitions(algorithm: Any, steps: int) -> None:
 
 
 def _moments_of(runner: Any) -> Moments | None:
-    """The local runner's normaliser state, which is the merged one; None without normalisation."""
+    """Return the local runner's normaliser state, which is the merged one; None without normalisation."""
     normaliser = runner.normaliser
     return None if normaliser is None else (normaliser.count, normaliser.mean, normaliser.sum_squares)
 
