@@ -1,4 +1,4 @@
-"""``torch_compile_learner=true`` changes the speed of an update, and nothing else."""
+"""Steps on flat tensors against torch's own optimizers and clipping; compiled steps against plain ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import ppo_learner as ppo
 import pytest
 import sac_learner as sac
 import torch
+from torch import nn
 from torch._dynamo.utils import counters
 
+from rltune.engine.networks.flat_parameters import FlatParameters
+from rltune.engine.networks.optimizers import FlatOptimizer, clip_gradients, make_flat_optimizer
 from rltune.engine.off_policy.dqn import DQNUpdate
 from rltune.engine.off_policy.sac import SACUpdate
 from rltune.engine.off_policy.transitions import RowLayout
 from rltune.engine.on_policy.ppo import PPOUpdate
-
-pytestmark = pytest.mark.slow  # torch traces every update
 
 
 def ppo_updated(config: Any, learner_config: Any) -> Any:
@@ -46,6 +47,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow  # torch traces every update
 @pytest.mark.parametrize("name", CASES)
 def test_a_compiled_update_gives_the_same_weights(name: str) -> None:
     updated, make = CASES[name]
@@ -60,3 +62,58 @@ def test_a_compiled_update_gives_the_same_weights(name: str) -> None:
     names = dict(expected.module["default_policy"].named_parameters())
     for key, value in found.module["default_policy"].named_parameters():
         torch.testing.assert_close(value, names[key], atol=1e-6, rtol=0, msg=lambda m, n=key: f"{n}: {m}")
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "adam": lambda params: torch.optim.Adam(params, lr=0.1, betas=(0.8, 0.95), eps=1e-3),
+    "rmsprop": lambda params: torch.optim.RMSprop(params, lr=0.1, alpha=0.9, eps=1e-3),
+}
+
+
+def make_pair(name: str) -> tuple[nn.Module, torch.optim.Optimizer, nn.Module, FlatParameters, FlatOptimizer]:
+    """A module with torch's optimizer, and its copy with ours."""
+    plain = nn.Linear(3, 5)
+    ours = copy.deepcopy(plain)
+    flat = FlatParameters(list(ours.parameters()))
+    flat_optimizer = make_flat_optimizer(flat, OPTIMIZERS[name](flat.params))
+    return plain, OPTIMIZERS[name](plain.parameters()), ours, flat, flat_optimizer
+
+
+def set_gradients(plain: nn.Module, flat: FlatParameters) -> None:
+    for param, view in zip(plain.parameters(), flat.grads, strict=True):
+        param.grad = torch.randn_like(param)
+        view.copy_(param.grad)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_steps_and_state_equal_torchs_also_after_a_restore(name: str) -> None:
+    plain, torchs, ours, flat, flat_optimizer = make_pair(name)
+    for step in range(4):
+        if step == 2:  # what a checkpoint does: the state goes out and comes back into new tensors
+            inner = flat_optimizer.optimizer
+            inner.load_state_dict(copy.deepcopy(inner.state_dict()))
+            flat_optimizer = make_flat_optimizer(flat, inner)
+        set_gradients(plain, flat)
+        torchs.step()
+        with torch.no_grad():
+            flat_optimizer.step(0.1)
+    for param, wanted in zip(ours.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(param, wanted, atol=1e-6, rtol=1e-5)
+        found, expected = flat_optimizer.optimizer.state[param], torchs.state[wanted]
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            torch.testing.assert_close(found[key], value, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("limit", [None, 0.01, 1e6])
+def test_clipping_by_global_norm_equals_torchs(limit: float | None) -> None:
+    plain, _, _, flat, _ = make_pair("adam")
+    set_gradients(plain, flat)
+    norm = clip_gradients(flat, limit, "global_norm")
+    if limit is None:
+        assert norm is None
+    else:
+        wanted = torch.nn.utils.clip_grad_norm_(plain.parameters(), limit)
+        torch.testing.assert_close(norm, wanted)
+    for param, view in zip(plain.parameters(), flat.grads, strict=True):
+        torch.testing.assert_close(view, param.grad)

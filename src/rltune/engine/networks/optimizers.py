@@ -45,37 +45,47 @@ def clip_gradients(flat: FlatParameters, limit: float | None, by: str) -> Tensor
     return norm
 
 
-class FlatAdam:
-    """``torch.optim.Adam`` on a flat tensor, its state shared with the given optimizer.
+class FlatOptimizer:
+    """Shares its state with RLlib's optimizer, which owns it; subclasses step.
 
     Args:
         flat: The parameters.
-        optimizer: RLlib's optimizer of the same parameters; source of betas and eps, owner of the state.
+        optimizer: RLlib's optimizer of the same parameters, new or just restored.
+
+    Attributes:
+        moments: The optimizer's running averages, flat, in the order of ``KEYS``.
+        count: Steps so far, as a tensor of one number.
     """
+
+    KEYS: tuple[str, ...]
+
+    def __init__(self, flat: FlatParameters, optimizer: torch.optim.Optimizer) -> None:
+        self.flat, self.optimizer = flat, optimizer
+        states: list[dict[str, Any]] = [optimizer.state.get(param, {}) for param in flat.params]
+        # RLlib's optimizer is asked for its state at each checkpoint: views keep that true without copying back.
+        self.moments = [flat.adopt([state.get(key) for state in states]) for key in self.KEYS]
+        # RLlib steps all parameters together, so one count stands for all.
+        steps = [float(state["step"]) for state in states if "step" in state]
+        self.count = torch.tensor(max(steps, default=0.0), device=flat.data.device)
+        views = [flat.views(moment) for moment in self.moments]
+        for param, *parts in zip(flat.params, *views, strict=True):
+            optimizer.state[param] = {"step": self.count, **dict(zip(self.KEYS, parts, strict=True))}
+
+    def step(self, lr: float) -> None:
+        """Do one update with the flat gradient."""
+        raise NotImplementedError
+
+
+class FlatAdam(FlatOptimizer):
+    """``torch.optim.Adam`` on a flat tensor."""
 
     KEYS = ("exp_avg", "exp_avg_sq")
 
     def __init__(self, flat: FlatParameters, optimizer: torch.optim.Optimizer) -> None:
-        self.flat, self.optimizer = flat, optimizer
-        self.bind()
-
-    def bind(self) -> None:
-        """Take the optimizer's state over (new, or just loaded) and make it views of the flat state."""
-        group = self.optimizer.param_groups[0]
+        super().__init__(flat, optimizer)
+        group = optimizer.param_groups[0]
         self.beta1, self.beta2 = (float(beta) for beta in group["betas"])
         self.eps = float(group["eps"])
-        states: list[dict[str, Any]] = [self.optimizer.state.get(p, {}) for p in self.flat.params]
-        # RLlib's optimizer is asked for its state at each checkpoint: views keep that true without copying back.
-        self.moments = [self.flat.adopt([state.get(key) for state in states]) for key in self.KEYS]
-        # RLlib steps all parameters together, so one count stands for all.
-        steps = [float(state["step"]) for state in states if "step" in state]
-        self.count = torch.tensor(max(steps, default=0.0), device=self.flat.data.device)
-        views = [self.flat.views(moment) for moment in self.moments]
-        for index, param in enumerate(self.flat.params):
-            self.optimizer.state[param] = {
-                "step": self.count,
-                **{key: view[index] for key, view in zip(self.KEYS, views, strict=True)},
-            }
 
     def step(self, lr: float) -> None:
         """Do one update with the flat gradient."""
@@ -98,33 +108,25 @@ class FlatAdam:
         )
 
 
-class FlatRMSprop:
-    """``torch.optim.RMSprop`` (no momentum, not centered) on a flat tensor, its state shared likewise."""
+class FlatRMSprop(FlatOptimizer):
+    """``torch.optim.RMSprop`` (no momentum, not centered) on a flat tensor."""
+
+    KEYS = ("square_avg",)
 
     def __init__(self, flat: FlatParameters, optimizer: torch.optim.Optimizer) -> None:
-        self.flat, self.optimizer = flat, optimizer
-        self.bind()
-
-    def bind(self) -> None:
-        """Take the optimizer's state over and make it views of the flat state."""
-        group = self.optimizer.param_groups[0]
+        super().__init__(flat, optimizer)
+        group = optimizer.param_groups[0]
         self.alpha, self.eps = float(group["alpha"]), float(group["eps"])
-        states: list[dict[str, Any]] = [self.optimizer.state.get(p, {}) for p in self.flat.params]
-        self.square = self.flat.adopt([state.get("square_avg") for state in states])
-        steps = [float(state["step"]) for state in states if "step" in state]
-        self.count = torch.tensor(max(steps, default=0.0), device=self.flat.data.device)
-        for param, view in zip(self.flat.params, self.flat.views(self.square), strict=True):
-            self.optimizer.state[param] = {"step": self.count, "square_avg": view}
 
     def step(self, lr: float) -> None:
         """Do one update with the flat gradient, as ``torch.optim.RMSprop`` orders its operations."""
         self.count += 1
-        grad = self.flat.grad
-        self.square.mul_(self.alpha).addcmul_(grad, grad, value=1.0 - self.alpha)
-        self.flat.data.addcdiv_(grad, self.square.sqrt().add_(self.eps), value=-lr)
+        (square,), grad = self.moments, self.flat.grad
+        square.mul_(self.alpha).addcmul_(grad, grad, value=1.0 - self.alpha)
+        self.flat.data.addcdiv_(grad, square.sqrt().add_(self.eps), value=-lr)
 
 
-def make_flat_optimizer(flat: FlatParameters, optimizer: torch.optim.Optimizer) -> FlatAdam | FlatRMSprop:
+def make_flat_optimizer(flat: FlatParameters, optimizer: torch.optim.Optimizer) -> FlatOptimizer:
     """Build the flat counterpart of RLlib's optimizer."""
     return (FlatRMSprop if isinstance(optimizer, torch.optim.RMSprop) else FlatAdam)(flat, optimizer)
 
