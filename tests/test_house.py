@@ -47,11 +47,7 @@ compat/optuna_rows.py
 compat/ray_start.py
 compat/rllib_internals.py
 compat/tune_controller.py
-reporting/analysis.py
 reporting/closing_page.py
-reporting/plotly_figures.py
-reporting/png_figures.py
-reporting/sweep_data.py
 reporting/tables.py
 study/storage.py
 study/sweep_folder.py

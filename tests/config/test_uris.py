@@ -14,7 +14,7 @@ from rltune.config.settings_file import format_settings
 from rltune.config.uris import redact, redact_address, resolve_uri, secrets_of
 from rltune.config.validation import parse_config
 from rltune.reporting.console import Console
-from rltune.reporting.sweep_data import typed_command
+from rltune.reporting.wording import read_typed_command
 from rltune.tracking.journal import to_plain
 
 SIGNS = ["/", "@", ":", " ", "'", '"', "\\", "#", "%", "?", "&", "\\@/", ": #", "%40"]
@@ -41,7 +41,7 @@ def test_a_password_of_any_signs_is_not_in_the_settings(password, composed_run):
 @pytest.mark.parametrize("password", PASSWORDS)
 def test_a_password_of_any_signs_is_not_in_the_command(password, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/x/sweeps/run.py", f"study.storage='{address(password)}'", "seed=1"])
-    command = typed_command()
+    command = read_typed_command()
     assert "left" not in command
     assert "right" not in command
     assert command.endswith("***@db.example:5432/rl'\"'\"'' seed=1")
@@ -84,8 +84,8 @@ def test_a_login_in_the_environment_is_written_nowhere(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/x/sweeps/run.py", f"study.storage={word}"])
     config = parse_config(compose("run", f"study.storage={word}"))
     assert config.study.storage == address("le/ft right")
-    assert word in typed_command()
-    for text in (format_settings(config), typed_command()):
+    assert word in read_typed_command()
+    for text in (format_settings(config), read_typed_command()):
         assert "ft right" not in text
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ended import make_certification, write_sweep
 
 from rltune.errors import StudyError
 from rltune.reporting.comparison import compare_sweeps
-from tests.reporting.test_html import certification, sweep
 
 
 def test_certified_sweeps_stand_side_by_side_with_the_chance_to_beat_the_first(tmp_path: Path) -> None:
-    sweep(tmp_path / "one", 3, certification())
-    sweep(tmp_path / "two", 3, certification() | {"winner": "control"})
+    write_sweep(tmp_path / "one", 3, make_certification())
+    write_sweep(tmp_path / "two", 3, make_certification() | {"winner": "control"})
     found = compare_sweeps(["one", "two"], tmp_path)
     assert [(row.name, row.score, row.better) for row in found.rows] == [("one", 99.0, None), ("two", 81.0, 0.0)]
     lines = found.markdown().splitlines()
@@ -25,13 +25,13 @@ def test_certified_sweeps_stand_side_by_side_with_the_chance_to_beat_the_first(t
 
 
 def test_what_cannot_be_compared_is_refused_with_what_to_type(tmp_path: Path) -> None:
-    folder = sweep(tmp_path / "one", 3, certification())
-    sweep(tmp_path / "bare", 3)
+    folder = write_sweep(tmp_path / "one", 3, make_certification())
+    write_sweep(tmp_path / "bare", 3)
     with pytest.raises(StudyError, match="did you mean 'one'"):
         compare_sweeps(["onee"], tmp_path)
     with pytest.raises(StudyError, match="no winner that was tested"):
         compare_sweeps(["one", "bare"], tmp_path)
-    other = sweep(tmp_path / "other", 3, certification())
+    other = write_sweep(tmp_path / "other", 3, make_certification())
     (other / "config.yaml").write_text((folder / "config.yaml").read_text().replace("CartPole-v1", "Acrobot-v1"))
     with pytest.raises(StudyError, match="other is on Acrobot-v1, and one on CartPole-v1"):
         compare_sweeps(["one", "other"], tmp_path)

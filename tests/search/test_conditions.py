@@ -14,8 +14,10 @@ from ray.tune.search import Searcher
 from rltune.algorithms.build import build_config
 from rltune.config.settings_file import write_settings
 from rltune.errors import ConfigError
-from rltune.reporting import analysis, sweep_data
+from rltune.reporting.analysis import compute_importance
 from rltune.reporting.plotly_figures import draw_figures
+from rltune.reporting.sweep_data import load_sweep_data
+from rltune.reporting.wording import compare_values
 from rltune.search.conditions import format_yaml_value, is_met, order_parameters
 from rltune.search.samplers import build_sampler
 from rltune.search.space import parse_space
@@ -241,14 +243,14 @@ def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of)
         study.report(number, 1000, float(number % 5))
         study.finish(number, "COMPLETE", float(number % 5), "")
     study.close()
-    found = sweep_data.gather(folder)
+    found = load_sweep_data(folder)
     (figure,) = draw_figures(found)["parallel"]
     shown = [dict(line.customdata)["lstm_cell_size"] for line in figure.data if line.customdata is not None]
     assert shown.count("None") == 6
     assert set(shown) > {"None"}
-    shares, said = analysis.importance(found)
+    shares, said = compute_importance(found)
     assert {"lr", "use_lstm", "lstm_cell_size"} <= set(shares), said
-    (row,) = [one for one in sweep_data.values(found) if one.name == "lstm_cell_size"]
+    (row,) = [one for one in compare_values(found) if one.name == "lstm_cell_size"]
     assert row.searched == "choice 32, 64, 128, when use_lstm=true"
 
 

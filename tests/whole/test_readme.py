@@ -56,7 +56,7 @@ def commands() -> list[str]:
 
 
 SWEEPS = [line for line in commands() if line.startswith("python -m sweeps.")]
-MAKES = [line for line in commands() if re.match(r"make \w", line) and line != "make test-fast"]
+MAKES = [line for line in commands() if re.match(r"make \w", line)]
 SNIPPETS = [block for block in blocks() if re.match(r"import |from ", block)]
 
 

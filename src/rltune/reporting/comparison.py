@@ -1,7 +1,4 @@
-"""Sweeps side by side: their certified winners with intervals, as a table, a figure and Markdown to paste.
-
-Runs anywhere.
-"""
+"""Compare sweeps by their winners, with intervals: as a table, a figure and Markdown to paste."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ from typing import Any
 from rltune.certification.result import MIN_RUNS
 from rltune.errors import StudyError
 from rltune.formatting import format_count, format_duration, format_objective
-from rltune.reporting import sweep_data
-from rltune.reporting.sweep_data import Findings
+from rltune.reporting.sweep_data import SweepData, load_sweep_data
 from rltune.statistics import probability_of_improvement
 from rltune.study.sweep_folder import find_sweep
 
@@ -58,7 +54,7 @@ class Comparison:
     rows: tuple[ComparisonRow, ...]
 
     def cells(self) -> list[tuple[str, ...]]:
-        """The table under `HEADS`."""
+        """Return the table's cells, a tuple a row, in the order of `HEADS`."""
         return [
             (
                 row.name,
@@ -74,7 +70,7 @@ class Comparison:
         ]
 
     def markdown(self) -> str:
-        """The table to paste."""
+        """Return the table as Markdown to paste."""
         lines = [HEADS, tuple("---" for _ in HEADS), *self.cells()]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         note = "Intervals of a certified sweep are over training seeds, of another one over one policy's episodes."
@@ -113,18 +109,18 @@ def compare_sweeps(sweeps: Sequence[str], output_dir: str | Path = "outputs") ->
     """
     if not sweeps:
         raise StudyError("sweeps=[] names none", "two or more sweeps", "python -m sweeps.list")
-    every = [sweep_data.gather(_folder(name, Path(output_dir).expanduser().absolute())) for name in sweeps]
-    environments = [str(found.settings["env"]["id"]) for found in every]
-    for found, env in zip(every, environments, strict=True):
+    every = [load_sweep_data(_folder(name, Path(output_dir).expanduser().absolute())) for name in sweeps]
+    environments = [str(data.settings["env"]["id"]) for data in every]
+    for data, env in zip(every, environments, strict=True):
         if env != environments[0]:
             raise StudyError(
-                f"sweeps={found.name} is on {env}, and {every[0].name} on {environments[0]}",
+                f"sweeps={data.name} is on {env}, and {every[0].name} on {environments[0]}",
                 "sweeps on one environment",
                 "python -m sweeps.list",
             )
     rows: list[ComparisonRow] = []
-    for found in every:
-        rows.append(_row(found, rows[0].scores if rows else ()))
+    for data in every:
+        rows.append(_row(data, rows[0].scores if rows else ()))
     return Comparison(environments[0], tuple(rows))
 
 
@@ -134,9 +130,9 @@ def _folder(name: str, root: Path) -> Path:
     return find_sweep(name, str(root), key="sweeps")
 
 
-def _row(found: Findings, first: Sequence[float]) -> ComparisonRow:
-    algo, cost = str(found.settings["algo"]["name"]), dict(found.cost)
-    record = found.certification or {}
+def _row(data: SweepData, first: Sequence[float]) -> ComparisonRow:
+    algo, cost = str(data.settings["algo"]["name"]), dict(data.cost)
+    record = data.certification or {}
     best = next((one for one in record.get("configurations", ()) if one["name"] == record.get("winner")), None)
     if best:
         failed = [best["failed_score"]] * len(best["failed_seeds"]) if best.get("failed_score") is not None else []
@@ -145,15 +141,15 @@ def _row(found: Findings, first: Sequence[float]) -> ComparisonRow:
         measured = f"{len(scores)} fresh seeds x {record['episodes']} episodes"
         ends = float(best["iqm"]), float(best["low"]), float(best["high"])
         too_few = len(best["per_seed"]) < MIN_RUNS
-        return ComparisonRow(found.name, f"{algo}, {best['name']}", *ends, scores, better, cost, measured, too_few)
-    winner = found.winner or {}
+        return ComparisonRow(data.name, f"{algo}, {best['name']}", *ends, scores, better, cost, measured, too_few)
+    winner = data.winner or {}
     evaluation = winner.get("evaluation")
     if not evaluation:
         raise StudyError(
-            f"sweeps={found.name} has no winner that was tested on fresh episodes",
+            f"sweeps={data.name} has no winner that was tested on fresh episodes",
             "sweeps that ended with a winner",
-            f"python -m sweeps.resume sweep={found.name}",
+            f"python -m sweeps.resume sweep={data.name}",
         )
     ends = float(evaluation["mean"]), float(evaluation["low"]), float(evaluation["high"])
     measured = f"not certified: one policy, {evaluation['episodes']} episodes"
-    return ComparisonRow(found.name, f"{algo}, trial {winner['trial']}", *ends, (), None, cost, measured)
+    return ComparisonRow(data.name, f"{algo}, trial {winner['trial']}", *ends, (), None, cost, measured)

@@ -1,7 +1,7 @@
-"""A sweep's report: one HTML page that needs no network, and the same figures as PNG files.
+"""Write a sweep's report: one HTML page that needs no network, and the same figures as PNG files.
 
-``findings`` reads the sweep, ``plotly_figures`` and ``png_figures`` draw, ``report.html`` is the page's frame.
-Also reports on interrupted and uncertified sweeps. Runs anywhere.
+``sweep_data`` reads the sweep, ``plotly_figures`` and ``png_figures`` draw, ``template.html`` is the page's frame. Also
+reports on interrupted and uncertified sweeps.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from typing import Any
 
 from rltune.certification.result import MIN_RUNS, label
 from rltune.formatting import first_line, format_count, format_duration, format_objective, format_params
-from rltune.reporting import analysis, sweep_data
+from rltune.reporting.analysis import compute_importance
 from rltune.reporting.closing_page import few_seeds
-from rltune.reporting.sweep_data import Findings
+from rltune.reporting.sweep_data import SweepData, load_sweep_data, read_sweep_data
+from rltune.reporting.wording import compare_values, describe_verdict, suggest_commands
 from rltune.study.outcome import count_states
 from rltune.study.study import Study
 
 FOLDER, PAGE = "report", "index.html"
-typed_command = sweep_data.typed_command
 Figure = Any  # plotly's, which is not imported before there is something to draw
 Figures = Mapping[str, Sequence[Figure]]
 logger = logging.getLogger(__name__)
 
 
 def write_report(sweep: Path, study: Study | None = None) -> Path:
-    """Make the report of a sweep's folder, in place of an earlier one.
+    """Write the report of a sweep into its folder, in place of an earlier one.
 
     Args:
         sweep: The sweep's folder.
-        study: Its ledger, where it is open; opening one takes longer than the page.
+        study: Its ledger if it is open already; None opens it, which takes longer than the page.
 
     Returns:
         The folder ``report`` in it, with ``index.html`` and the PNG files.
@@ -46,63 +46,63 @@ def write_report(sweep: Path, study: Study | None = None) -> Path:
     from rltune.reporting.plotly_figures import draw_figures
     from rltune.reporting.png_figures import save_figures  # a typing error on the command line need not wait for them
 
-    found = sweep_data.read(sweep, study) if study else sweep_data.gather(sweep)
+    data = read_sweep_data(sweep, study) if study else load_sweep_data(sweep)
     folder = sweep / FOLDER
     folder.mkdir(exist_ok=True)
     for old in folder.glob("*.png"):
         old.unlink()
-    drawn = draw_figures(found)
-    (folder / PAGE).write_text(render_page(found, drawn), encoding="utf-8")
+    drawn = draw_figures(data)
+    (folder / PAGE).write_text(render_page(data, drawn), encoding="utf-8")
     save_figures(drawn, folder)
     return folder
 
 
-def try_report(sweep: Path, study: Study | None, tell: Callable[[str], None]) -> Path | None:
-    """`write` for the end of a sweep, which no report is worth failing for.
+def try_report(sweep: Path, study: Study | None, note: Callable[[str], None]) -> Path | None:
+    """Do as `write_report`, but only note what goes wrong: a sweep must not fail for its report.
 
     Args:
         sweep: The sweep's folder.
         study: Its ledger.
-        tell: Told why there is no report.
+        note: Takes the reason, in one line, if there is no report.
     """
     try:
         return write_report(sweep, study)
     except Exception as error:
         logger.exception("no report")
-        tell(f"no report could be made ({type(error).__name__}: {error}); python -m sweeps.report sweep={sweep.name}")
+        note(f"no report could be made ({type(error).__name__}: {error}); python -m sweeps.report sweep={sweep.name}")
         return None
 
 
-def render_page(found: Findings, drawn: Figures) -> str:
-    """Write the whole page.
+def render_page(data: SweepData, drawn: Figures) -> str:
+    """Render the whole page as HTML.
 
     Args:
-        found: The sweep.
+        data: The sweep.
         drawn: Its figures, as `plotly_figures.draw_figures` makes them.
     """
     from plotly.offline import get_plotlyjs
 
     plots: list[Figure] = []
-    sections = "\n".join(_sections(found, drawn, plots))
+    sections = "\n".join(_sections(data, drawn, plots))
     frame = Template(
         importlib.resources.files("rltune.reporting").joinpath("template.html").read_text(encoding="utf-8")
     )
     return frame.substitute(
-        title=escape(found.name),
-        subtitle=escape(_subtitle(found)),
-        verdict=escape(sweep_data.verdict(found)),
-        tiles=_tiles(found),
+        title=escape(data.name),
+        subtitle=escape(_subtitle(data)),
+        verdict=escape(describe_verdict(data)),
+        tiles=_tiles(data),
         sections=sections,
         plots=f"[{','.join(str(figure.to_json()) for figure in plots)}]".replace("</", "<\\/"),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        versions=escape(_versions(found)),
+        versions=escape(_versions(data)),
         plotly=get_plotlyjs().replace("</script", "<\\/script"),  # its own closing tag would end the script
     )
 
 
-def _subtitle(found: Findings) -> str:
-    settings, number = found.settings, count_states(found.entries)
-    parts = [f"{settings['algo']['name'].upper()} on {settings['env']['id']}", found.status]
+def _subtitle(data: SweepData) -> str:
+    settings, number = data.settings, count_states(data.trials)
+    parts = [f"{settings['algo']['name'].upper()} on {settings['env']['id']}", data.status]
     parts.append(
         f"{number['total']} trials: {number['complete']} whole, {number['pruned']} stopped early, "
         f"{number['failed']} failed" + (f", {number['interrupted']} to continue" if number["interrupted"] else "")
@@ -110,17 +110,17 @@ def _subtitle(found: Findings) -> str:
     return " · ".join(parts)
 
 
-def _versions(found: Findings) -> str:
-    known = " · ".join(f"{name} {version}" for name, version in (found.about.get("versions") or {}).items())
-    commit = str(found.about.get("git_commit") or "")[:12]
+def _versions(data: SweepData) -> str:
+    known = " · ".join(f"{name} {version}" for name, version in (data.about.get("versions") or {}).items())
+    commit = str(data.about.get("git_commit") or "")[:12]
     return known + (f" · commit {commit}" if commit else "")
 
 
-def _tiles(found: Findings) -> str:
-    """What it cost, as numbers."""
-    cost = found.cost
-    replicates = int(found.settings.get("replicates", 1))
-    steps = cost.get("env_steps", replicates * sum(entry.env_steps for entry in found.entries))
+def _tiles(data: SweepData) -> str:
+    """Render what the sweep cost, as numbers."""
+    cost = data.cost
+    replicates = int(data.settings.get("replicates", 1))
+    steps = cost.get("env_steps", replicates * sum(trial.env_steps for trial in data.trials))
     saved = cost.get("env_steps_saved", 0)
     whole = f"{saved / (steps + saved):.0%} of the whole" if steps + saved else "nothing trained"
     tiles = [(format_count(steps), "environment steps trained"), (format_count(saved), f"steps saved, {whole}")]
@@ -138,47 +138,45 @@ def _tiles(found: Findings) -> str:
 # -- the sections, in the order in which a reader asks ----------------------------------------------------------------
 
 
-def _sections(found: Findings, drawn: Figures, plots: list[Figure]) -> Iterator[str]:
-    """Each section; its figures are kept for the page's script.
+def _sections(data: SweepData, drawn: Figures, plots: list[Figure]) -> Iterator[str]:
+    """Render section by section, and collect their figures for the page's script.
 
     Args:
-        found: The sweep.
+        data: The sweep.
         drawn: Its figures.
-        plots: Where they go, in the page's order.
+        plots: The figures are appended here, in the page's order.
     """
 
-    def places(name: str, wide: int = 0) -> str:
-        return "".join(_place(figure, plots, wide) for figure in drawn.get(name, ()))
+    def place_all(name: str, wide: int = 0) -> str:
+        return "".join(_place_figure(figure, plots, wide) for figure in drawn.get(name, ()))
 
     if "certification" in drawn:
-        yield _certification(found, places("certification"))
+        yield _certification(data, place_all("certification"))
     if "curves" in drawn:
-        rungs = (
-            f" Dotted lines are the rungs at which weak trials are stopped: {_listed(found)}." if found.levels else ""
-        )
+        rungs = f" Dotted lines are the rungs at which weak trials are stopped: {_listed(data)}." if data.rungs else ""
         caption = f"Mean episode return of each trial as it trained.{rungs} Touch a line for its values."
-        yield _section("Learning curves", places("curves"), caption)
+        yield _section("Learning curves", place_all("curves"), caption)
     if "best" in drawn:
         caption = (
             "The highest return reported so far. Reports are placed in time as if each trial trained at an even speed "
             "between its beginning and its end."
         )
-        yield _section("Best so far", f'<div class="pair">{places("best")}</div>', caption)
-    yield _values(found)
-    if found.entries:
-        yield _section("Importance", places("importance"), analysis.importance(found)[1])
-        yield from _by_parameter(drawn, places)
+        yield _section("Best so far", f'<div class="pair">{place_all("best")}</div>', caption)
+    yield _values(data)
+    if data.trials:
+        yield _section("Importance", place_all("importance"), compute_importance(data)[1])
+        yield from _by_parameter(drawn, place_all)
         caption = "Environment steps of each trial. Pale: what stopping it early has saved."
-        yield _section("Cost", places("cost"), caption)
-    yield _commands(found)
-    yield _trials(found)
+        yield _section("Cost", place_all("cost"), caption)
+    yield _commands(data)
+    yield _trials(data)
 
 
-def _listed(found: Findings) -> str:
-    return ", ".join(f"{level:,}" for level in found.levels) + " steps"
+def _listed(data: SweepData) -> str:
+    return ", ".join(f"{level:,}" for level in data.rungs) + " steps"
 
 
-def _by_parameter(drawn: Figures, places: Callable[..., str]) -> Iterator[str]:
+def _by_parameter(drawn: Figures, place_all: Callable[..., str]) -> Iterator[str]:
     if "slices" not in drawn:
         caption = "There are none before two trials have returns and differ in a parameter."
         yield _section("Slices and parallel coordinates", "", caption)
@@ -187,13 +185,13 @@ def _by_parameter(drawn: Figures, places: Callable[..., str]) -> Iterator[str]:
         "Each trial's best return over one parameter at a time. Orange: the winner. Blue: trained to the end. "
         "Grey: stopped early, so lower than it might have become. Red: failed."
     )
-    yield _section("Slices", f'<div class="grid">{places("slices")}</div>', caption)
+    yield _section("Slices", f'<div class="grid">{place_all("slices")}</div>', caption)
     caption = "A line is a trial; the darker, the higher its best return. None: the trial did not have the parameter."
-    yield _section("Parallel coordinates", places("parallel", 110 * (1 + len(drawn["slices"]))), caption)
+    yield _section("Parallel coordinates", place_all("parallel", 110 * (1 + len(drawn["slices"]))), caption)
 
 
-def _certification(found: Findings, plot: str) -> str:
-    record = found.certification or {}
+def _certification(data: SweepData, plot: str) -> str:
+    record = data.certification or {}
     rows = record["configurations"]
     cells = [
         [
@@ -229,8 +227,8 @@ def _certification(found: Findings, plot: str) -> str:
     return _section("Certification", plot + _table(heads, cells, best), caption)
 
 
-def _values(found: Findings) -> str:
-    rows = sweep_data.values(found)
+def _values(data: SweepData) -> str:
+    rows = compare_values(data)
     cells = [[row.name, row.won, row.before, row.searched] for row in rows]
     changed = {row.name for row in rows if row.changed and row.won != "-"}
     heads = ["", "winner", "default", "searched"]
@@ -238,12 +236,11 @@ def _values(found: Findings) -> str:
     return _section("The winner's values", _table(heads, cells, bold=changed), caption)
 
 
-def _commands(found: Findings) -> str:
+def _commands(data: SweepData) -> str:
     items = "".join(
-        f"<dt>{escape(what)}</dt><dd><code>{escape(command)}</code></dd>"
-        for what, command in sweep_data.commands(found)
+        f"<dt>{escape(what)}</dt><dd><code>{escape(command)}</code></dd>" for what, command in suggest_commands(data)
     )
-    commit = f" at commit {str(found.about['git_commit'])[:12]}" if found.about.get("git_commit") else ""
+    commit = f" at commit {str(data.about['git_commit'])[:12]}" if data.about.get("git_commit") else ""
     caption = (
         f"Typed in the same folder{commit}, with the versions below. The same seed repeats a trial; which trials are "
         "stopped depends on which finish first."
@@ -251,21 +248,21 @@ def _commands(found: Findings) -> str:
     return _section("Reproduce it", f"<dl>{items}</dl>", caption)
 
 
-def _trials(found: Findings) -> str:
-    order = sorted(found.entries, key=lambda entry: -(entry.best if entry.best is not None else float("-inf")))
+def _trials(data: SweepData) -> str:
+    order = sorted(data.trials, key=lambda trial: -(trial.best if trial.best is not None else float("-inf")))
     cells = [
         [
-            str(entry.number),
-            entry.state.lower(),
-            format_objective(entry.best),
-            format_count(entry.env_steps),
-            format_params(entry.params),
-            first_line(reason) if (reason := entry.attributes.get("stop_reason")) else "",
+            str(trial.number),
+            trial.state.lower(),
+            format_objective(trial.best),
+            format_count(trial.env_steps),
+            format_params(trial.params),
+            first_line(reason) if (reason := trial.attributes.get("stop_reason")) else "",
         ]
-        for entry in order
+        for trial in order
     ]
     heads = ["trial", "state", "best", "env steps", "values", "why it ended"]
-    table = _table(heads, cells, str(found.winner_trial))
+    table = _table(heads, cells, str(data.winner_trial))
     return f"<section><details><summary><h2>All {len(order)} trials</h2></summary>{table}</details></section>"
 
 
@@ -276,15 +273,15 @@ def _section(title: str, content: str, caption: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{content}<p class=caption>{escape(caption)}</p></section>"
 
 
-def _place(figure: Figure, plots: list[Figure], wide: int) -> str:
-    """Keep a figure for the page's script, and make the place for it: at least so many pixels wide."""
+def _place_figure(figure: Figure, plots: list[Figure], wide: int) -> str:
+    """Append a figure to ``plots``, and render the place for it: at least ``wide`` pixels wide."""
     plots.append(figure)
     style = f"min-width:{wide}px;height:{figure.layout.height}px"
     return f'<div class=scroll><div class=plot id=plot{len(plots) - 1} style="{style}"></div></div>'
 
 
 def _table(heads: list[str], rows: list[list[str]], best: str | None = None, bold: set[str] | None = None) -> str:
-    """A table; the row whose first cell is ``best`` stands out, and the second cells of ``bold`` ones."""
+    """Render a table; the row whose first cell is ``best`` stands out, and the second cells of ``bold`` ones."""
     top = "".join(f"<th>{escape(head)}</th>" for head in heads)
     body = []
     for row in rows:

@@ -1,7 +1,7 @@
-"""A sweep's figures, by Plotly and ``optuna.visualization``, all in one style.
+"""Draw a sweep's figures by Plotly and ``optuna.visualization``, all in one style.
 
-``report`` puts them on its page, ``png_figures`` paints the same ones as PNG files. Importing this takes a third of a
-second, which a sweep's start need not wait for. Runs anywhere.
+``html`` puts them on its page, ``png_figures`` paints the same ones as PNG files. Importing this takes a third of a
+second: import it inside a function.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ import plotly.graph_objects as go
 from optuna import visualization
 
 from rltune.formatting import format_objective, format_params, format_value
-from rltune.reporting import analysis
-from rltune.reporting.analysis import axis_of, build_optuna_study, varied_parameters
-from rltune.reporting.sweep_data import Findings
+from rltune.reporting.analysis import (
+    axis_of,
+    build_optuna_study,
+    compute_importance,
+    follow_best_so_far,
+    list_varied_parameters,
+)
+from rltune.reporting.sweep_data import SweepData
 from rltune.search.dimensions import Dimension
 from rltune.study.record import TrialRecord
 
@@ -54,26 +59,26 @@ THEME = go.layout.Template(
 )
 
 
-def draw_figures(found: Findings) -> dict[str, list[go.Figure]]:
+def draw_figures(data: SweepData) -> dict[str, list[go.Figure]]:
     """Draw those that the sweep has something for, by name; several figures of one name stand side by side."""
-    winner, order = found.winner_trial, list(STATES)
-    entries = sorted(found.entries, key=lambda e: (e.number == winner, order.index(e.state), e.number))
-    tried = [entry for entry in entries if entry.best is not None]
+    winner, order = data.winner_trial, list(STATES)
+    trials = sorted(data.trials, key=lambda e: (e.number == winner, order.index(e.state), e.number))
+    tried = [trial for trial in trials if trial.best is not None]
     drawn: dict[str, list[go.Figure]] = {}
-    if any(entry.reports for entry in entries):
-        drawn["curves"] = [draw_curves(found, entries)]
+    if any(trial.reports for trial in trials):
+        drawn["curves"] = [draw_curves(data, trials)]
     if tried:
-        drawn["best"] = draw_best_so_far(found)
-    if rows := (found.certification or {}).get("configurations"):
-        drawn["certification"] = [draw_intervals(rows, (found.certification or {}).get("winner"), "certified return")]
-    if shares := analysis.importance(found)[0]:
+        drawn["best"] = draw_best_so_far(data)
+    if rows := (data.certification or {}).get("configurations"):
+        drawn["certification"] = [draw_intervals(rows, (data.certification or {}).get("winner"), "certified return")]
+    if shares := compute_importance(data)[0]:
         drawn["importance"] = [draw_importance(shares)]
-    study = build_optuna_study(found, tried, [entry.best or 0.0 for entry in tried])
-    if len(found.judged) > 1 and (varied := varied_parameters(found, study)):
-        drawn["slices"] = [draw_slice(found, tried, study, one) for one in varied]
+    study = build_optuna_study(data, tried, [trial.best or 0.0 for trial in tried])
+    if len(data.ranked) > 1 and (varied := list_varied_parameters(data, study)):
+        drawn["slices"] = [draw_slice(data, tried, study, one) for one in varied]
         drawn["parallel"] = [draw_parallel(study, varied)]
-    if entries:
-        drawn["cost"] = [draw_cost(found)]
+    if trials:
+        drawn["cost"] = [draw_cost(data)]
     return drawn
 
 
@@ -82,43 +87,43 @@ def style_figure(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     return figure.update_layout(template=THEME, height=height, **{"title": None, "showlegend": False} | layout)
 
 
-def look_of(entry: TrialRecord, winner: int | None) -> tuple[str, str]:
+def choose_style(trial: TrialRecord, winner: int | None) -> tuple[str, str]:
     """Choose a trial's label in legends, and its colour."""
-    return ("winner", WINNER) if entry.number == winner else STATES[entry.state]
+    return ("winner", WINNER) if trial.number == winner else STATES[trial.state]
 
 
-def draw_curves(found: Findings, entries: Sequence[TrialRecord]) -> go.Figure:
+def draw_curves(data: SweepData, trials: Sequence[TrialRecord]) -> go.Figure:
     """Draw each trial's objective over its environment steps, the rungs as dotted lines.
 
     Optuna's own figure of them has one style for all: who won and who was stopped could not be seen.
     """
     figure, named = go.Figure(), set()
-    for entry in entries:
-        if not entry.reports:
+    for trial in trials:
+        if not trial.reports:
             continue
-        label, colour = look_of(entry, found.winner_trial)
+        label, colour = choose_style(trial, data.winner_trial)
         figure.add_scatter(
-            x=list(entry.reports),
-            y=[value if np.isfinite(value) else np.nan for value in entry.reports.values()],
-            mode="lines" if len(entry.reports) > 1 else "markers",
+            x=list(trial.reports),
+            y=[value if np.isfinite(value) else np.nan for value in trial.reports.values()],
+            mode="lines" if len(trial.reports) > 1 else "markers",
             name=label,
             legendgroup=label,
             showlegend=label not in named,
             line={"color": colour, "width": 3.5 if label == "winner" else 1.6},
             marker={"color": colour, "size": 6},
-            hovertemplate=f"trial {entry.number}, {label}<br>%{{x:,}} steps: %{{y:.4g}}"
-            f"<br>{format_params(entry.params).replace(' ', '<br>')}<extra></extra>",
+            hovertemplate=f"trial {trial.number}, {label}<br>%{{x:,}} steps: %{{y:.4g}}"
+            f"<br>{format_params(trial.params).replace(' ', '<br>')}<extra></extra>",
         )
         named.add(label)
-    for level in found.levels:
+    for level in data.rungs:
         figure.add_vline(level, line={"color": STOPPED, "width": 1, "dash": "dot"})
     x = {"title_text": "environment steps", "rangemode": "tozero"}
     return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis_title_text="episode return")
 
 
-def draw_best_so_far(found: Findings) -> list[go.Figure]:
+def draw_best_so_far(data: SweepData) -> list[go.Figure]:
     """Draw the best objective against environment steps of all trials, and against seconds."""
-    moments = analysis.progress(found)
+    moments = follow_best_so_far(data)
     axes = {
         "environment steps, all trials": [moment.env_steps for moment in moments],
         "seconds since the first trial began": [round(moment.seconds, 2) for moment in moments],
@@ -177,18 +182,18 @@ def draw_importance(shares: Mapping[str, float]) -> go.Figure:
     return style_figure(figure, 80 + 32 * len(shares), xaxis={"title_text": "share", "tickformat": ".0%"}, yaxis=y)
 
 
-def draw_slice(found: Findings, tried: Sequence[TrialRecord], study: optuna.Study, one: Dimension) -> go.Figure:
+def draw_slice(data: SweepData, tried: Sequence[TrialRecord], study: optuna.Study, one: Dimension) -> go.Figure:
     """Let Optuna draw each trial's best return over one parameter, coloured by how the trial ended, not when it came.
 
     Args:
-        found: The sweep.
+        data: The sweep.
         tried: The study's trials, in its order.
         study: By `analysis.build_optuna_study`.
         one: The parameter.
     """
     figure = visualization.plot_slice(study, params=[axis_of(one)], target_name="best return")
     trace, x = figure.data[0], figure.layout.xaxis
-    mine = [(tried[number], *look_of(tried[number], found.winner_trial)) for number in trace.marker.color]
+    mine = [(tried[number], *choose_style(tried[number], data.winner_trial)) for number in trace.marker.color]
     trace.marker = {
         "color": [colour for _, _, colour in mine],
         "size": [13 if label == "winner" else 8 for _, label, _ in mine],
@@ -217,12 +222,12 @@ def draw_parallel(study: optuna.Study, varied: Sequence[Dimension]) -> go.Figure
     return style_figure(figure, 430, margin={"l": 60, "t": 20})
 
 
-def draw_cost(found: Findings) -> go.Figure:
+def draw_cost(data: SweepData) -> go.Figure:
     """Draw environment steps of each trial: trained, and not trained because it was stopped."""
-    names = [str(entry.number) for entry in found.entries]
-    trained = [entry.env_steps for entry in found.entries]
-    saved = [max(0, found.env_steps - e.env_steps) if e.state == "PRUNED" else 0 for e in found.entries]
-    colours = [WINNER if entry.number == found.winner_trial else WHOLE for entry in found.entries]
+    names = [str(trial.number) for trial in data.trials]
+    trained = [trial.env_steps for trial in data.trials]
+    saved = [max(0, data.env_steps - e.env_steps) if e.state == "PRUNED" else 0 for e in data.trials]
+    colours = [WINNER if trial.number == data.winner_trial else WHOLE for trial in data.trials]
     figure = go.Figure()
     for label, heights, colour in (("trained", trained, colours), ("saved by stopping", saved, SAVED)):
         text = f"trial %{{x}}: %{{y:,}} steps {label}<extra></extra>"

@@ -30,7 +30,8 @@ from rltune.config.settings_file import format_settings
 from rltune.config.uris import redact_address, resolve_uri
 from rltune.reporting import html
 from rltune.reporting.console import Console
-from rltune.reporting.html import try_report, typed_command
+from rltune.reporting.html import try_report
+from rltune.reporting.wording import read_typed_command
 from rltune.search.schedulers import build_stopping_rule
 from rltune.study.checkpoints import is_whole
 from rltune.study.disk_full import DISK_FULL, is_disk_full, make_disk_full_error
@@ -140,7 +141,7 @@ class TuneRun:
             self.study.set_attribute("config", format_settings(self.config))
             self.study.set_attribute("versions", list_versions())
             self.study.set_attribute("git_commit", read_git_commit())
-            self.study.set_attribute("command", typed_command())
+            self.study.set_attribute("command", read_typed_command())
             self.study.set_attribute("began", datetime.now(UTC).isoformat(timespec="seconds"))
         self.tracker.start(
             run_id=self.study.attribute("mlflow_run_id"),

@@ -1,0 +1,156 @@
+"""Put in words what a sweep found and what to type next."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rltune.algorithms.arguments import values_of
+from rltune.certification.result import MIN_RUNS
+from rltune.config.uris import redact_address
+from rltune.errors import RltuneError
+from rltune.formatting import format_objective, format_value
+from rltune.reporting.sweep_data import SweepData
+from rltune.study.outcome import count_states
+
+
+def describe_verdict(data: SweepData) -> str:
+    """Say in a sentence or two who won, by how much, and how sure that is."""
+    number = count_states(data.trials)
+    cut = {"interrupted": "Interrupted", "running": "Still running"}.get(data.status)
+    ended = number["total"] - number["interrupted"]
+    opening = f"{cut} after {ended} of {data.settings['budget']['trials']} trials. " if cut else ""
+    if data.certification and data.certification.get("configurations"):
+        return opening + _describe_certification(data.certification)
+    if not data.ranked:
+        return f"{opening}No trial reported a return, so there is no winner."
+    best = data.winner or {"trial": data.ranked[0].number, "objective": data.ranked[0].best}
+    who, evaluation = f"Trial {best['trial']}", best.get("evaluation")
+    if evaluation:
+        return (
+            f"{opening}{who} is the best of {number['total']}: a mean return of {format_objective(evaluation['mean'])} "
+            f"on {evaluation['episodes']} fresh episodes {format_interval(evaluation)}. It was not certified on fresh "
+            "seeds, so training it again may end lower."
+        )
+    return (
+        f"{opening}{who} has the best return of {number['total']} trials, {format_objective(best['objective'])}. This "
+        "is the search's own score, the luckiest of many: expect less on fresh seeds."
+    )
+
+
+def _describe_certification(record: Mapping[str, Any]) -> str:
+    """Say who won the certification, with ties and failed seeds."""
+    by_name = {one["name"]: one for one in record["configurations"]}
+    best, control = by_name[record["winner"]], by_name.get("control")
+    num_seeds = len(best["per_seed"]) + len(best.get("failed_seeds", ()))
+    scores = f"{_format_score(best)} over {num_seeds} fresh seed{'s' * (num_seeds != 1)}"
+    ties = [str(name) for name in record.get("ties") or ()]
+    if best is control and control.get("trial") is not None:
+        text = (
+            "The settings that were there before stand: nothing that the search found is better. "
+            f"They are the values of trial {control['trial']} and return {scores}."
+        )
+    elif best is control:
+        text = f"No trial beats the control: the settings that were there before return {scores}."
+    else:
+        text = f"{str(best['name']).capitalize()} wins with a return of {scores}"
+        if control:
+            text += f"; the control's is {_format_score(control)}"
+        text += "."
+        if best.get("improvement") is not None:
+            text += f" A run of it beats one of the control with probability {best['improvement']:.2f}."
+    if ties:
+        named = " and ".join([", ".join(ties[:-1]), ties[-1]] if len(ties) > 1 else ties)
+        text += f" It is a tie with {named}: these runs do not tell them apart."
+    for one in record["configurations"]:
+        if failed := len(one.get("failed_seeds", ())):
+            text += (
+                f" {failed} of {failed + len(one['per_seed'])} seeds of {one['name']} failed, which counts against it."
+            )
+    return text
+
+
+def _format_score(one: Mapping[str, Any]) -> str:
+    """Format a configuration's IQM, with its interval where it has enough runs for one."""
+    if not one["per_seed"]:
+        return "unknown, all of its seeds failed"
+    return format_objective(one["iqm"]) + (f" {format_interval(one)}" if len(one["per_seed"]) >= MIN_RUNS else "")
+
+
+def format_interval(one: Mapping[str, Any]) -> str:
+    """Format a 95% interval, in brackets."""
+    return f"(95% interval {format_objective(one['low'])} to {format_objective(one['high'])})"
+
+
+@dataclass(frozen=True)
+class SearchedValue:
+    """One searched parameter, as text: its range, its default, the winner's value, and whether that is another one."""
+
+    name: str
+    searched: str
+    before: str
+    won: str
+    changed: bool
+
+
+def compare_values(data: SweepData) -> list[SearchedValue]:
+    """Compare the winner's values with the algorithm file's own, one row a searched parameter."""
+    winning = data.winner.get("params") if data.winner else None
+    if winning is None and data.ranked:
+        winning = data.ranked[0].params
+    space = data.space
+    dimensions = {one.name: one for one in space.dimensions}
+    rows = []
+    for name in space.names:
+        try:
+            before = values_of(data.settings["algo"], (name,))[name]
+        except (RltuneError, KeyError, TypeError):
+            before = None
+        won = (winning or {}).get(name)
+        kind = dimensions.get(name)
+        shown = f"{kind.kind} {', '.join(format_value(part) for part in kind.args)}" if kind else "fixed"
+        if kind and kind.when:
+            shown += f", {kind.condition}"
+        known = winning is not None and name in winning  # what its condition left out is not
+        changed = won != before if known or not (kind and kind.when) else False
+        rows.append(SearchedValue(name, shown, format_value(before), format_value(won) if known else "-", changed))
+    return rows
+
+
+def suggest_commands(data: SweepData) -> list[tuple[str, str]]:
+    """List what to type next: what it does, and the command."""
+    algo, env = data.settings["algo"]["name"], data.settings["env"]["name"]
+    typed = data.about.get("command") or f"python -m sweeps.run algo={algo} env={env}"
+    known = [("Run this sweep again", typed)]
+    winner = data.winner or {}
+    params = winner.get("params") or (data.ranked[0].params if data.ranked else {})
+    if params:
+        fixed = " ".join(shlex.quote(f"space.{name}={_format_override(value)}") for name, value in params.items())
+        alone = [word for word in typed.split(" ") if not word.startswith(("budget.trials=", "scheduler="))]
+        command = f"{' '.join(alone)} {fixed} budget.trials=1 scheduler=none"
+        known.append(("Train the winner's values alone", command))
+    if data.winner:
+        uri = (data.model or {}).get("uri") or f"sweep:{data.name}"
+        known.append(("Test the winner on fresh episodes", f"python -m sweeps.evaluate policy={uri}"))
+    if data.status in ("interrupted", "running"):
+        known.append(("Go on with this sweep", f"python -m sweeps.resume sweep={data.name}"))
+    return known
+
+
+def _format_override(value: Any) -> str:
+    """Format a value as an override takes it."""
+    return json.dumps(value) if isinstance(value, list | dict | bool) or value is None else str(value)
+
+
+def read_typed_command() -> str | None:
+    """Return the sweep's command as it was typed in this process; None where a script started it."""
+    script = Path(sys.argv[0])
+    if script.parent.name != "sweeps":
+        return None
+    given = [redact_address(word) for word in sys.argv[1:] if not word.startswith("name=")]  # a name can be used once
+    return shlex.join(["python", "-m", f"sweeps.{script.stem}", *given])

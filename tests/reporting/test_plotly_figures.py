@@ -1,0 +1,67 @@
+"""What a reader sees in the figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from composing import compose
+from ended import write_sweep, write_trials
+
+from rltune.config.settings_file import format_settings
+from rltune.config.validation import parse_config
+from rltune.reporting.html import write_report
+from rltune.reporting.plotly_figures import draw_figures
+from rltune.reporting.sweep_data import load_sweep_data
+from rltune.study.study import Study
+
+pytestmark = pytest.mark.slow  # Optuna and Plotly draw every page anew
+
+
+def test_a_reader_tells_winner_stopped_and_failed_trials_apart(tmp_path: Path) -> None:
+    folder = write_trials(
+        tmp_path / "s", [("COMPLETE", 1e-3, [1.0, 2.0]), ("PRUNED", 2e-3, [3.0]), ("FAIL", 3e-3, [4.0])]
+    )
+    study = Study(f"sqlite:///{folder / 'study.db'}", folder.name)
+    study.set_attribute("winner", {"trial": 0, "objective": 2.0, "params": {"lr": 1e-3}})
+    study.close()
+    drawn = draw_figures(load_sweep_data(folder))
+    curves = {trace.name: trace.line.color for trace in drawn["curves"][0].data}
+    assert list(curves) == ["failed", "stopped early", "winner"]  # the winner is drawn last, on top
+    assert len(set(curves.values())) == 3
+    (points,) = drawn["slices"][0].data
+    assert dict(zip((text.split("<br>")[0] for text in points.text), points.marker.color, strict=True)) == {
+        f"trial {number}, {label}": curves[label] for number, label in enumerate(("winner", "stopped early", "failed"))
+    }
+
+
+SCALES = {
+    "lr": ("[loguniform,1e-4,1e-2]", [1e-4, 1e-3, 1e-2], ["1e-4", "0.001", "0.01"]),
+    "gamma": ("[one_minus_loguniform,0.001,0.1]", [0.9, 0.99, 0.999], ["0.999", "0.99", "0.9"]),
+    "minibatch_size": ("[pow2,32,128]", [32, 64, 128], ["32", "64", "128"]),
+    "use_lstm": ("[choice,true,false]", [True, False, True], ["true", "false"]),
+    "fcnet_hiddens": ("[choice,[64,64],[256,256]]", [[64, 64], [256, 256], [64, 64]], ["[64,64]", "[256,256]"]),
+}
+
+
+@pytest.mark.parametrize(("name", "space", "values", "ticks"), [(n, *rest) for n, rest in SCALES.items()], ids=SCALES)
+def test_an_axis_shows_a_parameters_values_as_they_are_typed(
+    tmp_path: Path, name: str, space: str, values: list[Any], ticks: list[str]
+) -> None:
+    folder = write_sweep(tmp_path / "s", 0)
+    (folder / "config.yaml").write_text(
+        format_settings(parse_config(compose("run", "~tuned", "~space", f"+space.{name}={space}")))
+    )
+    searched = load_sweep_data(folder).space
+    study = Study(f"sqlite:///{folder / 'study.db'}", folder.name)
+    for number, value in enumerate(values):
+        _, raw = study.ask(searched.draw, searched.encode({name: value}))
+        study.note(number, params=searched.decode(raw), seeds=[number], train_s=1.0)
+        study.report(number, 200, float(number))
+        study.finish(number, "COMPLETE", float(number), "")
+    study.close()
+    (figure,) = draw_figures(load_sweep_data(folder))["slices"]
+    assert figure.layout.xaxis.title.text == name
+    assert list(figure.layout.xaxis.ticktext) == ticks
+    assert (write_report(folder) / "slices.png").is_file()

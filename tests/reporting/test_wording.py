@@ -1,0 +1,38 @@
+"""What a report says in words, and what to type next."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from composing import compose
+from ended import make_certification, write_sweep
+
+from rltune.config.validation import parse_config
+from rltune.reporting.sweep_data import load_sweep_data
+from rltune.reporting.wording import compare_values, describe_verdict, suggest_commands
+
+
+def test_a_control_that_is_not_beaten_is_said_to_win(tmp_path: Path) -> None:
+    record = make_certification() | {"winner": "control"}
+    said = describe_verdict(load_sweep_data(write_sweep(tmp_path / "s", certified=record)))
+    assert said.startswith("No trial beats the control")
+
+
+def test_without_certification_the_verdict_warns_of_the_searchs_own_score(tmp_path: Path) -> None:
+    said = describe_verdict(load_sweep_data(write_sweep(tmp_path / "s")))
+    assert said.startswith("Trial 11 has the best return of 12 trials, 110.")
+    assert "luckiest" in said
+
+
+def test_the_winners_values_stand_beside_the_defaults(tmp_path: Path) -> None:
+    (row,) = compare_values(load_sweep_data(write_sweep(tmp_path / "s")))
+    assert (row.name, row.before, row.won, row.changed) == ("lr", "3e-4", "0.01", True)
+
+
+def test_the_command_for_the_winner_alone_composes_to_its_values(tmp_path: Path) -> None:
+    said = dict(suggest_commands(load_sweep_data(write_sweep(tmp_path / "s"))))
+    words = said["Train the winner's values alone"].split()[3:]
+    config = parse_config(compose("run", *words))
+    assert config.space["lr"] == pytest.approx(0.01)
+    assert config.budget.trials == 1
