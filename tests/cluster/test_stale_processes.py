@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from rltune.cluster import stale_processes
 from rltune.cluster.stale_processes import end_stale_processes
 
+PR_SET_CHILD_SUBREAPER = 36  # Linux's prctl
 # A driver whose child leads a session, as Ray's daemons do, and has a child of its own, as the raylet has workers.
 DRIVER = """
 import subprocess, sys, time
@@ -22,8 +23,8 @@ from pathlib import Path
 from rltune.cluster import stale_processes
 leader = subprocess.Popen(
     [sys.executable, "-c", "import subprocess, sys, time\\n"
-     "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', 'ray::worker']).pid, flush=True)\\n"
-     "time.sleep(600)", "raylet"], start_new_session=True, stdout=subprocess.PIPE, text=True)
+     "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', sys.argv[2]]).pid, flush=True)\\n"
+     "time.sleep(600)", "raylet", sys.argv[2]], start_new_session=True, stdout=subprocess.PIPE, text=True)
 worker = int(leader.stdout.readline())
 stale_processes.record_processes(Path(sys.argv[1]))
 print(leader.pid, worker, flush=True)
@@ -39,9 +40,10 @@ def lives(pid):
 
 
 @pytest.fixture
-def driver(tmp_path):
+def driver(tmp_path, request):
     """A driver that runs, with its Ray: the processes' numbers, and how to kill it."""
-    process = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    name = getattr(request, "param", "ray::worker")
+    process = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path), name], stdout=subprocess.PIPE, text=True)
     pids = [int(word) for word in process.stdout.readline().split()]
     yield process, pids
     process.kill()
@@ -60,16 +62,42 @@ def test_what_a_killed_driver_left_is_gone_before_the_next_one_starts_its_own(dr
     assert not any(map(lives, pids))
 
 
-def test_a_worker_whose_daemon_is_gone_already_is_found_by_its_session(driver, tmp_path):
+@pytest.fixture
+def adopt_orphans():
+    """Become the parent of processes whose parents end, as a container's first process is."""
+    if sys.platform != "linux":
+        pytest.skip("only Linux lets a process adopt others")
+    prctl = ctypes.CDLL(None).prctl
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    yield
+    prctl(PR_SET_CHILD_SUBREAPER, 0)
+
+
+ENDED = ["ray::worker", "/usr/lib/python3/dist-packages/ray/dashboard/agent.py", "/x/rltune/cluster/worker_entry.py"]
+SPARED = ["array", "/home/ray/notes.py", "notray::x"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "num_ended"), [*((n, 1) for n in ENDED), *((n, 0) for n in SPARED)], indirect=["driver"]
+)
+def test_of_a_session_without_its_leader_only_rays_end(driver, num_ended, tmp_path, adopt_orphans):
     process, (leader, worker) = driver
     process.kill()
     process.wait()
     os.kill(leader, signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while lives(leader) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert end_stale_processes(tmp_path) == 1
-    assert not lives(worker)
+    os.waitpid(leader, 0)  # otherwise its remains would still prove the session
+    assert end_stale_processes(tmp_path) == num_ended
+    assert lives(worker) == (not num_ended)
+
+
+def test_nothing_is_ended_for_a_driver_of_another_host(driver, tmp_path):
+    process, pids = driver
+    process.kill()
+    process.wait()
+    record = tmp_path / stale_processes.FILE
+    record.write_text(json.dumps({**json.loads(record.read_text()), "host": "elsewhere"}))
+    assert end_stale_processes(tmp_path) == 0
+    assert all(map(lives, pids))
 
 
 def test_nothing_is_ended_while_that_driver_lives(driver, tmp_path):
