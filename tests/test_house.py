@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # A room imports only rooms from the rows above its own; inside a room any order without a circle.
 ROOMS = """
-errors statistics formatting records
+errors statistics formatting
 config envs
 compat
 study cluster
@@ -25,7 +25,6 @@ trial
 certification probe
 reporting
 sweep
-service
 rltune
 sweeps
 """
@@ -33,7 +32,7 @@ RANK = {room: rank for rank, row in enumerate(ROOMS.strip().splitlines()) for ro
 ALONE = "rltune.policies.served_model"  # shipped inside every registered model, where there is no rltune
 MAX_ROOMS, MAX_MODULES = 21, 12
 
-LIGHT = ("config", "search", "errors", "formatting", "records")  # a typo is answered before heavy imports
+LIGHT = ("config", "search", "errors", "formatting")  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
 OWNERS = {"mlflow": ("tracking", "policies"), "hydra": ("sweeps",)}
 

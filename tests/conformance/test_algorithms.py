@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from rltune.algorithms.arguments import values_of
 from rltune.algorithms.build import Build, build_config
-from rltune.config.capabilities import capabilities_of
+from rltune.config.capabilities import TABLE, capabilities_of
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
 from rltune.policies.evaluation import evaluate
@@ -28,8 +28,9 @@ from sweeps._command import conf_dir
 CONF = conf_dir()
 ALGOS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
 TUNED = sorted(path.stem for path in (CONF / "tuned").glob("*.yaml"))
-OFFLINE = ("bc", "marwil", "cql", "iql")
-CONTINUOUS = ("sac", "tqc", "cql", "iql")
+ROWS = {row.name: row for row in TABLE.values()}
+OFFLINE = tuple(name for name, row in ROWS.items() if row.offline)
+CONTINUOUS = tuple(name for name, row in ROWS.items() if row.actions == "continuous")
 SHORT = "algo.reporting.min_sample_timesteps_per_iteration=20"  # stock RLlib updates after each of them
 SMALL = {  # enough for two updates of each
     "ppo": [

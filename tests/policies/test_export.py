@@ -119,9 +119,7 @@ def test_a_file_that_would_act_differently_is_not_written(tmp_path: Path, monkey
     assert not list(tmp_path.glob(".policy*"))
 
 
-def test_missing_packages_and_wrong_formats_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_packages_and_wrong_formats_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PolicyError, match="did you mean 'onnx'"):
         export_policy("sweep:any", tmp_path / "x", "onx")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)

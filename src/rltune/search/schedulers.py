@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 from rltune.errors import ConfigError, choices
 from rltune.search.successive_halving import SuccessiveHalving
@@ -16,7 +16,29 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def build_stopping_rule(kind: str, args: Mapping[str, Any], env_steps: int) -> SuccessiveHalving | None:
+class StoppingRule(Protocol):
+    """Decide after each report whether a trial goes on. Plain arithmetic: no Ray, no ledger."""
+
+    def report(self, number: int, env_steps: int, objective: float) -> int | None:
+        """Record a trial's report.
+
+        Args:
+            number: The trial.
+            env_steps: How many environment steps it has trained.
+            objective: Its objective; NaN before its first episode has ended.
+
+        Returns:
+            The environment steps at which the trial must stop; None if it goes on.
+        """
+
+    def replay(self, trials: Iterable[tuple[int, Mapping[int, float]]]) -> None:
+        """Rebuild what the rule knows from earlier reports: numbers, and objectives by environment steps, in any order.
+
+        Verdicts are not asked for: what was stopped is in the ledger.
+        """
+
+
+def build_stopping_rule(kind: str, args: Mapping[str, Any], env_steps: int) -> StoppingRule | None:
     """Build the stopping rule of a scheduler file; None means that no trial is stopped early.
 
     Args:
