@@ -46,8 +46,6 @@ compat/optuna_rows.py
 compat/ray_start.py
 compat/rllib_internals.py
 compat/tune_controller.py
-reporting/closing_page.py
-reporting/tables.py
 study/storage.py
 study/sweep_folder.py
 sweep/context.py

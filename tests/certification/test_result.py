@@ -18,7 +18,7 @@ from rltune.certification.result import (
     distinct,
     judge_configurations,
 )
-from rltune.reporting.closing_page import certified
+from rltune.reporting.closing_page import describe_certification
 
 SEEDS = (11, 12, 13, 14)
 
@@ -56,7 +56,7 @@ def test_the_winner_has_the_highest_iqm_and_ties_are_named():
 def said(found):
     """The closing page's lines on a certification, its table included."""
     stream = io.StringIO()
-    for part in certified(found.summary()):
+    for part in describe_certification(found.summary()):
         Console(file=stream, width=160).print(part)
     return stream.getvalue()
 
@@ -94,7 +94,7 @@ def test_too_few_seeds_for_an_interval_are_told(num_seeds, few):
 
 def test_one_seed_is_said_to_have_no_interval():
     found = judge_configurations([configuration("trial 0", [5.0], 9.0), configuration("control", [3.0])], [0], 1)
-    text = "\n".join(part for part in certified(found.summary()) if isinstance(part, str))
+    text = "\n".join(part for part in describe_certification(found.summary()) if isinstance(part, str))
     assert "one seed has no interval" in text
 
 

@@ -1,80 +1,15 @@
-"""What a person reads while a sweep runs and when it ends."""
+"""What a person reads while a sweep runs."""
 
 from __future__ import annotations
 
 import io
 import math
 import re
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
+from consoles import Terminal, make_page, screen
 
-from rltune.reporting.closing_page import Summary, TrialView
-from rltune.reporting.console import Console
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def make(clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    """A console on a clock that stands still, and what it has written."""
-    monkeypatch.setattr(Console, "clock", staticmethod(clock))
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("LINES", "24")
-    for name in ("FORCE_COLOR", "TTY_INTERACTIVE", "TTY_COMPATIBLE", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-
-    def build(stream: io.StringIO | None = None, **settings: Any) -> tuple[Console, io.StringIO]:
-        stream = stream if stream is not None else io.StringIO()
-        given = {"name": "cartpole-ppo", "num_trials": 8, "env_steps": 100_000, "slots": 2, **settings}
-        return Console(stream=stream, **given), stream
-
-    return build
-
-
-def screen(stream: io.StringIO) -> str:
-    """The text last drawn on a terminal, without its control sequences."""
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\x00", stream.getvalue())
-    return re.sub(r"\x00", "", plain)
-
-
-def make_summary(folder: Path, **changes: Any) -> Summary:
-    top = [TrialView(n, "COMPLETE", {"lr": 10.0**-n}, 500.0 - n, 500.0 - n, 100_000) for n in range(1, 8)]
-    given: dict[str, Any] = {
-        "name": "cartpole-ppo",
-        "status": "complete",
-        "counts": {"total": 24, "complete": 7, "pruned": 15, "failed": 2},
-        "top": top,
-        "cost": {
-            "env_steps": 1_000_000,
-            "env_steps_saved": 1_400_000,
-            "train_s": 200.0,
-            "wall_s": 125.0,
-            "slots": 2,
-            "efficiency": 0.8,
-        },
-        "folder": folder,
-    }
-    return Summary(**{**given, **changes})
+from rltune.reporting.closing_page import TrialView
 
 
 def test_a_plain_stream_gets_one_line_every_fifteen_seconds(make, clock):
@@ -250,74 +185,16 @@ def test_a_failure_is_told_once_per_cause_and_listed_at_the_end(make, tmp_path):
         console.trial_started(number, {})
         console.trial_ended(number, "FAIL", None, "the loss is not finite\nTraceback ...")
     assert out.getvalue().count("failed: the loss is not finite") == 1
-    console.summary(make_summary(tmp_path))
+    console.summary(make_page(tmp_path))
     assert "3 x the loss is not finite (trial 0, 1, 2)" in out.getvalue()
     assert "Traceback" not in out.getvalue()
-
-
-def test_the_closing_page_has_the_top_five_the_cost_and_what_stopping_saved(make, tmp_path):
-    console, out = make()
-    console.summary(make_summary(tmp_path))
-    page = out.getvalue()
-    assert "24 trials: 7 done, 15 stopped early, 2 failed" in page
-    assert re.search(r"1 +1 +499 +100k +lr=0\.1\b", page)
-    assert re.search(r"5 +5 +495 +100k +lr=1e-5", page)
-    assert "lr=1e-6" not in page
-    assert "1M env steps, 3 min 20 s of training in 2 min 05 s on 2 slots (efficiency 0.80)" in page
-    assert "1.4M env steps, about 4 min 40 s of training (58% of the whole) by stopping" in page
-
-
-def test_the_next_commands_are_each_on_one_line_as_one_would_type_them(make, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    folder = tmp_path / "outputs" / "cartpole-ppo"
-    folder.mkdir(parents=True)
-    (folder / "study.db").touch()
-    console, out = make(Terminal())
-    console.summary(
-        make_summary(
-            folder,
-            tracking_uri=f"sqlite:///{tmp_path}/mlflow.db",
-            model_uri="models:/cartpole-ppo@champion",
-            resume_command="python -m sweeps.resume sweep=cartpole-ppo",
-        )
-    )
-    lines = [line.strip() for line in screen(out).splitlines()]
-    assert "folder    outputs/cartpole-ppo" in lines
-    assert "compare the trials    mlflow ui" in lines
-    assert "test the winner       python -m sweeps.evaluate policy=models:/cartpole-ppo@champion" in lines
-    assert "continue this sweep   python -m sweeps.resume sweep=cartpole-ppo" in lines
-    load = 'import rltune; policy = rltune.load_policy("models:/cartpole-ppo@champion")'
-    assert f"use it in Python      {load}" in lines
-    assert any("optuna-dashboard sqlite:///outputs/cartpole-ppo/study.db" in line for line in lines)
-
-
-def test_without_an_active_environment_the_commands_name_the_one_that_ran(make, tmp_path, monkeypatch):
-    (tmp_path / "venv").mkdir()
-    for program in ("python", "mlflow"):
-        (tmp_path / "venv" / program).touch(mode=0o755)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/usr/bin")
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
-    console, out = make()
-    console.summary(make_summary(tmp_path, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db"))
-    assert "compare the trials    venv/mlflow ui\n" in out.getvalue()
-    assert "venv/python -m sweeps.evaluate policy=sweep:cartpole-ppo\n" in out.getvalue()
-
-
-def test_a_sweep_without_a_winner_offers_nothing_to_reuse(make, tmp_path):
-    console, out = make()
-    console.summary(make_summary(tmp_path, top=[], cost={}, counts={"total": 1, "failed": 1}, status="failed"))
-    assert "no trial reported a return" in out.getvalue()
-    assert "load_policy" not in out.getvalue()
-    assert "sweeps.evaluate" not in out.getvalue()
 
 
 def test_passwords_in_addresses_are_not_shown(make, tmp_path):
     console, out = make()
     console.start()
     console.note("no answer from https://ada:lovelace@mlflow.example")
-    console.summary(make_summary(tmp_path, tracking_uri="https://ada:lovelace@mlflow.example"))
+    console.summary(make_page(tmp_path, tracking_uri="https://ada:lovelace@mlflow.example"))
     assert "lovelace" not in out.getvalue()
     assert "open https://***@mlflow.example in a browser" in out.getvalue()
 
@@ -340,5 +217,5 @@ def test_a_closed_pipe_does_not_reach_the_driver(make, clock, tmp_path):
     clock.now += 20
     console.report(0, 7.0, 5_000)
     console.note("still here")
-    console.summary(make_summary(tmp_path))
+    console.summary(make_page(tmp_path))
     assert console.best() == TrialView(0, "RUNNING", {"lr": 0.1}, 7.0, 7.0, 5_000)

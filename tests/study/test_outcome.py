@@ -1,36 +1,17 @@
-"""How a sweep ended, and what list and show say about it."""
+"""How a sweep ended."""
 
 from __future__ import annotations
 
-import io
 import json
-import os
 from pathlib import Path
 
-import ledger
-import pytest
-from rich.console import Console
+from trials import ENTRIES
 
 from rltune.certification.finalists import Finalist, describe_winner
 from rltune.config.schema import BudgetConfig, RunConfig
-from rltune.errors import StudyError
-from rltune.reporting.closing_page import certified
-from rltune.reporting.tables import list_sweeps, show_sweep
 from rltune.study.outcome import Outcome, compute_cost, count_states
 from rltune.study.record import TrialRecord
-from rltune.study.study import Study
 from rltune.sweep.publish import make_closing_page
-
-ENTRIES = [
-    TrialRecord(0, "COMPLETE", {"lr": 1e-3}, {500: 3.0, 1000: 9.0}, {"env_steps": 1000, "train_s": 4.0}, 9.0),
-    TrialRecord(1, "PRUNED", {"lr": 1e-2}, {100: 12.0}, {"env_steps": 100, "train_s": 0.5}),
-    TrialRecord(2, "PRUNED", {"lr": 2e-2}, {300: 1.0}, {"env_steps": 300, "train_s": 1.0}),
-    TrialRecord(
-        3, "FAIL", {"lr": 1.0}, {100: 99.0}, {"env_steps": 150, "train_s": 0.5, "stop_reason": "non-finite loss"}
-    ),
-    TrialRecord(4, "RUNNING", {"lr": 5e-3}, {200: 5.0}, {}),
-    TrialRecord(5, "RUNNING", {"lr": 6e-3}, {}, {}),
-]
 
 
 def request(env_steps=1000, replicates=1):
@@ -120,164 +101,3 @@ def test_the_closing_page_shows_the_best_five_and_no_failed_trial():
     many = [TrialRecord(number, "COMPLETE", {}, {100: float(number)}) for number in range(8)]
     page = make_closing_page(ended(), [*many, ENTRIES[3], ENTRIES[5]], None, None)
     assert [view.number for view in page.top] == [7, 6, 5, 4, 3]
-
-
-# -- list and show ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def sweeps(tmp_path):
-    """A folder with one sweep, and what makes more."""
-
-    def add(name, age=0, trials=ENTRIES[:5]):
-        home = tmp_path / name
-        home.mkdir(parents=True)
-        (home / "config.yaml").write_text("study:\n  storage: null\n")
-        os.utime(home / "config.yaml", (1e9 - age, 1e9 - age))
-        study = Study(ledger.empty(home), name, create=True)
-        for wanted in trials:
-            number, _ = study.ask(lambda suggest: {}, {})
-            study.note(number, params=dict(wanted.params), **dict(wanted.attributes))
-            for step, objective in wanted.reports.items():
-                study.report(number, step, objective)
-            if wanted.state != "RUNNING":
-                study.finish(number, wanted.state, wanted.value, wanted.attributes.get("stop_reason", "done"))
-        study.set_attribute("status", "complete")
-        study.close()
-        return home
-
-    return add
-
-
-def listed(tmp_path):
-    stream = io.StringIO()
-    list_sweeps(str(tmp_path), stream)
-    return stream.getvalue()
-
-
-def shown(sweep, tmp_path):
-    stream = io.StringIO()
-    show_sweep(sweep, str(tmp_path), stream)
-    return stream.getvalue()
-
-
-def test_sweeps_are_listed_one_a_line_the_newest_last(sweeps, tmp_path):
-    long = "acrobot-ppo-20260304-050607-a1b2-and-a-name-of-ones-own"
-    for name, age in ((long, 10), ("older", 100)):
-        sweeps(name, age=age)
-    lines = listed(tmp_path).splitlines()
-    assert lines[1].split()[:3] == ["older", "complete", "5"]
-    assert lines[2].split()[0] == long, "a name is never broken over two lines: it is there to be copied"
-    assert len(lines) == 3
-    assert "1/2/1" in lines[1]
-
-
-def test_the_list_fits_a_terminal_of_eighty_columns(sweeps, tmp_path, terminal):
-    names = ("dict-ppo-20261121-212212-b28c", "halfcheetah-sac-20261121-2122-b28c")
-    for name in names:
-        sweeps(name)
-    list_sweeps(str(tmp_path), terminal)
-    lines = terminal.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
-    assert {tuple(line.split()[:3]) for line in lines if line.startswith(names)} == {
-        (name, "complete", "5") for name in names
-    }
-    assert "1/2/1" in lines[-1]
-
-
-def test_on_a_narrow_terminal_a_long_name_stays_whole(sweeps, tmp_path, terminal):
-    long = "lunarlander_continuous-ppo-20261121-212212-b28c-of-my-own-choice"
-    sweeps(long)
-    list_sweeps(str(tmp_path), terminal)
-    assert terminal.getvalue().splitlines()[-1].split()[:2] == [long, "complete"]
-
-
-def test_words_in_brackets_are_shown_as_they_are(sweeps, tmp_path):
-    sweeps(
-        "s",
-        trials=[TrialRecord(0, "FAIL", {"layers": ["relu", "tanh"]}, {}, {"stop_reason": "shape [box] is unknown"})],
-    )
-    text = " ".join(shown("s", tmp_path).split())
-    assert "layers=[relu,tanh]" in text
-    assert "shape [box] is unknown" in text
-
-
-def test_certification_fits_a_terminal_of_eighty_columns(terminal):
-    row = {
-        "iqm": -1234.5,
-        "low": -1334.4,
-        "high": -1133.3,
-        "search_score": -999.4,
-        "optimism": 235.1,
-        "seeds": 5,
-        "failed_score": 9.0,
-    }
-    names = {"trial 12": ("winner", 0.97, 12), "control": ("tie", None, 3)}
-    rows = [
-        {**row, "name": name, "trial": trial, "improvement": odds, "failed_seeds": int(trial == 3), "verdict": verdict}
-        for name, (verdict, odds, trial) in names.items()
-    ]
-    console = Console(file=terminal, highlight=False)
-    for part in certified({"configurations": rows, "winner": "trial 12", "seeds": [1, 2, 3, 4, 5]}):
-        console.print(part)
-    lines = terminal.getvalue().splitlines()
-    assert "trial 12 -1,234 -1,334 to -1,133 -999.4 235.1 97% 5 winner" in [" ".join(line.split()) for line in lines]
-    assert any(line.startswith("trial 3 =") and line.rstrip().endswith("tie") for line in lines)
-    assert max(map(len, lines)) <= 80
-
-
-def test_a_failed_trials_reports_do_not_make_a_sweep_look_good(sweeps, tmp_path):
-    sweeps("s")
-    assert "99" not in listed(tmp_path), "its only 99 is a trial whose loss was not finite"
-
-
-def test_a_damaged_sweep_is_named_and_does_not_hide_the_others(sweeps, tmp_path):
-    sweeps("good")
-    (sweeps("torn", trials=()) / "study.db").write_bytes(b"no database at all" * 100)
-    (sweeps("lost", trials=()) / "study.db").unlink()
-    (sweeps("garbled", trials=()) / "config.yaml").write_text("study: [half")
-    text = listed(tmp_path)
-    assert "5" in next(line for line in text.splitlines() if line.startswith("good"))
-    for name in ("torn", "lost", "garbled"):
-        assert f"{name}" in text
-    assert text.count("unreadable") == 3
-
-
-def test_a_folder_without_sweeps_says_how_to_start_one_in_a_line_that_can_be_copied(tmp_path):
-    text = listed(tmp_path / ("a-long-way-down-" * 6))
-    assert "python -m sweeps.run algo=ppo env=cartpole" in text
-    assert list(tmp_path.iterdir()) == [], "looking makes no folder"
-
-
-def test_a_sweeps_trials_are_shown_the_best_first_with_why_they_ended(sweeps, tmp_path):
-    sweeps("s")
-    text = shown("s", tmp_path)
-    assert "s: complete" in text
-    numbers = [line.split()[0] for line in text.splitlines() if line[:1].isdigit()]
-    assert sorted(numbers) == ["0", "1", "2", "3", "4"]
-    assert "lr=0.001" in text
-    assert "non-finite loss" in " ".join(text.split())
-    (unfinished,) = (line for line in text.splitlines() if line.startswith("4 "))
-    assert "interrupted" in unfinished  # the sweep has ended, so it cannot be running
-    assert "no reason" not in unfinished
-
-
-def test_without_certification_the_winner_is_named_who_need_not_be_the_searchs_first(sweeps, tmp_path):
-    study = Study(f"sqlite:///{sweeps('s') / 'study.db'}", "s")
-    played = {"episodes": 10, "mean": 163.1, "low": 150.0, "high": 170.0}
-    study.set_attribute("winner", {"name": "trial 1", "objective": 12.0, "evaluation": played})
-    study.close()
-    assert "winner    trial 1: mean return 163.1 on 10 fresh episodes (150 to 170)" in shown("s", tmp_path)
-
-
-def test_latest_is_the_sweep_that_was_worked_on_last(sweeps, tmp_path):
-    sweeps("older", age=100, trials=())
-    sweeps("newer", age=10, trials=())
-    assert shown("latest", tmp_path).startswith("newer:")
-
-
-def test_an_unknown_sweep_is_answered_with_the_nearest(sweeps, tmp_path):
-    sweeps("cartpole-one", trials=())
-    with pytest.raises(StudyError) as refused:
-        shown("cartpole-on", tmp_path)
-    assert "'cartpole-one'" in refused.value.allowed

@@ -1,7 +1,6 @@
-"""How a sweep's numbers look to a person, and the page that a sweep ends with.
+"""Render the page that a sweep ends with: who won, what it cost, what to type next.
 
-Pure: it formats what it is given and prints nothing. ``console`` shows it in the driver; ``sweeps.list`` and
-``sweeps.show`` use the same spellings.
+``console`` prints it. ``tables`` prints the certification's part of it for ``sweeps.show``.
 """
 
 from __future__ import annotations
@@ -25,7 +24,17 @@ from rltune.formatting import first_line, format_count, format_duration, format_
 
 @dataclass
 class TrialView:
-    """One trial as it is shown; ``objective`` is the latest report and ``best`` the highest so far."""
+    """One trial as it is shown.
+
+    Attributes:
+        number: In the sweep.
+        state: As the ledger has it, or INTERRUPTED.
+        params: Sampled values by name.
+        objective: The latest report; None without one, NaN while no episode has ended.
+        best: The highest report so far; None without a finite one.
+        env_steps: Trained so far.
+        reason: Why it ended; None while it runs.
+    """
 
     number: int
     state: str = "RUNNING"
@@ -35,16 +44,16 @@ class TrialView:
     env_steps: int = 0
     reason: str | None = None
 
-    def see(self, objective: float | None) -> None:
-        """Take a report in; a value that is missing or not finite leaves ``best`` as it was."""
+    def add_report(self, objective: float | None) -> None:
+        """Take in a report; a value that is missing or not finite leaves ``best`` as it was."""
         self.objective = objective
         if objective is not None and math.isfinite(objective):
             self.best = objective if self.best is None else max(self.best, objective)
 
 
 @dataclass(frozen=True)
-class Summary:
-    """How a sweep ended, for ``Console.summary``; the mappings have the keys of ``summary.json``.
+class ClosingPage:
+    """What the page says; the mappings have the keys of ``summary.json``.
 
     Attributes:
         name: The sweep's name.
@@ -73,39 +82,39 @@ class Summary:
     winner: Mapping[str, Any] | None = None
 
 
-def closing_page(summary: Summary, failed: Iterable[TrialView]) -> Iterator[RenderableType]:
-    """What a sweep ends with, part by part: strings are single lines that must not be wrapped.
+def render_closing_page(page: ClosingPage, failed: Iterable[TrialView]) -> Iterator[RenderableType]:
+    """Render the page part by part; strings are single lines that must not be wrapped, because they are copied.
 
     Args:
-        summary: How the sweep ended.
+        page: What it says.
         failed: The trials whose reasons are listed.
     """
-    yield from _outcome(summary)
-    if summary.certified:
-        yield from certified(summary.certified)
-    elif summary.winner:
-        yield from won(summary.winner)
-    yield from _failures(failed)
-    yield from _cost(summary)
-    yield from _next(summary)
+    yield from _render_outcome(page)
+    if page.certified:
+        yield from describe_certification(page.certified)
+    elif page.winner:
+        yield from describe_winner(page.winner)
+    yield from _render_failures(failed)
+    yield from _render_cost(page)
+    yield from _render_next(page)
 
 
-def _outcome(summary: Summary) -> Iterator[RenderableType]:
-    count = summary.counts.get
+def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
+    count = page.counts.get
     yield ""
     yield Text(
-        f"sweep {summary.name}: {summary.status}, {count('total', 0)} trials: {count('complete', 0)} done, "
+        f"sweep {page.name}: {page.status}, {count('total', 0)} trials: {count('complete', 0)} done, "
         f"{count('pruned', 0)} stopped early, {count('failed', 0)} failed"
         + (f", {count('interrupted')} to continue" if count("interrupted") else "")
     )
-    if not summary.top:
+    if not page.top:
         yield "no trial reported a return, so there is no winner"
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("", "trial", "objective", "env steps"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("params", overflow="fold")
-    for rank, view in enumerate(summary.top[:5], start=1):
+    for rank, view in enumerate(page.top[:5], start=1):
         shown = format_objective(view.best if view.best is not None else view.objective)
         cells = str(rank), str(view.number), shown, format_count(view.env_steps), format_params(view.params)
         table.add_row(*cells, style="bold green" if rank == 1 else "")
@@ -113,24 +122,22 @@ def _outcome(summary: Summary) -> Iterator[RenderableType]:
     yield table
 
 
-def won(winner: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Who won without certification: not always the first by the search's own numbers.
+def describe_winner(winner: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Say who won without certification, who need not be the first by the search's own numbers.
 
     Args:
         winner: As `Outcome` has it.
     """
-    played = winner.get("evaluation")
-    how = (
-        f"mean return {format_objective(played['mean'])} on {played['episodes']} fresh episodes ({_span(played)})"
-        if played
-        else f"by the search's own objective, {format_objective(winner['objective'])}"
-    )
+    how = f"by the search's own objective, {format_objective(winner['objective'])}"
+    if evaluation := winner.get("evaluation"):
+        mean, span = format_objective(evaluation["mean"]), _format_interval(evaluation)
+        how = f"mean return {mean} on {evaluation['episodes']} fresh episodes ({span})"
     yield ""
     yield Text(f"winner    {winner['name']}: {how}", style="bold green")
 
 
-def certified(found: Mapping[str, Any]) -> Iterator[RenderableType]:
-    """Certification's table and how to read it.
+def describe_certification(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+    """Render the certification's table, and what follows from it.
 
     Args:
         found: `Certification.summary`.
@@ -152,7 +159,7 @@ def certified(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         table.add_row(
             label(row["name"], row["trial"]),
             format_objective(row["iqm"] if row["seeds"] else None),
-            _span(row),
+            _format_interval(row),
             format_objective(row["search_score"]),
             format_objective(row["optimism"]),
             odds,
@@ -168,17 +175,17 @@ def certified(found: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield f"tied with {found['winner']}, their {what} overlap: {', '.join(ties)}"
     if failed:
         yield f"a failed seed counts as the lowest return of all runs, {counted}: {', '.join(failed)}"
-    if few := few_seeds(len(found["seeds"])):
+    if few := warn_of_few_seeds(len(found["seeds"])):
         yield few
     policy = found.get("policy")
     if policy:
         yield Text(
             f"policy    {policy['name']} retrained on seed {policy['seed']}: {policy['episodes']} fresh episodes "
-            f"have a mean return of {_span(policy)}, 95 times in a hundred"
+            f"have a mean return of {_format_interval(policy)}, 95 times in a hundred"
         )
 
 
-def few_seeds(num_seeds: int) -> str | None:
+def warn_of_few_seeds(num_seeds: int) -> str | None:
     """Say that so few training seeds have no 95% interval; None for enough.
 
     Of up to four runs, more than 2.5% of the resamples have the lowest run's score as their IQM, and as many the
@@ -193,7 +200,7 @@ def few_seeds(num_seeds: int) -> str | None:
     return None
 
 
-def _span(row: Mapping[str, Any]) -> str:
+def _format_interval(row: Mapping[str, Any]) -> str:
     return (
         "-"
         if row.get("seeds", MIN_RUNS) < MIN_RUNS
@@ -201,7 +208,7 @@ def _span(row: Mapping[str, Any]) -> str:
     )
 
 
-def _failures(failed: Iterable[TrialView]) -> Iterator[RenderableType]:
+def _render_failures(failed: Iterable[TrialView]) -> Iterator[RenderableType]:
     grouped: dict[str, list[int]] = {}
     for view in failed:
         grouped.setdefault(first_line(view.reason), []).append(view.number)
@@ -213,8 +220,8 @@ def _failures(failed: Iterable[TrialView]) -> Iterator[RenderableType]:
         yield f"  {len(numbers)} x {reason} (trial {named})"
 
 
-def _cost(summary: Summary) -> Iterator[RenderableType]:
-    cost = summary.cost.get
+def _render_cost(page: ClosingPage) -> Iterator[RenderableType]:
+    cost = page.cost.get
     steps, saved, train_s = cost("env_steps", 0), cost("env_steps_saved", 0), cost("train_s", 0.0)
     yield ""
     yield Text(
@@ -231,39 +238,39 @@ def _cost(summary: Summary) -> Iterator[RenderableType]:
         yield Text(f"saved     {format_count(saved)} env steps{estimate}{share} by stopping weak trials early")
 
 
-def _next(summary: Summary) -> Iterator[RenderableType]:
-    """Where things are and what to type next; only what exists is named."""
-    study = _near(summary.folder) / "study.db"
-    yield f"folder    {_near(summary.folder)}"
-    if summary.folder.joinpath("study.db").exists():
+def _render_next(page: ClosingPage) -> Iterator[RenderableType]:
+    """Name where things are and what to type next; only what exists is named."""
+    study = _shorten_path(page.folder) / "study.db"
+    yield f"folder    {_shorten_path(page.folder)}"
+    if page.folder.joinpath("study.db").exists():
         yield f"study     {study}"
-    if summary.tracking_uri:
-        yield f"mlflow    {summary.tracking_uri}"
+    if page.tracking_uri:
+        yield f"mlflow    {page.tracking_uri}"
     yield ""
     yield "next"
-    if summary.resume_command:
-        yield f"  continue this sweep   {_typed(summary.resume_command)}"
-    if summary.tracking_uri and "://" in summary.tracking_uri:
-        yield f"  compare the trials    {_look(summary.tracking_uri)}"
-    if summary.folder.joinpath("study.db").exists():
+    if page.resume_command:
+        yield f"  continue this sweep   {_spell_command(page.resume_command)}"
+    if page.tracking_uri and "://" in page.tracking_uri:
+        yield f"  compare the trials    {_suggest_mlflow(page.tracking_uri)}"
+    if page.folder.joinpath("study.db").exists():
         hint = "" if shutil.which("optuna-dashboard") else "   # pip install optuna-dashboard"
         yield f"  look at the study     optuna-dashboard sqlite:///{study}{hint}"
-    if summary.top:
-        policy = summary.model_uri or f"sweep:{summary.name}"
-        yield f"  test the winner       {_typed(f'python -m sweeps.evaluate policy={policy}')}"
+    if page.top:
+        policy = page.model_uri or f"sweep:{page.name}"
+        yield f"  test the winner       {_spell_command(f'python -m sweeps.evaluate policy={policy}')}"
         yield f'  use it in Python      import rltune; policy = rltune.load_policy("{policy}")'
 
 
-def _near(path: Path) -> Path:
-    """``path`` as it is shortest to type from here."""
+def _shorten_path(path: Path) -> Path:
+    """Return ``path`` as it is shortest to type from here."""
     try:
         return path.resolve().relative_to(Path.cwd())
     except (ValueError, OSError):
         return path
 
 
-def _typed(command: str) -> str:
-    """``command`` with its program spelled so that it runs in a shell where no environment is active."""
+def _spell_command(command: str) -> str:
+    """Spell a command's program so that it runs in a shell where no environment is active."""
     program, _, rest = command.partition(" ")
     here = Path(sys.executable).parent
     if shutil.which(program) != str(here / program) and (here / program).exists():
@@ -271,9 +278,9 @@ def _typed(command: str) -> str:
     return f"{program} {rest}".rstrip()
 
 
-def _look(tracking_uri: str) -> str:
+def _suggest_mlflow(tracking_uri: str) -> str:
     if tracking_uri.startswith(("http://", "https://")):
         return f"open {tracking_uri} in a browser"
     if tracking_uri == f"sqlite:///{Path.cwd() / 'mlflow.db'}":  # MLflow's own default
-        return _typed("mlflow ui")
-    return _typed(f"mlflow ui --backend-store-uri {tracking_uri}")
+        return _spell_command("mlflow ui")
+    return _spell_command(f"mlflow ui --backend-store-uri {tracking_uri}")

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from rltune.config.uris import redact
 from rltune.formatting import first_line, format_clock, format_count, format_duration, format_objective, format_params
-from rltune.reporting.closing_page import Summary, TrialView, closing_page
+from rltune.reporting.closing_page import ClosingPage, TrialView, render_closing_page
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
@@ -113,7 +113,7 @@ class Console:
         for view in already:
             known = replace(view, state="INTERRUPTED" if view.state == "RUNNING" else view.state)
             if known.best is None:
-                known.see(known.objective)
+                known.add_report(known.objective)
             self._trials[known.number] = known
         self._began = self._drawn = self.clock()
         self._history = deque([(self._began, 0)])
@@ -141,7 +141,7 @@ class Console:
         self._steps += max(0, env_steps - view.env_steps)
         self._history.append((self.clock(), self._steps))
         view.env_steps = env_steps
-        view.see(objective)
+        view.add_report(objective)
         self.tick()
 
     @_never_raises
@@ -150,7 +150,7 @@ class Console:
         view = self._trials.setdefault(number, TrialView(number))
         view.state, view.reason = state, reason
         if objective is not None:
-            view.see(objective)
+            view.add_report(objective)
         if state == "FAIL" and first_line(reason) not in self._told:  # a cause is told once, not once a trial
             self._told.add(first_line(reason))
             self._line(f"trial {number} failed: {first_line(reason)}", "red")
@@ -192,11 +192,11 @@ class Console:
         self._stopped = True
 
     @_never_raises
-    def summary(self, summary: Summary) -> None:
+    def summary(self, page: ClosingPage) -> None:
         """The page that a sweep ends with: the best, the cost, where things are, what to type next."""
         self.stop()
         failed = [view for view in self._trials.values() if view.state == "FAIL"]
-        for part in closing_page(summary, failed):
+        for part in render_closing_page(page, failed):
             if isinstance(part, str):  # never wrapped: commands and paths are copied from here
                 self._rich.print(Text(redact(part)), soft_wrap=True)
             else:

@@ -18,7 +18,7 @@ from typing import Any
 from rltune.certification.result import MIN_RUNS, label
 from rltune.formatting import first_line, format_count, format_duration, format_objective, format_params
 from rltune.reporting.analysis import compute_importance
-from rltune.reporting.closing_page import few_seeds
+from rltune.reporting.closing_page import warn_of_few_seeds
 from rltune.reporting.sweep_data import SweepData, load_sweep_data, read_sweep_data
 from rltune.reporting.wording import compare_values, describe_verdict, suggest_commands
 from rltune.study.outcome import count_states
@@ -221,7 +221,7 @@ def _certification(data: SweepData, plot: str) -> str:
             " A failed seed counts as the lowest return of all runs; a configuration of which more than a quarter "
             "failed ranks below those with fewer."
         )
-    if few := few_seeds(len(record["seeds"])):
+    if few := warn_of_few_seeds(len(record["seeds"])):
         caption += f" {few[0].upper()}{few[1:]}."
     best = next(cell[0] for cell, row in zip(cells, rows, strict=True) if row["name"] == record["winner"])
     return _section("Certification", plot + _table(heads, cells, best), caption)

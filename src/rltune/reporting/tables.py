@@ -1,4 +1,4 @@
-"""What `sweeps.list`, `sweeps.show` and `sweeps.evaluate` print. Runs where it is typed."""
+"""Print what `sweeps.list`, `sweeps.show` and `sweeps.evaluate` answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from rltune.certification.result import Certification
 from rltune.errors import RltuneError
 from rltune.formatting import first_line, format_count, format_objective, format_params
-from rltune.reporting.closing_page import certified, won
+from rltune.reporting.closing_page import describe_certification, describe_winner
 from rltune.study.sweep_folder import find_sweep, list_sweep_folders
 
 if TYPE_CHECKING:
@@ -43,20 +43,20 @@ def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
             table.add_row(folder.name, "unreadable")
             reasons.append(f"{folder.name}: {first_line(error.what)}")
             continue
-        entries, number = study.entries(), count_states(study.entries())
-        best = max((e.best for e in entries if e.best is not None and e.state != "FAIL"), default=None)
+        records, number = study.entries(), count_states(study.entries())
+        best = max((e.best for e in records if e.best is not None and e.state != "FAIL"), default=None)
         ended = f"{number['complete']}/{number['pruned']}/{number['failed']}"
-        steps = format_count(sum(entry.env_steps for entry in entries))
+        steps = format_count(sum(record.env_steps for record in records))
         table.add_row(
             folder.name,
             str(study.attribute("status", "?")),
-            str(len(entries)),
+            str(len(records)),
             ended,
             steps,
             format_objective(best),
         )
         study.close()
-    out = _console(stream)
+    out = _open_console(stream)
     if folders:
         out.print(table, crop=False)
         for reason in reasons:
@@ -76,21 +76,21 @@ def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None) -> Non
     from rltune.study.storage import open_study  # brings Optuna with it, which a wrong name need not wait for
 
     study = open_study(folder)
-    entries = sorted(study.entries(), key=lambda entry: -(entry.best if entry.best is not None else float("-inf")))
-    out = _console(stream)
+    records = sorted(study.entries(), key=lambda record: -(record.best if record.best is not None else float("-inf")))
+    out = _open_console(stream)
     out.print(f"{folder.name}: {study.attribute('status', '?')}, {folder}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("trial", "state", "best", "env steps", "values", "why it ended"):
         table.add_column(heading, overflow="fold")
     going_on = study.attribute("status") == "running"
-    for entry in entries:
-        table.add_row(*_row(entry, going_on))
+    for record in records:
+        table.add_row(*_make_row(record, going_on))
     out.print(table)
-    if record := study.attribute("certification"):
-        for part in certified(Certification.from_dict(record).summary()):
+    if kept := study.attribute("certification"):
+        for part in describe_certification(Certification.from_dict(kept).summary()):
             out.print(part)
     elif winner := study.attribute("winner"):
-        for part in won(winner):
+        for part in describe_winner(winner):
             out.print(part)
     study.close()
 
@@ -116,23 +116,23 @@ def show_evaluation(
     table.add_row("least, greatest", f"{result.min:.2f}, {result.max:.2f}")
     mean_length = sum(result.lengths) / len(result.lengths)
     table.add_row("episode length", f"{mean_length:.1f} steps ({min(result.lengths)} to {max(result.lengths)})")
-    _console(stream).print(table)
+    _open_console(stream).print(table)
 
 
-def _console(stream: TextIO | None) -> Console:
-    """A console as wide as the terminal; wide where there is none, so that a pipe gets whole lines."""
+def _open_console(stream: TextIO | None) -> Console:
+    """Open a console as wide as the terminal; a wide one where there is none, so that a pipe gets whole lines."""
     watched = (stream or sys.stdout).isatty()
     return Console(file=stream, highlight=False, markup=False, emoji=False, width=None if watched else 200)
 
 
-def _row(entry: TrialRecord, going_on: bool) -> tuple[str, ...]:
-    unfinished = entry.state == "RUNNING"
-    reason = "" if unfinished else first_line(entry.attributes.get("stop_reason"))
+def _make_row(record: TrialRecord, going_on: bool) -> tuple[str, ...]:
+    unfinished = record.state == "RUNNING"
+    reason = "" if unfinished else first_line(record.attributes.get("stop_reason"))
     return (
-        str(entry.number),
-        "interrupted" if unfinished and not going_on else entry.state.lower(),
-        format_objective(entry.best),
-        format_count(entry.env_steps),
-        format_params(entry.params),
+        str(record.number),
+        "interrupted" if unfinished and not going_on else record.state.lower(),
+        format_objective(record.best),
+        format_count(record.env_steps),
+        format_params(record.params),
         reason,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rltune.reporting.closing_page import Summary, TrialView
+from rltune.reporting.closing_page import ClosingPage, TrialView
 from rltune.study.outcome import Outcome
 from rltune.study.record import TrialRecord, rank_records
 
@@ -25,11 +25,11 @@ def trial_view_of(entry: TrialRecord) -> TrialView:
 
 def make_closing_page(
     outcome: Outcome, entries: Sequence[TrialRecord], tracking_uri: str | None, resume: str | None
-) -> Summary:
+) -> ClosingPage:
     """The closing page's content: the best trials, those that can still win first."""
     ranked = rank_records(entries)
     model = outcome.model or {}
-    return Summary(
+    return ClosingPage(
         name=outcome.name,
         status=outcome.status,
         counts=outcome.trials,

@@ -1,0 +1,94 @@
+"""What a person reads when a sweep ends."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from consoles import Terminal, make_page, screen
+from rich.console import Console
+
+from rltune.reporting.closing_page import describe_certification
+
+
+def test_the_closing_page_has_the_top_five_the_cost_and_what_stopping_saved(make, tmp_path):
+    console, out = make()
+    console.summary(make_page(tmp_path))
+    page = out.getvalue()
+    assert "24 trials: 7 done, 15 stopped early, 2 failed" in page
+    assert re.search(r"1 +1 +499 +100k +lr=0\.1\b", page)
+    assert re.search(r"5 +5 +495 +100k +lr=1e-5", page)
+    assert "lr=1e-6" not in page
+    assert "1M env steps, 3 min 20 s of training in 2 min 05 s on 2 slots (efficiency 0.80)" in page
+    assert "1.4M env steps, about 4 min 40 s of training (58% of the whole) by stopping" in page
+
+
+def test_the_next_commands_are_each_on_one_line_as_one_would_type_them(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    folder = tmp_path / "outputs" / "cartpole-ppo"
+    folder.mkdir(parents=True)
+    (folder / "study.db").touch()
+    console, out = make(Terminal())
+    console.summary(
+        make_page(
+            folder,
+            tracking_uri=f"sqlite:///{tmp_path}/mlflow.db",
+            model_uri="models:/cartpole-ppo@champion",
+            resume_command="python -m sweeps.resume sweep=cartpole-ppo",
+        )
+    )
+    lines = [line.strip() for line in screen(out).splitlines()]
+    assert "folder    outputs/cartpole-ppo" in lines
+    assert "compare the trials    mlflow ui" in lines
+    assert "test the winner       python -m sweeps.evaluate policy=models:/cartpole-ppo@champion" in lines
+    assert "continue this sweep   python -m sweeps.resume sweep=cartpole-ppo" in lines
+    load = 'import rltune; policy = rltune.load_policy("models:/cartpole-ppo@champion")'
+    assert f"use it in Python      {load}" in lines
+    assert any("optuna-dashboard sqlite:///outputs/cartpole-ppo/study.db" in line for line in lines)
+
+
+def test_without_an_active_environment_the_commands_name_the_one_that_ran(make, tmp_path, monkeypatch):
+    (tmp_path / "venv").mkdir()
+    for program in ("python", "mlflow"):
+        (tmp_path / "venv" / program).touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
+    console, out = make()
+    console.summary(make_page(tmp_path, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db"))
+    assert "compare the trials    venv/mlflow ui\n" in out.getvalue()
+    assert "venv/python -m sweeps.evaluate policy=sweep:cartpole-ppo\n" in out.getvalue()
+
+
+def test_a_sweep_without_a_winner_offers_nothing_to_reuse(make, tmp_path):
+    console, out = make()
+    console.summary(make_page(tmp_path, top=[], cost={}, counts={"total": 1, "failed": 1}, status="failed"))
+    assert "no trial reported a return" in out.getvalue()
+    assert "load_policy" not in out.getvalue()
+    assert "sweeps.evaluate" not in out.getvalue()
+
+
+def test_certification_fits_a_terminal_of_eighty_columns(terminal):
+    row = {
+        "iqm": -1234.5,
+        "low": -1334.4,
+        "high": -1133.3,
+        "search_score": -999.4,
+        "optimism": 235.1,
+        "seeds": 5,
+        "failed_score": 9.0,
+    }
+    names = {"trial 12": ("winner", 0.97, 12), "control": ("tie", None, 3)}
+    rows = [
+        {**row, "name": name, "trial": trial, "improvement": odds, "failed_seeds": int(trial == 3), "verdict": verdict}
+        for name, (verdict, odds, trial) in names.items()
+    ]
+    console = Console(file=terminal, highlight=False)
+    for part in describe_certification({"configurations": rows, "winner": "trial 12", "seeds": [1, 2, 3, 4, 5]}):
+        console.print(part)
+    lines = terminal.getvalue().splitlines()
+    assert "trial 12 -1,234 -1,334 to -1,133 -999.4 235.1 97% 5 winner" in [" ".join(line.split()) for line in lines]
+    assert any(line.startswith("trial 3 =") and line.rstrip().endswith("tie") for line in lines)
+    assert max(map(len, lines)) <= 80
