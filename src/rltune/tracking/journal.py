@@ -24,7 +24,7 @@ JOINING = ("report", "progress")  # operations that may be sent together
 
 
 def to_plain(value: Any, secrets: Sequence[str] = ()) -> Any:
-    """A value as JSON gives it back, without logins: what is sent now equals what a crash would leave."""
+    """Return a value as JSON gives it back, without logins: what is sent now equals what a crash would leave."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -40,7 +40,7 @@ def to_plain(value: Any, secrets: Sequence[str] = ()) -> Any:
 
 @dataclass
 class Call:
-    """A question that the driver waits for, answered by the sender thread in its turn."""
+    """A function that the driver waits for, called by the sender thread in its turn."""
 
     function: Callable[[], Any]
     done: threading.Event = field(default_factory=threading.Event)
@@ -49,7 +49,7 @@ class Call:
     error: Exception | None = None
 
     def run(self) -> None:
-        """Answer, unless nobody waits any more."""
+        """Call the function, unless nobody waits any more."""
         if not self.cancelled:
             try:
                 self.result = self.function()
@@ -60,15 +60,15 @@ class Call:
 
 @dataclass(eq=False)
 class QueuedOperation:
-    """One operation on its way; ``offset`` is its place in the journal, None when it is only in memory."""
+    """One operation on its way; ``offset`` is its first byte in the journal, None when it is only in memory."""
 
     op: Op
     offset: int | None = None
     call: Call | None = None
-    came: float = field(default_factory=time.monotonic)
+    queued: float = field(default_factory=time.monotonic)
 
-    def joins(self, first: QueuedOperation) -> bool:
-        """Whether this may be sent in one request with ``first``: reports of one trial may."""
+    def can_join(self, first: QueuedOperation) -> bool:
+        """Return whether this may be sent in one request with ``first``: reports of one trial may."""
         return (
             self.op.get("op") == first.op.get("op") in JOINING
             and self.op.get("trial") == first.op.get("trial")
@@ -79,7 +79,7 @@ class QueuedOperation:
 class Journal:
     """Operations on disk as JSON lines. A line that was sent starts with ``-`` instead of ``{``.
 
-    Handed to the operating system, not flushed to the disk: it survives the process, not a power cut.
+    Lines are handed to the operating system, not flushed to the disk: they survive the process, not a power cut.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,24 +88,24 @@ class Journal:
         self._size = 0
 
     def open(self) -> tuple[list[QueuedOperation], int]:
-        """What an earlier driver left unsent, and how many damaged lines were put aside."""
+        """Open the file; return what an earlier driver left unsent, and how many damaged lines were put aside."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        entries: list[QueuedOperation] = []
+        unsent: list[QueuedOperation] = []
         damaged: list[tuple[int, bytes]] = []
         for line in self.path.read_bytes().splitlines(keepends=True):
             if not line.startswith(b"-") and line.strip():
-                op = self._read(line)
+                op = self._decode(line)
                 if op is None:
                     damaged.append((self._size, line))
                 else:
-                    entries.append(QueuedOperation(op, self._size))
+                    unsent.append(QueuedOperation(op, self._size))
             self._size += len(line)
             if not line.endswith(b"\n"):  # cut short by a kill: the next line must not be glued to it
                 os.pwrite(self._file, b"\n", self._size)
                 self._size += 1
         self._put_aside(damaged)
-        return entries, len(damaged)
+        return unsent, len(damaged)
 
     def _put_aside(self, damaged: Sequence[tuple[int, bytes]]) -> None:
         if damaged and self._file is not None:
@@ -115,12 +115,12 @@ class Journal:
                 os.pwrite(self._file, b"-", offset)
 
     @staticmethod
-    def _line(op: Op) -> bytes:
+    def _encode(op: Op) -> bytes:
         text = json.dumps(op)
         return f'{{"crc": {zlib.crc32(text.encode())}, "op": {text}}}\n'.encode()
 
     @staticmethod
-    def _read(line: bytes) -> Op | None:
+    def _decode(line: bytes) -> Op | None:
         try:
             record = json.loads(line)
             op: Op = record["op"]
@@ -129,10 +129,10 @@ class Journal:
             return None
 
     def append(self, op: Op) -> int | None:
-        """Keep an operation and say where; None when the disk does not take it."""
+        """Append an operation and return its offset; None when the disk does not take it."""
         if self._file is None:
             return None
-        line, offset = self._line(op), self._size
+        line, offset = self._encode(op), self._size
         try:
             if os.pwrite(self._file, line, offset) != len(line):
                 raise OSError("disk full")
@@ -143,20 +143,20 @@ class Journal:
         self._size += len(line)
         return offset
 
-    def sent(self, entries: Sequence[QueuedOperation], *, empty: bool) -> None:
-        """Strike entries out; ``empty`` says that nothing is left and the file may start anew."""
+    def strike_out(self, operations: Sequence[QueuedOperation], *, empty: bool) -> None:
+        """Mark operations as sent; ``empty`` says that nothing is left and the file may start anew."""
         if self._file is None:
             return
         if empty:
             os.ftruncate(self._file, 0)
             self._size = 0
             return
-        for entry in entries:
-            if entry.offset is not None:
-                os.pwrite(self._file, b"-", entry.offset)
+        for operation in operations:
+            if operation.offset is not None:
+                os.pwrite(self._file, b"-", operation.offset)
 
     def close(self, *, empty: bool) -> None:
-        """Let go of the file, and remove it when nothing is in it."""
+        """Close the file, and remove it when nothing is in it."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

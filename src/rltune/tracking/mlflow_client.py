@@ -1,6 +1,6 @@
-"""A client of MLflow that gives up quickly, keeps quiet, and whose own local store is made whole or not at all.
+"""Connect to MLflow by a client that gives up quickly, logs nothing, and makes a local store whole or not at all.
 
-Runs in the driver, in the tracker's thread.
+Runs in the driver, in the outbox's sender thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PREFIX = "sqlite:///"
-# An outage must be noticed in seconds, not in MLflow's four minutes; the spool does the retrying.
+# An outage must be noticed in seconds, not in MLflow's four minutes; the outbox does the retrying.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -23,21 +23,21 @@ ENVIRONMENT = {
 
 
 class _NotOurs(logging.Filter):
-    """Drops what MLflow and alembic log in the sender thread: the spool says it shorter."""
+    """Drop what MLflow and alembic log in the sender thread: the outbox says it in one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return record.threadName != "rltune-tracking"
 
 
 def connect_mlflow(uri: str) -> Any:
-    """An ``MlflowClient``; importing MLflow takes 2 s, making a local store some more.
+    """Return an ``MlflowClient``; importing MLflow takes 2 s, making a local store some more.
 
     Raises:
         Exception: Whatever MLflow raises while there is no store.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # it would print a server's address, login included, whenever a run ends
+    # Otherwise MLflow prints a server's address, login included, whenever a run ends.
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     warnings.filterwarnings("ignore", module=r"mlflow\.")  # advice to authors of models, over the console
     from mlflow import MlflowClient
@@ -51,7 +51,7 @@ def connect_mlflow(uri: str) -> Any:
 
 
 def make_store(uri: str) -> None:
-    """Make the file that an address names, unless it is there or the address is another kind's.
+    """Make the file that an SQLite address names, unless it is there; do nothing for other addresses.
 
     MLflow makes its tables by dozens of migrations, seconds long; a driver that is killed meanwhile would leave a file
     that no MLflow opens again ("table ... already exists", 3.17).

@@ -1,6 +1,7 @@
-"""Models on an MLflow server: logged without pickle, registered once per content, named by an alias.
+"""Register models on an MLflow server: logged without pickle, once per content, named by an alias.
 
-`tracking` is its face, `runs` knows the runs that models belong to. Runs in the driver, in the spool's sender thread.
+`rltune.tracking.tracker` is its face, `mlflow_runs` knows the runs that models belong to. Runs in the driver, in the
+outbox's sender thread.
 """
 
 from __future__ import annotations
@@ -49,20 +50,20 @@ class ModelRegistry:
         except Exception as error:
             if getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS":
                 raise
-        version = self._registered_before(name, run_id, digest)
+        version = self._find_version(name, run_id, digest)
         if version is None:
-            version = self._new_version(name, run_id, model, {**tags, DIGEST_TAG: digest}, description)
-        return _registered(version)
+            version = self._create_version(name, run_id, model, {**tags, DIGEST_TAG: digest}, description)
+        return _as_registered(version)
 
-    def _registered_before(self, name: str, run_id: str, digest: str) -> Any:
+    def _find_version(self, name: str, run_id: str, digest: str) -> Any:
         found = self._client.search_model_versions(f"run_id = '{run_id}'")
         same = [version for version in found if version.name == name and version.tags.get(DIGEST_TAG) == digest]
         return same[0] if same else None
 
-    def _new_version(
+    def _create_version(
         self, name: str, run_id: str, model: Mapping[str, Any], tags: Mapping[str, str], description: str
     ) -> Any:
-        # what mlflow.pyfunc.log_model does, without global state and without reading every metric's history
+        # What mlflow.pyfunc.log_model does, without global state and without reading the history of every metric.
         import mlflow.pyfunc
         from mlflow.entities import LoggedModelOutput
         from mlflow.models import Model
@@ -77,12 +78,12 @@ class ModelRegistry:
                 run_id=run_id,
                 model_id=logged.model_id,
             )
-            # recorded, not filtered: save_model puts its own filters first, and the console is not the place
+            # Recorded, not filtered: save_model puts its own filters first and would write to the console.
             with warnings.catch_warnings(record=True):
                 mlflow.pyfunc.save_model(str(path), mlflow_model=card, **model)
             self._client.log_model_artifacts(logged.model_id, str(path))
         self._client.finalize_logged_model(logged.model_id, "READY")
-        # a server takes only its own models:/ address; a database store resolves that through global state
+        # A server takes only its own models:/ address; a database store resolves that through global state.
         source = f"models:/{logged.model_id}" if self._uri.startswith("http") else logged.artifact_location
         return self._client.create_model_version(
             name, source, run_id, dict(tags), description=description, model_id=logged.model_id
@@ -94,9 +95,9 @@ class ModelRegistry:
         return replace(registered, alias=alias)
 
     def champion(self, name: str, alias: str) -> RegisteredModel | None:
-        """The version that an alias names, None when there is no such model or alias."""
+        """Return the version that an alias names; None when there is no such model or alias."""
         try:
-            return _registered(self._client.get_model_version_by_alias(name, alias))
+            return _as_registered(self._client.get_model_version_by_alias(name, alias))
         except Exception as error:
             # an unknown alias of a known model is a wrong parameter to MLflow
             if getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
@@ -112,19 +113,19 @@ class ModelRegistry:
 
 
 def _content_digest(model: Mapping[str, Any]) -> str:
-    """A digest over a model's local artifacts, or over its arguments when there are none."""
+    """Return a digest of a model's local artifacts, or of its arguments when there are none."""
     digest = hashlib.sha256()
-    for name, place in sorted(dict(model.get("artifacts") or {}).items()):
-        root = Path(str(place))
+    for name, where in sorted(dict(model.get("artifacts") or {}).items()):
+        root = Path(str(where))
         files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
         for path in files:
             digest.update(f"{name}/{path.relative_to(root)}".encode())
-            digest.update(path.read_bytes() if path.is_file() else str(place).encode())
+            digest.update(path.read_bytes() if path.is_file() else str(where).encode())
     if not model.get("artifacts"):
         digest.update(repr(sorted((key, str(value)) for key, value in model.items())).encode())
     return digest.hexdigest()[:32]
 
 
-def _registered(version: Any) -> RegisteredModel:
+def _as_registered(version: Any) -> RegisteredModel:
     name, number = str(version.name), str(version.version)
     return RegisteredModel(name, number, f"models:/{name}/{number}", dict(version.tags))

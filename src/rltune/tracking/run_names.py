@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-Key = int | str  # a trial's number, or the name of another run below the sweep's, see `above`
+Key = int | str  # a trial's number, or the name of a certified run, see `find_parent_key`
 
 
 def make_child_name(number: Key) -> str:
-    """The run name of a trial."""
+    """Return the name of a trial's run, ``trial-007``; a certified run's key is its name."""
     return f"trial-{number:03d}" if isinstance(number, int) else number
 
 
 def find_parent_key(number: Key) -> Key | None:
-    """What a run stands below: ``trial-007-seed-2`` below trial 7, ``control-seed-2`` below control, else the sweep."""
+    """Return the run above another: ``trial-007-seed-2`` stands below trial 7, ``control-seed-2`` below ``control``.
+
+    Returns:
+        None where the sweep's run is above.
+    """
     owner, mark, _ = str(number).rpartition("-seed-")
     if not mark:
         return None

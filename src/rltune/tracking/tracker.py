@@ -1,7 +1,7 @@
-"""MLflow as the view of a sweep: a parent run, a child per trial, a registered winner.
+"""Show a sweep in MLflow: a parent run, a child run per trial, a registered winner.
 
-The driver never waits for MLflow nor fails because of it: a call is one queue put, `spool` keeps and sends,
-`runs` knows the server. A resume does not read from MLflow; the ledger is the truth. Runs in the driver.
+The driver never waits for MLflow nor fails because of it: a call is one queue put, `outbox` keeps and sends it,
+`mlflow_runs` knows the server. A resume does not read from MLflow; the ledger is the truth. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TrialEnd:
 
 
 def _sweep_key(folder: Path) -> str:
-    """The mark of this sweep's parent run, kept beside the spool for runs whose id was lost."""
+    """Return the mark of this sweep's parent run, kept beside the journal for runs whose id was lost."""
     path = folder / "sweep.key"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,8 +85,8 @@ class Tracker:
 
     Args:
         settings: Where to.
-        on_run: Told, from the sender thread, the trial's number (None: the parent) and the id of its run as
-            soon as that exists.
+        on_run: Called in the sender thread with the trial's number (None: the parent) and the id of its run, as soon as
+            the run exists.
     """
 
     def __init__(self, settings: TrackingSettings, on_run: Callable[[Key | None, str], None]) -> None:
@@ -95,25 +95,25 @@ class Tracker:
         self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._on_run = on_run
         key = _sweep_key(settings.spool_dir)
-        self._runs = MLflowRuns(uri, settings.experiment, settings.sweep, key, self._tell_run)
-        self._spool = Outbox(settings.spool_dir, self._runs, self._messages.put, secrets_of(uri))
+        self._runs = MLflowRuns(uri, settings.experiment, settings.sweep, key, self._pass_run)
+        self._outbox = Outbox(settings.spool_dir, self._runs, self._messages.put, secrets_of(uri))
         self._closed = False
         self._champion_known = True
-        # a driver that dies of an exception must not leave its runs RUNNING
+        # A driver that an exception ends must not leave its runs RUNNING.
         atexit.register(self.close, "FAILED", 5.0)
 
     @property
     def num_pending(self) -> int:
-        """Operations that have not reached the server yet."""
-        return self._spool.num_pending
+        """Return the number of operations that have not reached the server yet."""
+        return self._outbox.num_pending
 
     @property
     def opening(self) -> bool:
-        """Whether MLflow is still being imported, and a new store laid out: seconds of CPU."""
-        return self._spool.state == "opening"
+        """Return whether MLflow is still being imported, or a new store made: seconds of CPU."""
+        return self._outbox.state == "opening"
 
     def warnings(self) -> list[str]:
-        """What a person should be told and has not been yet; each message comes once."""
+        """Return the messages for a person that have not been returned yet."""
         return [self._messages.get() for _ in range(self._messages.qsize())]
 
     def start(
@@ -144,7 +144,7 @@ class Tracker:
         """Create a trial's run, or continue it.
 
         Args:
-            number: The trial; a certification's run has a name, see `runs.above`.
+            number: The trial; a certification's run has a name, see `rltune.tracking.run_names`.
             params: The sampled values, nothing else.
             tags: Any tags.
             run_id: Its run of an earlier driver, None if unknown: then it is looked for.
@@ -152,7 +152,7 @@ class Tracker:
         self._put("trial", number, run_id=run_id, params=dict(params), tags=dict(tags))
 
     def settle(self, ended: Mapping[Key, TrialEnd]) -> None:
-        """Let MLflow agree with the ledger about trials whose end a killed driver may not have told it.
+        """Let MLflow agree with the ledger about trials whose end a killed driver may not have sent.
 
         Args:
             ended: The trials and certification's runs that have ended.
@@ -208,7 +208,7 @@ class Tracker:
     ) -> RegisteredModel | None:
         """Log a trial's policy as a model and register it; waits at most three minutes.
 
-        The same content is registered once. The alias is not moved when `champion` could not be asked before.
+        The same content is registered once. The alias is not moved when `champion` had no answer before.
 
         Args:
             name: The registered model.
@@ -225,16 +225,16 @@ class Tracker:
         labels = {key: redact(str(value)) for key, value in tags.items()}
 
         def register() -> RegisteredModel:
-            registry, run_id = self._runs.registry(), self._runs.run_of(number)
+            registry, run_id = self._runs.registry(), self._runs.run_id_of(number)
             version = registry.register(name, run_id, model, labels, redact(description))
             return registry.set_alias(version, alias) if alias and self._champion_known else version
 
         if alias and not self._champion_known:
             self._messages.put(f"'{alias}' of {name} stays where it is: MLflow did not say which version has it")
-        return self._ask(f"{name} was not registered", register, REGISTER_TIMEOUT_S)
+        return self._call(f"{name} was not registered", register, REGISTER_TIMEOUT_S)
 
     def champion(self, name: str, alias: str = "champion") -> RegisteredModel | None:
-        """The version that an alias names; None without one or without an answer (see `register`)."""
+        """Return the version that an alias names; None without one or without an answer (see `register`)."""
         self._champion_known = False
 
         def champion() -> RegisteredModel | None:
@@ -242,11 +242,11 @@ class Tracker:
             self._champion_known = True
             return version
 
-        return self._ask(f"the {alias} of {name} is unknown", champion, CHAMPION_TIMEOUT_S)
+        return self._call(f"the {alias} of {name} is unknown", champion, CHAMPION_TIMEOUT_S)
 
     def fetch(self, version: RegisteredModel, folder: Path) -> Path | None:
         """Copy a registered version's files into a folder; None when MLflow does not give them."""
-        return self._ask(
+        return self._call(
             f"{version.name} version {version.version} was not read",
             lambda: self._runs.registry().fetch(version, folder),
             CHAMPION_TIMEOUT_S,
@@ -256,9 +256,9 @@ class Tracker:
         """Add to a run, the sweep's or a trial's, whether it has ended or not."""
         self._put("describe", number, metrics=dict(metrics), tags=dict(tags))
 
-    def settled(self, timeout_s: float = 10.0) -> None:
-        """Wait until what was handed over has been sent, and the ledger so knows every run; no longer than this."""
-        self._ask("not every run is known yet", lambda: None, timeout_s)
+    def wait_until_sent(self, timeout_s: float = 10.0) -> None:
+        """Wait, at most this long, until everything handed over was sent: the ledger then knows the id of every run."""
+        self._call("not every run is known yet", lambda: None, timeout_s)
 
     def close(self, status: str, timeout_s: float = 30.0) -> bool:
         """Send what is left, end children that are still open as KILLED and the parent, and stop.
@@ -268,7 +268,7 @@ class Tracker:
             timeout_s: The longest wait; for a server that does not answer at most DOWN_S.
 
         Returns:
-            Whether everything reached the server. The rest stays in the spool; `warnings` says what to type.
+            Whether everything reached the server. The rest stays in the journal; `warnings` says what to type.
         """
         if self._closed:
             return True
@@ -276,30 +276,30 @@ class Tracker:
         self._closed = True
         atexit.unregister(self.close)
         try:
-            self._spool.call(lambda: None, min(timeout_s, DOWN_S) if self._spool.state == "down" else timeout_s)
+            self._outbox.call(lambda: None, min(timeout_s, DOWN_S) if self._outbox.state == "down" else timeout_s)
         except Exception:
-            num_left, settings = self._spool.stop(), self._settings
+            num_left, settings = self._outbox.stop(), self._settings
             self._messages.put(
                 f"{num_left} operations for MLflow are kept in {settings.spool_dir}; when it is back, "
                 f"python -m sweeps.resume sweep={settings.sweep} sends them"
             )
             return False
-        return self._spool.stop() == 0
+        return self._outbox.stop() == 0
 
     def _put(self, kind: str, number: Key | None, **content: Any) -> None:
         if not self._closed:
-            self._spool.put({"op": kind, "trial": number, "t": time.time_ns() // 1_000_000, **content})
+            self._outbox.put({"op": kind, "trial": number, "t": time.time_ns() // 1_000_000, **content})
 
-    def _ask(self, failure: str, function: Callable[[], T | None], timeout_s: float) -> T | None:
-        """The function's answer from the sender thread, tried three times; None and a message without one."""
+    def _call(self, failure: str, function: Callable[[], T | None], timeout_s: float) -> T | None:
+        """Call a function in the sender thread, at most three times; return None and leave a message if it fails."""
         deadline = time.monotonic() + timeout_s
         reason = "the tracker is closed"
         for attempt in range(0 if self._closed else 3):
             try:
-                answer: T | None = self._spool.call(function, max(0.1, deadline - time.monotonic()))
+                answer: T | None = self._outbox.call(function, max(0.1, deadline - time.monotonic()))
             except Exception as error:
                 reason = redact(f"{type(error).__name__}: {error}".splitlines()[0])[:300]
-                if self._runs.hopeless(error) or time.monotonic() > deadline:
+                if self._runs.is_hopeless(error) or time.monotonic() > deadline:
                     break
                 time.sleep(attempt + 1)
             else:
@@ -307,10 +307,10 @@ class Tracker:
         self._messages.put(f"{failure} in MLflow ({reason})")
         return None
 
-    def _tell_run(self, number: Key | None, run_id: str) -> None:
+    def _pass_run(self, number: Key | None, run_id: str) -> None:
         try:
             self._on_run(number, run_id)
-        except Exception as error:  # the ledger's trouble must not stop the reports
+        except Exception as error:  # a ledger that fails must not stop the reports
             self._messages.put(f"the run of trial {number} could not be noted ({type(error).__name__}: {error})")
 
 
@@ -336,5 +336,5 @@ class NoTracker(Tracker):
         """Nothing to tell."""
         return []
 
-    def _ask(self, failure: str, function: Callable[[], T | None], timeout_s: float) -> T | None:
+    def _call(self, failure: str, function: Callable[[], T | None], timeout_s: float) -> T | None:
         return None

@@ -22,7 +22,7 @@ SCHEMES = ("sqlite", "http", "https", *SQL_PORTS, "databricks")
 
 
 def check_uri(uri: str | None, timeout_s: float = 2.0) -> None:
-    """Ask cheaply, without importing mlflow, whether the tracking address can be used.
+    """Check a tracking address cheaply, without importing mlflow.
 
     Args:
         uri: As in `TrackingSettings`.
@@ -34,11 +34,11 @@ def check_uri(uri: str | None, timeout_s: float = 2.0) -> None:
     address = resolve_uri(uri)
     scheme = urlsplit(address).scheme.split("+")[0]
     if scheme == "sqlite":
-        problem = _sqlite_problem(Path(address.removeprefix("sqlite:///")))
+        problem = _find_sqlite_problem(Path(address.removeprefix("sqlite:///")))
     elif scheme in ("http", "https"):
-        problem = _within(timeout_s, lambda: _server_problem(address, timeout_s))
+        problem = _wait_for(timeout_s, lambda: _find_server_problem(address, timeout_s))
     elif scheme in SQL_PORTS:
-        problem = _within(timeout_s, lambda: _database_problem(address, SQL_PORTS[scheme], timeout_s))
+        problem = _wait_for(timeout_s, lambda: _find_database_problem(address, SQL_PORTS[scheme], timeout_s))
     elif address.startswith("databricks"):
         problem = None
     else:
@@ -56,17 +56,17 @@ def check_uri(uri: str | None, timeout_s: float = 2.0) -> None:
         )
 
 
-def _within(timeout_s: float, ask: Callable[[], str | None]) -> str | None:
-    # a socket's time-out does not cover the look-up of a name, which may take many seconds
+def _wait_for(timeout_s: float, find_problem: Callable[[], str | None]) -> str | None:
+    # A socket's time-out does not cover the look-up of a name, which may take many seconds.
     answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    threading.Thread(target=lambda: answers.put(ask()), daemon=True).start()
+    threading.Thread(target=lambda: answers.put(find_problem()), daemon=True).start()
     try:
         return answers.get(timeout=timeout_s + 0.2)
     except queue.Empty:
         return f"no answer within {timeout_s:.0f} s"
 
 
-def _server_problem(address: str, timeout_s: float) -> str | None:
+def _find_server_problem(address: str, timeout_s: float) -> str | None:
     parts = urlsplit(address)
     host = parts.netloc.rpartition("@")[2]
     user = unquote(parts.username or os.environ.get("MLFLOW_TRACKING_USERNAME", ""))
@@ -91,7 +91,7 @@ def _server_problem(address: str, timeout_s: float) -> str | None:
         return f"cannot be reached ({redact(str(error))})"
 
 
-def _database_problem(address: str, port: int, timeout_s: float) -> str | None:
+def _find_database_problem(address: str, port: int, timeout_s: float) -> str | None:
     parts = urlsplit(address)
     try:
         socket.create_connection((parts.hostname or "localhost", parts.port or port), timeout_s).close()
@@ -100,7 +100,7 @@ def _database_problem(address: str, port: int, timeout_s: float) -> str | None:
     return None
 
 
-def _sqlite_problem(path: Path) -> str | None:
+def _find_sqlite_problem(path: Path) -> str | None:
     if path.is_dir():
         return "is a folder, not a database file"
     if path.exists():

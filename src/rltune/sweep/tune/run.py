@@ -343,7 +343,7 @@ class TuneRun:
         """The winner, and what certification says where it is complete."""
         certify, folder = self.config.certify, self.session.folder
         if self.retraining and self.control.signal is None:
-            self.tracker.settled()  # the record names the runs
+            self.tracker.wait_until_sent()  # the record names the runs
         found = self.retraining.result(entries) if self.retraining and self.control.signal is None else None
         if found:
             measured, winner = measure_policies(found, folder, certify.champion_episodes)
