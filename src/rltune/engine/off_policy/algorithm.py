@@ -125,6 +125,12 @@ class Update(Protocol):
         """Set what `state` returned."""
 
 
+def compute_huber_loss(error: Tensor) -> Tensor:
+    """Compute the Huber loss with delta 1, elementwise."""
+    size = error.abs()
+    return torch.where(size < 1.0, 0.5 * error.square(), size - 0.5)
+
+
 class OffPolicy(FastAlgorithm):
     """Mixin for algorithms that learn from a replay memory; the loop of RLlib's ``DQN.training_step``."""
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from rltune.engine.networks.flat_parameters import FlatParameters
 from rltune.engine.networks.optimizers import clip_gradients, compile_step, make_flat_optimizer
 from rltune.engine.networks.q_network import make_action_values
-from rltune.engine.off_policy.algorithm import OffPolicy, TargetNetworks, TransitionRunner
+from rltune.engine.off_policy.algorithm import OffPolicy, TargetNetworks, TransitionRunner, compute_huber_loss
 from rltune.engine.off_policy.transitions import RowLayout
 
 Array = NDArray[Any]
@@ -125,14 +125,13 @@ class DQNUpdate:
             return {}
         selected, error, importance, norm = self._last
         huber = self.config.td_error_loss_fn == "huber"
-        size = error.abs()
-        losses = torch.where(size < 1.0, 0.5 * error.square(), size - 0.5) if huber else error.square()
+        losses = compute_huber_loss(error) if huber else error.square()
         tensors = {
             "qf_loss": (importance * losses).mean(),
             "qf_mean": selected.mean(),
             "qf_max": selected.max(),
             "qf_min": selected.min(),
-            "td_error_mean": size.mean(),
+            "td_error_mean": error.abs().mean(),
         }
         tensors["total_loss"] = tensors["qf_loss"]
         if norm is not None:

@@ -24,7 +24,7 @@ from rltune.engine.networks.critics import Critic, make_critic
 from rltune.engine.networks.flat_parameters import FlatParameters
 from rltune.engine.networks.mlp import MLP, NUMPY_FLOPS, parse_layers
 from rltune.engine.networks.optimizers import FlatAdam, clip_gradients, compile_step
-from rltune.engine.off_policy.algorithm import OffPolicy, TargetNetworks, TransitionRunner
+from rltune.engine.off_policy.algorithm import OffPolicy, TargetNetworks, TransitionRunner, compute_huber_loss
 from rltune.engine.off_policy.transitions import RowLayout
 
 Array = NDArray[Any]
@@ -85,12 +85,6 @@ def squash(dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     jacobian = 2.0 * (math.log(2.0) - raw - torch.nn.functional.softplus(-2.0 * raw))
     logp = (-0.5 * noise.square() - log_std - LOG_SQRT_2PI - jacobian).sum(1)
     return raw.tanh(), logp, std
-
-
-def huber(error: Tensor) -> Tensor:
-    """Compute the Huber loss with delta 1, elementwise."""
-    size = error.abs()
-    return torch.where(size < 1.0, 0.5 * error.square(), size - 0.5)
 
 
 class SACUpdate:
@@ -275,7 +269,7 @@ class SACUpdate:
         for name in ("qf_loss", "qf_twin_loss"):
             if name in last:
                 importance, error = last[name]
-                last[name] = importance * huber(error)
+                last[name] = importance * compute_huber_loss(error)
         last |= {"qf_mean": values, "qf_max": values.max(), "qf_min": values.min()}
         last["log_alpha_value"] = last["alpha_value"].log()
         numbers = torch.stack([value.mean() for value in last.values()]).tolist()
