@@ -1,4 +1,4 @@
-"""Lets Tune stop what the rungs would stop. Runs in the driver."""
+"""Let a stopping rule stop Tune's trials. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -7,28 +7,31 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from rltune.search.successive_halving import SuccessiveHalving
+from rltune.search.schedulers import StoppingRule
 from rltune.study.checkpoints import TRIALS
 
 
 class StoppingRuleScheduler(FIFOScheduler):
-    """Lets Tune stop what `Rungs` would stop.
+    """Stop in Tune what a stopping rule would stop.
 
     Args:
-        rungs: None runs every trial to its end.
+        rule: None runs every trial to its end.
+
+    Attributes:
+        stopped: The environment steps at which the rule stopped a trial, by the trial's number.
     """
 
-    def __init__(self, rungs: SuccessiveHalving | None) -> None:
+    def __init__(self, rule: StoppingRule | None) -> None:
         super().__init__()
-        self._rungs = rungs
+        self._rule = rule
         self.stopped: dict[int, int] = {}
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Tune's question after each report that does not end its trial."""
+        """Decide after a report, as Tune asks for each that does not end its trial."""
         if result.get("kind", TRIALS) != TRIALS or result.get("between"):
             return str(TrialScheduler.CONTINUE)  # a certification's run has its whole budget; the other is no report
         number = int(result["number"])
-        level = self._rungs.report(number, result["env_steps"], result["objective"]) if self._rungs else None
+        level = self._rule.report(number, result["env_steps"], result["objective"]) if self._rule else None
         if level is None:
             return str(TrialScheduler.CONTINUE)
         self.stopped[number] = level
