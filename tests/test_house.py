@@ -57,13 +57,6 @@ sweep/stopper.py
 sweep/tune/certification_stage.py
 sweep/tune/run.py
 sweep/warm_starts.py
-tracking/journal.py
-tracking/mlflow_client.py
-tracking/mlflow_runs.py
-tracking/model_registry.py
-tracking/outbox.py
-tracking/run_names.py
-tracking/uri_check.py
 """
 
 

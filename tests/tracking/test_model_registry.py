@@ -1,0 +1,89 @@
+"""Models that are registered in a real MLflow and loaded back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tracked_sweep import Sweep
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
+
+TINY_MODEL = """
+import mlflow
+from mlflow.pyfunc import PythonModel
+class Tiny(PythonModel):
+    def load_context(self, context):
+        with open(context.artifacts["weights"]) as file:
+            self.offset = float(file.read())
+    def predict(self, context, model_input, params=None):
+        return model_input + self.offset
+mlflow.models.set_model(Tiny())
+"""
+
+
+def tiny_model(folder, offset):
+    import numpy as np
+    from mlflow.models import infer_signature
+
+    (folder / "tiny.py").write_text(TINY_MODEL)
+    weights = folder / f"weights-{offset}"
+    weights.write_text(str(offset))
+    example = np.zeros((1, 2), np.float32)
+    return {
+        "python_model": str(folder / "tiny.py"),
+        "artifacts": {"weights": str(weights)},
+        "signature": infer_signature(example, example),
+        "input_example": example,
+        "pip_requirements": ["mlflow"],
+    }
+
+
+@pytest.mark.parametrize("where", ["sqlite", "server"])
+def test_a_registered_policy_loads_back_without_pickle(folder, server, where, monkeypatch, capfd):
+    import mlflow
+    import numpy as np
+
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
+    sweep = Sweep(folder, server.uri if where == "server" else None, f"model-{where}").begin()
+    tracker = sweep.tracker
+    assert tracker.champion("cartpole-ppo") is None
+    about = {"name": "cartpole-ppo", "number": 0, "tags": {"objective": "475"}, "description": "a *winner*"}
+    first = tracker.register(model=tiny_model(folder, 1.0), alias="champion", **about)
+    again = tracker.register(model=tiny_model(folder, 1.0), alias="champion", **about)
+    worse = tracker.register(model=tiny_model(folder, 2.0), alias=None, **about)
+    assert (first.version, again.version, worse.version) == ("1", "1", "2"), tracker.warnings()
+    assert (first.alias, worse.alias) == ("champion", None)
+    champion = tracker.champion("cartpole-ppo")
+    assert (champion.uri, champion.tags["objective"]) == ("models:/cartpole-ppo/1", "475")
+    assert tracker.close("FINISHED")
+    assert tracker.warnings() == []
+    assert capfd.readouterr() == ("", "")  # the console belongs to the sweep
+
+    mlflow.set_tracking_uri(sweep.uri)
+    try:
+        policy = mlflow.pyfunc.load_model("models:/cartpole-ppo@champion")
+        assert policy.predict(np.ones((1, 2), np.float32)).tolist() == [[2.0, 2.0]]
+        assert policy.metadata.signature is not None
+        assert policy.metadata.run_id == sweep.ids[0]
+        files = {path.name for path in Path(mlflow.artifacts.download_artifacts(champion.uri)).rglob("*")}
+        assert not any(name.endswith((".pkl", ".pickle")) for name in files)
+        assert "input_example.json" in files
+    finally:
+        mlflow.set_tracking_uri(None)
+
+
+def test_the_alias_stays_when_mlflow_does_not_answer(folder, monkeypatch):
+    sweep = Sweep(folder).begin(trials=1)
+    about = {"name": "m", "number": 0, "tags": {}, "description": ""}
+    sweep.tracker.register(model=tiny_model(folder, 1.0), alias="champion", **about)
+    with monkeypatch.context() as patch:
+        patch.setattr("rltune.tracking.tracker.CHAMPION_TIMEOUT_S", 0.0)
+        patch.setattr("mlflow.MlflowClient.get_model_version_by_alias", lambda *_: 1 / 0)
+        assert sweep.tracker.champion("m") is None
+    second = sweep.tracker.register(model=tiny_model(folder, 2.0), alias="champion", **about)
+    assert (second.version, second.alias) == ("2", None)
+    assert sweep.tracker.champion("m").version == "1"
+    assert any("stays where it is" in message for message in sweep.tracker.warnings())
+    assert sweep.tracker.close("FINISHED")
