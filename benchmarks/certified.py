@@ -56,11 +56,11 @@ class Row:
 
 def span(folder: Path) -> tuple[int, float]:
     """Certification's runs, and the seconds from the first one's beginning to the last one's end."""
-    from rltune.certification.retraining import BOOKS
+    from rltune.certification.retraining import CERTIFICATION_STUDY
     from rltune.study.study import Study
 
-    books = Study(f"sqlite:///{folder / BOOKS}", "certify")
-    entries = books.entries()
+    books = Study(f"sqlite:///{folder / CERTIFICATION_STUDY}", "certify")
+    entries = books.trials()
     books.close()
     return len(entries), max(e.ended_s or 0.0 for e in entries) - min(e.began_s or 0.0 for e in entries)
 

@@ -37,7 +37,7 @@ def _entries(folder: Path) -> list[Any]:
     from rltune.study.storage import open_study
 
     study = open_study(folder)
-    entries = study.entries()
+    entries = study.trials()
     study.close()
     return entries
 

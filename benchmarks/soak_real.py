@@ -81,7 +81,7 @@ def _certified(folder: Path) -> dict[str, Any]:
 
     sweep = folder / "outputs" / NAME
     books = Study(f"sqlite:///{sweep / 'certify.db'}", "certify")
-    entries = books.entries()
+    entries = books.trials()
     books.close()
     keys = Counter(entry.attributes.get("key") for entry in entries)
     with contextlib.closing(sqlite3.connect(folder / "mlflow.db")) as store:
@@ -137,7 +137,7 @@ def _reason(sweep: Path) -> str:
     from rltune.study.storage import open_study
 
     study = open_study(sweep)
-    (entry,) = study.entries()
+    (entry,) = study.trials()
     study.close()
     return f"{entry.state}, {entry.attributes.get('stop_reason')}"
 
@@ -172,7 +172,7 @@ def _whole(sweep: Path) -> dict[str, Any]:
     with contextlib.closing(sqlite3.connect(sweep / "study.db")) as ledger:
         verdict = ledger.execute("pragma quick_check").fetchone()[0]
     study = open_study(sweep)
-    entries = study.entries()
+    entries = study.trials()
     study.close()
     records = [
         entry.attributes[key] for entry in entries for key in ("latest", "checkpoint") if key in entry.attributes
@@ -197,6 +197,6 @@ def memory_limit(folder: Path) -> dict[str, Any]:
     from rltune.study.storage import open_study
 
     study = open_study(folder / "outputs" / NAME)
-    ends = {str(entry.params["fault"]): (entry.state, entry.attributes.get("stop_reason")) for entry in study.entries()}
+    ends = {str(entry.params["fault"]): (entry.state, entry.attributes.get("stop_reason")) for entry in study.trials()}
     study.close()
     return {"exit": code, "ends": ends}

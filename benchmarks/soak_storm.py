@@ -113,7 +113,7 @@ def books(folder: Path, trials: int, iteration_s: float) -> dict[str, Any]:
     from rltune.study.storage import open_study
 
     study = open_study(folder / "outputs" / NAME)
-    entries = study.entries()
+    entries = study.trials()
     study.close()
     whole = list(range(100, 2001, 100))
     with sqlite3.connect(folder / "mlflow.db") as store:

@@ -107,7 +107,7 @@ def _arrived(folder: Path, trials: int) -> dict[str, Any]:
     from rltune.study.storage import open_study
 
     study = open_study(folder / "outputs" / NAME)
-    entries = study.entries()
+    entries = study.trials()
     study.close()
     with sqlite3.connect(folder / "mlflow.db") as store:
         runs = store.execute("select status from runs where lifecycle_stage = 'active'").fetchall()
@@ -159,7 +159,7 @@ def together(folder: Path, sweeps: int) -> dict[str, Any]:
             reports = 0
             for number in range(sweeps):
                 study = Study(storage, f"{NAME}-{number}")
-                reports += sum(len(entry.reports) for entry in study.entries())
+                reports += sum(len(entry.reports) for entry in study.trials())
                 study.close()
             points, running = _of_server(server.uri)
         finally:

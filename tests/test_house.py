@@ -49,10 +49,8 @@ compat/tune_controller.py
 study/storage.py
 study/sweep_folder.py
 sweep/context.py
-sweep/folder.py
 sweep/provenance.py
 sweep/publish.py
-sweep/signals.py
 sweep/stopper.py
 sweep/tune/certification_stage.py
 sweep/tune/run.py

@@ -65,7 +65,7 @@ def finals(tmp_path: Path, aside: Aside) -> Iterator[FinalEvaluation]:
 def test_the_best_of_the_finalists_wins_and_they_play_beside_each_other(
     tmp_path: Path, finals: FinalEvaluation, aside: Aside, told: list[str]
 ) -> None:
-    winner = finals.winner([entry(tmp_path, number) for number in WORTH], told.append)
+    winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
     assert winner is not None
     assert (winner.trial, winner.score) == (1, 30.0)  # trial 3 would be better, and the search did not find out
     assert sorted(aside.asked) == [0, 1, 2]
@@ -77,7 +77,7 @@ def test_who_has_played_before_the_search_ended_does_not_play_again(
 ) -> None:
     early = [entry(tmp_path, number) for number in (0, 1, 2)]
     finals.begin(early)
-    winner = finals.winner([*early, entry(tmp_path, 3)], told.append)
+    winner = finals.select([*early, entry(tmp_path, 3)], told.append)
     assert winner is not None
     assert winner.trial == 1
     assert sorted(aside.asked) == [0, 1, 2]
@@ -96,7 +96,7 @@ def test_without_a_process_for_it_nothing_plays_before_the_end(tmp_path: Path, m
     finals = FinalEvaluation(tmp_path, top=2, episodes=1, slots=2, aside=None)
     finals.begin(entries)
     assert not played
-    winner = finals.winner(entries, lambda line: None)
+    winner = finals.select(entries, lambda line: None)
     assert winner is not None
     assert winner.trial == 2
     assert len(played) == 2
@@ -104,10 +104,10 @@ def test_without_a_process_for_it_nothing_plays_before_the_end(tmp_path: Path, m
 
 def test_no_evaluation_trusts_the_search_and_no_trial_has_no_winner(tmp_path: Path, told: list[str]) -> None:
     finals = FinalEvaluation(tmp_path, top=0, episodes=1, slots=1, aside=None)
-    winner = finals.winner([entry(tmp_path, number) for number in WORTH], told.append)
+    winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
     assert winner is not None
     assert (winner.trial, winner.evaluation, told) == (2, None, [])
-    assert finals.winner([], told.append) is None
+    assert finals.select([], told.append) is None
 
 
 def test_trials_that_ran_their_whole_budget_come_first_and_damaged_or_failed_ones_do_not_count(tmp_path: Path) -> None:

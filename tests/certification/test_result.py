@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from rltune.certification.result import (
-    CONTROL,
+    BASELINE,
     Certification,
     CertifiedPolicy,
     Configuration,
     SeedResult,
-    distinct,
+    drop_duplicates,
     judge_configurations,
 )
 from rltune.reporting.closing_page import describe_certification
@@ -25,14 +25,14 @@ SEEDS = (11, 12, 13, 14)
 
 def configuration(name, scores, search_score=None, failed=()):
     runs = tuple(SeedResult(seed, score, (score - 1, score + 1)) for seed, score in zip(SEEDS, scores, strict=False))
-    trial = None if name == CONTROL else int(name.split()[1])
+    trial = None if name == BASELINE else int(name.split()[1])
     return Configuration(name, trial, {"lr": 1e-3}, search_score, runs, failed)
 
 
 def test_the_winner_has_the_highest_iqm_and_ties_are_named():
     found = judge_configurations(
         [
-            configuration(CONTROL, [100, 110, 120, 130]),
+            configuration(BASELINE, [100, 110, 120, 130]),
             configuration("trial 3", [290, 300, 310, 320], search_score=400.0),
             configuration("trial 5", [280, 300, 308, 330], search_score=390.0),
             configuration("trial 8", [10, 20, 30, 5000], search_score=500.0),
@@ -44,12 +44,12 @@ def test_the_winner_has_the_highest_iqm_and_ties_are_named():
     assert [one.name for one in found.configurations][:2] == ["trial 3", "trial 5"]
     assert (found.winner, found.best().iqm) == ("trial 3", 305)
     assert "trial 5" in found.ties
-    assert CONTROL not in found.ties
+    assert BASELINE not in found.ties
     lucky = next(one for one in found.configurations if one.name == "trial 8")
     assert lucky.iqm == 25, "one lucky run makes no winner"
     assert found.best().optimism == 400 - 305
     assert (found.best().improvement, lucky.improvement) == (1.0, 0.25)
-    control = next(one for one in found.configurations if one.name == CONTROL)
+    control = next(one for one in found.configurations if one.name == BASELINE)
     assert (control.improvement, control.optimism) == (None, None)
 
 
@@ -62,14 +62,14 @@ def said(found):
 
 
 def test_a_finalist_with_the_controls_values_is_the_control():
-    control, first, other = (configuration(name, [8, 9, 9, 9], 9.5) for name in (CONTROL, "trial 0", "trial 1"))
+    control, first, other = (configuration(name, [8, 9, 9, 9], 9.5) for name in (BASELINE, "trial 0", "trial 1"))
     control = replace(control, search_score=None)
     other = replace(other, params={"lr": 2e-3})
-    asked = distinct([control, first, other, replace(other, name="trial 2", trial=2)])
-    assert [(one.name, one.trial, one.search_score) for one in asked] == [(CONTROL, 0, 9.5), ("trial 1", 1, 9.5)]
+    asked = drop_duplicates([control, first, other, replace(other, name="trial 2", trial=2)])
+    assert [(one.name, one.trial, one.search_score) for one in asked] == [(BASELINE, 0, 9.5), ("trial 1", 1, 9.5)]
     found = judge_configurations([asked[0], configuration("trial 1", [8, 8, 8, 9])], SEEDS, 2)
     assert found is not None
-    assert (found.winner, found.best().trial, found.best().improvement) == (CONTROL, 0, None)
+    assert (found.winner, found.best().trial, found.best().improvement) == (BASELINE, 0, None)
     assert (found.ties, found.verdict(found.best())) == (("trial 1",), "winner")
     (row,) = [line for line in said(found).splitlines() if "trial 0" in line]
     assert row.split() == ["trial", "0", "=", "control", "9", "8", "to", "9", "9.5", "0.5", "-", "4", "winner"]
@@ -100,24 +100,24 @@ def test_one_seed_is_said_to_have_no_interval():
 
 def test_the_control_wins_only_when_it_is_better():
     same = [500.0, 500.0, 500.0, 500.0]
-    even = judge_configurations([configuration(CONTROL, same), configuration("trial 1", same, 480.0)], SEEDS, 2)
+    even = judge_configurations([configuration(BASELINE, same), configuration("trial 1", same, 480.0)], SEEDS, 2)
     assert even is not None
-    assert (even.winner, even.ties) == ("trial 1", (CONTROL,))
+    assert (even.winner, even.ties) == ("trial 1", (BASELINE,))
     better = judge_configurations(
-        [configuration(CONTROL, same), configuration("trial 1", [1, 2, 3, 4], 480.0)], SEEDS, 2
+        [configuration(BASELINE, same), configuration("trial 1", [1, 2, 3, 4], 480.0)], SEEDS, 2
     )
     assert better is not None
-    assert (better.winner, better.ties) == (CONTROL, ())
+    assert (better.winner, better.ties) == (BASELINE, ())
 
 
 def test_one_survivor_of_five_seeds_cannot_win():
     five = (300.0, 310.0, 320.0, 330.0, 340.0)
     runs = tuple(SeedResult(seed, score, (score - 1, score + 1)) for seed, score in enumerate(five))
-    control = Configuration(CONTROL, None, {}, None, runs)
+    control = Configuration(BASELINE, None, {}, None, runs)
     lone = Configuration("trial 1", 1, {"lr": 1.0}, 350.0, (SeedResult(0, 345.0, (345.0,)),), (1, 2, 3, 4))
     found = judge_configurations([control, lone], range(5), 2)
     assert found is not None
-    assert (found.winner, found.ties) == (CONTROL, ())
+    assert (found.winner, found.ties) == (BASELINE, ())
     (row,) = [row for row in found.table() if row["name"] == "trial 1"]
     assert (row["failed_seeds"], row["failed_score"], row["iqm"]) == (4, 299.0, 299.0)
     assert (row["verdict"], row["improvement"]) == ("too many failed seeds", 0.2)
@@ -127,11 +127,11 @@ def test_one_survivor_of_five_seeds_cannot_win():
     assert "a failed seed counts as the lowest return of all runs, 299: trial 1 (4 of 5)" in text
 
 
-@pytest.mark.parametrize(("num_failed", "winner"), [(1, "trial 1"), (2, CONTROL)])
+@pytest.mark.parametrize(("num_failed", "winner"), [(1, "trial 1"), (2, BASELINE)])
 def test_what_the_iqm_leaves_out_may_fail_and_no_more(num_failed, winner):
     runs = tuple(SeedResult(seed, 345.0, (345.0,)) for seed in range(5 - num_failed))
     trial = Configuration("trial 1", 1, {"lr": 1.0}, 350.0, runs, tuple(range(5 - num_failed, 5)))
-    control = Configuration(CONTROL, None, {}, None, tuple(SeedResult(seed, 320.0, (319.0,)) for seed in range(5)))
+    control = Configuration(BASELINE, None, {}, None, tuple(SeedResult(seed, 320.0, (319.0,)) for seed in range(5)))
     for order in ([trial, control], [control, trial]):
         found = judge_configurations(order, range(5), 1)
         assert found is not None
@@ -140,7 +140,7 @@ def test_what_the_iqm_leaves_out_may_fail_and_no_more(num_failed, winner):
 
 def test_a_control_with_failed_seeds_is_judged_like_a_trial():
     runs = (SeedResult(0, 400.0, (399.0,)),)
-    control = Configuration(CONTROL, None, {}, None, runs, (1, 2, 3, 4))
+    control = Configuration(BASELINE, None, {}, None, runs, (1, 2, 3, 4))
     trial = Configuration("trial 1", 1, {"lr": 1.0}, 1.0, tuple(SeedResult(s, 9.0, (8.0,)) for s in range(5)))
     found = judge_configurations([control, trial], range(5), 1)
     assert found is not None
@@ -149,19 +149,19 @@ def test_a_control_with_failed_seeds_is_judged_like_a_trial():
 
 def test_a_configuration_whose_seeds_all_failed_is_last_and_told():
     found = judge_configurations(
-        [configuration(CONTROL, [], failed=SEEDS), configuration("trial 2", [5, 6, 7], 9.0, failed=(14,))], SEEDS, 2
+        [configuration(BASELINE, [], failed=SEEDS), configuration("trial 2", [5, 6, 7], 9.0, failed=(14,))], SEEDS, 2
     )
     assert found is not None
-    assert [one.name for one in found.configurations] == ["trial 2", CONTROL]
+    assert [one.name for one in found.configurations] == ["trial 2", BASELINE]
     assert [row["failed_seeds"] for row in found.table()] == [1, 4]
     assert "4: trial 2 (1 of 4), control (4 of 4)" in said(found)
-    assert judge_configurations([configuration(CONTROL, [])], SEEDS, 2) is None
-    assert judge_configurations([configuration(CONTROL, [], failed=SEEDS)], SEEDS, 2) is None, "no winner"
+    assert judge_configurations([configuration(BASELINE, [])], SEEDS, 2) is None
+    assert judge_configurations([configuration(BASELINE, [], failed=SEEDS)], SEEDS, 2) is None, "no winner"
 
 
 def test_the_record_goes_through_json_and_comes_back_whole():
     found = judge_configurations(
-        [configuration(CONTROL, [1, 2]), configuration("trial 0", [3, 4], 9.0, (13,))], SEEDS, 2
+        [configuration(BASELINE, [1, 2]), configuration("trial 0", [3, 4], 9.0, (13,))], SEEDS, 2
     )
     assert found is not None
     policy = CertifiedPolicy("trial 0", 12, "certify/3/best-1", 100, 4.0, 4.0, 3.5, 4.5)

@@ -48,7 +48,7 @@ KNOWN = (
 
 def books(outcome: Outcome) -> list[TrialRecord]:
     study = Study(f"sqlite:///{outcome.folder / 'certify.db'}", "certify")
-    entries = study.entries()
+    entries = study.trials()
     study.close()
     return entries
 

@@ -170,7 +170,7 @@ def test_a_study_is_kept_by_optunas_calls(tmp_path):
     number, _ = study.ask(lambda suggest: {}, {})
     study.report(number, 100, 5.0, checkpoint={"path": "trials/0/best"})
     study.finish(number, "COMPLETE", 5.0, "whole budget")
-    (entry,) = study.entries()
+    (entry,) = study.trials()
     study.close()
     assert (entry.reports, entry.value) == ({100: 5.0}, 5.0)
     assert entry.attributes == {"checkpoint": {"path": "trials/0/best"}, "stop_reason": "whole budget"}

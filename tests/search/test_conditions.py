@@ -47,7 +47,7 @@ def sensible(params):
 def searcher(folder, kind="tpe", budget=20, warm=(), create=True):
     url = empty(folder) if create else f"sqlite:///{folder / 'study.db'}"
     study = Study(url, "s", create=create)
-    unfinished = [entry for entry in study.entries() if entry.state == "RUNNING"]
+    unfinished = [entry for entry in study.trials() if entry.state == "RUNNING"]
     proposes = lambda number: build_sampler(kind, {"n_startup_trials": 4} if kind == "tpe" else {}, number, True)  # noqa: E731
     order = SearchPlan(budget, 1, warm, unfinished, lambda number: [number], proposes)
     assign = lambda entry: {"number": entry.number, "params": dict(entry.params)}  # noqa: E731
@@ -88,7 +88,7 @@ def test_a_trial_has_the_parameters_whose_conditions_are_met(kind, tmp_path):
     assert len(found) == 20
     assert all(map(sensible, found))
     assert {params["use_lstm"] for params in found} == {True, False}
-    stored = Study(f"sqlite:///{tmp_path / 'study.db'}", "s").entries()
+    stored = Study(f"sqlite:///{tmp_path / 'study.db'}", "s").trials()
     assert [dict(entry.params) for entry in stored] == found
     if kind == "tpe":  # it learns within the branch: the largest cell pays most
         late = [params.get("lstm_cell_size") for params in found[10:]]

@@ -151,7 +151,7 @@ def test_rungs_rebuilt_from_the_ledger_decide_the_same(tmp_path, reports_at, wit
     study = Study(url, "s", create=True)
     live = live_sweep(1, study, reports_at, without_episode)
     study.close()
-    entries = Study(url, "s").entries()
+    entries = Study(url, "s").trials()
     for order in (entries, entries[::-1]):
         rebuilt = SuccessiveHalving(1000, 0.1, 3)
         rebuilt.replay((entry.number, entry.reports) for entry in order)

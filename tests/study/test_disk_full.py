@@ -22,7 +22,7 @@ from rltune.sweep.pipeline import resume_sweep
 def states(folder: Path) -> list[str]:
     """How the ledger has the sweep's trials."""
     opened = open_study(folder)
-    found = [entry.state for entry in opened.entries()]
+    found = [entry.state for entry in opened.trials()]
     opened.close()
     return found
 

@@ -51,7 +51,7 @@ def test_everything_about_a_trial_is_there_when_the_file_is_opened_again(study, 
             study.finish(number, state, value, f"because {state}")
         wanted[number] = (state or "RUNNING", params, value)
     study.close()
-    entries = Study(url, "sweep").entries()
+    entries = Study(url, "sweep").trials()
     assert [entry.number for entry in entries] == [0, 1, 2, 3]
     for entry in entries:
         state, params, value = wanted[entry.number]
@@ -67,13 +67,13 @@ def test_everything_about_a_trial_is_there_when_the_file_is_opened_again(study, 
 def test_one_trial_read_alone_is_the_same_as_among_all(study):
     for _ in range(3):
         ask(study)
-    assert [study.entry(number) for number in range(3)] == study.entries()
+    assert [study.trial(number) for number in range(3)] == study.trials()
 
 
 def test_a_value_that_was_sampled_is_exactly_the_value_that_is_read(study, url):
     sampled = [ask(study)[1] for _ in range(10)]
     study.close()
-    assert [dict(entry.params) for entry in Study(url, "sweep").entries()] == sampled
+    assert [dict(entry.params) for entry in Study(url, "sweep").trials()] == sampled
 
 
 def test_a_warm_start_takes_the_given_values_and_draws_the_others(study):
@@ -92,7 +92,7 @@ def test_a_reopened_study_goes_on_with_the_next_number(study, url):
     assert ask(again)[0] == 3
     again.report(1, 50, 2.0)
     again.finish(1, "COMPLETE", 2.0, "whole budget")
-    assert again.entry(1).state == "COMPLETE"
+    assert again.trial(1).state == "COMPLETE"
     again.close()
 
 
@@ -100,7 +100,7 @@ def test_two_readers_see_what_one_driver_writes(study, url):
     readers = [Study(url, "sweep"), Study(url, "sweep")]
     number, _ = ask(study)
     study.report(number, 10, 1.0)
-    assert [reader.entry(number).reports for reader in readers] == [{10: 1.0}] * 2
+    assert [reader.trial(number).reports for reader in readers] == [{10: 1.0}] * 2
     for reader in readers:
         reader.close()
 
@@ -111,7 +111,7 @@ def test_a_reader_that_holds_the_file_does_not_stop_the_driver(study, tmp_path):
     reader.execute("select * from trials").fetchall()
     number, _ = ask(study)
     study.report(number, 10, 1.0)
-    assert study.entry(number).reports == {10: 1.0}
+    assert study.trial(number).reports == {10: 1.0}
     reader.close()
 
 
@@ -119,14 +119,14 @@ def test_reports_come_back_in_the_order_of_their_steps(study):
     number, _ = ask(study)
     for step in (300, 100, 200):
         study.report(number, step, -step)
-    assert list(study.entry(number).reports) == [100, 200, 300]
+    assert list(study.trial(number).reports) == [100, 200, 300]
 
 
 def test_a_report_that_comes_twice_counts_once(study):
     number, _ = ask(study)
     study.report(number, 100, 1.0)
     study.report(number, 100, 2.0)
-    assert study.entry(number).reports == {100: 2.0}
+    assert study.trial(number).reports == {100: 2.0}
 
 
 def test_a_report_and_the_checkpoint_that_comes_with_it_are_kept_together_or_not_at_all(study, url):
@@ -134,7 +134,7 @@ def test_a_report_and_the_checkpoint_that_comes_with_it_are_kept_together_or_not
     study.report(number, 100, 1.0, checkpoint={"path": "best-100"})
     with pytest.raises(TypeError):
         study.report(number, 200, 2.0, checkpoint={"path": object()})
-    for entry in (study.entry(number), Study(url, "sweep").entry(number)):
+    for entry in (study.trial(number), Study(url, "sweep").trial(number)):
         assert dict(entry.reports) == {100: 1.0}
         assert entry.attributes["checkpoint"] == {"path": "best-100"}
 
@@ -145,16 +145,16 @@ def test_an_ended_trial_takes_nothing_more(study):
     for change in (lambda: study.report(number, 100, 1.0), lambda: study.note(number, node="there")):
         with pytest.raises(optuna.exceptions.UpdateFinishedTrialError):
             change()
-    assert (dict(study.entry(number).reports), study.entry(number).attributes["node"]) == ({}, "here")
+    assert (dict(study.trial(number).reports), study.trial(number).attributes["node"]) == ({}, "here")
 
 
 @pytest.mark.parametrize("objective", [math.nan, math.inf, -math.inf])
 def test_a_report_that_is_not_finite_never_becomes_the_best(study, objective):
     number, _ = ask(study)
     study.report(number, 100, objective)
-    assert study.entry(number).best is None
+    assert study.trial(number).best is None
     study.report(number, 200, -3.0)
-    assert study.entry(number).best == -3.0
+    assert study.trial(number).best == -3.0
 
 
 def test_a_stopped_trial_keeps_its_reports_and_is_ranked_by_the_last(study):
@@ -162,7 +162,7 @@ def test_a_stopped_trial_keeps_its_reports_and_is_ranked_by_the_last(study):
     study.report(number, 100, 9.0)
     study.report(number, 200, 4.0)
     study.finish(number, "PRUNED", None, "stopped by the scheduler at 200 environment steps")
-    entry = study.entry(number)
+    entry = study.trial(number)
     assert (entry.state, entry.best, entry.value) == ("PRUNED", 9.0, None)
     assert study._study.trials[number].value == 4.0
 
@@ -171,8 +171,8 @@ def test_a_failed_trial_has_its_reason_and_no_value(study):
     number, _ = ask(study)
     study.report(number, 100, 9.0)
     study.finish(number, "FAIL", 9.0, "non-finite loss at 100 environment steps")
-    assert study.entry(number).value is None
-    assert study.entry(number).attributes["stop_reason"] == "non-finite loss at 100 environment steps"
+    assert study.trial(number).value is None
+    assert study.trial(number).attributes["stop_reason"] == "non-finite loss at 100 environment steps"
 
 
 def test_steps_are_those_noted_at_the_end_or_those_of_the_last_report():
@@ -229,14 +229,14 @@ def test_the_ledger_of_a_folder_is_found_in_it(folder):
     ask(made)
     made.close()
     assert (folder / "study.db").is_file()
-    assert len(open_study(folder).entries()) == 1
+    assert len(open_study(folder).trials()) == 1
 
 
 def test_a_configured_storage_is_used_instead_of_the_folder(folder, tmp_path):
     elsewhere = f"sqlite:///{tmp_path / 'shared.db'}"
     (folder / "config.yaml").write_text(f"study:\n  storage: {elsewhere}\n")
     ask(Study(make_storage_url(elsewhere, folder), "sweep", create=True))
-    assert len(open_study(folder).entries()) == 1
+    assert len(open_study(folder).trials()) == 1
     assert not (folder / "study.db").exists()
 
 
@@ -246,7 +246,7 @@ def test_a_closed_ledger_is_one_file_that_can_be_moved(folder):
     made.close()
     moved = folder.rename(folder.parent / "moved")
     assert [path.name for path in moved.glob("study.db*")] == ["study.db"]
-    assert len(Study(make_storage_url(None, moved), "sweep").entries()) == 1
+    assert len(Study(make_storage_url(None, moved), "sweep").trials()) == 1
 
 
 def test_a_folder_that_is_no_sweep_is_refused_without_making_anything(tmp_path):
@@ -287,9 +287,9 @@ def driven(folder, new=True, trials=1):
 def test_a_renamed_folder_keeps_its_ledger(folder):
     driven(folder)
     moved = folder.rename(folder.parent / "renamed")
-    assert len(open_study(moved).entries()) == 1
+    assert len(open_study(moved).trials()) == 1
     driven(moved, new=False)
-    assert len(open_study(moved).entries()) == 2
+    assert len(open_study(moved).trials()) == 2
 
 
 @pytest.mark.parametrize(
@@ -313,13 +313,13 @@ def test_a_damaged_ledger_is_refused_and_left_alone_and_its_copy_can_take_its_pl
     save_copy(folder)  # nor does it spoil the copy
     assert path.read_bytes() == before
     assert subprocess.run(refused.value.fix, shell=True, check=False).returncode == 0
-    assert [len(entry.reports) for entry in open_ledger(None, folder, new=False).entries()] == [20] * 3
+    assert [len(entry.reports) for entry in open_ledger(None, folder, new=False).trials()] == [20] * 3
 
 
 def test_a_lost_ledger_is_refused_but_one_that_never_was_is_made(folder):
     (folder / ".study.db").write_bytes(b"killed while it was made")
     driven(folder, new=False)
-    assert len(open_study(folder).entries()) == 1
+    assert len(open_study(folder).trials()) == 1
     (folder / "study.db").unlink()
     with pytest.raises(StudyError, match=r"study\.db is missing"):
         open_ledger(None, folder, new=False)
@@ -353,18 +353,18 @@ def test_a_password_is_in_no_message(address):
 
 def test_a_running_trial_reads_the_same_in_this_driver_and_in_the_file(study, url):
     number, _ = ask(study)
-    study.entry(number)  # from here on this driver remembers it
+    study.trial(number)  # from here on this driver remembers it
     study.report(number, 200, 2.0)
     study.report(number, 100, math.nan)
     study.note(number, checkpoint={"path": "trials/0/best-1"}, params={"lr": 1e-3})
     study.note_run(number, "run0")
     other = Study(url, "sweep")
-    here, there = study.entry(number), other.entry(number)
+    here, there = study.trial(number), other.trial(number)
     assert (here.state, here.params, here.attributes) == (there.state, there.params, there.attributes)
     assert repr(here.reports) == repr(there.reports) == "{100: nan, 200: 2.0}"
     assert study.num_trials == other.num_trials == 1
-    study.entry(number).attributes["checkpoint"] = None
-    assert study.entry(number).attributes["checkpoint"] == {"path": "trials/0/best-1"}
+    study.trial(number).attributes["checkpoint"] = None
+    assert study.trial(number).attributes["checkpoint"] == {"path": "trials/0/best-1"}
     study.finish(number, "COMPLETE", 2.0, "whole budget")
-    assert study.entry(number).state == "COMPLETE"
+    assert study.trial(number).state == "COMPLETE"
     other.close()

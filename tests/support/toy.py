@@ -125,6 +125,6 @@ def make_task(sweep: Path, **other: Any) -> dict[str, Any]:
 def ledger(outcome: Outcome) -> list[TrialRecord]:
     """All trials of a sweep."""
     study = open_study(outcome.folder)
-    entries = study.entries()
+    entries = study.trials()
     study.close()
     return entries

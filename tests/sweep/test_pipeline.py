@@ -313,7 +313,7 @@ def test_an_interrupted_sweep_is_finished_by_resume_with_the_same_trials_and_run
     assert {run.info.status for run in children(last, tmp_path)} == {"FINISHED"}
 
 
-def test_a_second_signal_waits_for_no_trial_and_leaves_the_books_whole(
+def test_a_second_signal_waits_for_no_trial_and_leaves_the_ledger_whole(
     toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO, monkeypatch: Any
 ) -> None:
     from rltune.sweep import stopper
@@ -323,7 +323,7 @@ def test_a_second_signal_waits_for_no_trial_and_leaves_the_books_whole(
 
     def spy(self: Recorder, *args: Any, **info: Any) -> None:
         keep(self, *args, **info)
-        if self._steps.get(0) == 400 and next(turns) in (20, 21):  # it hangs by then
+        if self.env_steps.get(0) == 400 and next(turns) in (20, 21):  # it hangs by then
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Recorder, "on_step_end", spy)
@@ -385,6 +385,13 @@ def test_a_name_that_is_taken_is_refused_with_the_resume_command(toy_run: Callab
     toy_run("name=mine", "tracking=off", "budget.trials=1")
     with pytest.raises(StudyError, match=r"sweeps\.resume sweep=mine"):
         toy_run("name=mine", "tracking=off")
+
+
+def test_a_half_made_folder_is_taken_by_its_name(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
+    """A driver that was killed before it wrote its settings left nothing to resume, so the same command runs again."""
+    (tmp_path / "outputs" / "mine").mkdir(parents=True)
+    outcome = toy_run("name=mine", "tracking=off", "budget.trials=1")
+    assert (outcome.exit_code, outcome.folder.name) == (0, "mine")
 
 
 def test_a_wall_time_budget_ends_the_sweep_cleanly(toy_run: Callable[..., Outcome]) -> None:

@@ -34,7 +34,7 @@ LIGHT = ("space.num_epochs=4", "space.minibatch_size=256", "space.train_batch_si
 def entries(sweep: Path) -> list[TrialRecord]:
     study = open_study(sweep)
     try:
-        return study.entries()
+        return study.trials()
     finally:
         study.close()
 

@@ -67,7 +67,7 @@ def test_sweeps_that_start_together_on_an_empty_database_keep_every_report(addre
     assert errors == []
     for sweep in range(4):
         study = Study(url, f"sweep-{sweep}")
-        assert [dict(entry.reports) for entry in study.entries()] == [
+        assert [dict(entry.reports) for entry in study.trials()] == [
             {step: float(step + sweep) for step in range(100, 600, 100)}
         ] * 2
         study.close()

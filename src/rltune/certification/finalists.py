@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rltune.certification.result import CONTROL, Configuration
+from rltune.certification.result import BASELINE, Configuration
 from rltune.policies.rllib_policy import is_rllib_policy
 from rltune.study.checkpoints import is_whole
 from rltune.study.record import TrialRecord, rank_records
@@ -54,7 +54,7 @@ class Finalist:
 def rank_finalists(sweep: Path, entries: Sequence[TrialRecord]) -> Iterator[Finalist]:
     """Yield the trials with a whole checkpoint, best first, as `rank_records` sorts them."""
     for record in rank_records(entries):
-        folder = is_whole(sweep, record.attributes.get("checkpoint"))
+        folder = is_whole(sweep, record.checkpoint)
         if folder is not None:
             yield Finalist(f"trial {record.number}", record.number, record.params, record.best, folder, record.number)
 
@@ -66,7 +66,7 @@ def is_playable(folder: Path) -> bool:
 
 def make_run_name(configuration: Configuration, place: int) -> str:
     """The name of a configuration's run on the seed at ``place``."""
-    is_trial = configuration.trial is not None and configuration.name != CONTROL
+    is_trial = configuration.trial is not None and configuration.name != BASELINE
     owner = f"trial-{configuration.trial:03d}" if is_trial else configuration.name
     return f"{owner}-seed-{place}"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from rltune.statistics import bootstrap_interval, interquartile_mean, probability_of_improvement
 
-CONTROL = "control"
+BASELINE = "control"
 MIN_RUNS = 3  # that an interval is shown of
 
 
@@ -210,10 +210,10 @@ class Certification:
 
 def label(name: str, trial: int | None) -> str:
     """A configuration's name as a person reads it, see `Configuration.label`."""
-    return f"trial {trial} = {CONTROL}" if name == CONTROL and trial is not None else name
+    return f"trial {trial} = {BASELINE}" if name == BASELINE and trial is not None else name
 
 
-def distinct(configurations: Sequence[Configuration]) -> list[Configuration]:
+def drop_duplicates(configurations: Sequence[Configuration]) -> list[Configuration]:
     """Keep one of each set of values: a finalist that has the control's is the control, and no rival of it.
 
     Args:
@@ -226,7 +226,7 @@ def distinct(configurations: Sequence[Configuration]) -> list[Configuration]:
     for one in configurations:
         values = json.dumps(dict(one.params), sort_keys=True)
         first = found.setdefault(values, one)
-        if first.name == CONTROL and first.trial is None:
+        if first.name == BASELINE and first.trial is None:
             found[values] = replace(
                 first, trial=one.trial, search_score=one.search_score, whole_budget=one.whole_budget
             )
@@ -253,7 +253,7 @@ def judge_configurations(
     if lowest is None:
         return None
     begun = [replace(one, failed_score=lowest if one.failed_seeds else None) for one in configurations if one.num_seeds]
-    control = next((one for one in begun if one.name == CONTROL), None)
+    control = next((one for one in begun if one.name == BASELINE), None)
     judged = [_judged(one, control) for one in begun]
     believed = float("-inf")
     judged.sort(
@@ -261,7 +261,7 @@ def judge_configurations(
             -one.excess_failures,
             one.iqm,
             one.mean,
-            believed if one.name == CONTROL or one.search_score is None else one.search_score,
+            believed if one.name == BASELINE or one.search_score is None else one.search_score,
         ),
         reverse=True,
     )
@@ -284,7 +284,7 @@ def _judged(one: Configuration, control: Configuration | None) -> Configuration:
         low=low,
         high=high,
         improvement=(
-            probability_of_improvement(one.scores, control.scores) if control and one.name != CONTROL else None
+            probability_of_improvement(one.scores, control.scores) if control and one.name != BASELINE else None
         ),
         optimism=one.search_score - score if one.search_score is not None and one.whole_budget else None,
     )

@@ -55,7 +55,7 @@ class FinalEvaluation:
                 if is_playable(finalist.folder):
                     self._begun(finalist.folder)
 
-    def winner(self, entries: Sequence[TrialRecord], tell: Callable[[str], None]) -> Finalist | None:
+    def select(self, entries: Sequence[TrialRecord], tell: Callable[[str], None]) -> Finalist | None:
         """The best by the evaluation's mean; the search's first when none can be evaluated; None without trials.
 
         Args:

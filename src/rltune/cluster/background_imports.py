@@ -1,6 +1,8 @@
-"""Imports done in a thread while trials run: a sweep's start need not wait for them, and its end then need not either.
+"""Say which modules are imported ahead of their use, and import them in a thread while trials run.
 
-Runs in the driver.
+The names are strings, and stand here alone: who names such a module must not import it, because its import is what is
+to be saved. A driver imports neither a trial's modules, which its workers need, nor before the first report those that
+only a sweep's end needs. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -9,6 +11,17 @@ import contextlib
 import functools
 import importlib
 import threading
+
+NEEDED_AT_END = ("rltune.policies.policy", "rltune.reporting.png_figures")
+
+
+def worker_imports(algorithm_class: str) -> list[str]:
+    """Return what a trial's process imports, which takes it 5 s of CPU unless it is forked from one that has.
+
+    Args:
+        algorithm_class: ``module:Name`` of the algorithm's configuration.
+    """
+    return ["rltune.trial.trainable", "rltune.trial.algorithm_runner", algorithm_class.partition(":")[0]]
 
 
 @functools.cache

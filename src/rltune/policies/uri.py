@@ -182,7 +182,7 @@ def _read_ledger(folder: Path, source: Source) -> Sequence[TrialRecord]:
             f"{error.fix}; or policy={folder}/trials/<number>/<checkpoint>",
         ) from None
     try:
-        return study.entries()
+        return study.trials()
     finally:
         study.close()
 

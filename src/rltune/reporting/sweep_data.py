@@ -95,7 +95,7 @@ def read_sweep_data(folder: Path, study: Study) -> SweepData:
         name=folder.name,
         status=str(study.attribute("status", "running")),
         settings=settings,
-        trials=study.entries(),
+        trials=study.trials(),
         rungs=_read_rungs(settings),
         winner=study.attribute("winner") or ended.get("winner"),
         certification=study.attribute("certification"),

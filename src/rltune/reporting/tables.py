@@ -43,7 +43,7 @@ def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
             table.add_row(folder.name, "unreadable")
             reasons.append(f"{folder.name}: {first_line(error.what)}")
             continue
-        records, number = study.entries(), count_states(study.entries())
+        records, number = study.trials(), count_states(study.trials())
         best = max((e.best for e in records if e.best is not None and e.state != "FAIL"), default=None)
         ended = f"{number['complete']}/{number['pruned']}/{number['failed']}"
         steps = format_count(sum(record.env_steps for record in records))
@@ -76,7 +76,7 @@ def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None) -> Non
     from rltune.study.storage import open_study  # brings Optuna with it, which a wrong name need not wait for
 
     study = open_study(folder)
-    records = sorted(study.entries(), key=lambda record: -(record.best if record.best is not None else float("-inf")))
+    records = sorted(study.trials(), key=lambda record: -(record.best if record.best is not None else float("-inf")))
     out = _open_console(stream)
     out.print(f"{folder.name}: {study.attribute('status', '?')}, {folder}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")

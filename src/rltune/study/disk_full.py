@@ -1,14 +1,16 @@
-"""What a full disk looks like to the layers above it, and what a person is told. Imports nothing heavy.
+"""Recognise a full disk beneath other errors, and tell a person what to do. Imports nothing heavy.
 
 A sweep whose disk is full stops as if it had been interrupted: it is no trial's fault, so none fails of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 
-from rltune.errors import StudyError
+from rltune.errors import RltuneError, StudyError
 from rltune.study.sweep_folder import make_resume_command
 
 DISK_FULL = "no room is left on the disk"
@@ -37,14 +39,34 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def names_full_disk(text: str) -> bool:
-    """Whether a worker's words say so."""
+    """Whether a text, such as a worker's traceback, speaks of a full disk."""
     return any(word in text for word in WORDS)
 
 
 def make_disk_full_error(folder: Path) -> StudyError:
-    """What a person is told."""
+    """Make the error that tells a person of it, with the command that goes on."""
     return StudyError(
         f"{folder}: {DISK_FULL}; what was recorded before is whole",
         "room for the ledger and the trials' checkpoints",
         f"make room, then {make_resume_command(folder)}",
     )
+
+
+@contextlib.contextmanager
+def explain_full_disk(folder: Path) -> Iterator[None]:
+    """Turn an error that a full disk led to into one for a person; leave others alone.
+
+    Args:
+        folder: The sweep's.
+
+    Raises:
+        StudyError: The disk is full.
+    """
+    try:
+        yield
+    except RltuneError:
+        raise
+    except Exception as error:
+        if not is_disk_full(error):
+            raise
+        raise make_disk_full_error(folder) from error

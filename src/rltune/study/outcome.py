@@ -80,7 +80,7 @@ def compute_cost(
     """
     replicates = config.replicates
     stopped = [entry for entry in entries if entry.state == "PRUNED"]
-    train_s, certify_s = (sum(float(e.attributes.get("train_s", 0.0)) for e in group) for group in (entries, runs))
+    train_s, certify_s = (sum(record.train_s for record in group) for group in (entries, runs))
     return {
         "env_steps": replicates * sum(entry.env_steps for entry in entries),
         "env_steps_saved": replicates * sum(max(0, config.budget.env_steps - entry.env_steps) for entry in stopped),

@@ -1,4 +1,4 @@
-"""One trial as the ledger knows it."""
+"""Hold one trial as the ledger has it, and rank trials."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ LATE_RUN = "mlflow_run_id/"
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One trial as the ledger has it.
+    """Hold one trial, or one run of a certification, as the ledger has it.
 
     Attributes:
-        number: Its number, also its name.
+        number: Its number.
         state: RUNNING, COMPLETE, PRUNED or FAIL.
         params: Sampled values by name, decoded.
         reports: Objective by environment step, in order.
-        attributes: Seeds, checkpoint, latest, stop_reason, mlflow_run_id, node, costs.
+        attributes: All else that was noted of it. The properties below read it with its types.
         value: The best reported objective of a finished trial; None without.
-        began_s: When it was asked for, in seconds of the epoch; None for one that waits.
+        began_s: When it was proposed, in seconds of the epoch; None for one that waits.
         ended_s: When it ended; None before that.
     """
 
@@ -46,6 +46,66 @@ class TrialRecord:
     def env_steps(self) -> int:
         """Environment steps at its last report."""
         return int(self.attributes.get("env_steps", 0)) or max(self.reports, default=0)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """One seed for each replicate; empty where a driver was killed before it had noted them."""
+        return tuple(self.attributes.get("seeds", ()))
+
+    @property
+    def checkpoint(self) -> dict[str, Any] | None:
+        """The checkpoint of its best report, as `rltune.study.checkpoints` records it; None before the first."""
+        return self.attributes.get("checkpoint")
+
+    @property
+    def latest(self) -> dict[str, Any] | None:
+        """The checkpoint of its newest state; None before the first."""
+        return self.attributes.get("latest")
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why it ended or was interrupted; None before that."""
+        return self.attributes.get("stop_reason")
+
+    @property
+    def train_s(self) -> float:
+        """Seconds of training; 0 before they are noted."""
+        return float(self.attributes.get("train_s", 0.0))
+
+    @property
+    def mlflow_run_id(self) -> str | None:
+        """Its MLflow run; None while MLflow has not answered."""
+        return self.attributes.get("mlflow_run_id")
+
+    @property
+    def name(self) -> str:
+        """Its name in MLflow and for a person: a run of the certification has one of its own."""
+        return str(self.attributes.get("name", f"trial {self.number}"))
+
+    @property
+    def key(self) -> str | None:
+        """What makes two runs of a certification the same; None for a trial of the search."""
+        return self.attributes.get("key")
+
+    @property
+    def configuration(self) -> str | None:
+        """Which configuration a run of the certification retrains; None for a trial of the search."""
+        return self.attributes.get("configuration")
+
+    @property
+    def seed_index(self) -> int:
+        """Which of the certification's seeds a run has, from 0."""
+        return int(self.attributes.get("place", 0))
+
+    @property
+    def returns(self) -> tuple[float, ...]:
+        """The returns of the episodes that a run of the certification played at its end."""
+        return tuple(self.attributes.get("returns", ()))
+
+    @property
+    def score(self) -> float | None:
+        """The mean of `returns`; None before they were played."""
+        return self.attributes.get("score")
 
 
 def make_trial_record(trial: FrozenTrial, late: Mapping[str, Any]) -> TrialRecord:

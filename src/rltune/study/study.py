@@ -168,12 +168,12 @@ class Study:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def entries(self) -> list[TrialRecord]:
+    def trials(self) -> list[TrialRecord]:
         """All trials in order."""
         late = self._study.user_attrs
         return [make_trial_record(trial, late) for trial in self._study.get_trials(deepcopy=False)]
 
-    def entry(self, number: int) -> TrialRecord:
+    def trial(self, number: int) -> TrialRecord:
         """One trial."""
         if number not in self._open:
             entry = make_trial_record(self._storage.get_trial(self._id(number)), {})

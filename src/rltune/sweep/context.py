@@ -1,4 +1,4 @@
-"""What one driver works on. Runs in the driver."""
+"""Describe what one driver works on. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rltune.sweep.plan import Plan
 
 @dataclass(frozen=True)
 class SweepContext:
-    """One driver's work on a sweep.
+    """One driver's work on a sweep, as it is known before anything is opened.
 
     Attributes:
         plan: What is run.
@@ -22,7 +22,7 @@ class SweepContext:
         began: When the command started, on the monotonic clock.
         stream: Where the console writes; None is standard output.
         trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
-        aside: Calls a function in a process that has RLlib imported; None where there is none.
+        call_aside: Calls a function in a process that has RLlib imported; None where there is none.
     """
 
     plan: Plan
@@ -32,4 +32,4 @@ class SweepContext:
     began: float
     stream: TextIO | None = None
     trainable: type | None = None
-    aside: Callable[..., Any] | None = None
+    call_aside: Callable[..., Any] | None = None

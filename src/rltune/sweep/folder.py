@@ -19,27 +19,27 @@ logger = logging.getLogger("rltune")
 
 
 @contextlib.contextmanager
-def open_folder(session: SweepContext) -> Iterator[None]:
-    """The sweep's folder, made exclusively or found, with its settings; its log is written meanwhile.
+def open_folder(context: SweepContext) -> Iterator[None]:
+    """Make the sweep's folder exclusively, or find it; write its settings now and its log meanwhile.
 
     Raises:
         StudyError: The folder exists already, or another driver has it.
     """
-    folder = session.folder
+    folder = context.folder
     with contextlib.ExitStack() as stack:
-        if not session.resumed:
+        if not context.resumed:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            if not _unborn(folder):
+            if not is_half_made(folder):
                 try:
                     folder.mkdir(mode=0o700)
                 except FileExistsError:
-                    raise make_name_taken_error(session.name, folder) from None
-            stack.enter_context(claim_folder(session))
-        if session.plan.config.cluster.address is not None:
-            _check_shared(session)
+                    raise make_name_taken_error(context.name, folder) from None
+            stack.enter_context(claim_folder(context))
+        if context.plan.config.cluster.address is not None:
+            _check_shared(context)
         record_processes(folder)
         stack.callback(clear_record, folder)
-        write_settings(folder, session.plan.config)
+        write_settings(folder, context.plan.config)
         handler = logging.FileHandler(folder / "sweep.log")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logger.addHandler(handler)
@@ -50,27 +50,27 @@ def open_folder(session: SweepContext) -> Iterator[None]:
             handler.close()
 
 
-def _unborn(folder: Path) -> bool:
+def is_half_made(folder: Path) -> bool:
     """Whether a driver was killed between making this folder and writing its settings: nothing is lost in it."""
     return folder.is_dir() and not any((folder / name).exists() for name in ("config.yaml", "study.db", "trials"))
 
 
 @contextlib.contextmanager
-def claim_folder(session: SweepContext) -> Iterator[None]:
-    """This driver's alone, with nothing of an earlier one's still running.
+def claim_folder(context: SweepContext) -> Iterator[None]:
+    """Claim the folder for this driver alone, and end what an earlier one left running.
 
     Raises:
         StudyError: Another driver has it.
     """
-    with lock_sweep(session.folder) as ours:
+    with lock_sweep(context.folder) as ours:
         if not ours:
             raise StudyError(
-                f"sweep={session.name}: another driver is working on it",
+                f"sweep={context.name}: another driver is working on it",
                 "one driver at a time",
                 "wait for it, or end it with Ctrl-C where it runs",
             )
-        end_stale_processes(session.folder)
-        _clear_leftovers(session.folder)
+        end_stale_processes(context.folder)
+        _clear_leftovers(context.folder)
         yield
 
 
@@ -89,17 +89,17 @@ def make_name_taken_error(name: str, folder: Path) -> StudyError:
     )
 
 
-def _check_shared(session: SweepContext) -> None:
+def _check_shared(context: SweepContext) -> None:
     """Refuse nodes that do not see the sweep's folder, and leave nothing of a new one.
 
     Raises:
         StudyError: There are some.
     """
     try:
-        check_nodes(session.folder)
+        check_nodes(context.folder)
     except StudyError:
-        if not session.resumed:
-            shutil.rmtree(session.folder, ignore_errors=True)
+        if not context.resumed:
+            shutil.rmtree(context.folder, ignore_errors=True)
             with contextlib.suppress(OSError):  # other sweeps are in it
-                session.folder.parent.rmdir()
+                context.folder.parent.rmdir()
         raise

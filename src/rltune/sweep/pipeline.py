@@ -1,4 +1,4 @@
-"""The conductor: checks, starts, watches and ends a sweep. The only module that knows all the others.
+"""Run a sweep from the request to the champion.
 
 A new sweep, a resumed one and an extended one are one code path: open the ledger, go through what is unfinished, ask
 for more until the budget is spent. Runs in the driver.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import sys
 import time
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from rltune.cluster.background_imports import worker_imports
 from rltune.cluster.fork_server import ForkServer, acquire_fork_server
 from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_environment
 from rltune.cluster.resources import Share
@@ -27,12 +27,12 @@ from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
 from rltune.config.validation import parse_config
-from rltune.errors import RltuneError, StudyError
-from rltune.study.disk_full import is_disk_full, make_disk_full_error
+from rltune.errors import StudyError
+from rltune.study.disk_full import explain_full_disk
 from rltune.study.sweep_folder import find_sweep, make_resume_command
 from rltune.sweep import plan
 from rltune.sweep.context import SweepContext
-from rltune.sweep.folder import claim_folder, make_name_taken_error, open_folder
+from rltune.sweep.folder import claim_folder, is_half_made, make_name_taken_error, open_folder
 from rltune.sweep.plan import Plan, make_plan
 from rltune.sweep.signals import stop_on_signals
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def run_sweep(config: RunConfig, *, stream: TextIO | None = None, trainable: type | None = None) -> Outcome:
-    """Search, choose the winner, register it.
+    """Search, certify, register and report.
 
     Args:
         config: What to do; see `rltune.config.validation.parse_config`.
@@ -55,8 +55,8 @@ def run_sweep(config: RunConfig, *, stream: TextIO | None = None, trainable: typ
         RltuneError: The request cannot be carried out; nothing was written.
     """
     began = time.monotonic()
-    made, folder = check_request(config)
-    return _interruptible(SweepContext(made, folder.name, folder, False, began, stream, trainable))
+    checked, folder = check_request(config)
+    return _run_interruptibly(SweepContext(checked, folder.name, folder, False, began, stream, trainable))
 
 
 def check_request(config: RunConfig) -> tuple[Plan, Path]:
@@ -65,12 +65,12 @@ def check_request(config: RunConfig) -> tuple[Plan, Path]:
     Raises:
         RltuneError: The request cannot be carried out.
     """
-    made = make_plan(config)
+    checked = make_plan(config)
     name = make_sweep_name(config)
     folder = sweep_folder_of(config, name)
-    if folder.exists():
+    if folder.exists() and not is_half_made(folder):
         raise make_name_taken_error(name, folder)
-    return made, folder
+    return checked, folder
 
 
 def resume_sweep(
@@ -106,66 +106,79 @@ def resume_sweep(
                 "the whole address",
                 f"python -m sweeps.resume sweep={folder.name} {key}=...",
             )
-    return _interruptible(SweepContext(make_plan(config), folder.name, folder, True, began, stream, trainable))
+    return _run_interruptibly(SweepContext(make_plan(config), folder.name, folder, True, began, stream, trainable))
 
 
 def _without_none(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The changes that were asked for, at any depth."""
+    """Drop the changes that stand for none, at any depth."""
     nested = {key: _without_none(value) if isinstance(value, Mapping) else value for key, value in changes.items()}
     return {key: value for key, value in nested.items() if value is not None and value != {}}
 
 
-def _interruptible(session: SweepContext) -> Outcome:
-    """Conduct; a signal that comes before trials can be asked to save their state, or a second one, leaves at once."""
+def _run_interruptibly(context: SweepContext) -> Outcome:
+    """Run; a signal that comes before trials can be asked to save their state, or a second one, leaves at once."""
     try:
-        return _conduct(session)
+        return _start(context)
     except (KeyboardInterrupt, SystemExit):  # the latter by Ray's handler of SIGTERM, in force from its start (2.60)
-        begun = session.resumed or (session.folder / "config.yaml").exists()
-        how = f"to go on: {make_resume_command(session.folder)}" if begun else "nothing was begun that could be resumed"
-        print(f"interrupted; {how}", file=session.stream or sys.stdout, flush=True)
+        begun = context.resumed or (context.folder / "config.yaml").exists()
+        how = f"to go on: {make_resume_command(context.folder)}" if begun else "nothing was begun that could be resumed"
+        print(f"interrupted; {how}", file=context.stream or sys.stdout, flush=True)
         raise
 
 
-def _conduct(session: SweepContext) -> Outcome:
+def _start(context: SweepContext) -> Outcome:
     """Check what is expensive to check while Ray starts, and only then write anything."""
-    cluster, modules = session.plan.config.cluster, _modules(session)
+    cluster = context.plan.config.cluster
+    modules = [] if context.trainable else worker_imports(str(context.plan.build.algo["class"]))
     prepare_environment(cluster)
     # Close the fork server before the thread is joined: if Ray does not start, the thread would wait for its answer.
-    with ThreadPoolExecutor(1) as beside, contextlib.ExitStack() as stack:
-        if session.resumed:  # first of all: what a killed driver left running must not meet what we start
-            stack.enter_context(claim_folder(session))
-        fork_server = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
-        # What the check registers with a Ray that starts meanwhile is only safe in a Ray that was tested.
-        checked = beside.submit(_check, session, fork_server) if is_supported("ray") else None
-        with connect_ray(cluster, modules, fork_server) as machine:
-            session = checked.result() if checked else _check(session, fork_server)
-            return _work(session, session.plan.share_of(machine))
+    with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as stack:
+        if context.resumed:  # first of all: what a killed driver left running must not meet what we start
+            stack.enter_context(claim_folder(context))
+        server = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
+        # The check registers classes with a Ray that starts meanwhile: only a Ray that was tested allows that.
+        checked = thread.submit(_check, context, server) if is_supported("ray") else None
+        with connect_ray(cluster, modules, server) as machine:
+            context = checked.result() if checked else _check(context, server)
+            return _run(context, context.plan.share_of(machine))
 
 
-def _check(session: SweepContext, fork_server: ForkServer | None) -> SweepContext:
-    """Check what needs RLlib, and import what the driver needs next: time spent waiting for Ray otherwise."""
-    for module in ("rltune.sweep.tune.run", "alembic.command"):  # Optuna wants the latter to make a ledger
-        importlib.import_module(module)
-    notes = (fork_server.call(plan.preflight, session.plan) if fork_server else plan.preflight(session.plan)) or ()
-    aside = functools.partial(fork_server.call, patience_s=None) if fork_server else None
-    return replace(session, plan=replace(session.plan, notes=(*session.plan.notes, *notes)), aside=aside)
+def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
+    """Check what needs RLlib, and import what `_run` needs: time spent waiting for Ray otherwise."""
+    import alembic.command  # noqa: F401  Optuna makes a ledger with it
+
+    import rltune.sweep.publish
+    import rltune.sweep.tune.run
+    import rltune.sweep.winner  # noqa: F401
+
+    notes = (server.call(plan.preflight, context.plan) if server else plan.preflight(context.plan)) or ()
+    call_aside = functools.partial(server.call, patience_s=None) if server else None
+    return replace(context, plan=replace(context.plan, notes=(*context.plan.notes, *notes)), call_aside=call_aside)
 
 
-def _modules(session: SweepContext) -> list[str]:
-    """What a trial's process imports, which takes it 5 s of CPU."""
-    if session.trainable is not None:
-        return []
-    config_module = str(session.plan.build.algo["class"]).partition(":")[0]
-    return ["rltune.trial.trainable", "rltune.trial.algorithm_runner", config_module]
+def _run(context: SweepContext, share: Share) -> Outcome:
+    """Search, certify, register, report."""
+    # Not at the top: a wrong name in the request is answered before these, and Ray with them, are imported.
+    from rltune.sweep.open_sweep import open_sweep
+    from rltune.sweep.provenance import record_start
+    from rltune.sweep.publish import publish_outcome, start_console, start_tracking
+    from rltune.sweep.tune.run import run_trials
+    from rltune.sweep.winner import register_winner, save_outcome, select_winner
 
-
-def _work(session: SweepContext, share: Share) -> Outcome:
-    from rltune.sweep.tune.run import TuneRun  # imported by now, in a thread
-
-    try:
-        with open_folder(session), TuneRun(session, share) as conductor, stop_on_signals(conductor.control.request):
-            return conductor.run()
-    except Exception as error:
-        if isinstance(error, RltuneError) or not is_disk_full(error):
-            raise
-        raise make_disk_full_error(session.folder) from error
+    with (
+        explain_full_disk(context.folder),
+        open_folder(context),
+        open_sweep(context, share) as sweep,
+        stop_on_signals(sweep.stopper.request),
+    ):
+        record_start(sweep)
+        start_tracking(sweep)
+        start_console(sweep)
+        if not (sweep.is_searched() and sweep.is_certified()):
+            run_trials(sweep)
+        records = sweep.study.trials()
+        winner, certification = select_winner(sweep, records)
+        model = register_winner(sweep, winner, certification)
+        outcome = save_outcome(sweep, records, winner, certification, model)
+        publish_outcome(sweep, records, outcome, certification)
+        return outcome

@@ -1,12 +1,30 @@
-"""What a sweep ran with: package versions and the commit."""
+"""Note what a sweep was started with: its settings, package versions, commit and command."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import subprocess
 import sys
+from datetime import UTC, datetime
+
+from rltune.config.settings_file import format_settings
+from rltune.reporting.wording import read_typed_command
+from rltune.sweep.open_sweep import OpenSweep
 
 PACKAGES = ("rltune", "ray", "torch", "gymnasium", "optuna", "mlflow", "hydra-core", "numpy")
+
+
+def record_start(sweep: OpenSweep) -> None:
+    """Note in the ledger that the sweep runs, where it lies, and at its first start what it was started with."""
+    study = sweep.study
+    study.set_attribute("status", "running")
+    study.set_attribute("folder", str(sweep.context.folder))  # it may have been moved
+    if study.attribute("began") is None:
+        study.set_attribute("config", format_settings(sweep.config))
+        study.set_attribute("versions", list_versions())
+        study.set_attribute("git_commit", read_git_commit())
+        study.set_attribute("command", read_typed_command())
+        study.set_attribute("began", datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 def list_versions() -> dict[str, str]:
@@ -21,7 +39,7 @@ def list_versions() -> dict[str, str]:
 
 
 def read_git_commit() -> str:
-    """The commit of the folder where the command was typed; empty outside a repository."""
+    """Return the commit of the folder where the command was typed; empty outside a repository."""
     try:
         found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):

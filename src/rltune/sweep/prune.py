@@ -117,7 +117,7 @@ def find_spare(folder: Path) -> SpareCheckpoints:
 def _needed(folder: Path, study: Study) -> set[Path]:
     """The winner's checkpoint, those that an extension chooses from, and each certified configuration's best."""
     top = int(read_settings(folder).certify.top)
-    needed = {one.folder for one in itertools.islice(rank_finalists(folder, study.entries()), max(1, top))}
+    needed = {one.folder for one in itertools.islice(rank_finalists(folder, study.trials()), max(1, top))}
     if winner := study.attribute("winner"):
         needed.add(folder / winner["checkpoint"])
     if record := study.attribute("certification"):
@@ -130,7 +130,7 @@ def _needed(folder: Path, study: Study) -> set[Path]:
 
 def _ended(folder: Path, study: Study) -> Iterator[Path]:
     """The checkpoints of trials that have ended, and of a certification that has."""
-    unfinished = {str(entry.number) for entry in study.entries() if entry.state == "RUNNING"}
+    unfinished = {str(entry.number) for entry in study.trials() if entry.state == "RUNNING"}
     for home in folder.glob(f"{TRIALS}/*"):
         if home.name not in unfinished:
             yield from _checkpoints(home)

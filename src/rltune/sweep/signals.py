@@ -6,20 +6,27 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import FrameType
 
 
 @contextlib.contextmanager
 def stop_on_signals(request: Callable[[str, int], None]) -> Iterator[None]:
-    """First SIGINT or SIGTERM: end cleanly. Second: at once."""
+    """Request a clean end at the first SIGINT or SIGTERM; raise KeyboardInterrupt at the second.
+
+    Args:
+        request: Takes a reason and the signal's number; see `rltune.sweep.stopper.SweepStopper.request`.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set handlers; a caller's own thread ends its sweep by its budget
         return
 
-    def handle(number: int, _: Any) -> None:
-        if handle.__dict__.setdefault("seen", 0):
+    seen = False
+
+    def handle(number: int, _: FrameType | None) -> None:
+        nonlocal seen
+        if seen:
             raise KeyboardInterrupt(number)
-        handle.__dict__["seen"] = 1
+        seen = True
         request("interrupted", number)
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -13,17 +13,17 @@ from ray.tune import Stopper
 from rltune.config.schema import RunConfig
 from rltune.trial.trainable import STOP_FILE
 
-GRACE_S = 8.0  # for trials to save their state after a stop was asked for
-PROMISED_S = 9.5  # from a signal to the exit
+GRACE_S = 8.0  # for trials to save their state after an end was requested
+EXIT_S = 9.5  # from a signal to the exit
 
 
 class SweepStopper(Stopper):
-    """Why the sweep is to end early, and by when.
+    """Ends a sweep early: knows why, and by when.
 
     Args:
         folder: The sweep's folder, where trials look for the stop file.
         config: Its budgets.
-        spent_steps: Environment steps of earlier sessions.
+        spent_steps: Environment steps of earlier drivers.
     """
 
     def __init__(self, folder: Path, config: RunConfig, spent_steps: int = 0) -> None:
@@ -38,30 +38,35 @@ class SweepStopper(Stopper):
         self.signal: int | None = None
         self.failed = False  # given up because nothing works
         self.lost: dict[str, str] = {}  # checkpoints that were written but cannot be seen from here, and on which node
-        self.live: set[str] = set()  # places of the trials whose workers are up, and have a state to save
+        self.live: set[str] = set()  # folders of the trials whose workers are up and have a state to save
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune pickles it with the experiment, into a folder that all may read (2.60); the config may hold logins."""
         return {}
 
     def request(self, reason: str, signal: int | None = None) -> None:
-        """Ask the trials to save their state and hand back."""
+        """Ask the trials to save their state and hand back; a second request changes nothing.
+
+        Args:
+            reason: Shown to the person, and kept in the outcome.
+            signal: The signal's number; None where a budget or a failure ends the sweep.
+        """
         if self.reason is None:
             self.reason, self.signal = reason, signal
             self._deadline = time.monotonic() + GRACE_S
-            with contextlib.suppress(OSError):  # on a full disk nobody is asked: their processes end at the deadline
+            with contextlib.suppress(OSError):  # on a full disk they learn nothing: their processes end at the deadline
                 self._file.touch()
 
-    def asked(self) -> bool:
-        """Whether an end was asked for."""
+    def is_requested(self) -> bool:
+        """Whether an end was requested."""
         return self.reason is not None
 
     def left_s(self) -> float:
-        """Seconds for what is left to do after a signal: MLflow may be laying out its first store."""
-        return max(1.0, self._deadline - GRACE_S + PROMISED_S - time.monotonic())
+        """Return the seconds for what is left to do after a signal: MLflow may be laying out its first store."""
+        return max(1.0, self._deadline - GRACE_S + EXIT_S - time.monotonic())
 
     def check_budgets(self) -> None:
-        """Ask for the end when a budget of the whole sweep is spent."""
+        """Request the end when a budget of the whole sweep is spent."""
         budget = self._config.budget
         if budget.wall_time_s is not None and time.monotonic() - self._began >= budget.wall_time_s:
             self.request("budget.wall_time_s is spent")
@@ -69,12 +74,12 @@ class SweepStopper(Stopper):
             self.request("budget.total_env_steps is spent")
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """No single trial is stopped here."""
+        """Stop no single trial: Tune asks after each result."""
         return False
 
     def stop_all(self) -> bool:
-        """Tune's question after each event: give up on trials that did not hand back in time."""
-        return self.asked() and (not self.live or time.monotonic() > self._deadline)
+        """Give up on trials that did not hand back in time; Tune asks after each event."""
+        return self.is_requested() and (not self.live or time.monotonic() > self._deadline)
 
     def clear(self) -> None:
         """Remove the stop file."""

@@ -9,7 +9,7 @@ from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayTaskError
 
 from rltune.compat.tune_controller import adapt_tune
-from rltune.sweep.tune.failures import describe_dead_process, describe_error, failure_kind, read_last_words
+from rltune.sweep.tune.failures import classify_failure, describe_dead_process, describe_error, read_last_error
 from rltune.trial.trainable import describe_exception
 
 DIED = """Traceback (most recent call last):
@@ -28,14 +28,14 @@ ValueError: the pole broke
 @pytest.mark.parametrize("after", ["", "\nDuring handling of the above exception, another one:\nRuntimeError\n"])
 def test_a_trial_whose_env_runner_died_fails_with_what_its_environment_raised(after, tmp_path, monkeypatch):
     (tmp_path / "worker-ff-01000000-4711.err").write_text(WRITTEN + after)
-    monkeypatch.setattr("rltune.compat.ray_start.find_logs", lambda: tmp_path)
+    monkeypatch.setattr("rltune.sweep.tune.failures.find_logs", lambda: tmp_path)
     death = describe_error(tmp_path, "trials/3", "ActorDiedError: The actor died unexpectedly", DIED)
     assert death.reason == "env runner died: ValueError: the pole broke"
     assert 'raise ValueError("the pole broke")' in (tmp_path / death.log).read_text()
 
 
 def test_without_its_log_an_env_runners_death_is_told_as_ray_tells_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("rltune.compat.ray_start.find_logs", lambda: tmp_path)
+    monkeypatch.setattr("rltune.sweep.tune.failures.find_logs", lambda: tmp_path)
     assert describe_error(tmp_path, "trials/3", "ActorDiedError: it died", DIED).reason == "ActorDiedError: it died"
     assert describe_error(tmp_path, "trials/3", "ValueError: no", "pid: 1").reason == "ValueError: no"
 
@@ -53,7 +53,7 @@ def test_what_ray_wraps_is_told_as_it_was_raised():
     ],
 )
 def test_a_process_that_ray_ended_costs_its_trial_and_not_the_sweep(error, reason, tmp_path, monkeypatch):
-    monkeypatch.setattr("rltune.compat.ray_start.find_logs", lambda: None)
+    monkeypatch.setattr("rltune.sweep.tune.failures.find_logs", lambda: None)
     told = []
     actor = SimpleNamespace(actor_id=1, _on_error=lambda _, exception: told.append(exception))
     manager = SimpleNamespace(_failed_actor_ids=set(), _cleanup_actor=lambda tracked_actor: None)
@@ -66,12 +66,12 @@ def test_a_process_that_ray_ended_costs_its_trial_and_not_the_sweep(error, reaso
 
 def test_the_last_of_a_trials_errors_is_the_one_that_counts(tmp_path):
     (tmp_path / "error.txt").write_text("Failure # 1 (occurred at noon)\nfirst\nFailure # 2 (occurred later)\nsecond\n")
-    assert read_last_words(str(tmp_path / "error.txt")) == "second\n"
-    assert read_last_words(str(tmp_path / "none.txt")) == read_last_words(None) == ""
+    assert read_last_error(str(tmp_path / "error.txt")) == "second\n"
+    assert read_last_error(str(tmp_path / "none.txt")) == read_last_error(None) == ""
 
 
 def test_a_death_that_ray_only_guesses_about_is_not_called_out_of_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("rltune.compat.ray_start.find_logs", lambda: None)
+    monkeypatch.setattr("rltune.sweep.tune.failures.find_logs", lambda: None)
     guess = "Worker exit detail: End of file. Some common causes include: (1) the process was killed by the OOM killer"
     death = describe_dead_process(tmp_path, "trials/0", f"The actor died unexpectedly.\n\tpid: 1\n{guess}\n", None)
     assert death.reason.startswith("worker died: End of file. Some common causes include: (1) the process was killed")
@@ -86,4 +86,4 @@ def test_a_death_that_ray_only_guesses_about_is_not_called_out_of_memory(tmp_pat
     ],
 )
 def test_failures_that_differ_in_their_numbers_alone_are_of_one_kind(first, second, alike):
-    assert (failure_kind(first) == failure_kind(second)) is alike
+    assert (classify_failure(first) == classify_failure(second)) is alike

@@ -26,7 +26,7 @@ class Sweep:
     def __init__(self, path, budget=4, slots=2, warm=(), create=True, seed=0, space=SPACE):
         url = ledger.empty(path) if create else f"sqlite:///{path / 'study.db'}"
         self.study = Study(url, "s", create=create)
-        unfinished = [entry for entry in self.study.entries() if entry.state == "RUNNING"]
+        unfinished = [entry for entry in self.study.trials() if entry.state == "RUNNING"]
         self.stopping = False
         plan = SearchPlan(
             budget, slots, warm, unfinished, seeds, lambda number: build_sampler("random", {}, 1000 * seed + number)
@@ -63,7 +63,7 @@ def test_as_many_trials_are_proposed_as_the_budget_says(tmp_path):
 def test_what_is_proposed_is_in_the_ledger_before_it_runs(tmp_path):
     sweep = Sweep(tmp_path)
     _, config = sweep.suggest()
-    entry = Study(f"sqlite:///{tmp_path / 'study.db'}", "s").entry(0)
+    entry = Study(f"sqlite:///{tmp_path / 'study.db'}", "s").trial(0)
     assert entry.state == "RUNNING"
     assert dict(entry.params) == {key: config[key] for key in ("lr", "batch", "clip")}
     assert entry.attributes["seeds"] == [1000]
@@ -127,7 +127,7 @@ def test_a_finished_sweep_that_is_extended_asks_only_for_the_rest(tmp_path):
 def test_a_trial_that_went_wrong_is_tried_again_before_anything_new(tmp_path):
     sweep = Sweep(tmp_path, budget=3, slots=1)
     name, config = sweep.suggest()
-    sweep.searcher.retry(sweep.study.entry(config["number"]))
+    sweep.searcher.retry(sweep.study.trial(config["number"]))
     sweep.searcher.on_trial_complete(name, {})
     again = sweep.suggest()
     assert again[1] == config
@@ -174,7 +174,7 @@ def test_a_trial_whose_driver_was_killed_while_it_was_proposed_gets_its_values_a
     assert configs[0]["lr"] == 3e-4
     assert configs[0]["batch"] in (64, 128, 256)
     assert configs[0]["clip"] == 0.2
-    assert after.study.entry(0).attributes["seeds"] == [1000]
+    assert after.study.trial(0).attributes["seeds"] == [1000]
 
 
 def test_a_space_without_anything_to_search_runs_one_configuration_under_several_seeds(tmp_path):

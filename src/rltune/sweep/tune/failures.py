@@ -1,4 +1,4 @@
-"""Why a trial went wrong, for a person: one line, and a file with all that is known. Runs in the driver.
+"""Say why a trial went wrong: one line for a person, and a file with all that is known. Runs in the driver.
 
 The line comes from the worker where it could still speak, from its watchdog where it hung, from Ray where it was
 killed; the file adds the end of what the process had written to its standard error.
@@ -35,61 +35,64 @@ class Failure:
     log: str
 
 
-def describe_dead_process(sweep: Path, place: str, error: str, pid: int | None) -> Failure:
-    """A worker that lost its process.
+def describe_dead_process(sweep: Path, trial_dir: str, error: str, pid: int | None) -> Failure:
+    """Describe a worker that lost its process.
 
     Args:
         sweep: The sweep's folder.
-        place: The trial's own folder in it.
+        trial_dir: The trial's own folder, relative to the sweep's.
         error: What Ray says.
         pid: The process, if it ever reported.
     """
-    stack = sweep / place / STACK_FILE
-    written = _written(pid)
+    stack = sweep / trial_dir / STACK_FILE
+    written = _read_worker_log(pid)
     if stack.is_file():
         trace = stack.read_text()
-        return _kept(sweep, place, f"{trace.splitlines()[0]}; see {stack}", trace, written)
+        return _write_failure(sweep, trial_dir, f"{trace.splitlines()[0]}; see {stack}", trace, written)
     error = error.strip() or "unknown"
     detail = re.search(r"Worker exit detail: (.+)", error)
     line = detail[1] if detail else next((line for line in error.splitlines() if "Error" in line), error)
     line = line.strip().splitlines()[0]
     short = "out of memory" if any(word in error for word in MEMORY_WORDS) else line
-    return _kept(sweep, place, f"worker died: {short[:300]}", error, written)
+    return _write_failure(sweep, trial_dir, f"worker died: {short[:300]}", error, written)
 
 
-def describe_error(sweep: Path, place: str, reason: str, trace: str) -> Failure:
-    """A trial whose work raised; its process lives on."""
-    return _kept(sweep, place, describe_in_its_words(reason, trace), trace, _of_runner(reason, trace))
+def describe_error(sweep: Path, trial_dir: str, reason: str, trace: str) -> Failure:
+    """Describe a trial whose work raised; its process lives on."""
+    return _write_failure(sweep, trial_dir, describe_reason(reason, trace), trace, _read_env_runner_log(reason, trace))
 
 
-def describe_in_its_words(reason: str, trace: str) -> str:
-    """The reason, or what an env runner of the trial's had raised: RLlib ends its process at any exception (2.60)."""
-    raised = [line for line in _of_runner(reason, trace).splitlines() if RAISED.match(line)]
-    told = [line for line in raised if ": " in line] or raised  # what its end raises besides may say nothing
-    return f"env runner died: {told[-1].strip()[:300]}" if told else reason
+def describe_reason(reason: str, trace: str) -> str:
+    """Return the reason, or what an env runner had raised: RLlib ends its process at any exception (2.60)."""
+    raised = [line for line in _read_env_runner_log(reason, trace).splitlines() if RAISED.match(line)]
+    telling = [line for line in raised if ": " in line] or raised  # what its end raises besides may say nothing
+    return f"env runner died: {telling[-1].strip()[:300]}" if telling else reason
 
 
-def failure_kind(reason: str) -> str:
-    """What reasons that differ in their numbers alone have in common: process, trial, step, address."""
+def classify_failure(reason: str) -> str:
+    """Return the reason without its numbers, so that failures of one kind are equal: process, trial, step, address."""
     return re.sub(r"\b(?=\w*\d)(0x[0-9a-f]+|[0-9a-f]{8,})\b|-?\d+(\.\d+)?(e[+-]?\d+)?", "#", reason)
 
 
-def read_last_words(file: str | None) -> str:
-    """The newest entry of Tune's file of a trial's errors: ``get_error`` would look where it is copied later (2.60)."""
+def read_last_error(file: str | None) -> str:
+    """Read the newest error in Tune's file of a trial's errors; empty without one.
+
+    Tune's own ``get_error`` looks where the file is copied only later (Ray 2.60).
+    """
     try:
         return Path(file or "").read_text().rpartition("Failure # ")[2].partition("\n")[2]
     except OSError:
         return ""
 
 
-def _of_runner(reason: str, trace: str) -> str:
-    """The end of what an env runner wrote that has died; empty where it is something else that went wrong."""
+def _read_env_runner_log(reason: str, trace: str) -> str:
+    """Read the end of what a dead env runner wrote; empty where something else went wrong."""
     pid = re.search(r"^\s*pid: (\d+)$", trace, re.MULTILINE)
-    return _written(int(pid[1])) if pid and reason.startswith("ActorDiedError") else ""
+    return _read_worker_log(int(pid[1])) if pid and reason.startswith("ActorDiedError") else ""
 
 
-def _written(pid: int | None) -> str:
-    """The end of what a worker wrote to standard error, as far as its log is on this machine."""
+def _read_worker_log(pid: int | None) -> str:
+    """Read the end of what a worker wrote to standard error; empty where its log is on another machine."""
     logs = find_logs()
     found = sorted(logs.glob(f"worker-*-{pid}.err")) if pid and logs else []
     try:
@@ -98,8 +101,8 @@ def _written(pid: int | None) -> str:
         return ""
 
 
-def _kept(sweep: Path, place: str, reason: str, trace: str, written: str) -> Failure:
-    path = sweep / place / FAILURE_FILE
+def _write_failure(sweep: Path, trial_dir: str, reason: str, trace: str, written: str) -> Failure:
+    path = sweep / trial_dir / FAILURE_FILE
     parts = [reason, trace, *(["standard error of the worker:", written] if written else [])]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ class StoppingRuleScheduler(FIFOScheduler):
         return str(TrialScheduler.STOP)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
-        """The first trial that waits; Tune's own would look through all that ever ran, at each event (Ray 2.60)."""
+        """Return the first trial that waits; Tune's own looks through all that ever ran, at each event (Ray 2.60)."""
         waiting = [
             trial for trial in tune_controller.get_live_trials() if trial.status in (Trial.PENDING, Trial.PAUSED)
         ]

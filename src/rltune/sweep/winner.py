@@ -1,0 +1,105 @@
+"""Decide how a sweep ended: its winner, the model that is registered, its outcome. Runs in the driver."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rltune.certification.champion import Candidate, register_champion
+from rltune.certification.finalists import Finalist, describe_winner, rank_finalists
+from rltune.certification.result import Certification
+from rltune.certification.selection import measure_policies
+from rltune.study.outcome import EXIT_NONE, EXIT_WINNER, Outcome, compute_cost, count_states
+from rltune.study.record import TrialRecord
+from rltune.sweep.open_sweep import OpenSweep
+
+
+def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Finalist | None, Certification | None]:
+    """Select the best policy: the certified one, else the best of the finalists on fresh episodes.
+
+    After a signal there is no time for either: the search's first wins then.
+
+    Args:
+        sweep: Whose trials have ended.
+        records: All its trials.
+
+    Returns:
+        The winner, None without a trial that can win; and what certification says, None where it is not complete.
+    """
+    folder, certify, stopper = sweep.context.folder, sweep.config.certify, sweep.stopper
+    if stopper.signal is not None:
+        return next(rank_finalists(folder, [] if stopper.failed else records), None), None
+    if sweep.retraining:
+        sweep.tracker.wait_until_sent()  # the certification names the runs of MLflow
+        if certification := sweep.retraining.judge(records):
+            certification, winner = measure_policies(certification, folder, certify.champion_episodes)
+            return winner, certification
+    best = sweep.final_evaluation.select([] if stopper.failed else records, sweep.console.note)
+    if sweep.retraining and best:
+        failed = sweep.is_certified() and sweep.retraining.runs()
+        why = "every run of it failed" if failed else "the sweep was stopped before"
+        sweep.console.note(f"not certified: {why}, so that the winner is the search's")
+    return best, None
+
+
+def register_winner(
+    sweep: OpenSweep, winner: Finalist | None, certification: Certification | None
+) -> dict[str, Any] | None:
+    """Register the winner in MLflow.
+
+    Returns:
+        The version as the summary has it; None without a winner, after a signal, or where nothing was registered.
+    """
+    if winner is None or sweep.stopper.signal is not None or not sweep.config.tracking.register:
+        return None
+    candidate = Candidate(winner, certification, sweep.config, sweep.context.name)
+    return register_champion(candidate, sweep.tracker, sweep.console.note)
+
+
+def save_outcome(
+    sweep: OpenSweep,
+    records: Sequence[TrialRecord],
+    winner: Finalist | None,
+    certification: Certification | None,
+    model: dict[str, Any] | None,
+) -> Outcome:
+    """Write ``summary.json`` and keep in the ledger how the sweep ended."""
+    study, stopper, folder = sweep.study, sweep.stopper, sweep.context.folder
+    wall_s = float(study.attribute("wall_s", 0.0)) + time.monotonic() - sweep.context.began
+    study.set_attribute("wall_s", wall_s)
+    trials = count_states(records)
+    failed = winner is None and (stopper.failed or not trials["interrupted"])
+    runs = sweep.retraining.runs() if sweep.retraining else []
+    outcome = Outcome(
+        name=sweep.context.name,
+        status=_describe_status(sweep, failed),
+        trials=trials,
+        winner=describe_winner(winner, folder),
+        model=model,
+        cost=compute_cost(records, sweep.config, sweep.share.slots, wall_s, runs),
+        certified=certification.summary() if certification else None,
+        reason=stopper.reason,
+        exit_code=_exit_code(sweep, failed),
+        folder=folder,
+    )
+    outcome.save()
+    study.set_attribute("status", outcome.status)
+    study.set_attribute("winner", outcome.winner)
+    study.set_attribute("champion", outcome.model)
+    study.set_attribute("certification", certification.to_dict() if certification else None)
+    return outcome
+
+
+def _describe_status(sweep: OpenSweep, failed: bool) -> str:
+    if sweep.stopper.signal is not None:
+        return "interrupted"
+    if failed:
+        return "failed"
+    return "stopped" if sweep.stopper.reason else "complete"
+
+
+def _exit_code(sweep: OpenSweep, failed: bool) -> int:
+    if sweep.stopper.signal is not None:
+        return 128 + sweep.stopper.signal
+    return EXIT_NONE if failed else EXIT_WINNER

@@ -1,0 +1,56 @@
+"""A sweep opens with what its ledger holds, and closes whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rltune.study.storage import COPY, open_ledger
+from rltune.trial.trainable import STOP_FILE
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> None:
+    """A sweep of which a driver left a whole trial and an unfinished one."""
+    (tmp_path / "mine").mkdir()
+    study = open_ledger(None, tmp_path / "mine", new=True)
+    for number, env_steps in ((0, 1000), (1, 400)):
+        study.ask(lambda suggest: {}, {})
+        study.note(number, seeds=[number], params={})
+        study.report(number, env_steps, 1.0)
+    study.finish(0, "COMPLETE", 1.0, "whole budget")
+    study.close()
+
+
+def test_a_new_sweep_has_all_to_do(open_mine: Callable[..., Any]) -> None:
+    with open_mine("certify=off") as sweep:
+        assert sweep.study.trials() == []
+        assert not sweep.is_searched()
+        assert sweep.is_certified(), "nothing is to be certified"
+        assert sweep.retraining is None
+
+
+def test_a_resumed_sweep_knows_what_is_unfinished(open_mine: Callable[..., Any], begun: None) -> None:
+    with open_mine(resumed=True) as sweep:
+        assert [record.number for record in sweep.unfinished] == [1]
+        assert sweep.stopper.env_steps == 1400, "the sweep's budget of steps goes on, it does not begin anew"
+        assert not sweep.is_searched(), "two of two trials were proposed, but one has not ended"
+
+
+@pytest.mark.parametrize(("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])
+def test_a_sweep_closes_whatever_happens(
+    open_mine: Callable[..., Any], error: type[BaseException], status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[str] = []
+    monkeypatch.setattr(
+        "rltune.tracking.tracker.NoTracker.close", lambda self, status, timeout_s: ends.append(status), raising=False
+    )
+    with pytest.raises(error), open_mine() as sweep:  # noqa: PT012
+        sweep.stopper.request("broken")
+        raise error
+    assert ends == [status]
+    assert not (sweep.context.folder / STOP_FILE).exists()
+    assert (sweep.context.folder / COPY).is_file(), "the ledger as it was at the end, to go back to"

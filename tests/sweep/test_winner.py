@@ -1,0 +1,74 @@
+"""Who wins, and how a sweep's end is called, by how it came about."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rltune.study.checkpoints import write_checkpoint
+from rltune.sweep.open_sweep import OpenSweep
+from rltune.sweep.winner import register_winner, save_outcome, select_winner
+
+
+def add_trial(sweep: OpenSweep, number: int, objective: float) -> None:
+    """A whole trial whose policy nobody can play, so that the search's word is all there is."""
+    sweep.study.ask(lambda suggest: {}, {})
+    state = {"env_steps": 1000, "objective": objective}
+    saved = write_checkpoint(sweep.context.folder, f"trials/{number}", "best", state, lambda folder: None)
+    sweep.study.report(number, 1000, objective, checkpoint=saved.to_dict(), params={}, seeds=[1])
+    sweep.study.finish(number, "COMPLETE", objective, "whole budget")
+
+
+@pytest.mark.parametrize("signal", [None, 2])
+def test_the_searchs_best_wins_where_none_can_be_evaluated(open_mine: Callable[..., Any], signal: int | None) -> None:
+    with open_mine("certify=off") as sweep:
+        for number, objective in enumerate((10.0, 30.0)):
+            add_trial(sweep, number, objective)
+        if signal:
+            sweep.stopper.request("interrupted", signal)
+        winner, certification = select_winner(sweep, sweep.study.trials())
+        assert winner is not None
+        assert (winner.trial, winner.evaluation, certification) == (1, None, None)
+        if signal:
+            assert register_winner(sweep, winner, None) is None
+
+
+def test_a_sweep_that_was_given_up_has_no_winner(open_mine: Callable[..., Any]) -> None:
+    with open_mine("certify=off") as sweep:
+        add_trial(sweep, 0, 10.0)
+        sweep.stopper.failed = True
+        assert select_winner(sweep, sweep.study.trials()) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "signal", "wins", "status", "exit_code"),
+    [
+        (None, None, True, "complete", 0),
+        ("budget.wall_time_s is spent", None, True, "stopped", 0),
+        (None, None, False, "failed", 1),
+        ("interrupted", 15, True, "interrupted", 143),
+        ("interrupted", 2, False, "interrupted", 130),
+    ],
+)
+def test_the_outcome_says_how_a_sweep_ended(
+    open_mine: Callable[..., Any],
+    reason: str | None,
+    signal: int | None,
+    wins: bool,
+    status: str,
+    exit_code: int,
+) -> None:
+    with open_mine("certify=off") as sweep:
+        if wins:
+            add_trial(sweep, 0, 10.0)
+        records = sweep.study.trials()
+        winner, _ = select_winner(sweep, records)
+        if reason:
+            sweep.stopper.request(reason, signal)
+        outcome = save_outcome(sweep, records, winner, None, None)
+        assert (outcome.status, outcome.exit_code, outcome.reason) == (status, exit_code, reason)
+        assert json.loads((sweep.context.folder / "summary.json").read_text())["status"] == status
+        assert sweep.study.attribute("status") == status

@@ -1,0 +1,58 @@
+"""A trial's worker learns where to go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rltune.cluster.resources import Share
+from rltune.study.checkpoints import write_checkpoint
+from rltune.study.record import TrialRecord
+from rltune.sweep.context import SweepContext
+from rltune.sweep.plan import make_plan
+from rltune.sweep.tune.assignments import build_assignment
+
+NEW = TrialRecord(3, "RUNNING", {"lr": 0.1}, {}, {"seeds": [7, 8]})
+
+
+@pytest.fixture
+def assign(request_of: Callable[..., Any], tmp_path: Path) -> Callable[[TrialRecord, list[str]], Any]:
+    plan = make_plan(request_of("tracking=off", "replicates=2"))
+    context = SweepContext(plan, "mine", tmp_path, False, 0.0)
+    return lambda record, notes: build_assignment(context, Share(2.0, 0.0, 0, 1), notes.append, record)
+
+
+def save(folder: Path, kind: str, env_steps: int) -> dict[str, Any]:
+    state = {"env_steps": env_steps, "objective": 5.0}
+    return write_checkpoint(folder, "trials/3", kind, state, lambda folder: None).to_dict()
+
+
+def test_a_new_trial_starts_from_nothing(assign: Callable[..., Any]) -> None:
+    notes: list[str] = []
+    task = assign(NEW, notes)
+    assert (task.number, task.params, task.seeds, task.threads) == (3, {"lr": 0.1}, (7, 8), 2)
+    assert (task.latest, task.best_path, task.best_objective, notes) == (None, None, None, [])
+
+
+def test_a_trial_goes_on_from_its_newest_checkpoint(assign: Callable[..., Any], tmp_path: Path) -> None:
+    best, latest = save(tmp_path, "best", 100), save(tmp_path, "latest", 200)
+    notes: list[str] = []
+    task = assign(replace(NEW, attributes={"seeds": [7], "checkpoint": best, "latest": latest}), notes)
+    assert (task.latest, task.best_path, task.best_objective, notes) == (latest, best["path"], 5.0, [])
+
+
+def test_a_damaged_checkpoint_is_named_and_passed_over(assign: Callable[..., Any], tmp_path: Path) -> None:
+    best, latest = save(tmp_path, "best", 100), save(tmp_path, "latest", 200)
+    record = replace(NEW, attributes={"seeds": [7], "checkpoint": best, "latest": latest})
+    notes: list[str] = []
+    (tmp_path / latest["path"] / "state.json").write_text("torn")
+    assert assign(record, notes).latest == best
+    (tmp_path / best["path"] / "state.json").write_text("torn")
+    task = assign(record, notes)
+    assert (task.latest, task.best_path) == (None, None)
+    assert "goes on from trials/3/best" in notes[0]
+    assert notes[1].endswith("starts anew: no other one is left")
