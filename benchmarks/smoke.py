@@ -21,19 +21,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
+
+from rltune.algorithms.build import import_config_class
+from rltune.config.capabilities import Capabilities, capabilities_of
+
 ROOT = Path(__file__).resolve().parents[1]
-DISCRETE, CONTINUOUS = ("cartpole", "acrobot", "mountaincar"), ("pendulum", "mountaincar_continuous")
-ACTS_IN = {
-    **dict.fromkeys(("ppo", "a2c", "appo", "impala", "dreamerv3"), DISCRETE + CONTINUOUS),
-    **dict.fromkeys(("dqn", "rainbow"), DISCRETE),
-    **dict.fromkeys(("sac", "tqc"), CONTINUOUS),
-}
-OFFLINE = {
-    "bc": ("ppo", "cartpole"),
-    "marwil": ("ppo", "cartpole"),
-    "cql": ("sac", "pendulum"),
-    "iql": ("sac", "pendulum"),
-}
+ENVS = {"discrete": ("cartpole", "acrobot", "mountaincar"), "continuous": ("pendulum", "mountaincar_continuous")}
 EPISODES = 5
 LIMIT_S = 1800
 
@@ -63,11 +57,22 @@ class Outcome:
         return f"| {' | '.join(cells)} |"
 
 
-def pairs() -> Iterator[tuple[str, str]]:
-    """Algorithm and environment, those that act themselves first."""
-    for algo, envs in ACTS_IN.items():
-        yield from ((algo, env) for env in envs)
-    yield from ((algo, env) for algo, (_, env) in OFFLINE.items())
+def rows() -> dict[str, Capabilities]:
+    """Return what each algorithm of conf/algo can do."""
+    files = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((ROOT / "conf" / "algo").glob("*.yaml"))}
+    return {name: capabilities_of(import_config_class(algo)) for name, algo in files.items()}
+
+
+def envs_of(row: Capabilities) -> tuple[str, ...]:
+    """Return the environments in which an algorithm can act; one of them where it learns from a dataset."""
+    fitting = [env for kind, envs in ENVS.items() if row.actions in (kind, "both") for env in envs]
+    return tuple(fitting[:1] if row.offline else fitting)
+
+
+def pairs(table: dict[str, Capabilities]) -> Iterator[tuple[str, str]]:
+    """List algorithm and environment, those that act themselves first."""
+    for algo, row in sorted(table.items(), key=lambda item: item[1].offline):
+        yield from ((algo, env) for env in envs_of(row))
 
 
 def command(folder: Path, name: str, *overrides: str) -> subprocess.CompletedProcess[str]:
@@ -109,9 +114,9 @@ def _read(summary: dict[str, object], folder: Path, outcome: Outcome) -> None:
         outcome.model = str(model["uri"])
 
 
-def recorded(algo: str, folder: Path) -> list[str]:
-    """The overrides that name a dataset, made by a sweep of the teacher where there is none yet."""
-    teacher, env = OFFLINE[algo]
+def recorded(env: str, folder: Path) -> list[str]:
+    """Return the overrides that name a dataset, made by a sweep of a teacher where there is none yet."""
+    teacher = "ppo" if env in ENVS["discrete"] else "sac"
     data = folder / f"{env}.parquet"
     if not data.is_file():
         if not (folder / "outputs" / f"{teacher}_{env}" / "summary.json").is_file():
@@ -127,7 +132,8 @@ def main() -> int:
     parser.add_argument("pairs", nargs="*", help="such as ppo_cartpole; none: all")
     parser.add_argument("--folder", type=Path, help="keep the sweeps here; none: a temporary folder")
     args = parser.parse_args()
-    wanted = [(algo, env) for algo, env in pairs() if not args.pairs or f"{algo}_{env}" in args.pairs]
+    table = rows()
+    wanted = [(algo, env) for algo, env in pairs(table) if not args.pairs or f"{algo}_{env}" in args.pairs]
     outcomes = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.folder or Path(scratch)
@@ -136,7 +142,7 @@ def main() -> int:
             "| pair | sweep | winner | checkpoint | model | evaluation | s |\n|---|---|---|---|---|---|---|", flush=True
         )
         for algo, env in wanted:
-            more = recorded(algo, folder) if algo in OFFLINE else []
+            more = recorded(env, folder) if table[algo].offline else []
             outcomes.append(run(algo, env, folder, more))
             print(outcomes[-1].row(), flush=True)
             if not outcomes[-1].good:

@@ -5,14 +5,14 @@ import sys
 
 from omegaconf import DictConfig
 
-from rltune.probe.probe import ProbeConfig, from_mapping, run_probe
+from rltune.probe.probe import ProbeConfig, parse_probe_config, run_probe
 from rltune.probe.table import print_result
 from sweeps._command import command
 
 
 def work(settings: DictConfig) -> int:
     """Measure and print the table with what follows from it; progress goes to standard error."""
-    probe = run_probe(from_mapping(settings), functools.partial(print, file=sys.stderr, flush=True))
+    probe = run_probe(parse_probe_config(settings), functools.partial(print, file=sys.stderr, flush=True))
     print_result(probe)
     return 130 if probe.interrupted else 0
 

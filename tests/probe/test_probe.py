@@ -8,7 +8,7 @@ import pytest
 from composing import compose
 
 from rltune.errors import ConfigError, ResourceError, RltuneError
-from rltune.probe.probe import ProbeConfig, from_mapping, list_combinations, run_probe
+from rltune.probe.probe import ProbeConfig, list_combinations, parse_probe_config, run_probe
 from rltune.probe.recommendation import MeasurementResult
 
 
@@ -23,7 +23,7 @@ def settings():
 
 @pytest.fixture
 def config(settings):
-    return from_mapping(settings)
+    return parse_probe_config(settings)
 
 
 def measure(config, combination, trials):
@@ -58,11 +58,11 @@ def test_on_one_cpu_only_the_width_is_tried(config):
 
 def test_shaped_rewards_are_measured_only_as_a_sweep_may_run(settings):
     shaped = {**settings, "env": {**settings["env"], "rewards": {"normalise": True}}}
-    combinations, notes = list_combinations(from_mapping(shaped), 16)
+    combinations, notes = list_combinations(parse_probe_config(shaped), 16)
     assert {one.env_runners for one in combinations} == {0}
     assert "1 env runner and 1 thread left out: with shaped rewards the trial samples itself" in notes
     with pytest.raises(ResourceError, match="with shaped rewards the trial samples itself") as refused:
-        list_combinations(from_mapping({**shaped, "env_runners": [1, 2]}), 16)
+        list_combinations(parse_probe_config({**shaped, "env_runners": [1, 2]}), 16)
     assert "env_runners=[0]" in refused.value.fix
 
 
@@ -80,7 +80,7 @@ REFUSED = [
 @pytest.mark.parametrize(("changes", "what", "allowed", "fix"), REFUSED)
 def test_a_wrong_setting_is_refused_in_three_parts(settings, changes, what, allowed, fix):
     with pytest.raises(ConfigError) as refused:
-        from_mapping({**settings, **changes})
+        parse_probe_config({**settings, **changes})
     assert refused.value.what.startswith(what)
     assert allowed in refused.value.allowed
     assert refused.value.fix.startswith(fix)
@@ -160,7 +160,7 @@ def test_a_probe_without_a_figure_says_why(config, monkeypatch):
 
 
 def test_an_unknown_environment_is_refused_before_measuring(settings):
-    wrong = from_mapping({**settings, "env": {"name": "x", "id": "CartPol-v1"}})
+    wrong = parse_probe_config({**settings, "env": {"name": "x", "id": "CartPol-v1"}})
     with pytest.raises(ConfigError, match="CartPole"):
         run_probe(wrong, lambda _: pytest.fail("nothing is measured"))
 

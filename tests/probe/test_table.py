@@ -64,9 +64,6 @@ def test_why_stock_rllib_trained_it_is_said_once():
 
 
 def test_another_width_than_the_algo_files_comes_with_a_warning():
-    replays = {"name": "dqn", "training": {"replay_buffer_config": {}}}
     assert "Speed is not learning" in print_of(result(64, 9000.0))
     assert "Speed is not learning" not in print_of(result(16, 9000.0))
-    assert "Speed is not learning" not in print_of(
-        result(64, 9000.0), config=ProbeConfig("fast", replays, CONFIG.env, [64], [0], [1], 2.0, 300.0)
-    )
+    assert "Speed is not learning" not in print_of(result(64, 9000.0, replays=True))

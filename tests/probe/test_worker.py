@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 from multiprocessing.connection import Pipe
-from types import SimpleNamespace
 
 import pytest
 from composing import compose
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.ppo import PPOConfig
 
 from rltune.errors import ConfigError
 from rltune.probe import worker
-from rltune.probe.probe import ProbeConfig, from_mapping
+from rltune.probe.probe import ProbeConfig, parse_probe_config
 from rltune.probe.recommendation import Combination
-from rltune.probe.worker import build_combination, same_work
+from rltune.probe.worker import build_combination, keep_work
 
 
 @pytest.fixture
@@ -22,32 +23,28 @@ def config():
     from hydra.core.config_store import ConfigStore
 
     ConfigStore.instance().store("base_probe", ProbeConfig)
-    return from_mapping(compose("probe", "seconds=0.1"))
+    return parse_probe_config(compose("probe", "seconds=0.1"))
 
 
-def off_policy(envs, env_runners=0, intensity=None, fragment_length=1):
-    return SimpleNamespace(
-        training_intensity=intensity,
-        total_train_batch_size=64,
-        num_envs_per_env_runner=envs,
-        num_env_runners=env_runners,
-        get_rollout_fragment_length=lambda: fragment_length,
-    )
+def off_policy(envs, env_runners=0, intensity=None):
+    """DQN that learns from 64 transitions after each step of its environments, if no intensity says otherwise."""
+    config = DQNConfig().training(training_intensity=intensity, train_batch_size=64)
+    return config.env_runners(num_envs_per_env_runner=envs, num_env_runners=env_runners)
 
 
 def test_a_wider_vector_keeps_off_policy_updates_per_step():
-    assert same_work(off_policy(4), off_policy(64)) == {"training_intensity": 16.0}
-    assert same_work(off_policy(4), off_policy(1)) == {"training_intensity": 16.0}
-    assert same_work(off_policy(4), off_policy(4)) == {}
+    assert keep_work(off_policy(4), off_policy(64)) == {"training_intensity": 16.0}
+    assert keep_work(off_policy(4), off_policy(1)) == {"training_intensity": 16.0}
+    assert keep_work(off_policy(4), off_policy(4)) == {}
 
 
 def test_an_intensity_of_ones_own_stays_what_it_is():
-    assert same_work(off_policy(4, intensity=8), off_policy(64, intensity=8)) == {}
+    assert keep_work(off_policy(4, intensity=8), off_policy(64, intensity=8)) == {}
 
 
 def test_rllibs_count_of_an_idle_runner_is_made_up_for():
-    assert same_work(off_policy(4), off_policy(64, env_runners=1)) == {"training_intensity": 8.0}
-    assert same_work(off_policy(4, intensity=8), off_policy(4, 1, intensity=8)) == {"training_intensity": 4.0}
+    assert keep_work(off_policy(4), off_policy(64, env_runners=1)) == {"training_intensity": 8.0}
+    assert keep_work(off_policy(4, intensity=8), off_policy(4, 1, intensity=8)) == {"training_intensity": 4.0}
 
 
 def test_rllib_replays_as_much_for_each_step_with_them():
@@ -55,17 +52,17 @@ def test_rllib_replays_as_much_for_each_step_with_them():
 
     for envs, env_runners in ((1, 0), (64, 0), (4, 1), (64, 2)):
         wide = off_policy(envs, env_runners)
-        wide.training_intensity = same_work(off_policy(4), wide).get("training_intensity")
+        wide.training_intensity = keep_work(off_policy(4), wide).get("training_intensity")
         rounds, updates = calculate_rr_weights(wide)
         assert updates * 64 / (rounds * envs * max(1, env_runners)) == pytest.approx(16.0)
 
 
 def test_an_on_policy_algorithm_needs_nothing_besides():
-    assert same_work(SimpleNamespace(), SimpleNamespace()) == {}
+    assert keep_work(PPOConfig(), PPOConfig().env_runners(num_envs_per_env_runner=64)) == {}
 
 
 def test_a_combination_is_built_with_its_settings(config):
-    dqn = from_mapping(compose("probe", "algo=dqn"))
+    dqn = parse_probe_config(compose("probe", "algo=dqn"))
     build, settings = build_combination(dqn, Combination(64, 0, 1))
     assert build.algo["env_runners"]["num_envs_per_env_runner"] == 64
     assert build.algo["training"]["training_intensity"] == settings["training_intensity"]

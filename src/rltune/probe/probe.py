@@ -48,11 +48,11 @@ class ProbeResult:
     """What a probe measured.
 
     Attributes:
-        config: What was asked.
+        config: The request.
         cpus: CPUs that trials may use here.
         results: One for each combination, those of trials side by side last.
         notes: What was left out, and why.
-        interrupted: Whether Ctrl-C ended it.
+        interrupted: Whether Ctrl-C ended the probe early.
     """
 
     config: ProbeConfig
@@ -62,7 +62,7 @@ class ProbeResult:
     interrupted: bool
 
 
-def from_mapping(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
+def parse_probe_config(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
     """Turn composed settings into a checked `ProbeConfig`.
 
     Raises:
@@ -114,7 +114,7 @@ def run_probe(config: ProbeConfig, report: Callable[[str], None] = lambda _: Non
     """Measure until all is done, ``limit_s`` is spent or Ctrl-C is pressed after the first figure.
 
     Args:
-        config: What; see `from_mapping`.
+        config: What; see `parse_probe_config`.
         report: Takes lines for a person: what is measured now, what came of it, how long it will take.
 
     Raises:
@@ -156,7 +156,7 @@ def run_probe(config: ProbeConfig, report: Callable[[str], None] = lambda _: Non
 
 
 def _list_comparison(results: Sequence[MeasurementResult], cpus: int, memory: float) -> list[tuple[Combination, int]]:
-    """What decides between many narrow trials and few wide ones, and how many of each at once.
+    """List what decides between many narrow trials and few wide ones, and how many of each at once.
 
     The best one-CPU trial as often as it fits, the same alone with a thread for every CPU, and the best trial of all as
     often as it fits; without what has been measured already.

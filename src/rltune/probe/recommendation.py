@@ -46,8 +46,9 @@ class MeasurementResult:
         steps_per_s: Environment steps per second of all together, sampling and learning; 0 where it failed.
         memory_gb: Peak of all together.
         settings: Values of ``algo.training`` that were set besides, so that all combinations do the same work.
-        fallback: Why stock RLlib trained it where the fast engine was asked for.
-        failed: Why there is no figure.
+        fallback: Why stock RLlib trained it where the fast engine was requested; None where nothing was in the way.
+        replays: Whether it learns from a replay memory, so that updates see the same with any number of environments.
+        failed: Why there is no figure; None with one.
     """
 
     combination: Combination
@@ -56,6 +57,7 @@ class MeasurementResult:
     memory_gb: float = 0.0
     settings: Mapping[str, Any] = field(default_factory=dict)
     fallback: str | None = None
+    replays: bool = False
     failed: str | None = None
 
     @property

@@ -67,7 +67,6 @@ def conclude(probe: ProbeResult) -> list[str]:
         lines += [f"a sweep     {trials}, each {sweep.combination}: {sweep} together"]
         lines += [f"            {' '.join(write_overrides(sweep, algo, cpus // sweep.combination.cpus))}"]
     own = (algo.get("env_runners") or {}).get("num_envs_per_env_runner")
-    replays = "replay_buffer_config" in (algo.get("training") or {})
-    if not replays and any(best.combination.envs != own for best in (one, sweep) if best):
+    if any(best.combination.envs != own and not best.replays for best in (one, sweep) if best):
         lines.append("Speed is not learning: an update sees shorter or longer pieces of each env now. Compare returns.")
     return lines

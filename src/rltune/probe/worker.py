@@ -20,6 +20,7 @@ from rltune.algorithms.build import Build, build_config
 from rltune.algorithms.preflight import check_corners
 from rltune.cluster.memory import peak_gb
 from rltune.cluster.ray_cluster import connect_ray, prepare_environment
+from rltune.config.capabilities import capabilities_of
 from rltune.config.schema import ClusterConfig
 from rltune.envs.spec import spec_of
 from rltune.errors import RltuneError
@@ -99,8 +100,8 @@ def _receive(worker: Connection, deadline: float) -> dict[str, Any]:
     return dict(answer)
 
 
-def same_work(config: AlgorithmConfig, wide: AlgorithmConfig) -> dict[str, Any]:
-    """Keep an off-policy algorithm's updates per environment step as its file has them.
+def keep_work(config: AlgorithmConfig, wide: AlgorithmConfig) -> dict[str, Any]:
+    """Find the settings that keep an off-policy algorithm's updates per environment step as its file has them.
 
     DQN and SAC make one update for each round of sampling unless ``training_intensity`` says otherwise, so that a wider
     vector would look faster only because it learns less.
@@ -110,34 +111,40 @@ def same_work(config: AlgorithmConfig, wide: AlgorithmConfig) -> dict[str, Any]:
         wide: The same with the environments and env runners of a combination.
 
     Returns:
-        Values of ``algo.training``; empty for algorithms that update on everything they sample.
+        Values of ``algo.training``; empty for algorithms without such an argument, and where nothing has to change.
     """
-    if not hasattr(config, "training_intensity"):
+    if capabilities_of(type(config)).replay_ratio != "training_intensity":
         return {}
-    replayed = _replayed_per_step(config)
-    return {} if replayed == _replayed_per_step(wide) else {"training_intensity": round(replayed / _excess(wide), 6)}
+    replayed = _count_replayed_per_step(config)
+    if replayed == _count_replayed_per_step(wide):
+        return {}
+    return {"training_intensity": round(replayed / _compute_excess(wide), 6)}
 
 
-def _replayed_per_step(config: AlgorithmConfig) -> float:
-    """Transitions that are learned from for each environment step."""
+def _count_replayed_per_step(config: AlgorithmConfig) -> float:
+    """Count the transitions that are learned from for each environment step."""
     if config.training_intensity:
-        return float(config.training_intensity * _excess(config))
+        return float(config.training_intensity * _compute_excess(config))
     sampled = config.get_rollout_fragment_length() * config.num_envs_per_env_runner * max(1, config.num_env_runners)
     return float(config.total_train_batch_size / sampled)
 
 
-def _excess(config: AlgorithmConfig) -> float:
-    """By how much RLlib overshoots an intensity: it counts the local runner even where it does not sample (2.60)."""
+def _compute_excess(config: AlgorithmConfig) -> float:
+    """Compute by how much RLlib overshoots an intensity: it counts the local runner even if that is idle (2.60)."""
     runners = int(config.num_env_runners)
     return (runners + 1) / runners if runners else 1.0
 
 
 def build_combination(config: ProbeConfig, combination: Combination) -> tuple[Build, dict[str, Any]]:
-    """Build the algorithm's file with a combination; also what was set besides, so that the work is the same."""
+    """Put a combination into the algorithm's file.
+
+    Returns:
+        What is built, and the values of ``algo.training`` that were set besides, so that the work stays the same.
+    """
     sampling = {"num_envs_per_env_runner": combination.envs, "num_env_runners": combination.env_runners}
     wide = {**config.algo, "env_runners": {**(config.algo.get("env_runners") or {}), **sampling}}
     own, changed = (Build(algo, spec_of(config.env), config.env.vectorize) for algo in (config.algo, wide))
-    settings = same_work(build_config(own, {}, seed=0), build_config(changed, {}, seed=0))
+    settings = keep_work(build_config(own, {}, seed=0), build_config(changed, {}, seed=0))
     wide["training"] = {**(wide.get("training") or {}), **settings}
     return changed, settings
 
@@ -170,7 +177,9 @@ def _work(config: ProbeConfig, combination: Combination, driver: Connection) -> 
             spent = time.perf_counter() - began
         remote = algorithm.env_runner_group.foreach_env_runner(lambda _: peak_gb(), local_env_runner=False)
         rate, memory_gb = (progress.env_steps - before) / spent, peak_gb() + sum(remote)
-        driver.send({"steps_per_s": rate, "memory_gb": memory_gb, "settings": settings, "fallback": feature})
+        replays = capabilities_of(type(rllib_config)).data == "replay"
+        figures = {"steps_per_s": rate, "memory_gb": memory_gb}
+        driver.send(figures | {"settings": settings, "fallback": feature, "replays": replays})
         while not driver.poll():  # the others measure still
             algorithm.train()
         algorithm.stop()
