@@ -39,13 +39,6 @@ OWNERS = {"mlflow": ("tracking", "policies"), "hydra": ("sweeps",)}
 # Modules still without tests/<room>/test_<module>.py: this list may only shrink. Packages' __init__ need none.
 UNTESTED = """
 certification/retraining.py
-cluster/background_imports.py
-cluster/fork_server_main.py
-cluster/worker_entry.py
-compat/optuna_rows.py
-compat/ray_start.py
-compat/rllib_internals.py
-compat/tune_controller.py
 study/storage.py
 study/sweep_folder.py
 sweep/context.py

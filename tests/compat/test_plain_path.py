@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import math
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import optuna
 import pytest
-import ray
 import torch
 
 from rltune.cluster import fork_server
 from rltune.cluster.fork_server import begin_fork_server
 from rltune.cluster.ray_cluster import can_fork_workers
 from rltune.compat import patching
-from rltune.compat.optuna_rows import choose_write, write_rows, write_values
 from rltune.compat.patching import find_version
 from rltune.compat.ray_registry import wait_for_ray
 from rltune.compat.ray_start import (
-    find_logs,
     hold_auto_start,
-    list_private_arguments,
     start_in_own_session,
     start_without_extras,
 )
-from rltune.compat.rllib_internals import freeze_filters, list_remote_runners
 from rltune.compat.tune_controller import adapt_tune
 from rltune.config.schema import ClusterConfig
-from rltune.policies import bundle_writer
 from rltune.study.study import Study
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
@@ -50,12 +41,6 @@ outcome = run_sweep(parse_config(compose("run", "output_dir=outputs", *TOY, *sys
 print([(entry.state, len(entry.reports), "checkpoint" in entry.attributes) for entry in ledger(outcome)])
 sys.exit(outcome.exit_code)
 """
-
-
-@pytest.fixture
-def off(monkeypatch):
-    monkeypatch.setenv(patching.SWITCH, "off")
-    monkeypatch.setattr(patching, "_refused", set(patching.TESTED))  # told before
 
 
 @pytest.mark.usefixtures("off")
@@ -78,28 +63,10 @@ def test_ray_starts_and_tune_runs_with_their_own_names():
 
 
 @pytest.mark.usefixtures("off")
-def test_an_untested_ray_gets_no_setting_that_would_end_it():
-    assert list(list_private_arguments(["json"])) == ["_node_ip_address"]
-
-
-def test_an_untested_ray_stays_on_this_machine_while_it_can(monkeypatch):
-    monkeypatch.setattr(patching, "find_version", lambda library: "2.61.0")
-    assert list_private_arguments() == {"_node_ip_address": "127.0.0.1"}
-    monkeypatch.setattr(ray, "init", lambda **arguments: None)
-    assert list_private_arguments() == {}
-
-
-@pytest.mark.usefixtures("off")
 def test_workers_are_not_forked():
     begin_fork_server()
     assert fork_server._early == []
     assert not can_fork_workers(ClusterConfig(num_cpus=2, num_gpus=0))
-
-
-@pytest.mark.usefixtures("off")
-def test_where_ray_writes_its_logs_is_not_known(monkeypatch):
-    monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    assert find_logs() is None
 
 
 @pytest.mark.parametrize("refused", ["ray", "torch"])
@@ -127,41 +94,6 @@ def test_an_untested_ray_trains_by_stock_rllib(monkeypatch):
     monkeypatch.setattr(patching, "find_version", lambda library: "2.61.0")
     monkeypatch.setattr(engine, "find_version", lambda library: "2.61.0")
     assert find_static_obstacle(PPOConfig().environment("CartPole-v1")) == "Ray 2.61.0"
-
-
-def test_fields_that_are_gone_are_done_without():
-    connector = SimpleNamespace()
-    freeze_filters(SimpleNamespace(connectors=[connector]))
-    assert vars(connector) == {}
-    assert list_remote_runners(SimpleNamespace()) == []
-    assert list_remote_runners(None) == []
-    with pytest.raises(ValueError, match="a bundle cannot express"):
-        bundle_writer._network(type("DefaultBCTorchRLModule", (), {})())
-
-
-@pytest.mark.parametrize("write", [write_rows, write_values])
-def test_a_report_is_written_alike_by_rows_and_by_calls(write, tmp_path):
-    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 'study.db'}")
-    study = optuna.create_study(storage=storage, direction="maximize")
-    study.ask()
-    (trial,) = storage.get_all_trials(storage.get_study_id_from_name(study.study_name))
-    for reports, attributes in [({100: 1.0, 200: math.nan}, {"seeds": [1, 2]}), ({100: 2.0}, {"seeds": [3]})]:
-        write(storage, trial._trial_id, reports, attributes)
-    (trial,) = study.trials
-    assert trial.intermediate_values[100] == 2.0
-    assert math.isnan(trial.intermediate_values[200])
-    assert trial.user_attrs == {"seeds": [3]}
-    study.tell(0, 2.0)
-    for late in [({300: 1.0}, {}), ({}, {"late": 1})]:
-        with pytest.raises(optuna.exceptions.UpdateFinishedTrialError):
-            write(storage, trial._trial_id, *late)
-
-
-def test_tables_of_another_form_are_written_by_optunas_calls(monkeypatch, tmp_path):
-    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 'study.db'}")
-    assert choose_write(storage) is write_rows
-    monkeypatch.setattr(storage, "get_current_version", lambda: "v6.0.0")
-    assert choose_write(storage) is write_values
 
 
 @pytest.mark.usefixtures("off")

@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 import ray
 import torch
@@ -18,9 +17,8 @@ from private_uses import Source
 from ray._private import ray_constants
 
 from rltune.cluster.ray_cluster import TUNE_SETTINGS
-from rltune.compat import optuna_rows, patching, rllib_build
+from rltune.compat import patching, rllib_build
 from rltune.compat.patching import find_version, is_tested
-from rltune.compat.ray_start import WORKER_MODULE, find_worker_script, list_private_arguments
 from rltune.compat.rllib_build import LEFT_OUT
 from rltune.compat.rllib_internals import FORWARD_METHODS
 
@@ -145,19 +143,6 @@ def test_a_method_that_computes_outputs_is_called_so(method):
     assert any(hasattr(find(home), method) for home in homes)
 
 
-def test_rays_worker_is_where_we_start_it():
-    assert find_worker_script().is_file()
-    assert importlib.util.find_spec(WORKER_MODULE)
-
-
-def test_ray_takes_its_unstable_arguments():
-    source = inspect.getsource(ray.init)
-    for name in list_private_arguments(["json"]):
-        assert f'kwargs.pop("{name}"' in source
-    raylet = Path(ray.__file__).parent / "core" / "src" / "ray" / "raylet" / "raylet"
-    assert b"preload_python_modules" in raylet.read_bytes()
-
-
 @functools.cache
 def read_tune() -> str:
     root = Path(ray.__file__).parent
@@ -173,11 +158,6 @@ def test_a_setting_in_the_environment_is_still_read(setting):
 def test_torch_marks_what_its_compiler_leaves_out_so():
     assert LEFT_OUT in Path(torch._compile.__file__).read_text()
     assert any(map(rllib_build._is_left_out, vars(torch.optim.Optimizer).values()))
-
-
-def test_optunas_tables_have_the_form_that_we_write(tmp_path):
-    storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / 'study.db'}")
-    assert storage.get_current_version() == storage.get_head_version() == optuna_rows.SCHEMA
 
 
 @pytest.mark.parametrize("library", patching.TESTED)

@@ -1,0 +1,108 @@
+"""What a Ray of our own starts with, without a Ray."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import ray
+import ray.actor
+from ray._private import auto_init_hook, parameter, services
+
+from rltune.compat import patching
+from rltune.compat.ray_start import (
+    WORKER_MODULE,
+    draw_actor_class_ids,
+    find_logs,
+    find_worker_script,
+    forbid_auto_start,
+    hold_auto_start,
+    list_private_arguments,
+    start_in_own_session,
+    start_without_extras,
+    start_workers_by,
+)
+
+
+@pytest.mark.usefixtures("off")
+def test_an_untested_ray_gets_no_setting_that_would_end_it():
+    assert list(list_private_arguments(["json"])) == ["_node_ip_address"]
+
+
+def test_an_untested_ray_stays_on_this_machine_while_it_can(monkeypatch):
+    monkeypatch.setattr(patching, "find_version", lambda library: "2.61.0")
+    assert list_private_arguments() == {"_node_ip_address": "127.0.0.1"}
+    monkeypatch.setattr(ray, "init", lambda **arguments: None)
+    assert list_private_arguments() == {}
+
+
+@pytest.mark.usefixtures("off")
+def test_where_ray_writes_its_logs_is_not_known(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    assert find_logs() is None
+
+
+def test_rays_worker_is_where_we_start_it():
+    assert find_worker_script().is_file()
+    assert importlib.util.find_spec(WORKER_MODULE)
+
+
+def test_ray_takes_its_unstable_arguments():
+    source = inspect.getsource(ray.init)
+    for name in list_private_arguments(["json"]):
+        assert f'kwargs.pop("{name}"' in source
+    raylet = Path(ray.__file__).parent / "core" / "src" / "ray" / "raylet" / "raylet"
+    assert b"preload_python_modules" in raylet.read_bytes()
+
+
+def test_what_ray_starts_leads_a_session_of_its_own():
+    with start_in_own_session():
+        asked = services.ConsolePopen(["sh", "-c", "cat /proc/$$/stat"], stdout=subprocess.PIPE, text=True)
+        out, _ = asked.communicate()
+    session = int(out.rpartition(")")[2].split()[3])
+    assert session == asked.pid
+
+
+@pytest.mark.parametrize("dashboard", [False, True])
+def test_ray_starts_without_what_a_sweep_does_not_need(dashboard):
+    own = services.start_api_server
+    with start_without_extras(dashboard):
+        params = parameter.RayParams()
+        assert (params.no_monitor, params.include_log_monitor) == (True, False)
+        assert (services.start_api_server is own) is dashboard
+    assert services.start_api_server is own
+
+
+def test_workers_start_by_our_script_once_the_raylet_is_known(monkeypatch):
+    seen = []
+    monkeypatch.setattr(services, "start_raylet", lambda: SimpleNamespace(process=SimpleNamespace(pid=4711)))
+    with start_workers_by("/x/entry.py", seen.append):
+        assert parameter.RayParams().worker_path == "/x/entry.py"
+        services.start_raylet()
+    assert seen == [4711]
+
+
+def test_actor_classes_draw_ids_of_the_operating_system():
+    own = ray.actor.ActorClassID
+    with draw_actor_class_ids():
+        drawn = {ray.actor.ActorClassID.from_random().hex() for _ in range(3)}
+    assert len(drawn) == 3
+    assert ray.actor.ActorClassID is own
+
+
+def test_a_process_that_only_checks_starts_no_ray(monkeypatch):
+    monkeypatch.setattr(auto_init_hook, "enable_auto_connect", True)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda: pytest.fail("a Ray was started"))
+    forbid_auto_start()
+    auto_init_hook.auto_init_ray()
+
+
+def test_a_start_holds_rays_own_lock():
+    with hold_auto_start():
+        assert auto_init_hook.auto_init_lock.locked()
+    assert not auto_init_hook.auto_init_lock.locked()
