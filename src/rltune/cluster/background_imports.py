@@ -26,8 +26,8 @@ def worker_imports(algorithm_class: str) -> list[str]:
 
 @functools.cache
 def begin_imports(*modules: str) -> threading.Thread:
-    """Import these, once; what cannot be imported is left to whoever needs it, who will say why."""
-    thread = threading.Thread(target=_import, args=modules, name="rltune-ahead", daemon=True)
+    """Begin to import modules in a thread, once a process; skip a module that fails: whoever needs it will say why."""
+    thread = threading.Thread(target=_import, args=modules, name="rltune-imports", daemon=True)
     thread.start()
     return thread
 

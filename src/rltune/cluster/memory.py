@@ -1,4 +1,4 @@
-"""Read memory: what this machine has, what is free, what this process took. In 10^9 bytes; runs anywhere."""
+"""Read memory sizes: this machine's, what is free of it, this process's peak. In 10^9 bytes; runs anywhere."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _GROUP = Path("/sys/fs/cgroup")  # the container's own control group (version 2)
 
 
 def total_gb() -> float:
-    """This machine's memory, or its container's limit where that is less."""
+    """Return this machine's memory, or its container's limit where that is less."""
     total: int = psutil.virtual_memory().total
     limit = _read_group("memory.max")
     return (total if limit is None else min(total, limit)) / GB
 
 
 def available_gb() -> float:
-    """Memory that can still be had without swapping: the machine's, or the container's where that is less."""
+    """Return the memory that is free without swapping: the machine's, or the container's where that is less."""
     free: int = psutil.virtual_memory().available
     limit, used = _read_group("memory.max"), _read_group("memory.current")
     return (free if limit is None or used is None else min(free, limit - used)) / GB
 
 
 def peak_gb() -> float:
-    """The most that this process ever held in memory at once."""
+    """Return the most memory that this process ever held at once."""
     status = Path("/proc/self/status")
     if status.is_file():
-        # Not ru_maxrss, which on Linux begins with the size of the process that started this one.
+        # Not ru_maxrss: on Linux it begins with the size of the process that started this one.
         fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
         return int(fields["VmHWM"].split()[0]) * 1024 / GB
     unit = 1 if sys.platform == "darwin" else 1024  # macOS counts in bytes, other systems in KiB
@@ -38,7 +38,7 @@ def peak_gb() -> float:
 
 
 def _read_group(name: str) -> int | None:
-    """One number of the control group; None where there is no such group, or it has no limit ("max")."""
+    """Return a number of the control group; None without such a group, or where it has no limit ("max")."""
     try:
         return int((_GROUP / name).read_text())
     except (OSError, ValueError):

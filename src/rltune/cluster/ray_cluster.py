@@ -1,6 +1,6 @@
-"""The Ray that runs the trials: one of our own for as long as the sweep lasts, or a running one.
+"""Start the Ray that runs the trials, for as long as the sweep lasts, or join a running one.
 
-The only module that starts Ray, on behalf of `rltune.sweep.pipeline`. Runs in the driver.
+This is the only module that starts Ray. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from rltune.compat.ray_start import (
 from rltune.config.schema import ClusterConfig
 from rltune.errors import ResourceError
 
-# Read by Tune when it is imported or run. Its own output, loggers and snapshots are switched off: the console, MLflow
-# and the ledger have their places.
+# Tune reads these when it is imported or run. They switch off its own output, loggers and snapshots: a sweep has its
+# console, MLflow and the ledger for that.
 TUNE_SETTINGS = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -45,7 +45,7 @@ OBJECT_STORE_BYTES = 256 * 2**20  # reports and placement messages only: samples
 
 
 def machine_of(cluster: ClusterConfig) -> Machine | None:
-    """What trials can count on; None for a running Ray, which has to be asked once connected."""
+    """Return what trials can use; None for a running Ray, which is known once we are connected."""
     if cluster.address is not None:
         return None
     here = local_machine()
@@ -53,7 +53,7 @@ def machine_of(cluster: ClusterConfig) -> Machine | None:
 
 
 def can_fork_workers(cluster: ClusterConfig) -> bool:
-    """Whether processes of the Ray to come may be forked: only of our own, and where no GPU's library is loaded."""
+    """Return whether workers may be forked: those of our own Ray, without GPUs, whose libraries no fork survives."""
     machine = machine_of(cluster)
     ray = sys.modules.get("ray")
     ours = machine is not None and not machine.gpus and not (ray and ray.is_initialized())
@@ -61,7 +61,7 @@ def can_fork_workers(cluster: ClusterConfig) -> bool:
 
 
 def prepare_environment(cluster: ClusterConfig | None = None) -> None:
-    """Set what Ray and Tune read from the environment when they are imported; to be called before they are.
+    """Set what Ray and Tune read from the environment when they are imported; call it before they are.
 
     Args:
         cluster: Which Ray will run; None is one of our own.
@@ -69,8 +69,8 @@ def prepare_environment(cluster: ClusterConfig | None = None) -> None:
     for key, value in TUNE_SETTINGS.items():
         os.environ.setdefault(key, value)
     if "ray" not in sys.modules and (cluster is None or cluster.address is None):
-        # A Ray that is joined has its own mode and token, which ours would hide, or demand of it.
-        # Ray would write a token into the user's home, readable by all; in the environment it ends with this process.
+        # Only for a Ray of our own: one that we join has its own mode and token, which ours would hide.
+        # Ray itself would write a token into the user's home, readable by all. This one ends with the process.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
@@ -84,12 +84,12 @@ def connect_ray(
     A Ray that runs in this process already (a test's, a notebook's) is used and left running.
 
     Args:
-        cluster: Which.
+        cluster: Which Ray.
         modules: What the processes of a Ray of our own import as soon as they start, before there is a trial.
         fork_server: Forks those processes, with their imports done; None lets Ray start them.
 
     Yields:
-        What it has for trials.
+        The CPUs and GPUs that it has for trials.
 
     Raises:
         ResourceError: No Ray answers at the address.
@@ -108,7 +108,7 @@ def connect_ray(
 
 
 def ensure_ray() -> None:
-    """Start a local Ray unless one runs in this process already; for scripts, which keep it until they end."""
+    """Start a local Ray unless one runs in this process already. It lasts until the process ends: for scripts."""
     prepare_environment()
     import ray
 
@@ -117,7 +117,7 @@ def ensure_ray() -> None:
 
 
 def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), fork_server: ForkServer | None = None) -> None:
-    """Start or join Ray while other threads work with it."""
+    """Start or join Ray while other threads may register with it."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(hold_auto_start())
         if fork_server:  # its workers are ready as soon as there is a raylet

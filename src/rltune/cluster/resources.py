@@ -1,4 +1,4 @@
-"""What fits on a machine: CPUs and GPU fractions per trial, trials at once, and why not. Pure arithmetic.
+"""Fit trials into a machine: CPUs and GPU fractions of each, how many at once, or why none. Pure arithmetic.
 
 Runs in the driver, before Ray is started: Ray itself waits for ever for resources that no node has.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from rltune.errors import ResourceError
 
 EPSILON = 1e-6  # 3 x 0.3333 must fit in 1
-WIDE_LAYER = 512  # units from which a second torch thread was measured to pay, see `auto_cpus`
+WIDE_LAYER = 512  # units from which a second torch thread was measured to pay, see `choose_cpus`
 
 
 @dataclass(frozen=True)
@@ -44,23 +44,23 @@ class Share:
 
     @property
     def bundles(self) -> list[dict[str, float]]:
-        """Ray's placement group: the trial's process first, then its remote env runners."""
+        """Return the bundles of Ray's placement group: the trial's process first, then its remote env runners."""
         first = {"CPU": self.cpus} | ({"GPU": self.gpus} if self.gpus else {})
         return [first, *({"CPU": 1.0} for _ in range(self.env_runners))]
 
     @property
     def threads(self) -> int:
-        """Torch threads of a trial: its CPU share, at least one."""
+        """Return the torch threads of a trial: its CPU share, at least one."""
         return max(1, int(self.cpus))
 
 
 def local_machine() -> Machine:
-    """This machine's CPUs (those that this process may use) and NVIDIA GPUs."""
+    """Return this machine's CPUs (those that this process may use) and NVIDIA GPUs."""
     return Machine(cpus=available_cpus(), gpus=_count_gpus())
 
 
 def available_cpus() -> int:
-    """CPUs that this process may use: its affinity mask and its container's quota, whichever is less."""
+    """Count the CPUs that this process may use: its affinity mask or its container's quota, whichever is less."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = Path("/sys/fs/cgroup/cpu.max")
     if quota.is_file():
@@ -71,7 +71,7 @@ def available_cpus() -> int:
 
 
 def _count_gpus() -> int:
-    """NVIDIA GPUs that this process may use, asked of the driver's own tool, so that torch need not be imported."""
+    """Count the NVIDIA GPUs that this process may use by ``nvidia-smi``, because torch takes seconds to import."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
@@ -90,7 +90,7 @@ class Request:
     """What a sweep asks for; None lets the arithmetic decide.
 
     Attributes:
-        cpus: CPUs of a trial's own process; None is `auto_cpus`.
+        cpus: CPUs of a trial's own process; None is `choose_cpus`.
         gpus: GPUs of a trial, or the fraction of one.
         max_concurrent: Trials at once; None is as many as fit.
         env_runners: Remote sampling processes of a trial.
@@ -110,7 +110,7 @@ def fit_share(request: Request, machine: Machine) -> Share:
     """Fit trials into a machine.
 
     Args:
-        request: One trial's wishes.
+        request: What one trial asks for.
         machine: What there is.
 
     Returns:
@@ -140,7 +140,7 @@ def fit_share(request: Request, machine: Machine) -> Share:
 
 
 def choose_cpus(request: Request, machine: Machine) -> float:
-    """CPUs of a trial's own process where nobody says: one, or two where the second would idle and pays.
+    """Choose the CPUs of a trial's own process: one, or two where the second would idle and makes it faster.
 
     The rule of ``resources=auto``. Nothing is measured when a sweep starts; ``python -m sweeps.probe`` measures, and
     these figures of one two-core machine (PPO, 16 environments, minibatches of 256) are the rule's reason:
@@ -155,7 +155,7 @@ def choose_cpus(request: Request, machine: Machine) -> float:
     ``resources.cpus_per_trial`` overrules it.
 
     Args:
-        request: One trial's wishes.
+        request: What one trial asks for.
         machine: What there is.
     """
     at_once = min(request.trials, request.max_concurrent or request.trials)
@@ -165,7 +165,7 @@ def choose_cpus(request: Request, machine: Machine) -> float:
 
 
 def count_gpu_slots(fraction: float, gpus: float) -> int:
-    """Trials at once on ``gpus`` GPUs at ``fraction`` of one each; a fraction below 1 never spans two GPUs."""
+    """Count the trials at once on ``gpus`` GPUs at ``fraction`` of one each; less than 1 never spans two GPUs."""
     if fraction < 1:
         return int(gpus) * int((1 + EPSILON) / fraction)
     return int((gpus + EPSILON) / fraction)

@@ -1,4 +1,4 @@
-"""Whether all nodes of a cluster see the sweep's folder: checkpoints that one writes for itself alone are lost.
+"""Check that all nodes of a cluster see the sweep's folder: what a node writes for itself alone is lost.
 
 Runs in the driver; `read_token` on each node.
 """
@@ -15,8 +15,8 @@ from typing import Any
 
 from rltune.errors import StudyError
 
-PREFIX = ".shared-"  # in the sweep's folder, with letters that no node has looked for before
-SIGHT_S = 2.0  # for a network's file system to show a new file
+PREFIX = ".shared-"  # a new name for each check: network file systems remember what they did not find
+VISIBLE_S = 2.0  # for a network's file system to show a new file
 ANSWER_S = 60.0  # for a node to start a process and read
 
 
@@ -26,7 +26,7 @@ def check_nodes(folder: Path) -> None:
     A node without CPUs runs none: its storage does not matter.
 
     Args:
-        folder: The sweep's, absolute; it exists here.
+        folder: The sweep's folder, absolute; it exists here.
 
     Raises:
         StudyError: A node does not see it, or does not answer.
@@ -37,17 +37,17 @@ def check_nodes(folder: Path) -> None:
     token = folder / f"{PREFIX}{secrets.token_hex(8)}"
     token.write_text(token.name)
     try:
-        asked = {}
+        nodes = {}
         for node in ray.nodes():
             if node["Alive"] and node["Resources"].get("CPU"):
                 there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
                 # No share of a CPU: a busy node answers too.
                 task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(read_token)
-                asked[task.remote(str(token))] = node
-        answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S) if asked else ([], [])
+                nodes[task.remote(str(token))] = node
+        answered, silent = ray.wait(list(nodes), num_returns=len(nodes), timeout=ANSWER_S) if nodes else ([], [])
         for task in silent:
             ray.cancel(task, force=True)
-        blind = [asked[task] for task in silent] + [asked[task] for task in answered if not _has_read(task, token)]
+        blind = [nodes[task] for task in silent] + [nodes[task] for task in answered if not _has_read(task, token)]
         dead = {node["NodeID"] for node in ray.nodes() if not node["Alive"]} if blind else set()
         names = sorted({name_of(node) for node in blind if node["NodeID"] not in dead})
     finally:
@@ -57,8 +57,8 @@ def check_nodes(folder: Path) -> None:
 
 
 def read_token(path: str) -> str:
-    """Read the file, on a node; empty when it does not come into sight."""
-    deadline = time.monotonic() + SIGHT_S
+    """Read the file, on a node; return "" when it does not become visible there."""
+    deadline = time.monotonic() + VISIBLE_S
     while True:
         with contextlib.suppress(OSError):
             return Path(path).read_text()
@@ -68,7 +68,7 @@ def read_token(path: str) -> str:
 
 
 def _has_read(task: Any, token: Path) -> bool:
-    """Whether a node has answered with the token; one without rltune, or that died meanwhile, has not."""
+    """Return whether a node has answered with the token; one without rltune, or that died meanwhile, has not."""
     import ray
     from ray.exceptions import RayError
 
@@ -79,13 +79,13 @@ def _has_read(task: Any, token: Path) -> bool:
 
 
 def name_of(node: Mapping[str, Any]) -> str:
-    """A node as a person knows it: host and address, and its name where it was given one."""
+    """Describe a node for a person: host and address, and its name where it was given one."""
     host, address, given = node["NodeManagerHostname"], node["NodeManagerAddress"], node.get("NodeName")
     return f"{host} ({address})" if given in (None, "", host, address) else f"{given} on {host} ({address})"
 
 
 def is_here(path: Path) -> bool:
-    """Whether a folder that a worker has made can be seen from here."""
+    """Return whether a folder that a worker has made is visible here."""
     if path.is_dir():
         return True
     for parent in reversed(path.parents):  # reading a folder has NFS ask its server for what is new in it
@@ -95,11 +95,11 @@ def is_here(path: Path) -> bool:
 
 
 def not_shared(folder: Path, nodes: str, lost: str = "") -> StudyError:
-    """What a person is told.
+    """Build the error for nodes that do not see a folder.
 
     Args:
-        folder: The sweep's.
-        nodes: Which do not see it.
+        folder: The sweep's folder.
+        nodes: The nodes that do not see it.
         lost: A checkpoint in it that was lost; empty where none was.
     """
     what = f"{lost} lies on node {nodes} alone" if lost else f"{folder} cannot be seen on node {nodes}"

@@ -19,7 +19,7 @@ from typing import Any
 TESTED = {"ray": "2.60", "torch": "2.13", "optuna": "5.0"}
 SWITCH = "RLTUNE_COMPAT"
 logger = logging.getLogger("rltune")
-_refused: set[str] = set()  # each library is told about once a process
+_refused: set[str] = set()  # libraries that were logged: once a process
 
 
 def is_supported(library: str) -> bool:

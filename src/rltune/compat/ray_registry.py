@@ -1,4 +1,4 @@
-"""Let what registers with Ray wait while Ray starts in another thread. Runs in the driver."""
+"""Serialise registration with Ray's start in another thread. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rltune.compat.patching import is_supported
 
 
 def wait_for_ray() -> None:
-    """Let whoever registers an environment or an algorithm wait until a start of Ray that is under way is over.
+    """Have each registration of an environment or algorithm wait for a start of Ray that is under way.
 
     What: ``ray.tune.registry._Registry.register`` takes ``auto_init_lock``, for the rest of the process.
-    Why: the registry keeps what is registered before Ray runs and sends all of it twice while Ray starts: the starting
-    thread when it is done, and the registering one as soon as there is something to send to. Whichever comes last fails
-    with "dictionary changed size during iteration", half of the time for an environment with wrappers.
+    Why: the registry keeps what is registered before Ray runs, and sends it twice while Ray starts: from the starting
+    thread at the end, and from the registering thread as soon as Ray's store is there. Whichever comes last fails with
+    "dictionary changed size during iteration", half of the time for an environment with wrappers.
     Gains: the checks, 5 s of CPU, run while Ray starts. On the plain path the sweep runs them after it.
     Tested with Ray 2.60.
     """

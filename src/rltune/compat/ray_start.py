@@ -1,4 +1,4 @@
-"""Give a Ray of our own what `ray.init` has no argument for, and find what a running one has.
+"""Start a Ray of our own as `ray.init` has no arguments for, and find out what a running one has.
 
 Runs in the driver and in the process that workers are forked from; Ray is imported inside the functions, after
 `rltune.cluster.ray_cluster.prepare_environment`.
@@ -24,15 +24,15 @@ TOKEN_S = 3.0  # for that answer
 
 
 def check_token(address: str) -> None:
-    """Ask a running Ray whether it takes our token.
+    """Check that a running Ray accepts our token.
 
     What: a client of the GCS with the number of no cluster.
-    Why: `ray.init` asks for 20 s with a wrong token, and then says only that it failed.
+    Why: `ray.init` tries for 20 s with a wrong token, and then says only that it failed.
     Gains: 20 s until a wrong token is answered. On the plain path `ray.init` answers, later and with less.
     Tested with Ray 2.60.
 
     Raises:
-        AuthenticationError: It does not.
+        AuthenticationError: It does not accept the token.
     """
     if not is_supported("ray"):
         return
@@ -190,6 +190,7 @@ def list_private_arguments(modules: Sequence[str] = ()) -> dict[str, Any]:
     they start, before there is a trial; a task of ours cannot have them do it, because no actor gets a process in which
     a task has run.
     Gains: the imports of a slot's first trial, 5 s of CPU, are over by then where workers are not forked (GPUs).
+    Upstream: https://github.com/ray-project/ray/pull/33572 added the setting and calls it experimental.
     Tested with Ray 2.60.
 
     Args:
@@ -208,7 +209,7 @@ def find_logs() -> Path | None:
     """Return the folder that Ray's processes on this machine write their logs to.
 
     What: ``ray._private.worker._global_node``.
-    Why: the last words of a process that died say more than Ray's guess; nothing public names the folder.
+    Why: the log of a process that died says more than Ray's guess; nothing public names the folder.
     Without it a failed trial's reason is Ray's own. Tested with Ray 2.60.
 
     Returns:

@@ -18,7 +18,7 @@ LEFT_OUT = "__dynamo_disable"  # where torch keeps what such a method is called 
 
 
 def skip_needless_work(compiling: bool) -> None:
-    """Let RLlib build and torch train without a search for source code and without torch's compiler, for good.
+    """Skip a search for source code in RLlib and the import of torch's compiler, for the rest of the process.
 
     What: `inspect` as ``connector_v2`` sees it, `torch` as ``torch_utils`` sees it, the mark ``__dynamo_disable`` on
     methods of `torch.optim.Optimizer`. Nobody else sees the replacements.

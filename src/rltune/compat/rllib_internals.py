@@ -1,6 +1,6 @@
 """Read what RLlib's live objects keep in private fields, where nothing public gives it.
 
-Each function is told what to do where a field is gone. Ray is not imported here. Tested with Ray 2.60.
+Each function says what it does where a field is gone. Ray is not imported here. Tested with Ray 2.60.
 """
 
 from __future__ import annotations
