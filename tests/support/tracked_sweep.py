@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from rltune.config.uris import resolve_uri
-from rltune.tracking.tracker import Tracker, TrackingSettings
+from rltune.tracking.tracker import MLflowTracker, TrackingSettings
 
 
 class Sweep:
@@ -16,7 +16,7 @@ class Sweep:
         self.name = name
         settings = TrackingSettings(uri, "cartpole", name, folder / "outputs" / name / "tracking")
         self.uri, self.spool_dir = resolve_uri(uri), settings.spool_dir
-        self.tracker = Tracker(settings, self.ids.__setitem__)
+        self.tracker = MLflowTracker(settings, self.ids.__setitem__)
 
     def __getattr__(self, method):
         def timed(*args, **kwargs):

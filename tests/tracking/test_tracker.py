@@ -8,7 +8,7 @@ import sys
 import pytest
 from tracked_sweep import Sweep, end
 
-from rltune.tracking.tracker import NoTracker, Tracker, TrackingSettings
+from rltune.tracking.tracker import MLflowTracker, NoTracker, TrackingSettings
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
 
@@ -88,7 +88,7 @@ def test_a_ledger_that_fails_does_not_stop_the_reports(folder):
     def broken(number, run_id):
         raise RuntimeError("study is locked")
 
-    tracker = Tracker(TrackingSettings(None, "cartpole", "first", folder / "spool"), broken)
+    tracker = MLflowTracker(TrackingSettings(None, "cartpole", "first", folder / "spool"), broken)
     tracker.start(run_id=None, params={}, tags={}, config_text="", packages="")
     assert tracker.close("FINISHED")
     assert "study is locked" in tracker.warnings()[0]

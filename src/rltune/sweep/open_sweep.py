@@ -20,7 +20,7 @@ from rltune.sweep.context import SweepContext
 from rltune.sweep.plan import Plan, tracking_uri_of
 from rltune.sweep.stopper import SweepStopper
 from rltune.sweep.tune.assignments import build_assignment
-from rltune.tracking.tracker import NoTracker, Tracker, TrackingSettings
+from rltune.tracking.tracker import MLflowTracker, NoTracker, Tracker, TrackingSettings
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _open_tracker(context: SweepContext, on_run: Callable[[int | str | None, str
         sweep=context.name,
         spool_dir=context.folder / ".spool",
     )
-    return Tracker(settings, on_run)
+    return MLflowTracker(settings, on_run)
 
 
 def _note_mlflow_run(study: Study, retraining: Retraining | None, key: int | str | None, run_id: str) -> None:

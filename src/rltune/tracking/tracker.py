@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rltune.config.uris import redact, resolve_uri, secrets_of
 from rltune.tracking.mlflow_runs import CHECKPOINT, STATUS, MLflowRuns
@@ -78,8 +78,139 @@ def _sweep_key(folder: Path) -> str:
         return uuid.uuid4().hex
 
 
-class Tracker:
-    """Shows one sweep in MLflow. No call raises; only `register`, `champion` and `close` wait.
+class Tracker(Protocol):
+    """Where a sweep is shown. No call raises; only those with an answer, `close` and `wait_until_sent` wait."""
+
+    @property
+    def num_pending(self) -> int:
+        """Return the number of operations that have not reached the server yet."""
+
+    @property
+    def opening(self) -> bool:
+        """Return whether MLflow is still being imported, or a new store made: seconds of CPU."""
+
+    def warnings(self) -> list[str]:
+        """Return the messages for a person that have not been returned yet."""
+
+    def start(
+        self,
+        *,
+        run_id: str | None,
+        params: Mapping[str, Any],
+        tags: Mapping[str, str],
+        config_text: str,
+        packages: str,
+    ) -> None:
+        """Create the parent run, or continue it.
+
+        Args:
+            run_id: The parent of an earlier driver, None if unknown: then one with this sweep's mark is used.
+            params: What describes the sweep. A value that has changed becomes the tag ``resumed.<name>``.
+            tags: Any tags.
+            config_text: The composed config, kept as config.yaml.
+            packages: The package list, kept as packages.txt.
+        """
+
+    def trial_started(
+        self, number: Key, params: Mapping[str, Any], tags: Mapping[str, str], run_id: str | None
+    ) -> None:
+        """Create a trial's run, or continue it.
+
+        Args:
+            number: The trial; a certification's run has a name, see `rltune.tracking.run_names`.
+            params: The sampled values, nothing else.
+            tags: Any tags.
+            run_id: Its run of an earlier driver, None if unknown: then it is looked for.
+        """
+
+    def settle(self, ended: Mapping[Key, TrialEnd]) -> None:
+        """Let MLflow agree with the ledger about trials whose end a killed driver may not have sent.
+
+        Args:
+            ended: The trials and certification's runs that have ended.
+        """
+
+    def report(self, number: Key, metrics: Mapping[str, float], env_steps: int) -> None:
+        """Add a point to each curve. Non-finite values are left out, a step that a curve has is ignored."""
+
+    def progress(self, best: float, total_env_steps: int) -> None:
+        """Add a point to the parent's ``best_objective``, over the steps of all trials."""
+
+    def trial_ended(
+        self,
+        number: Key,
+        state: str,
+        *,
+        metrics: Mapping[str, float],
+        tags: Mapping[str, str],
+        artifacts: Path | None,
+    ) -> None:
+        """End a trial's run.
+
+        Args:
+            number: The trial.
+            state: COMPLETE, PRUNED, FAIL, or INTERRUPTED: KILLED until a resume continues it.
+            metrics: Final values, put at the trial's last step; a curve that has that step keeps its value.
+            tags: Any tags.
+            artifacts: A folder to keep under ``checkpoint``; it must stay until it was sent.
+        """
+
+    def artifact(self, path: Path, folder: str | None = None) -> None:
+        """Keep a file or a folder's content with the parent run; it must stay until it was sent."""
+
+    def register(
+        self,
+        *,
+        name: str,
+        number: Key,
+        model: Mapping[str, Any],
+        tags: Mapping[str, str],
+        description: str,
+        alias: str | None,
+    ) -> RegisteredModel | None:
+        """Log a trial's policy as a model and register it; waits at most three minutes.
+
+        The same content is registered once. The alias is not moved when `champion` had no answer before.
+
+        Args:
+            name: The registered model.
+            number: The trial.
+            model: Keyword arguments of mlflow.pyfunc.log_model: python_model, artifacts, signature ...
+            tags: The version's tags.
+            description: The version's description, Markdown.
+            alias: What the version is to be called from now on; None leaves all aliases.
+
+        Returns:
+            The version, its ``alias`` None if that was not moved; None when MLflow did not take it, and
+            `warnings` says why.
+        """
+
+    def champion(self, name: str, alias: str = "champion") -> RegisteredModel | None:
+        """Return the version that an alias names; None without one or without an answer (see `register`)."""
+
+    def fetch(self, version: RegisteredModel, folder: Path) -> Path | None:
+        """Copy a registered version's files into a folder; None when MLflow does not give them."""
+
+    def describe(self, number: Key | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        """Add to a run, the sweep's or a trial's, whether it has ended or not."""
+
+    def wait_until_sent(self, timeout_s: float = 10.0) -> None:
+        """Wait, at most this long, until everything handed over was sent: the ledger then knows the id of every run."""
+
+    def close(self, status: str, timeout_s: float = 30.0) -> bool:
+        """Send what is left, end children that are still open as KILLED and the parent, and stop.
+
+        Args:
+            status: The parent's: FINISHED, FAILED or KILLED.
+            timeout_s: The longest wait; for a server that does not answer at most DOWN_S.
+
+        Returns:
+            Whether everything reached the server. The rest stays in the journal; `warnings` says what to type.
+        """
+
+
+class MLflowTracker:
+    """Show one sweep in MLflow.
 
     What an earlier tracker of the same folder could not deliver is sent first.
 
@@ -125,15 +256,7 @@ class Tracker:
         config_text: str,
         packages: str,
     ) -> None:
-        """Create the parent run, or continue it.
-
-        Args:
-            run_id: The parent of an earlier driver, None if unknown: then one with this sweep's mark is used.
-            params: What describes the sweep. A value that has changed becomes the tag ``resumed.<name>``.
-            tags: Any tags.
-            config_text: The composed config, kept as config.yaml.
-            packages: The package list, kept as packages.txt.
-        """
+        """Create the parent run, or continue it."""
         self._put("start", None, run_id=run_id, params=dict(params), tags=dict(tags))
         self._put("text", None, file="config.yaml", text=config_text)
         self._put("text", None, file="packages.txt", text=packages)
@@ -141,22 +264,11 @@ class Tracker:
     def trial_started(
         self, number: Key, params: Mapping[str, Any], tags: Mapping[str, str], run_id: str | None
     ) -> None:
-        """Create a trial's run, or continue it.
-
-        Args:
-            number: The trial; a certification's run has a name, see `rltune.tracking.run_names`.
-            params: The sampled values, nothing else.
-            tags: Any tags.
-            run_id: Its run of an earlier driver, None if unknown: then it is looked for.
-        """
+        """Create a trial's run, or continue it."""
         self._put("trial", number, run_id=run_id, params=dict(params), tags=dict(tags))
 
     def settle(self, ended: Mapping[Key, TrialEnd]) -> None:
-        """Let MLflow agree with the ledger about trials whose end a killed driver may not have sent.
-
-        Args:
-            ended: The trials and certification's runs that have ended.
-        """
+        """Let MLflow agree with the ledger about trials whose end a killed driver may not have sent."""
         self._put("settle", None, ended={key: vars(ending) for key, ending in ended.items()})
 
     def report(self, number: Key, metrics: Mapping[str, float], env_steps: int) -> None:
@@ -176,15 +288,7 @@ class Tracker:
         tags: Mapping[str, str],
         artifacts: Path | None,
     ) -> None:
-        """End a trial's run.
-
-        Args:
-            number: The trial.
-            state: COMPLETE, PRUNED, FAIL, or INTERRUPTED: KILLED until a resume continues it.
-            metrics: Final values, put at the trial's last step; a curve that has that step keeps its value.
-            tags: Any tags.
-            artifacts: A folder to keep under ``checkpoint``; it must stay until it was sent.
-        """
+        """End a trial's run."""
         if state not in STATUS:
             self._messages.put(f"trial {number} ended in the unknown state {state}: shown as FAILED")
             state = "FAIL"
@@ -206,22 +310,7 @@ class Tracker:
         description: str,
         alias: str | None,
     ) -> RegisteredModel | None:
-        """Log a trial's policy as a model and register it; waits at most three minutes.
-
-        The same content is registered once. The alias is not moved when `champion` had no answer before.
-
-        Args:
-            name: The registered model.
-            number: The trial.
-            model: Keyword arguments of mlflow.pyfunc.log_model: python_model, artifacts, signature ...
-            tags: The version's tags.
-            description: The version's description, Markdown.
-            alias: What the version is to be called from now on; None leaves all aliases.
-
-        Returns:
-            The version, its ``alias`` None if that was not moved; None when MLflow did not take it, and
-            `warnings` says why.
-        """
+        """Log a trial's policy as a model and register it; waits at most three minutes."""
         labels = {key: redact(str(value)) for key, value in tags.items()}
 
         def register() -> RegisteredModel:
@@ -261,15 +350,7 @@ class Tracker:
         self._call("not every run is known yet", lambda: None, timeout_s)
 
     def close(self, status: str, timeout_s: float = 30.0) -> bool:
-        """Send what is left, end children that are still open as KILLED and the parent, and stop.
-
-        Args:
-            status: The parent's: FINISHED, FAILED or KILLED.
-            timeout_s: The longest wait; for a server that does not answer at most DOWN_S.
-
-        Returns:
-            Whether everything reached the server. The rest stays in the journal; `warnings` says what to type.
-        """
+        """Send what is left, end children that are still open as KILLED and the parent, and stop."""
         if self._closed:
             return True
         self._put("close", None, status=status)
@@ -314,27 +395,33 @@ class Tracker:
             self._messages.put(f"the run of trial {number} could not be noted ({type(error).__name__}: {error})")
 
 
-class NoTracker(Tracker):
-    """The same calls for tracking=off: nothing happens."""
+class NoTracker:
+    """Take every call of a tracker and do nothing: ``tracking=off``."""
 
-    def __init__(self) -> None:
-        self._messages = queue.SimpleQueue()
-        self._closed = True
-        self._champion_known = True
-
-    @property
-    def num_pending(self) -> int:
-        """Nothing waits."""
-        return 0
-
-    @property
-    def opening(self) -> bool:
-        """There is nothing to open."""
-        return False
+    num_pending = 0
+    opening = False
 
     def warnings(self) -> list[str]:
-        """Nothing to tell."""
+        """Return no message."""
         return []
 
-    def _call(self, failure: str, function: Callable[[], T | None], timeout_s: float) -> T | None:
+    def close(self, status: str, timeout_s: float = 30.0) -> bool:
+        """Return that nothing is left to send."""
+        return True
+
+    def champion(self, *args: Any, **kwargs: Any) -> RegisteredModel | None:
+        """Return that there is no champion."""
         return None
+
+    def register(self, *args: Any, **kwargs: Any) -> RegisteredModel | None:
+        """Register nothing."""
+        return None
+
+    def fetch(self, *args: Any, **kwargs: Any) -> Path | None:
+        """Fetch nothing."""
+        return None
+
+    def _ignore(self, *args: Any, **kwargs: Any) -> None:
+        """Show nothing."""
+
+    start = trial_started = trial_ended = settle = report = progress = artifact = describe = wait_until_sent = _ignore
