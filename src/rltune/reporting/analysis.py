@@ -24,7 +24,7 @@ class BestSoFar:
 
     Attributes:
         env_steps: Of all trials and seeds together, up to here.
-        seconds: Since the first trial was asked for.
+        seconds: Since the first trial was proposed.
         best: The highest objective reported so far.
     """
 

@@ -1,6 +1,6 @@
-"""What can be chosen: environments, algorithms and spaces, read from their files. Runs where it is typed.
+"""List what can be chosen: environments, algorithms and spaces.
 
-Only reads YAML, so that the answer comes at once and lists a user's own files like ours.
+Only reads their YAML files, so that the answer comes at once and lists a user's own files like ours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def show_available(kind: str, folders: Sequence[Path], stream: TextIO | None = N
     watched = (stream or sys.stdout).isatty()
     out = Console(file=stream, highlight=False, markup=False, emoji=False, width=None if watched else 150)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    headings, rows = {"envs": _envs, "algos": _algos, "spaces": _spaces}[kind](folders)
+    headings, rows = {"envs": _list_envs, "algos": _list_algos, "spaces": _list_spaces}[kind](folders)
     for heading in headings:
         table.add_column(heading, overflow="fold", no_wrap=heading in TYPED)
     for row in rows:
@@ -43,8 +43,8 @@ def show_available(kind: str, folders: Sequence[Path], stream: TextIO | None = N
         out.print("What needs an extra: pip install 'rltune[<extra>]'", soft_wrap=True)
 
 
-def _files(folders: Sequence[Path], group: str) -> dict[str, Path]:
-    """Each option's file; a folder that comes first wins, as in Hydra."""
+def _find_files(folders: Sequence[Path], group: str) -> dict[str, Path]:
+    """Find each option's file; a folder that comes first wins, as in Hydra."""
     found: dict[str, Path] = {}
     for folder in folders:
         for path in sorted((folder / group).glob("*.yaml")):
@@ -56,18 +56,18 @@ def _read(path: Path) -> dict[str, Any]:
     return dict(yaml.safe_load(path.read_text()) or {})
 
 
-def _tuned(folders: Sequence[Path]) -> list[tuple[str, str]]:
-    pairs = (name.partition("_") for name in _files(folders, "tuned"))
+def _list_tuned_pairs(folders: Sequence[Path]) -> list[tuple[str, str]]:
+    pairs = (name.partition("_") for name in _find_files(folders, "tuned"))
     return [(algo, env) for algo, _, env in pairs]
 
 
 Rows = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
-def _envs(folders: Sequence[Path]) -> Rows:
-    tuned = _tuned(folders)
+def _list_envs(folders: Sequence[Path]) -> Rows:
+    tuned = _list_tuned_pairs(folders)
     rows: list[tuple[str, ...]] = []
-    for name, path in _files(folders, "env").items():
+    for name, path in _find_files(folders, "env").items():
         extra = re.search(r"^# pip install .*\[(\w+)\]", path.read_text(), re.MULTILINE)
         env_id = str(_read(path).get("id"))
         algos = ", ".join(algo for algo, env in tuned if env == name)
@@ -75,23 +75,23 @@ def _envs(folders: Sequence[Path]) -> Rows:
     return ("env", "id", "tuned settings for", "extra"), rows
 
 
-def _algos(folders: Sequence[Path]) -> Rows:
-    tuned = _tuned(folders)
+def _list_algos(folders: Sequence[Path]) -> Rows:
+    tuned = _list_tuned_pairs(folders)
     rows: list[tuple[str, ...]] = []
-    for name, path in _files(folders, "algo").items():
+    for name, path in _find_files(folders, "algo").items():
         about = re.split(r"(?<!al)\. |: ", path.read_text().splitlines()[0].lstrip("# "))[0].rstrip(".")
         envs = ", ".join(env for algo, env in tuned if algo == name)
         rows.append((name, about, envs))
     return ("algo", "what it is", "tuned settings for"), rows
 
 
-def _spaces(folders: Sequence[Path]) -> Rows:
+def _list_spaces(folders: Sequence[Path]) -> Rows:
     rows: list[tuple[str, ...]] = []
-    for name, path in _files(folders, "space").items():
+    for name, path in _find_files(folders, "space").items():
         for number, (parameter, form) in enumerate(_read(path).items()):
             when, plain = split_condition(str(parameter), form)
             dimension = next(iter(parse_space({parameter: plain}).dimensions), None)
             shown = format_yaml_value(plain) if dimension is None else str(dimension)
-            wanted = format_condition({control: (value,) for control, value in when.items()})
+            wanted = format_condition({parent: (value,) for parent, value in when.items()})
             rows.append((name if number == 0 else "", str(parameter), f"{shown} {wanted}".rstrip()))
     return ("space", "parameter", "range"), rows

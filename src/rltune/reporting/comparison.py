@@ -31,7 +31,7 @@ class ComparisonRow:
         better: Probability that a run of it beats one of the first sweep's winner; None where it is not known.
         cost: As ``summary.json`` has it.
         measured: How the score came about.
-        too_few: Whether fewer seeds succeeded than an interval needs.
+        too_few: Whether fewer seeds succeeded than an interval needs: ``low`` and ``high`` are then not shown.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Comparison:
         )
 
         folder.mkdir(parents=True, exist_ok=True)
-        text, picture = folder / "comparison.md", folder / "comparison.png"
+        text, image = folder / "comparison.md", folder / "comparison.png"
         text.write_text(self.markdown(), encoding="utf-8")
         rows: list[dict[str, Any]] = [
             {"name": f"{row.name}\n{row.winner}", "iqm": row.score, "low": row.low, "high": row.high}
@@ -93,8 +93,8 @@ class Comparison:
         ]
         best = max(rows, key=lambda row: row["iqm"])["name"]
         figure = draw_intervals(rows, best, f"return on {self.env}")
-        save_figures({picture.stem: [figure]}, folder)
-        return [text, picture]
+        save_figures({image.stem: [figure]}, folder)
+        return [text, image]
 
 
 def compare_sweeps(sweeps: Sequence[str], output_dir: str | Path = "outputs") -> Comparison:
@@ -109,7 +109,7 @@ def compare_sweeps(sweeps: Sequence[str], output_dir: str | Path = "outputs") ->
     """
     if not sweeps:
         raise StudyError("sweeps=[] names none", "two or more sweeps", "python -m sweeps.list")
-    every = [load_sweep_data(_folder(name, Path(output_dir).expanduser().absolute())) for name in sweeps]
+    every = [load_sweep_data(_find_folder(name, Path(output_dir).expanduser().absolute())) for name in sweeps]
     environments = [str(data.settings["env"]["id"]) for data in every]
     for data, env in zip(every, environments, strict=True):
         if env != environments[0]:
@@ -120,17 +120,17 @@ def compare_sweeps(sweeps: Sequence[str], output_dir: str | Path = "outputs") ->
             )
     rows: list[ComparisonRow] = []
     for data in every:
-        rows.append(_row(data, rows[0].scores if rows else ()))
+        rows.append(_make_row(data, rows[0].scores if rows else ()))
     return Comparison(environments[0], tuple(rows))
 
 
-def _folder(name: str, root: Path) -> Path:
+def _find_folder(name: str, root: Path) -> Path:
     if (Path(name) / "config.yaml").is_file():
         return Path(name).absolute()
     return find_sweep(name, str(root), key="sweeps")
 
 
-def _row(data: SweepData, first: Sequence[float]) -> ComparisonRow:
+def _make_row(data: SweepData, first: Sequence[float]) -> ComparisonRow:
     algo, cost = str(data.settings["algo"]["name"]), dict(data.cost)
     record = data.certification or {}
     best = next((one for one in record.get("configurations", ()) if one["name"] == record.get("winner")), None)

@@ -1,7 +1,7 @@
-"""Progress that a person likes to watch.
+"""Show a sweep's progress in the terminal: a live table, or a line every 15 s where nobody watches.
 
-Runs in the driver. The conductor says what happens to the trials; this module counts and draws: a live
-table on a terminal, one line every 15 s elsewhere. It decides nothing and never raises into the driver.
+The driver reports what happens to the trials; the console counts and draws. It decides nothing and never raises into
+the driver.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _WORDS = {"COMPLETE": "done", "RUNNING": "running", "PRUNED": "stopped", "FAIL":
 _STYLES = {"COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", "INTERRUPTED": "magenta"}
 
 
-def _never_raises(
+def _log_errors(
     method: Callable[Concatenate[Console, _P], None],
 ) -> Callable[Concatenate[Console, _P], None]:
-    """Keep a closed pipe or an odd terminal from ending a sweep that is otherwise well."""
+    """Log what the method raises: a closed pipe or an odd terminal must not end a sweep that is otherwise well."""
 
     @functools.wraps(method)
     def quiet(self: Console, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
@@ -62,7 +62,7 @@ class _Screen(RichConsole):
 
 
 class Console:
-    """What the conductor tells about its trials, drawn for whoever watches.
+    """Counts and draws what the driver reports of its trials.
 
     Args:
         name: The sweep's name.
@@ -97,15 +97,15 @@ class Console:
         self._tty = tty and not self._rich.is_dumb_terminal
         self._every_s = _REDRAW_S if self._tty else plain_every_s
         self._trials: dict[int, TrialView] = {}
-        self._told: set[str] = set()
+        self._shown_reasons: set[str] = set()
         self._began = self._drawn = self.clock()
         self._steps = 0
         self._history: deque[tuple[float, int]] = deque([(self._began, 0)])
         self._stage = ""
 
-    @_never_raises
+    @_log_errors
     def start(self, already: Sequence[TrialView] = ()) -> None:
-        """Begin to show.
+        """Begin to draw.
 
         Args:
             already: The trials of earlier sessions; the unfinished run once ``trial_started`` names them.
@@ -118,25 +118,25 @@ class Console:
         self._began = self._drawn = self.clock()
         self._history = deque([(self._began, 0)])
         begun = f", {len(already)} of them begun before" if already else ""
-        self._line(
+        self._print_line(
             f"sweep {self.name}: {self.num_trials} trials of up to {format_count(self.env_steps)} env steps, "
             f"{self.slots} at a time{begun}"
         )
         if self._tty:
-            self._live = Live(self._picture(), console=self._rich, auto_refresh=False, transient=True)
+            self._live = Live(self._build_screen(), console=self._rich, auto_refresh=False, transient=True)
             self._live.start(refresh=True)
             atexit.register(self.stop)  # a driver that dies without stop() must not leave the cursor hidden
 
-    @_never_raises
+    @_log_errors
     def trial_started(self, number: int, params: Mapping[str, Any]) -> None:
-        """A trial begins, or one of an earlier session goes on."""
+        """Take in that a trial begins, or that one of an earlier session goes on."""
         view = self._trials.setdefault(number, TrialView(number))
         view.state, view.params, view.reason = "RUNNING", dict(params), None
         self.tick()
 
-    @_never_raises
+    @_log_errors
     def report(self, number: int, objective: float | None, env_steps: int) -> None:
-        """A trial's latest report; ``objective`` is None or NaN while no episode has ended."""
+        """Take in a trial's report; ``objective`` is None or NaN while no episode has ended."""
         view = self._trials.setdefault(number, TrialView(number))
         self._steps += max(0, env_steps - view.env_steps)
         self._history.append((self.clock(), self._steps))
@@ -144,56 +144,65 @@ class Console:
         view.add_report(objective)
         self.tick()
 
-    @_never_raises
+    @_log_errors
     def trial_ended(self, number: int, state: str, objective: float | None = None, reason: str | None = None) -> None:
-        """A trial is over: COMPLETE, PRUNED, FAIL or INTERRUPTED, with its final objective if it has one."""
+        """Take in that a trial has ended.
+
+        Args:
+            number: The trial.
+            state: COMPLETE, PRUNED, FAIL or INTERRUPTED.
+            objective: Its final objective; None keeps the latest report's.
+            reason: Why it failed; None otherwise.
+        """
         view = self._trials.setdefault(number, TrialView(number))
         view.state, view.reason = state, reason
         if objective is not None:
             view.add_report(objective)
-        if state == "FAIL" and first_line(reason) not in self._told:  # a cause is told once, not once a trial
-            self._told.add(first_line(reason))
-            self._line(f"trial {number} failed: {first_line(reason)}", "red")
+        if (
+            state == "FAIL" and first_line(reason) not in self._shown_reasons
+        ):  # a reason is shown once, not once a trial
+            self._shown_reasons.add(first_line(reason))
+            self._print_line(f"trial {number} failed: {first_line(reason)}", "red")
         elif self._live:
             facts = f"{format_objective(view.best):>7}  {format_params(view.params)}"
             room = self._rich.width - 18
             word = _WORDS.get(state, state.lower())
-            self._line(f"trial {number:>3} {word:<8}"[:18] + facts[: max(8, room)], _STYLES.get(state, ""))
+            self._print_line(f"trial {number:>3} {word:<8}"[:18] + facts[: max(8, room)], _STYLES.get(state, ""))
         self.tick()
 
-    @_never_raises
+    @_log_errors
     def stage(self, text: str) -> None:
-        """What goes on besides the trials, shown once none of them runs any more."""
+        """Set what goes on besides the trials; it is shown once none of them runs any more."""
         self._stage = text
         self.tick()
 
-    @_never_raises
+    @_log_errors
     def note(self, text: str) -> None:
-        """One line above the table, such as a warning."""
-        self._line(text, "yellow")
+        """Print one line above the table, such as a warning."""
+        self._print_line(text, "yellow")
 
-    @_never_raises
+    @_log_errors
     def tick(self) -> None:
-        """Show the present state if it is time to; call it often."""
+        """Draw the present state if it is time to; call it often."""
         now = self.clock()
         if now - self._drawn >= self._every_s and not self._stopped:
             self._drawn = now
             self._draw()
 
-    @_never_raises
+    @_log_errors
     def stop(self) -> None:
-        """Take the table away, or write the last line; a second call does nothing."""
+        """Remove the table, or write the last line; a second call does nothing."""
         if self._live:
             self._live.stop()
             self._live = None
             atexit.unregister(self.stop)
         elif self._trials and not self._tty and not self._stopped:
-            self._line(self._sentence())
+            self._print_line(self._write_line())
         self._stopped = True
 
-    @_never_raises
+    @_log_errors
     def summary(self, page: ClosingPage) -> None:
-        """The page that a sweep ends with: the best, the cost, where things are, what to type next."""
+        """Print the closing page: the best trials, the cost, where things are, what to type next."""
         self.stop()
         failed = [view for view in self._trials.values() if view.state == "FAIL"]
         for part in render_closing_page(page, failed):
@@ -203,12 +212,12 @@ class Console:
                 self._rich.print(part)
 
     def best(self) -> TrialView | None:
-        """The trial with the highest report of all that did not fail, or None before there is one."""
+        """Return the trial with the highest report of all that did not fail; None before there is one."""
         seen = [view for view in self._trials.values() if view.best is not None and view.state != "FAIL"]
         return max(seen, key=lambda view: view.best or 0.0, default=None)
 
     def env_steps_per_s(self) -> float:
-        """Environment steps per second of wall time over all trials, over about the last 30 s.
+        """Return the environment steps per second of wall time, of all trials over about the last 30 s.
 
         Slow trials report less often than that: the window always holds two reports of every slot.
         """
@@ -219,7 +228,9 @@ class Console:
         return (self._steps - steps) / (now - then) if now > then else 0.0
 
     def time_left_s(self) -> float | None:
-        """Seconds until the budget is spent at this session's mean pace; None before a report, or when it is.
+        """Estimate the seconds until the budget is spent, at this session's mean pace.
+
+        None before the first report, and when nothing is left.
 
         A trial still to come is taken to last as long as those that ended, among them one imagined whole one.
         """
@@ -231,8 +242,8 @@ class Console:
         elapsed = self.clock() - self._began
         return left * elapsed / self._steps if self._steps and left else None
 
-    def _facts(self) -> tuple[str, str, str]:
-        """What both forms of the display say: the counts, the pace, the best."""
+    def _describe_progress(self) -> tuple[str, str, str]:
+        """Return what both forms of the display show: the counts, the pace, the best."""
         counts = Counter(view.state for view in self._trials.values())
         states = ", ".join(f"{counts[state]} {word}" for state, word in _WORDS.items())
         rate, left = self.env_steps_per_s(), self.time_left_s()
@@ -244,14 +255,14 @@ class Console:
         found = f"best {format_objective(best.best)} by trial {best.number}" if best else "best -"
         return f"{states} of {self.num_trials}", pace, found
 
-    def _sentence(self) -> str:
-        counts, pace, found = self._facts()
+    def _write_line(self) -> str:
+        counts, pace, found = self._describe_progress()
         best = self.best()
         params = f": {format_params(best.params)}" if best and best.params else ""
         return f"[{format_clock(self.clock() - self._began)}] {counts} | {pace} | {found}{params}"
 
-    def _picture(self) -> RenderableType:
-        counts, pace, found = self._facts()
+    def _build_screen(self) -> RenderableType:
+        counts, pace, found = self._describe_progress()
         best = self.best()
         top, pace_row = Table.grid(expand=True), Table.grid(padding=(0, 2, 0, 0))
         top.add_column(no_wrap=True, overflow="crop", ratio=1)
@@ -262,9 +273,9 @@ class Console:
         pace_row.add_row(bar, Text(pace))
         line = Text.assemble((found, "bold green"), "  ", format_params(best.params) if best else "")
         line.no_wrap, line.overflow = True, "crop"
-        return Group("", top, pace_row, line, self._table())
+        return Group("", top, pace_row, line, self._build_table())
 
-    def _table(self) -> RenderableType:
+    def _build_table(self) -> RenderableType:
         running = sorted((v for v in self._trials.values() if v.state == "RUNNING"), key=lambda v: v.number)
         if not running:
             return Text("" if self._stage else "waiting for trials to start ...", "dim")
@@ -285,9 +296,9 @@ class Console:
 
     def _draw(self) -> None:
         if self._live:
-            self._live.update(self._picture(), refresh=True)
+            self._live.update(self._build_screen(), refresh=True)
         elif not self._tty:
-            self._line(self._sentence())
+            self._print_line(self._write_line())
 
-    def _line(self, text: str, style: str = "") -> None:
+    def _print_line(self, text: str, style: str = "") -> None:
         self._rich.print(Text(redact(text), style), soft_wrap=not self._tty)

@@ -1,8 +1,8 @@
-"""A sweep's figures as PNG files, for papers, chats and READMEs, where a page cannot go.
+"""Paint a sweep's figures as PNG files, for papers, chats and READMEs, where a page cannot go.
 
 Paints Plotly's figures with matplotlib: as much of them as `plotly_figures` uses. Plotly's own export starts a
 browser. ``optuna.visualization.matplotlib`` puts all slices into one row, knows no winner, writes the ticks of parallel
-coordinates over each other, and changes pyplot's global style. Draws without a display or pyplot. Runs anywhere.
+coordinates over each other, and changes pyplot's global style. Draws without a display or pyplot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from plotly.colors import unlabel_rgb
 
 from rltune.reporting.plotly_figures import INK, LINES, STOPPED
 
-WIDTH_PX, DPI = 760, 110  # of the page's figures, and the picture's
+WIDTH_PX, DPI = 760, 110  # of the page's figures, and the image's
 STYLE: Mapping[Any, Any] = {
     "axes.edgecolor": STOPPED,
     "axes.labelcolor": INK,
@@ -50,16 +50,16 @@ def save_figures(drawn: Mapping[str, Sequence[go.Figure]], folder: Path) -> None
         rows = math.ceil(len(figures) / columns)
         with rc_context(dict(STYLE) | {"font.size": 10 if columns < 3 else 8}):
             size = 8, 8 / WIDTH_PX * rows * figures[0].layout.height
-            picture = Figure(figsize=size, dpi=DPI, layout="constrained")
-            FigureCanvasAgg(picture)
-            grid = picture.subplots(rows, columns, sharey=columns > 1, squeeze=False).ravel()
+            image = Figure(figsize=size, dpi=DPI, layout="constrained")
+            FigureCanvasAgg(image)
+            grid = image.subplots(rows, columns, sharey=columns > 1, squeeze=False).ravel()
             for axes in grid[len(figures) :]:
                 axes.set_visible(False)
             for place, figure in enumerate(figures):
                 _paint(figure, grid[place])
                 if place % columns:
                     grid[place].set_ylabel("")
-            picture.savefig(folder / f"{name}.png")
+            image.savefig(folder / f"{name}.png")
 
 
 def _paint(figure: go.Figure, axes: Axes) -> None:
