@@ -10,7 +10,7 @@ from rltune.reporting.analysis import compute_importance, follow_best_so_far
 from rltune.reporting.sweep_data import load_sweep_data
 
 
-def test_best_so_far_counts_the_steps_of_all_trials_and_never_falls(tmp_path: Path) -> None:
+def test_best_so_far_counts_all_trials_steps_and_never_falls(tmp_path: Path) -> None:
     data = load_sweep_data(write_sweep(tmp_path / "s"))
     moments = follow_best_so_far(data)
     bests = [moment.best for moment in moments]

@@ -12,7 +12,7 @@ from rich.console import Console
 from rltune.reporting.closing_page import describe_certification
 
 
-def test_the_closing_page_has_the_top_five_the_cost_and_what_stopping_saved(make, tmp_path):
+def test_the_page_has_the_top_five_the_cost_and_what_was_saved(make, tmp_path):
     console, out = make()
     console.summary(make_page(tmp_path))
     page = out.getvalue()
@@ -24,7 +24,7 @@ def test_the_closing_page_has_the_top_five_the_cost_and_what_stopping_saved(make
     assert "1.4M env steps, about 4 min 40 s of training (58% of the whole) by stopping" in page
 
 
-def test_the_next_commands_are_each_on_one_line_as_one_would_type_them(make, tmp_path, monkeypatch):
+def test_the_next_commands_are_each_on_one_line_as_typed(make, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     folder = tmp_path / "outputs" / "cartpole-ppo"
@@ -49,7 +49,7 @@ def test_the_next_commands_are_each_on_one_line_as_one_would_type_them(make, tmp
     assert any("optuna-dashboard sqlite:///outputs/cartpole-ppo/study.db" in line for line in lines)
 
 
-def test_without_an_active_environment_the_commands_name_the_one_that_ran(make, tmp_path, monkeypatch):
+def test_commands_name_the_environment_if_none_is_active(make, tmp_path, monkeypatch):
     (tmp_path / "venv").mkdir()
     for program in ("python", "mlflow"):
         (tmp_path / "venv" / program).touch(mode=0o755)

@@ -11,7 +11,7 @@ from rltune.errors import StudyError
 from rltune.reporting.comparison import compare_sweeps
 
 
-def test_certified_sweeps_stand_side_by_side_with_the_chance_to_beat_the_first(tmp_path: Path) -> None:
+def test_certified_sweeps_have_the_chance_to_beat_the_first(tmp_path: Path) -> None:
     write_sweep(tmp_path / "one", 3, make_certification())
     write_sweep(tmp_path / "two", 3, make_certification() | {"winner": "control"})
     found = compare_sweeps(["one", "two"], tmp_path)

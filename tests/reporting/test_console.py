@@ -25,7 +25,7 @@ def test_a_plain_stream_gets_one_line_every_fifteen_seconds(make, clock):
     assert "\x1b" not in out.getvalue()
 
 
-def test_the_plain_line_says_counts_pace_time_left_and_the_best_with_its_values(make, clock):
+def test_the_plain_line_has_counts_pace_time_left_and_the_best(make, clock):
     console, out = make(num_trials=4)
     console.start()
     for number, state in enumerate(("COMPLETE", "PRUNED", "FAIL")):
@@ -43,7 +43,7 @@ def test_the_plain_line_says_counts_pace_time_left_and_the_best_with_its_values(
     assert "best 200 by trial 1: lr=0.001" in line  # the failed trial's 300 does not count
 
 
-def test_a_sweep_without_any_report_shows_no_number_that_it_does_not_know(make, clock):
+def test_without_any_report_no_unknown_number_is_shown(make, clock):
     console, out = make()
     console.start()
     console.trial_started(0, {})
@@ -64,7 +64,7 @@ def test_a_return_is_a_dash_until_an_episode_has_ended(make, clock, value):
     assert console.best() is None
 
 
-def test_the_terminal_shows_running_trials_with_steps_and_values_and_fits_eighty_columns(make, clock):
+def test_running_trials_with_their_values_fit_eighty_columns(make, clock):
     console, out = make(Terminal())
     console.start()
     console.trial_started(0, {"lr": 0.00123, "rl_module.model_config.fcnet_hiddens": [256, 256], "x": "y" * 90})
@@ -89,7 +89,7 @@ def test_the_terminal_is_redrawn_at_most_four_times_a_second(make, clock):
     assert 3 <= screen(out).count("running, ") - before <= 4
 
 
-def test_more_running_trials_than_the_terminal_has_lines_are_counted_not_drawn(make, clock):
+def test_running_trials_beyond_the_terminals_lines_are_counted(make, clock):
     console, out = make(Terminal(), slots=64, num_trials=64)
     console.start()
     for number in range(64):
@@ -139,7 +139,7 @@ def test_colours_forced_on_a_file_do_not_make_it_a_terminal(make, monkeypatch):
     assert "\x1b[?25l" not in out.getvalue()
 
 
-def test_a_resumed_sweep_counts_what_was_done_before_and_measures_only_its_own_pace(make, clock):
+def test_a_resumed_sweep_counts_all_and_measures_its_own_pace(make, clock):
     console, out = make(num_trials=4)
     console.start(
         [

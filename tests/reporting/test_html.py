@@ -35,7 +35,7 @@ def text_of(page: str) -> str:
     return re.sub(r"\s+", " ", html.unescape(words))
 
 
-def test_a_certified_sweep_names_winner_and_control_with_intervals_and_ties(tmp_path: Path) -> None:
+def test_a_certified_sweep_names_winner_control_and_ties(tmp_path: Path) -> None:
     said = text_of(page_of(write_sweep(tmp_path / "s", certified=make_certification(("control",)))))
     assert "Trial 3 wins with a return of 99 (95% interval 95 to 103) over 3 fresh seeds" in said
     assert "the control's is 81 (95% interval 70 to 90)" in said

@@ -109,13 +109,13 @@ def test_a_damaged_sweep_is_named_and_does_not_hide_the_others(sweeps, tmp_path)
     assert text.count("unreadable") == 3
 
 
-def test_a_folder_without_sweeps_says_how_to_start_one_in_a_line_that_can_be_copied(tmp_path):
+def test_a_folder_without_sweeps_says_how_to_start_one(tmp_path):
     text = listed(tmp_path / ("a-long-way-down-" * 6))
     assert "python -m sweeps.run algo=ppo env=cartpole" in text
     assert list(tmp_path.iterdir()) == [], "looking makes no folder"
 
 
-def test_a_sweeps_trials_are_shown_the_best_first_with_why_they_ended(sweeps, tmp_path):
+def test_trials_are_shown_the_best_first_with_why_they_ended(sweeps, tmp_path):
     sweeps("s")
     text = shown("s", tmp_path)
     assert "s: complete" in text
@@ -128,7 +128,7 @@ def test_a_sweeps_trials_are_shown_the_best_first_with_why_they_ended(sweeps, tm
     assert "no reason" not in unfinished
 
 
-def test_without_certification_the_winner_is_named_who_need_not_be_the_searchs_first(sweeps, tmp_path):
+def test_an_uncertified_winner_need_not_be_the_searchs_first(sweeps, tmp_path):
     study = Study(f"sqlite:///{sweeps('s') / 'study.db'}", "s")
     played = {"episodes": 10, "mean": 163.1, "low": 150.0, "high": 170.0}
     study.set_attribute("winner", {"name": "trial 1", "objective": 12.0, "evaluation": played})

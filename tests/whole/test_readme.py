@@ -186,7 +186,7 @@ def test_the_recipe_for_an_environment_needs_one_file(own_files: Path) -> None:
     env.close()
 
 
-def test_the_recipe_for_an_algorithm_needs_two_files_that_rllib_accepts(own_files: Path) -> None:
+def test_the_recipe_for_an_algorithm_needs_two_files(own_files: Path) -> None:
     (line,) = (line for line in SWEEPS if "mine" in line)
     config = check_request(composed("run", overrides_of(line)[1], own_files))
     build = Build(config.algo, spec_of(config.env))
