@@ -1,6 +1,6 @@
 """Every private name of another library that we use, one file per library area; RLlib's and torch's also in `engine`.
 
-A replacement of such a name is guarded by `patching.is_supported`: on a version that was not tested the plain way is
-taken, which works and is slower. Each says what it replaces, why, what that gains, and what it was tested with. Where
-an upstream issue is known it is named; none was found for the others.
+A replacement of such a name is guarded by `patching.is_supported`: on a version that was not tested the plain path
+is taken, which works and is slower. Each says what it replaces, why, what that gains, and what it was tested with, and
+names the upstream issue where one was found.
 """
