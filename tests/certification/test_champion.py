@@ -11,7 +11,7 @@ import pytest
 from mlflow import MlflowClient
 from real import Project
 
-from rltune.certification.champion import Candidate, _better, _description, _tags, register_champion
+from rltune.certification.champion import Candidate, _compare, _make_description, _make_tags, register_champion
 from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import CertifiedPolicy, Configuration, SeedResult, judge_configurations
 from rltune.config.schema import CertifyConfig, EnvConfig, RunConfig
@@ -37,24 +37,24 @@ def champion(score: float, **tags: str) -> RegisteredModel:
 
 @pytest.mark.parametrize(("ours", "theirs", "moved"), [(480.0, 450.0, True), (450.0, 480.0, False), (5.0, 5.0, False)])
 def test_the_alias_moves_only_to_a_better_score_and_says_why(ours: float, theirs: float, moved: bool) -> None:
-    better, why = _better(candidate(ours), champion(theirs), NoTracker())
+    better, why = _compare(candidate(ours), champion(theirs), NoTracker())
     assert better is moved
     assert "version 4" in why
     assert "100 episodes of CartPole-v1" in why
 
 
 def test_the_first_version_becomes_the_champion() -> None:
-    assert _better(candidate(1.0), None, NoTracker())[0]
+    assert _compare(candidate(1.0), None, NoTracker())[0]
 
 
 def test_what_was_not_certified_does_not_replace_what_was() -> None:
-    better, why = _better(candidate(500.0, certified=False), champion(10.0), NoTracker())
+    better, why = _compare(candidate(500.0, certified=False), champion(10.0), NoTracker())
     assert not better
     assert why == "version 4 is certified and this one is not"
 
 
 def test_a_score_on_other_episodes_is_not_compared() -> None:
-    better, why = _better(candidate(500.0), champion(10.0, **{"rltune.episodes": "7 others"}), NoTracker())
+    better, why = _compare(candidate(500.0), champion(10.0, **{"rltune.episodes": "7 others"}), NoTracker())
     assert not better
     assert "could not be evaluated" in why
 
@@ -66,7 +66,7 @@ def test_a_champion_measured_on_other_episodes_plays_those_of_its_challenger(fin
     policy = load_policy(str(finished_sweep.sweep / finished_sweep.summary["winner"]["checkpoint"]))
     score = evaluate(policy, CONFIG.certify.champion_episodes, EVALUATION_SEED).mean
     for ours, moved in ((score + 1.0, True), (score, False)):
-        better, why = _better(candidate(ours), before, registry)
+        better, why = _compare(candidate(ours), before, registry)
         assert better is moved
         assert f"the {format_objective(score)} of version {known.version}" in why
 
@@ -80,10 +80,10 @@ def test_a_version_tells_the_failed_seeds_of_its_certification() -> None:
     assert found is not None
     policy = CertifiedPolicy("control", 0, "certify/0/best-1", 100, 320.0, 320.0, 310.0, 330.0)
     told = replace(candidate(320.0), certification=replace(found, policy=policy))
-    text = _description(told, "it is the first")
+    text = _make_description(told, "it is the first")
     assert "| trial 0 = control | 320 | 320 to 320 |  | 0 | winner |" in text
     assert "| trial 1 | 319.3 | - | 17% | 2 | too many failed seeds |" in text
-    assert _tags(told)["rltune.failed_seeds"] == "0 of 3"
+    assert _make_tags(told)["rltune.failed_seeds"] == "0 of 3"
 
 
 def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: Path, monkeypatch: Any) -> None:
@@ -96,7 +96,7 @@ def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: 
 
     (tmp_path / "policy").mkdir()
     monkeypatch.setattr("rltune.policies.mlflow_model.make_model_arguments", lambda *_: {})
-    monkeypatch.setattr("rltune.certification.champion._carried", lambda _: {})
+    monkeypatch.setattr("rltune.certification.champion._describe_training", lambda _: {})
     winner = Finalist("trial 1", 1, {}, 450.0, tmp_path, 1)
     model = register_champion(Candidate(winner, None, CONFIG, "a-sweep"), Remembers(), print)
     assert model is not None

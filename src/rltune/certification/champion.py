@@ -1,6 +1,6 @@
-"""Registering a sweep's winner, and whether it becomes the champion: only if it is better on the same episodes.
+"""Register a sweep's winner, which becomes the champion only if it is better on the same episodes.
 
-Runs in the driver; `tracking` talks to MLflow.
+Runs in the driver; `rltune.tracking` talks to MLflow.
 """
 
 from __future__ import annotations
@@ -52,45 +52,45 @@ class Candidate:
         return f"{count} episodes of {config.env.id}, environment seeds from {first}"
 
 
-def register_champion(candidate: Candidate, tracker: Tracker, tell: Callable[[str], None]) -> dict[str, Any] | None:
+def register_champion(candidate: Candidate, tracker: Tracker, notify: Callable[[str], None]) -> dict[str, Any] | None:
     """Register the winner; the alias moves to it when nothing better has it.
 
     Args:
         candidate: The winner.
         tracker: MLflow.
-        tell: Told what is going on.
+        notify: Shows a person a line.
 
     Returns:
         The version as the summary has it; None when it was not registered.
     """
     bundle = candidate.winner.folder / "policy"
     if not bundle.is_dir():
-        tell("the winner's network cannot be expressed without RLlib, so it is not registered")
+        notify("the winner's network cannot be expressed without RLlib, so it is not registered")
         return None
-    from rltune.policies.mlflow_model import make_model_arguments  # see `certify`
+    from rltune.policies.mlflow_model import make_model_arguments  # brings torch and MLflow
 
     before = tracker.champion(candidate.name, ALIAS)
-    better, why = _better(candidate, before, tracker)
+    better, why = _compare(candidate, before, tracker)
     registered = tracker.register(
         name=candidate.name,
         number=candidate.winner.run,
-        model=make_model_arguments(bundle, _carried(candidate)),
-        tags=_tags(candidate),
-        description=_description(candidate, why),
+        model=make_model_arguments(bundle, _describe_training(candidate)),
+        tags=_make_tags(candidate),
+        description=_make_description(candidate, why),
         alias=ALIAS if better else None,
     )
     if registered is None:
         return None
     again = before is not None and registered.version == before.version  # by a resume of a sweep that has ended
     if not better and before and not again:
-        tell(f"{candidate.name}: version {before.version} stays {ALIAS}; {why}")
+        notify(f"{candidate.name}: version {before.version} stays {ALIAS}; {why}")
     champion = again or registered.alias == ALIAS
     uri = f"models:/{candidate.name}@{ALIAS}" if champion else registered.uri
     return {"name": candidate.name, "version": registered.version, "uri": uri, "champion": champion}
 
 
-def _better(candidate: Candidate, before: RegisteredModel | None, tracker: Tracker) -> tuple[bool, str]:
-    """Whether the winner becomes the champion, and why (not)."""
+def _compare(candidate: Candidate, before: RegisteredModel | None, tracker: Tracker) -> tuple[bool, str]:
+    """Say whether the winner becomes the champion, and why."""
     ours = format_objective(candidate.winner.score)
     if before is None:
         return True, f"it is the first champion, with a mean return of {ours} on {candidate.episodes}"
@@ -106,7 +106,7 @@ def _better(candidate: Candidate, before: RegisteredModel | None, tracker: Track
 
 
 def _score_of(before: RegisteredModel, candidate: Candidate, tracker: Tracker) -> float | None:
-    """The champion's score on the candidate's episodes: as it was noted, else played now."""
+    """Return the champion's score on the candidate's episodes: noted, else played now; None if it cannot play."""
     if before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags:
         return float(before.tags["rltune.score"])
     with tempfile.TemporaryDirectory(prefix="rltune-champion-") as folder:
@@ -124,7 +124,7 @@ def _score_of(before: RegisteredModel, candidate: Candidate, tracker: Tracker) -
             return None
 
 
-def _tags(candidate: Candidate) -> dict[str, str]:
+def _make_tags(candidate: Candidate) -> dict[str, str]:
     tags = {
         "rltune.score": repr(candidate.winner.score),
         "rltune.episodes": candidate.episodes,
@@ -146,8 +146,8 @@ def _tags(candidate: Candidate) -> dict[str, str]:
     return tags
 
 
-def _description(candidate: Candidate, why: str) -> str:
-    """Markdown: where it comes from, why it is the champion or not, and the certification's table."""
+def _make_description(candidate: Candidate, why: str) -> str:
+    """Describe in Markdown where it comes from, why it is the champion or not, and the certification's table."""
     winner, found = candidate.winner, candidate.certification
     lines = [f"{winner.name.capitalize()} of sweep {candidate.sweep}. As {ALIAS}: {why}."]
     if found and found.policy:
@@ -168,8 +168,8 @@ def _description(candidate: Candidate, why: str) -> str:
     return "\n".join(lines)
 
 
-def _carried(candidate: Candidate) -> dict[str, Any]:
-    """What the model knows about itself besides its policy."""
+def _describe_training(candidate: Candidate) -> dict[str, Any]:
+    """Describe what the model carries besides its policy."""
     found = candidate.certification
     return {
         "configuration": candidate.winner.name,

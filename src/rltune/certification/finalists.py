@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 EVALUATION_SEED = 1_000_003  # the same episodes for all sweeps, so that a champion and its challenger are comparable
-RUN_SEED = 2_000_003  # other ones for the runs of a certification: what chooses a policy must not measure it too
+RUN_SEED = 2_000_003  # others for the runs of a certification: what chooses a policy must not measure it too
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Finalist:
         return self.objective if self.objective is not None else -math.inf
 
 
-def rank_finalists(sweep: Path, entries: Sequence[TrialRecord]) -> Iterator[Finalist]:
+def rank_finalists(sweep: Path, records: Sequence[TrialRecord]) -> Iterator[Finalist]:
     """Yield the trials with a whole checkpoint, best first, as `rank_records` sorts them."""
-    for record in rank_records(entries):
+    for record in rank_records(records):
         folder = is_whole(sweep, record.checkpoint)
         if folder is not None:
             yield Finalist(f"trial {record.number}", record.number, record.params, record.best, folder, record.number)
@@ -64,15 +64,15 @@ def is_playable(folder: Path) -> bool:
     return (folder / "policy").is_dir() or is_rllib_policy(folder)
 
 
-def make_run_name(configuration: Configuration, place: int) -> str:
-    """The name of a configuration's run on the seed at ``place``."""
+def make_run_name(configuration: Configuration, seed_index: int) -> str:
+    """Make the name of a configuration's run on one of the certification's seeds."""
     is_trial = configuration.trial is not None and configuration.name != BASELINE
     owner = f"trial-{configuration.trial:03d}" if is_trial else configuration.name
-    return f"{owner}-seed-{place}"
+    return f"{owner}-seed-{seed_index}"
 
 
 def describe_winner(finalist: Finalist | None, sweep: Path) -> dict[str, Any] | None:
-    """The winner as the summary has it."""
+    """Describe the winner as the summary has it; None without one."""
     if finalist is None:
         return None
     found: dict[str, Any] = {

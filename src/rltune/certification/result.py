@@ -1,7 +1,8 @@
-"""The certification record: how the best configurations and the control did on fresh seeds, and what that says.
+"""Judge how the best configurations and the baseline did on fresh seeds.
 
 The study keeps it as its attribute ``certification`` (`Certification.to_dict`), ``summary.json`` without the single
-returns. Which policies are evaluated, and when, is the business of `certify` and `retrain`. Imports nothing heavy.
+returns. `rltune.certification.retraining` decides
+what is trained. A person reads "control" for the baseline. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -160,16 +161,16 @@ class Certification:
     policy: CertifiedPolicy | None = None
 
     def best(self) -> Configuration:
-        """The winner."""
+        """Return the winner."""
         return self.configurations[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return it as JSON can hold it."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Certification:
-        """What `to_dict` gave, through JSON."""
+        """Read what `to_dict` returned, through JSON."""
         configurations = [
             Configuration(
                 **{
@@ -185,7 +186,7 @@ class Certification:
         return cls(**{**raw, **lists, "configurations": tuple(configurations), "policy": policy})
 
     def table(self) -> list[dict[str, Any]]:
-        """One flat row a configuration, without params and single runs."""
+        """Return one flat row a configuration, without params and single runs."""
         shown = ("name", "trial", "search_score", "mean", "iqm", "low", "high", "improvement", "optimism")
         return [
             {key: getattr(one, key) for key in shown}
@@ -195,7 +196,7 @@ class Certification:
         ]
 
     def verdict(self, one: Configuration) -> str:
-        """``winner``, ``tie``, ``too many failed seeds`` (to win, whatever its IQM) or nothing."""
+        """Return ``winner``, ``tie``, ``too many failed seeds`` (to win, whatever its IQM) or nothing."""
         if one.name == self.winner:
             return "winner"
         if one.excess_failures > self.best().excess_failures:
@@ -203,24 +204,24 @@ class Certification:
         return "tie" if one.name in self.ties else ""
 
     def summary(self) -> dict[str, Any]:
-        """As ``summary.json`` has it."""
+        """Return it as ``summary.json`` has it."""
         content = {key: value for key, value in self.to_dict().items() if key != "configurations"}
         return content | {"configurations": self.table()}
 
 
 def label(name: str, trial: int | None) -> str:
-    """A configuration's name as a person reads it, see `Configuration.label`."""
+    """Return a configuration's name as a person reads it, see `Configuration.label`."""
     return f"trial {trial} = {BASELINE}" if name == BASELINE and trial is not None else name
 
 
 def drop_duplicates(configurations: Sequence[Configuration]) -> list[Configuration]:
-    """Keep one of each set of values: a finalist that has the control's is the control, and no rival of it.
+    """Keep one of each set of values: a finalist that has the baseline's is the baseline, and no rival of it.
 
     Args:
-        configurations: The control first, then the finalists, best first.
+        configurations: The baseline first, then the finalists, best first.
 
     Returns:
-        The same order; the control has the trial and the search's score of the finalist that it is.
+        The same order; the baseline has the trial and the search's score of the finalist that it is.
     """
     found: dict[str, Configuration] = {}
     for one in configurations:
@@ -236,7 +237,7 @@ def drop_duplicates(configurations: Sequence[Configuration]) -> list[Configurati
 def judge_configurations(
     configurations: Sequence[Configuration], seeds: Sequence[int], episodes: int
 ) -> Certification | None:
-    """Do the arithmetic.
+    """Judge configurations by their runs: IQM, intervals, winner, ties.
 
     Args:
         configurations: With their runs. A failed run counts as the lowest return of all: it is known to be bad, and not
@@ -253,8 +254,8 @@ def judge_configurations(
     if lowest is None:
         return None
     begun = [replace(one, failed_score=lowest if one.failed_seeds else None) for one in configurations if one.num_seeds]
-    control = next((one for one in begun if one.name == BASELINE), None)
-    judged = [_judged(one, control) for one in begun]
+    baseline = next((one for one in begun if one.name == BASELINE), None)
+    judged = [_judge(one, baseline) for one in begun]
     believed = float("-inf")
     judged.sort(
         key=lambda one: (
@@ -274,7 +275,7 @@ def judge_configurations(
     return Certification(tuple(seeds), episodes, 0, tuple(judged), winner.name, ties)
 
 
-def _judged(one: Configuration, control: Configuration | None) -> Configuration:
+def _judge(one: Configuration, baseline: Configuration | None) -> Configuration:
     score = float(interquartile_mean(one.scores))
     low, high = bootstrap_interval(one.scores)
     return replace(
@@ -284,7 +285,7 @@ def _judged(one: Configuration, control: Configuration | None) -> Configuration:
         low=low,
         high=high,
         improvement=(
-            probability_of_improvement(one.scores, control.scores) if control and one.name != BASELINE else None
+            probability_of_improvement(one.scores, baseline.scores) if baseline and one.name != BASELINE else None
         ),
         optimism=one.search_score - score if one.search_score is not None and one.whole_budget else None,
     )

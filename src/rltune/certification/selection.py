@@ -1,7 +1,7 @@
-"""Which policy wins: the best certified one, or without certification the best of the finalists on fresh episodes.
+"""Select the policy that wins: the best certified one, else the best of the finalists on fresh episodes.
 
-A search's best score is the luckiest of many and so too high. Certification (`retrain`) trains the best configurations
-again; here the one policy to be registered is chosen and measured. Runs in the driver.
+A search's best score is the luckiest of many and so too high. `rltune.certification.retraining` trains the best
+configurations again; here the one policy to be registered is chosen and measured. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -48,46 +48,48 @@ class FinalEvaluation:
         self._pool = ThreadPoolExecutor(slots if aside else 1)
         self._known: dict[Path, Future[Evaluation]] = {}
 
-    def begin(self, entries: Sequence[TrialRecord]) -> None:
+    def begin(self, records: Sequence[TrialRecord]) -> None:
         """Let the best trials so far play, before it is known that none is better."""
         if self._aside:
-            for finalist in itertools.islice(rank_finalists(self._sweep, entries), self._top):
+            for finalist in itertools.islice(rank_finalists(self._sweep, records), self._top):
                 if is_playable(finalist.folder):
-                    self._begun(finalist.folder)
+                    self._start_playing(finalist.folder)
 
-    def select(self, entries: Sequence[TrialRecord], tell: Callable[[str], None]) -> Finalist | None:
-        """The best by the evaluation's mean; the search's first when none can be evaluated; None without trials.
+    def select(self, records: Sequence[TrialRecord], notify: Callable[[str], None]) -> Finalist | None:
+        """Select the best by the evaluation's mean; the search's first when none can be evaluated; None without trials.
 
         Args:
-            entries: All trials.
-            tell: Told what is going on.
+            records: All trials.
+            notify: Shows a person a line.
         """
-        best = list(itertools.islice(rank_finalists(self._sweep, entries), max(1, self._top)))
-        playing = [(one, self._begun(one.folder) if is_playable(one.folder) else None) for one in best[: self._top]]
-        judged = []
-        for finalist, begun in playing:
-            if begun is None:
-                tell(f"{finalist.name} cannot be evaluated: its network needs RLlib")
+        best = list(itertools.islice(rank_finalists(self._sweep, records), max(1, self._top)))
+        playing = [
+            (one, self._start_playing(one.folder) if is_playable(one.folder) else None) for one in best[: self._top]
+        ]
+        evaluated = []
+        for finalist, future in playing:
+            if future is None:
+                notify(f"{finalist.name} cannot be evaluated: its network needs RLlib")
                 continue
-            evaluation = begun.result()
-            tell(f"{finalist.name} on {self._episodes} fresh episodes: {evaluation.mean:.1f}")
-            judged.append(replace(finalist, evaluation=evaluation))
-        if judged:
-            return max(judged, key=lambda one: one.score)
+            evaluation = future.result()
+            notify(f"{finalist.name} on {self._episodes} fresh episodes: {evaluation.mean:.1f}")
+            evaluated.append(replace(finalist, evaluation=evaluation))
+        if evaluated:
+            return max(evaluated, key=lambda one: one.score)
         return best[0] if best else None
 
     def close(self) -> None:
-        """Wait for nothing that plays."""
+        """Cancel what waits to play, and wait for nothing that plays."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _begun(self, folder: Path) -> Future[Evaluation]:
+    def _start_playing(self, folder: Path) -> Future[Evaluation]:
         if folder not in self._known:
-            self._known[folder] = self._pool.submit(_played, folder, self._episodes, self._aside)
+            self._known[folder] = self._pool.submit(_play, folder, self._episodes, self._aside)
         return self._known[folder]
 
 
 def measure_policies(found: Certification, sweep: Path, episodes: int) -> tuple[Certification, Finalist]:
-    """The winner's policy: of its runs the one with the highest score, on episodes that did not choose it.
+    """Measure the winner's policy, of its runs the one with the highest score, on episodes that did not choose it.
 
     Args:
         found: The arithmetic's result.
@@ -104,23 +106,29 @@ def measure_policies(found: Certification, sweep: Path, episodes: int) -> tuple[
     winner = Finalist(best.name, best.trial, best.params, best.search_score, folder, run.name)
     if not is_playable(folder):
         return found, winner
-    evaluation = _played(folder, episodes)
+    evaluation = _play(folder, episodes)
     low, high = predictive_interval(evaluation.returns, episodes, best.worst)
     policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, evaluation.mean, evaluation.iqm, low, high)
     return replace(found, policy=policy), replace(winner, evaluation=evaluation)
 
 
-def _played(folder: Path, episodes: int, aside: Callable[..., Any] | None = None) -> Evaluation:
-    """A checkpoint's policy on the episodes that are the same in every sweep."""
+def _play(folder: Path, episodes: int, aside: Callable[..., Any] | None = None) -> Evaluation:
+    """Let a checkpoint's policy play the episodes that are the same in every sweep."""
     from rltune.policies.evaluation import evaluate_checkpoint  # brings torch, for which a sweep's start need not wait
 
-    asked = (folder, episodes, EVALUATION_SEED)
-    played: Evaluation = aside(evaluate_checkpoint, *asked) if aside else evaluate_checkpoint(*asked)
-    return played
+    arguments = (folder, episodes, EVALUATION_SEED)
+    if aside is None:
+        return evaluate_checkpoint(*arguments)
+    evaluation: Evaluation = aside(evaluate_checkpoint, *arguments)
+    return evaluation
 
 
 def write_table(found: Certification, folder: Path) -> list[Path]:
-    """The table as CSV and as the JSON that MLflow shows as a table (``mlflow.log_table``), in the sweep's folder."""
+    """Write the table as CSV and as the JSON that MLflow shows as a table (``mlflow.log_table``).
+
+    Returns:
+        Both files, in the sweep's folder.
+    """
     rows = found.table()
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]))

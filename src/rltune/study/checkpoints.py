@@ -1,6 +1,6 @@
-"""A trial's checkpoints on disk: written whole or not at all, named by their environment steps, known by a digest.
+"""Write and recognise a trial's checkpoints: whole or not at all, named by environment steps, known by a digest.
 
-Layout: ``<place>/best-<env_steps>`` and ``latest-<env_steps>``, each with ``state.json``, ``algorithm/`` and
+Layout: ``<trial_dir>/best-<env_steps>`` and ``latest-<env_steps>``, each with ``state.json``, ``algorithm/`` and
 ``policy/`` (``seed-1/...`` and so on beside them when a trial runs several seeds). Runs in a worker.
 """
 
@@ -16,7 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TRIALS, CERTIFY = "trials", "certify"  # the shelves in a sweep's folder: of its trials, of its certification's runs
+TRIALS, CERTIFY = (
+    "trials",
+    "certify",
+)  # kinds of trials, and the folders of both in a sweep's: the search's, the certification's runs
 KEEP = 2  # the newest, and the one before it, which the ledger may still name
 
 
@@ -41,23 +44,23 @@ class CheckpointRecord:
     digest: str
 
     def to_dict(self) -> dict[str, Any]:
-        """As the ledger stores it."""
+        """Return it as the ledger stores it."""
         return dict(vars(self))
 
 
 def write_checkpoint(
-    sweep: Path, place: str, kind: str, state: Mapping[str, Any], fill: Callable[[Path], None]
+    sweep: Path, trial_dir: str, kind: str, state: Mapping[str, Any], fill: Callable[[Path], None]
 ) -> CheckpointRecord:
     """Write one checkpoint and drop the kind's older ones.
 
     Args:
         sweep: The sweep's folder.
-        place: The trial's own folder in it, such as ``trials/7``.
+        trial_dir: The trial's own folder in it, such as ``trials/7``.
         kind: ``best`` or ``latest``.
         state: JSON-able; must hold ``env_steps`` and ``objective``.
         fill: Writes the rest into the folder that it is given.
     """
-    home = sweep / place
+    home = sweep / trial_dir
     home.mkdir(parents=True, exist_ok=True)
     for leftover in home.glob(f".{kind}-*"):  # of a worker that was killed
         shutil.rmtree(leftover, ignore_errors=True)
@@ -70,7 +73,7 @@ def write_checkpoint(
     except BaseException:  # a full disk gets its room back
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    target = _free(home / f"{kind}-{state['env_steps']:012d}")
+    target = _find_free_name(home / f"{kind}-{state['env_steps']:012d}")
     draft.rename(target)
     # By time, not by name: a trial that went back to an earlier state writes a lower number than those before it.
     written = sorted(home.glob(f"{kind}-[0-9]*"), key=lambda path: path.stat().st_mtime_ns)
@@ -79,14 +82,14 @@ def write_checkpoint(
     return CheckpointRecord(str(target.relative_to(sweep)), int(state["env_steps"]), state["objective"], fingerprint)
 
 
-def _free(folder: Path) -> Path:
-    """A name that is not taken: the ledger may still name a folder that a trial, gone back, comes by again."""
+def _find_free_name(folder: Path) -> Path:
+    """Find a name that is not taken: the ledger may still name a folder that a trial, gone back, comes by again."""
     names = (folder.with_name(f"{folder.name}-{again}") for again in itertools.count(2))
     return next(name for name in itertools.chain([folder], names) if not name.exists())
 
 
 def is_whole(sweep: Path, record: Mapping[str, Any] | None) -> Path | None:
-    """The folder of a recorded checkpoint when it is there and whole, else None."""
+    """Return the folder of a recorded checkpoint where it is there and whole, else None."""
     if not record:
         return None
     folder = sweep / str(record["path"])
@@ -96,13 +99,13 @@ def is_whole(sweep: Path, record: Mapping[str, Any] | None) -> Path | None:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """What `write` was given as ``state``."""
+    """Read what `write_checkpoint` was given as ``state``."""
     loaded: dict[str, Any] = json.loads((folder / "state.json").read_text())
     return loaded
 
 
 def compute_digest(folder: str | Path) -> str:
-    """The sha256 (hex) over a folder's relative paths, in order, and their contents."""
+    """Compute the sha256 (hex) over a folder's relative paths, in order, and their contents."""
     total, root = hashlib.sha256(), Path(folder)
     for path in sorted(p for p in root.rglob("*") if p.is_file()):
         content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""How a sweep ended: its costs, its counts, and ``summary.json``. Runs in the driver."""
+"""Describe how a sweep ended: its counts, its cost, and ``summary.json``. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Outcome:
         draft.rename(self.folder / "summary.json")
 
 
-def count_states(entries: Sequence[TrialRecord]) -> dict[str, int]:
-    """Trials by how they ended."""
-    states = Counter(entry.state for entry in entries)
+def count_states(records: Sequence[TrialRecord]) -> dict[str, int]:
+    """Count trials by how they ended."""
+    states = Counter(record.state for record in records)
     return {
-        "total": len(entries),
+        "total": len(records),
         "complete": states["COMPLETE"],
         "pruned": states["PRUNED"],
         "failed": states["FAIL"],
@@ -64,30 +64,30 @@ def count_states(entries: Sequence[TrialRecord]) -> dict[str, int]:
 
 
 def compute_cost(
-    entries: Sequence[TrialRecord], config: RunConfig, slots: int, wall_s: float, runs: Sequence[TrialRecord] = ()
+    records: Sequence[TrialRecord], config: RunConfig, slots: int, wall_s: float, runs: Sequence[TrialRecord] = ()
 ) -> dict[str, float]:
-    """What the sweep took, and what early stopping saved.
+    """Compute what the sweep took, and what early stopping saved.
 
     Args:
-        entries: All trials.
+        records: All trials.
         config: Its budget per trial.
         slots: Trials at once.
-        wall_s: Seconds from the command's start, all sessions.
+        wall_s: Seconds from the command's start, all drivers.
         runs: Those of the certification, which are counted apart.
 
     Returns:
         ``efficiency`` is the training seconds of trials and runs over slots x wall seconds.
     """
     replicates = config.replicates
-    stopped = [entry for entry in entries if entry.state == "PRUNED"]
-    train_s, certify_s = (sum(record.train_s for record in group) for group in (entries, runs))
+    stopped = [record for record in records if record.state == "PRUNED"]
+    train_s, certify_s = (sum(record.train_s for record in group) for group in (records, runs))
     return {
-        "env_steps": replicates * sum(entry.env_steps for entry in entries),
-        "env_steps_saved": replicates * sum(max(0, config.budget.env_steps - entry.env_steps) for entry in stopped),
+        "env_steps": replicates * sum(record.env_steps for record in records),
+        "env_steps_saved": replicates * sum(max(0, config.budget.env_steps - record.env_steps) for record in stopped),
         "train_s": round(train_s, 3),
         "wall_s": round(wall_s, 3),
         "slots": slots,
         "efficiency": round((train_s + certify_s) / (slots * wall_s), 4) if wall_s else 0.0,
-        "certify_env_steps": sum(entry.env_steps for entry in runs),
+        "certify_env_steps": sum(record.env_steps for record in runs),
         "certify_train_s": round(certify_s, 3),
     }

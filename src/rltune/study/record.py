@@ -109,7 +109,7 @@ class TrialRecord:
 
 
 def make_trial_record(trial: FrozenTrial, late: Mapping[str, Any]) -> TrialRecord:
-    """Read one of Optuna's trials; ``late`` holds MLflow runs that became known after its end."""
+    """Make the record of one of Optuna's trials; ``late`` holds MLflow runs that became known after its end."""
     attributes = dict(trial.user_attrs)
     if f"{LATE_RUN}{trial.number}" in late:
         attributes["mlflow_run_id"] = late[f"{LATE_RUN}{trial.number}"]

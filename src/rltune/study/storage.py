@@ -1,6 +1,6 @@
-"""Where a ledger lives: a file in its sweep's folder, or a study in a storage of several sweeps.
+"""Open a ledger where it lives: a file in its sweep's folder, or a study in a storage of several sweeps.
 
-Opened, made, checked for damage, and copied aside as the state to go back to. Runs in the driver.
+A file is checked for damage, and copied aside as the state to go back to. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ logger = logging.getLogger(__name__)
 
 
 def make_storage_url(configured: str | None, folder: Path) -> str:
-    """The ledger's storage: as configured, else SQLite in the sweep's folder."""
+    """Return the ledger's storage URL: as configured, else SQLite in the sweep's folder."""
     return configured or f"sqlite:///{folder / LEDGER}"
 
 
 def open_study(folder: Path) -> Study:
-    """The ledger of a sweep's folder, for reading.
+    """Open the ledger of a sweep's folder, for reading.
 
     Raises:
         StudyError: The folder holds none, it cannot be read, or its address needs a login, which is kept in no file.
@@ -44,11 +44,11 @@ def open_study(folder: Path) -> Study:
         )
     if configured is None and not (folder / LEDGER).is_file():
         raise StudyError(f"{folder / LEDGER} is missing", "the sweep's ledger", "python -m sweeps.list")
-    return Study(make_storage_url(configured, folder), folder.name if configured else _name_in(folder))
+    return Study(make_storage_url(configured, folder), folder.name if configured else _read_study_name(folder))
 
 
 def open_ledger(configured: str | None, folder: Path, *, new: bool) -> Study:
-    """The ledger of a sweep's folder, for its driver.
+    """Open the ledger of a sweep's folder, for its driver.
 
     One that was killed before it had a ledger has run no trial either: it gets one now.
 
@@ -60,24 +60,26 @@ def open_ledger(configured: str | None, folder: Path, *, new: bool) -> Study:
     Raises:
         StudyError: It is missing or damaged, or there is one already.
     """
-    url, unborn = make_storage_url(configured, folder), not (folder / "trials").exists()
+    url, has_no_trials = make_storage_url(configured, folder), not (folder / "trials").exists()
     if configured:
         try:
             return Study(url, folder.name, create=new)
         except MissingStudyError:
-            if not unborn:
+            if not has_no_trials:
                 raise
             return Study(url, folder.name, create=True)
     path = folder / LEDGER
     if path.exists():
-        if damage := _damage(path):  # before anything is written into it
-            raise StudyError(f"{path} is damaged: {damage}", "the ledger as the sweep wrote it", _recovery(path))
-    elif new or unborn:
+        if damage := _find_damage(path):  # before anything is written into it
+            raise StudyError(
+                f"{path} is damaged: {damage}", "the ledger as the sweep wrote it", _suggest_recovery(path)
+            )
+    elif new or has_no_trials:
         _make_file(path, folder.name)
         return Study(url, folder.name, fresh=True)
     else:
-        raise StudyError(f"{path} is missing", "the sweep's ledger", _recovery(path))
-    return Study(url, _name_in(folder))
+        raise StudyError(f"{path} is missing", "the sweep's ledger", _suggest_recovery(path))
+    return Study(url, _read_study_name(folder))
 
 
 def save_copy(folder: Path) -> None:
@@ -86,7 +88,7 @@ def save_copy(folder: Path) -> None:
     A damaged one is not copied, and a full disk leaves the earlier copy.
     """
     path, draft = folder / LEDGER, folder / f".{COPY}"
-    if not path.exists() or _damage(path):
+    if not path.exists() or _find_damage(path):
         return
     try:
         with contextlib.closing(sqlite3.connect(path)) as ledger, contextlib.closing(sqlite3.connect(draft)) as copy:
@@ -97,8 +99,8 @@ def save_copy(folder: Path) -> None:
         logger.warning("no copy of %s was made: %s", path, error)
 
 
-def _name_in(folder: Path) -> str:
-    """The study's name in a sweep's own file, which keeps it when the folder is renamed."""
+def _read_study_name(folder: Path) -> str:
+    """Read the study's name in a sweep's own file, which keeps it when the folder is renamed."""
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(folder / LEDGER)) as ledger:
         names = [str(name) for (name,) in ledger.execute("SELECT study_name FROM studies")]
         if len(names) == 1:
@@ -107,7 +109,7 @@ def _name_in(folder: Path) -> str:
 
 
 def _make_file(path: Path, name: str) -> None:
-    """A ledger without trials, whole or not at all."""
+    """Make a ledger without trials, whole or not at all."""
     draft = path.with_name(f".{path.name}")
     for leftover in path.parent.glob(f"{draft.name}*"):
         leftover.unlink()
@@ -115,8 +117,11 @@ def _make_file(path: Path, name: str) -> None:
     draft.rename(path)
 
 
-def _damage(path: Path) -> str:
-    """What is wrong with a ledger's file; empty when nothing is. SQLite finds damage only where it happens to read."""
+def _find_damage(path: Path) -> str:
+    """Say what is wrong with a ledger's file; empty when nothing is.
+
+    SQLite itself finds damage only where it happens to read.
+    """
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=60)) as ledger:
             (verdict,) = ledger.execute("PRAGMA quick_check(1)").fetchone()
@@ -127,7 +132,7 @@ def _damage(path: Path) -> str:
     return "" if verdict == "ok" else str(verdict).splitlines()[0]
 
 
-def _recovery(path: Path) -> str:
+def _suggest_recovery(path: Path) -> str:
     copy = path.with_name(COPY)
     if not copy.exists():
         return "put a copy of yours there; without one, the trials can only be run again under a new name"

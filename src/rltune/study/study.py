@@ -1,4 +1,4 @@
-"""The ledger: one Optuna study holds every trial's values, reports, checkpoints, state, seeds and MLflow run.
+"""Keep the ledger: one Optuna study holds every trial's values, reports, checkpoints, state, seeds and MLflow run.
 
 The one truth of a sweep; Tune and MLflow can be rebuilt from it. States: RUNNING (also: interrupted, to be continued),
 COMPLETE (whole budget), PRUNED (stopped by the scheduler), FAIL (with its reason). Runs in the driver.
@@ -66,7 +66,7 @@ class Study:
             ) from None
         except Exception as error:
             raise StudyError(
-                f"study.storage={_shown(storage)} cannot be opened: {_told(error, storage)}",
+                f"study.storage={_redact_url(storage)} cannot be opened: {_redact_message(error, storage)}",
                 "a readable Optuna storage",
                 "see study.storage in conf/run.yaml",
             ) from None
@@ -78,11 +78,11 @@ class Study:
         self._open: dict[int, TrialRecord] = {}
         self._num_trials: int | None = None
 
-    # -- asking and telling -------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------
 
     @property
     def num_trials(self) -> int:
-        """How many trials were asked for so far."""
+        """How many trials were proposed so far."""
         if self._num_trials is None:  # Optuna reads all trials to count them (5.0)
             self._num_trials = int(self._storage.get_n_trials(self._study_id))
         return self._num_trials
@@ -93,10 +93,10 @@ class Study:
         fixed: Mapping[str, Any],
         sampler: optuna.samplers.BaseSampler | None = None,
     ) -> tuple[int, dict[str, Any]]:
-        """A new trial.
+        """Begin a new trial.
 
         Args:
-            draw: Asks for the searched quantities one by one, as `Space.draw` does: which ones may
+            draw: Draws the searched quantities one by one, as `Space.draw` does: which ones may
                 depend on the others' values.
             fixed: Searched quantities to take as they are (a warm start); the sampler draws the others.
             sampler: Proposes it; None is Optuna's own.
@@ -123,7 +123,7 @@ class Study:
         return draw(functools.partial(_suggest, optuna.trial.Trial(self._study, self._id(number))))
 
     def report(self, number: int, env_steps: int, objective: float, **attributes: Any) -> None:
-        """Keep one report, and the attributes that come with it; NaN says that no episode had ended by then."""
+        """Keep one report, and the attributes that come with it; NaN means that no episode has ended yet."""
         self._write(number, {env_steps: objective}, attributes)
 
     def note(self, number: int, **attributes: Any) -> None:
@@ -137,7 +137,7 @@ class Study:
             cast(dict[str, Any], self._open[number].attributes).update(attributes)
 
     def note_run(self, number: int, run_id: str) -> None:
-        """Keep a trial's MLflow run, which a slow server may tell only after the trial has ended."""
+        """Keep a trial's MLflow run, whose id a slow server may send only after the trial has ended."""
         try:
             self.note(number, mlflow_run_id=run_id)
         except optuna.exceptions.UpdateFinishedTrialError:  # Optuna closes a trial's own attributes then
@@ -169,24 +169,24 @@ class Study:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def trials(self) -> list[TrialRecord]:
-        """All trials in order."""
+        """Return all trials in order."""
         late = self._study.user_attrs
         return [make_trial_record(trial, late) for trial in self._study.get_trials(deepcopy=False)]
 
     def trial(self, number: int) -> TrialRecord:
-        """One trial."""
+        """Return one trial."""
         if number not in self._open:
-            entry = make_trial_record(self._storage.get_trial(self._id(number)), {})
-            if entry.state != "RUNNING":
-                return entry
-            self._open[number] = entry
+            record = make_trial_record(self._storage.get_trial(self._id(number)), {})
+            if record.state != "RUNNING":
+                return record
+            self._open[number] = record
         known = self._open[number]
         params = known.attributes.get("params", {})
         reports = dict(sorted(known.reports.items()))
         return replace(known, params=params, reports=reports, attributes=dict(known.attributes))
 
     def attribute(self, key: str, default: Any = None) -> Any:
-        """A study attribute."""
+        """Return a study attribute."""
         return self._study.user_attrs.get(key, default)
 
     def set_attribute(self, key: str, value: Any) -> None:
@@ -238,14 +238,17 @@ def _set_pragmas(connection: Any, _: Any) -> None:
     cursor.close()
 
 
-def _told(error: Exception, storage: str) -> str:
-    """An error's first line; a driver may have taken a password with an @ in it apart and name the pieces."""
+def _redact_message(error: Exception, storage: str) -> str:
+    """Return an error's first line without the login.
+
+    A driver may have taken a password with an @ in it apart and name the pieces.
+    """
     login = storage.partition("://")[2].rpartition("@")[0]
     words = re.split(r"[@:/?#\s'\"\\]", f"{login} {unquote(login)}")
     pieces = sorted({word for word in words if len(word) > 3}, key=len, reverse=True)
     return redact(str(error).splitlines()[0], [login, *pieces] if login else [])
 
 
-def _shown(storage: str) -> str:
-    """An address fit for a message; what is no URL at all may still hold a password."""
+def _redact_url(storage: str) -> str:
+    """Return an address fit for a message; what is no URL at all may still hold a password."""
     return redact_address(storage) if "://" in storage else "***"

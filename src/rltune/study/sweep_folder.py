@@ -1,4 +1,4 @@
-"""Where a sweep lies that is known by its name. Runs anywhere."""
+"""Find a sweep by its name, lock it, and say how to resume it. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rltune.errors import StudyError, choices
 
 
 def find_sweep(sweep: str, output_dir: str = "outputs", key: str = "sweep") -> Path:
-    """A sweep's folder by name, or the newest one's for ``latest``.
+    """Find a sweep's folder by its name, or the newest one's for ``latest``.
 
     Args:
         sweep: The name.
@@ -31,14 +31,14 @@ def find_sweep(sweep: str, output_dir: str = "outputs", key: str = "sweep") -> P
 
 
 def list_sweep_folders(output_dir: str) -> list[Path]:
-    """The folders of all sweeps, the newest last."""
+    """List the folders of all sweeps, the newest last."""
     root = Path(output_dir).expanduser().absolute()
     return [path.parent for path in sorted(root.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime)]
 
 
 @contextlib.contextmanager
 def lock_sweep(folder: Path) -> Iterator[bool]:
-    """Keep other drivers from a sweep; False where one has it."""
+    """Keep other drivers from a sweep; yield False where one has it."""
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,7 +49,7 @@ def lock_sweep(folder: Path) -> Iterator[bool]:
 
 
 def make_resume_command(folder: Path) -> str:
-    """What to type to go on with a sweep, from the present folder."""
+    """Make what to type to go on with a sweep, from the present folder."""
     root = folder.parent
     return f"python -m sweeps.resume sweep={folder.name}" + (
         "" if root == Path("outputs").absolute() else f" output_dir={root}"

@@ -1,4 +1,4 @@
-"""Everything that is checked before the first trial, cheapest first, and what follows from it.
+"""Check a request before the first trial, cheapest first, and plan the sweep.
 
 A wrong name is answered before anything heavy is imported; nothing is written. Runs in the driver.
 """
@@ -53,26 +53,26 @@ class Plan:
     notes: tuple[str, ...]
 
     def share_of(self, machine: Machine) -> Share:
-        """A trial's share of this machine."""
+        """Return a trial's share of this machine."""
         return fit_share(self.request, machine)
 
     def seeds(self, number: int) -> list[int]:
-        """A trial's seeds, one per replicate, from the sweep's seed and the trial's number."""
+        """Return a trial's seeds, one per replicate, from the sweep's seed and the trial's number."""
         return derive_trial_seeds(self.config.seed, number, self.config.replicates)
 
     def certification_seeds(self) -> list[int]:
-        """Fresh seeds for `certify.seeds` runs of each configuration: none is a trial's, and more keep the first."""
+        """Return `certify.seeds` fresh seeds for each configuration: none is a trial's, and more keep the first."""
         searched = {seed for number in range(self.config.budget.trials) for seed in self.seeds(number)}
         return derive_certification_seeds(self.config.seed, self.config.certify.seeds, searched)
 
     def sampler(self, number: int) -> BaseSampler:
-        """What proposes a trial, seeded from the sweep's seed and the trial's number."""
+        """Return what proposes a trial, seeded from the sweep's seed and the trial's number."""
         seed = derive_sampler_seed(self.config.seed, number)
         searcher = self.config.searcher
         return build_sampler(searcher.kind, searcher.args, seed, self.space.is_conditional)
 
     def assignment_build(self) -> dict[str, Any]:
-        """`build` as plain values, for the workers."""
+        """Return `build` as plain values, for the workers."""
         build = self.build
         env = build.env.to_dict()
         return {"algo": dict(build.algo), "env": env, "vectorize": build.vectorize, "gpus": build.gpus}
@@ -114,12 +114,12 @@ def make_plan(config: RunConfig) -> Plan:
 
 
 def tracking_uri_of(config: RunConfig) -> str | None:
-    """MLflow's address: None is its own default store in this folder."""
+    """Return MLflow's address: None is its own default store in this folder."""
     return config.tracking.uri if config.tracking.kind == "server" else None
 
 
 def _check_writable(folder: Path) -> None:
-    """The nearest folder that exists must let us create the rest."""
+    """Check that the nearest folder that exists lets us create the rest."""
     there = folder
     while not there.exists():
         there = there.parent

@@ -1,4 +1,4 @@
-"""Deletes checkpoints that no winner and no unfinished trial needs. Runs where it is typed."""
+"""Delete checkpoints that no winner and no unfinished trial needs. Runs where it is typed."""
 
 from __future__ import annotations
 
@@ -60,26 +60,26 @@ def prune_sweeps(sweep: str, output_dir: str, sure: bool, stream: TextIO | None 
         StudyError: There is no such sweep.
     """
     folders = list_sweep_folders(output_dir) if sweep == ALL else [find_sweep(sweep, output_dir)]
-    found = [_pruned(folder, sure) for folder in folders]
+    found = [_prune(folder, sure) for folder in folders]
     out = Console(file=stream or sys.stdout, highlight=False)
     if not found:
         out.print(f"no sweeps in {output_dir}", soft_wrap=True)
         return
-    out.print(_table(found, sure))
+    out.print(_make_table(found, sure))
     size = sum(spare.size for spare in found)
     if sure or not size:
-        out.print(f"freed {_megabytes(size)}" if sure else "nothing to free")
+        out.print(f"freed {_format_megabytes(size)}" if sure else "nothing to free")
         return
-    place = "" if output_dir == "outputs" else f" output_dir={output_dir}"
+    where = "" if output_dir == "outputs" else f" output_dir={output_dir}"
     out.print(
         "nothing is deleted yet. Kept are the winners, what an extended sweep would certify, and what unfinished trials"
         " go on from; MLflow, unless it was off, keeps the policies of all trials that ran to their end.",
         soft_wrap=True,
     )
-    out.print(f"to delete: python -m sweeps.prune sweep={sweep} delete=true{place}", soft_wrap=True)
+    out.print(f"to delete: python -m sweeps.prune sweep={sweep} delete=true{where}", soft_wrap=True)
 
 
-def _pruned(folder: Path, sure: bool) -> SpareCheckpoints:
+def _prune(folder: Path, sure: bool) -> SpareCheckpoints:
     """Look through one sweep while no driver can have it, and delete where that is wanted."""
     try:
         with lock_sweep(folder) as ours:
@@ -96,7 +96,7 @@ def _pruned(folder: Path, sure: bool) -> SpareCheckpoints:
 
 
 def find_spare(folder: Path) -> SpareCheckpoints:
-    """What a sweep has to spare.
+    """Find what a sweep has to spare.
 
     Args:
         folder: The sweep's.
@@ -106,16 +106,16 @@ def find_spare(folder: Path) -> SpareCheckpoints:
     """
     study = open_study(folder)
     try:
-        needed, there = _needed(folder, study), list(_ended(folder, study))
+        needed, there = _find_needed(folder, study), list(_list_ended(folder, study))
     finally:
         study.close()
     spared = tuple(checkpoint for checkpoint in there if checkpoint not in needed)
-    everything = sum(len(_checkpoints(home)) for shelf in (TRIALS, CERTIFY) for home in folder.glob(f"{shelf}/*"))
-    return SpareCheckpoints(folder.name, spared, sum(map(_size, spared)), everything - len(spared))
+    everything = sum(len(_list_checkpoints(home)) for kind in (TRIALS, CERTIFY) for home in folder.glob(f"{kind}/*"))
+    return SpareCheckpoints(folder.name, spared, sum(map(_measure_size, spared)), everything - len(spared))
 
 
-def _needed(folder: Path, study: Study) -> set[Path]:
-    """The winner's checkpoint, those that an extension chooses from, and each certified configuration's best."""
+def _find_needed(folder: Path, study: Study) -> set[Path]:
+    """Find the winner's checkpoint, those that an extension chooses from, and each certified configuration's best."""
     top = int(read_settings(folder).certify.top)
     needed = {one.folder for one in itertools.islice(rank_finalists(folder, study.trials()), max(1, top))}
     if winner := study.attribute("winner"):
@@ -128,34 +128,38 @@ def _needed(folder: Path, study: Study) -> set[Path]:
     return needed
 
 
-def _ended(folder: Path, study: Study) -> Iterator[Path]:
-    """The checkpoints of trials that have ended, and of a certification that has."""
-    unfinished = {str(entry.number) for entry in study.trials() if entry.state == "RUNNING"}
+def _list_ended(folder: Path, study: Study) -> Iterator[Path]:
+    """List the checkpoints of trials that have ended, and of a certification that has."""
+    unfinished = {str(record.number) for record in study.trials() if record.state == "RUNNING"}
     for home in folder.glob(f"{TRIALS}/*"):
         if home.name not in unfinished:
-            yield from _checkpoints(home)
+            yield from _list_checkpoints(home)
     if study.attribute("status") not in UNSETTLED:
         for home in folder.glob(f"{CERTIFY}/*"):
-            yield from _checkpoints(home)
+            yield from _list_checkpoints(home)
 
 
-def _checkpoints(home: Path) -> list[Path]:
+def _list_checkpoints(home: Path) -> list[Path]:
     return [path for pattern in CHECKPOINTS for path in home.glob(pattern)]
 
 
-def _size(folder: Path) -> int:
+def _measure_size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def _table(found: Sequence[SpareCheckpoints], sure: bool) -> Table:
+def _make_table(found: Sequence[SpareCheckpoints], sure: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("sweep", "freed" if sure else "would free", "checkpoints", "kept"):
         table.add_column(heading, overflow="fold")
     for one in found:
-        shown = (_megabytes(one.size), str(len(one.folders)), str(one.kept)) if one.why is None else (one.why, "", "")
+        shown = (
+            (_format_megabytes(one.size), str(len(one.folders)), str(one.kept))
+            if one.why is None
+            else (one.why, "", "")
+        )
         table.add_row(one.sweep, *shown)
     return table
 
 
-def _megabytes(size: int) -> str:
+def _format_megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"

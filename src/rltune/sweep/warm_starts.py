@@ -1,4 +1,4 @@
-"""Which configurations a search tries first: tuned settings, then the algorithm file's own."""
+"""Choose which configurations a search tries first: tuned settings, then the algorithm file's own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rltune.search.space import Space
 
 
 def widen_ranges(config: RunConfig) -> RunConfig:
-    """The request with the ranges of a tuned file where the space has those that the file names, and nowhere else.
+    """Widen the ranges that a tuned file names, where the space still has them as the file names them.
 
     Raises:
         ConfigError: An entry is no pair of a range and a wider one.
@@ -30,7 +30,7 @@ def widen_ranges(config: RunConfig) -> RunConfig:
 
 
 def choose_first_trial(config: RunConfig, searched: Space) -> dict[str, Any]:
-    """The algo file's own values of what is searched, which are the tuned ones where conf/tuned has the pair.
+    """Return the algo file's own values of what is searched, which are the tuned ones where conf/tuned has the pair.
 
     Those of parameters whose condition does not hold among them are left out.
 
@@ -62,16 +62,16 @@ def collect_warm_starts(
         wanted = {name: value for name, value in values.items() if name in names}
         kept = searched.active_values(wanted)
         notes += [f"warm start {number}: {name} left out: its condition fails" for name in wanted if name not in kept]
-        notes += [f"warm start {number}: {what}" for what in _outside(searched, kept)]
+        notes += [f"warm start {number}: {what}" for what in _describe_outside(searched, kept)]
         starts.append(kept)
     if first and first not in starts:
         starts.append(first)
-        notes += [f"the files' own values: {what}" for what in _outside(searched, first)]
+        notes += [f"the files' own values: {what}" for what in _describe_outside(searched, first)]
     return tuple(starts), tuple(notes)
 
 
-def _outside(searched: Space, values: Mapping[str, Any]) -> list[str]:
-    """What a trial that begins with these values has to draw all the same, in words."""
+def _describe_outside(searched: Space, values: Mapping[str, Any]) -> list[str]:
+    """Say what a trial that begins with these values has to draw all the same."""
     inside = searched.encode(values)
     return [
         f"{dimension.name}={values[dimension.name]} lies outside {dimension}, so it is drawn instead"
