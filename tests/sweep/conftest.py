@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from composing import compose
 
 from rltune.cluster.resources import Share
+from rltune.config.validation import parse_config
 from rltune.sweep.context import SweepContext
 from rltune.sweep.open_sweep import OpenSweep, open_sweep
 from rltune.sweep.plan import make_plan
@@ -30,3 +32,30 @@ def open_mine(request_of: Callable[..., Any], tmp_path: Path, stream: io.StringI
         return open_sweep(context, Share(cpus=1.0, gpus=0.0, env_runners=0, slots=2))
 
     return make
+
+
+SAFE = ("tracking=off",)
+
+
+@pytest.fixture(scope="module")
+def composed():
+    """A plain run's settings, and those of a space of one's own."""
+    return compose("run", *SAFE)
+
+
+@pytest.fixture
+def make(composed, tmp_path, monkeypatch):
+    """A plan from a plain run with some settings changed, in a folder of its own that stays empty."""
+    from omegaconf import OmegaConf
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+    def build(**changes):
+        settings = OmegaConf.create(OmegaConf.to_container(composed, resolve=True))
+        for key, value in changes.items():
+            OmegaConf.update(settings, key.replace("__", "."), value, merge=not isinstance(value, dict))
+        return make_plan(parse_config(settings))
+
+    yield build
+    assert list(tmp_path.iterdir()) == [], "checks write nothing"

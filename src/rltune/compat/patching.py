@@ -23,17 +23,18 @@ _refused: set[str] = set()  # libraries that were logged: once a process
 
 
 def is_supported(library: str) -> bool:
-    """Tell whether private names of a library may be used; log one line, once, where they may not.
+    """Tell whether private names of a library may be used; log one line, once, of a version that was not tested.
 
     Args:
         library: A key of `TESTED`.
     """
-    switched_off = os.environ.get(SWITCH, "").lower() == "off"
-    if is_tested(library) and not switched_off:
+    if os.environ.get(SWITCH, "").lower() == "off":  # whoever set it knows, and need not read it in every command
+        return False
+    if is_tested(library):
         return True
     if library not in _refused:
         _refused.add(library)
-        why = f"{SWITCH}=off" if switched_off else f"tested with {TESTED[library]}"
+        why = f"tested with {TESTED[library]}"
         logger.warning("%s %s (%s): taking the plain path, which is slower", library, find_version(library), why)
     return False
 
