@@ -66,7 +66,7 @@ class Console:
 
     Args:
         name: The sweep's name.
-        num_trials: How many trials the budget has, those of earlier sessions included.
+        num_trials: How many trials the budget has, those of earlier drivers included.
         env_steps: A trial's whole budget in environment steps.
         slots: How many trials run at once.
         stream: Where to write; None is standard output.
@@ -108,7 +108,7 @@ class Console:
         """Begin to draw.
 
         Args:
-            already: The trials of earlier sessions; the unfinished run once ``trial_started`` names them.
+            already: The trials of earlier drivers; the unfinished run once ``trial_started`` names them.
         """
         for view in already:
             known = replace(view, state="INTERRUPTED" if view.state == "RUNNING" else view.state)
@@ -129,7 +129,7 @@ class Console:
 
     @_log_errors
     def trial_started(self, number: int, params: Mapping[str, Any]) -> None:
-        """Take in that a trial begins, or that one of an earlier session goes on."""
+        """Take in that a trial begins, or that one of an earlier driver goes on."""
         view = self._trials.setdefault(number, TrialView(number))
         view.state, view.params, view.reason = "RUNNING", dict(params), None
         self.tick()

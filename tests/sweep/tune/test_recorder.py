@@ -1,4 +1,4 @@
-"""What is written of the books besides the ledger."""
+"""What is recorded of trials besides the ledger."""
 
 from __future__ import annotations
 
