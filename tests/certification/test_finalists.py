@@ -11,6 +11,7 @@ import pytest
 
 from rltune.certification.finalists import rank_finalists
 from rltune.certification.selection import FinalEvaluation
+from rltune.errors import RltuneError
 from rltune.policies.evaluation import Evaluation
 from rltune.study.checkpoints import write_checkpoint
 from rltune.study.record import TrialRecord
@@ -70,6 +71,22 @@ def test_the_best_of_the_finalists_wins_and_they_play_beside_each_other(
     assert (winner.trial, winner.score) == (1, 30.0)  # trial 3 would be better, and the search did not find out
     assert sorted(aside.asked) == [0, 1, 2]
     assert [line.partition(":")[0] for line in told] == [f"trial {n} on 2 fresh episodes" for n in (2, 0, 1)]
+
+
+def test_a_finalist_whose_process_died_costs_the_others_nothing(
+    tmp_path: Path, finals: FinalEvaluation, aside: Aside, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(function: Callable[..., Evaluation], folder: Path, *more: Any) -> Evaluation:
+        if folder.parent.name == "1":
+            raise RltuneError("the process ended without an answer")
+        return Aside.__call__(aside, function, folder, *more)
+
+    finals = FinalEvaluation(tmp_path, top=3, episodes=2, slots=2, aside=call)
+    winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
+    finals.close()
+    assert winner is not None
+    assert winner.trial != 1
+    assert "trial 1 cannot be evaluated: the process ended without an answer" in told
 
 
 def test_who_has_played_before_the_search_ended_does_not_play_again(

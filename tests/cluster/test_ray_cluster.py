@@ -50,3 +50,4 @@ def test_ray_listens_on_this_machine_alone_and_shows_its_dashboard_only_when_ask
     with connect_ray(ClusterConfig(num_cpus=2, num_gpus=0, **chosen)):
         assert asked["include_dashboard"] is dashboard
         assert {asked["dashboard_host"], asked["_node_ip_address"]} == {"127.0.0.1"}
+        assert asked["address"] == "local", "or Ray would join one that RAY_ADDRESS names"

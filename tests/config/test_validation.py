@@ -32,6 +32,8 @@ OUT_OF_RANGE = [
     ("replicates", 0),
     ("seed", -1),
     ("seed", 2**32),
+    ("budget.trials", 10**9),
+    ("certify.seeds", 10**6),
     ("resources.cpus_per_trial", 0),
     ("resources.gpus_per_trial", -0.25),
     ("resources.gpus_per_trial", math.nan),

@@ -17,8 +17,8 @@ def test_the_page_has_the_top_five_the_cost_and_what_was_saved(make, tmp_path):
     console.summary(make_page(tmp_path))
     page = out.getvalue()
     assert "24 trials: 7 done, 15 stopped early, 2 failed" in page
-    assert re.search(r"1 +1 +499 +100k +lr=0\.1\b", page)
-    assert re.search(r"5 +5 +495 +100k +lr=1e-5", page)
+    assert re.search(r"1 +1 +499 +100k +done +lr=0\.1\b", page)
+    assert re.search(r"5 +5 +495 +100k +(done|stopped early) +lr=1e-5", page)
     assert "lr=1e-6" not in page
     assert "1M env steps, 3 min 20 s of training in 2 min 05 s on 2 slots (efficiency 0.80)" in page
     assert "1.4M env steps, about 4 min 40 s of training (58% of the whole) by stopping" in page

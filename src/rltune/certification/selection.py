@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rltune.certification.finalists import EVALUATION_SEED, Finalist, is_playable, rank_finalists
 from rltune.certification.result import Certification, CertifiedPolicy
+from rltune.errors import RltuneError
 from rltune.statistics import predictive_interval
 from rltune.study.record import TrialRecord
 
@@ -71,7 +72,11 @@ class FinalEvaluation:
             if future is None:
                 notify(f"{finalist.name} cannot be evaluated: its network needs RLlib")
                 continue
-            evaluation = future.result()
+            try:
+                evaluation = future.result()
+            except RltuneError as error:  # its process died: the others' results are no worse for that
+                notify(f"{finalist.name} cannot be evaluated: {error.what}")
+                continue
             notify(f"{finalist.name} on {self._episodes} fresh episodes: {evaluation.mean:.1f}")
             evaluated.append(replace(finalist, evaluation=evaluation))
         if evaluated:

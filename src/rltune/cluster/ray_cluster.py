@@ -158,6 +158,7 @@ def _init_local(cluster: ClusterConfig, machine: Machine, modules: Sequence[str]
     import ray
 
     ray.init(
+        address="local",  # without it Ray joins one that RAY_ADDRESS or an earlier `ray start` names
         num_cpus=int(machine.cpus),
         num_gpus=int(machine.gpus),
         object_store_memory=OBJECT_STORE_BYTES,

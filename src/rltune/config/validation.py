@@ -34,6 +34,7 @@ SECTIONS = (
     "rl_module",
     "training",
 )
+MAX_COUNT = 100_000  # of trials and seeds
 ENGINES = ("fast", "rllib")
 VECTORIZE = ("auto", "sync", "async", "vector_entry_point")
 T = TypeVar("T")
@@ -90,6 +91,9 @@ def check_config(config: RunConfig) -> None:
     for key, value, low, usual in _lower_bounds(config):
         if value is not None and not (math.isfinite(value) and value >= low):
             raise ConfigError(f"{key}={value} is out of range", f"{key} of at least {low}", f"{key}={usual}")
+    for key, count in (("budget.trials", config.budget.trials), ("certify.seeds", config.certify.seeds)):
+        if count > MAX_COUNT:  # each has its seeds, which are drawn before the first trial
+            raise ConfigError(f"{key}={count} is out of range", f"{key} of at most {MAX_COUNT}", f"{key}=100")
     if config.seed >= 2**32:
         raise ConfigError(f"seed={config.seed} is out of range", "0 to 4294967295", "seed=0")
     if config.budget.reports > config.budget.env_steps:

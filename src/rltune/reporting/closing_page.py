@@ -21,6 +21,8 @@ from rich.text import Text
 from rltune.certification.result import MIN_RUNS, label
 from rltune.formatting import first_line, format_count, format_duration, format_objective, format_params
 
+STATES = {"COMPLETE": "done", "PRUNED": "stopped early", "FAIL": "failed"}
+
 
 @dataclass
 class TrialView:
@@ -113,10 +115,14 @@ def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("", "trial", "objective", "env steps"):
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column(
+        "state", no_wrap=True
+    )  # trials with their whole budget stand first, whatever a stopped one reached
     table.add_column("params", overflow="fold")
     for rank, view in enumerate(page.top[:5], start=1):
         shown = format_objective(view.best if view.best is not None else view.objective)
-        cells = str(rank), str(view.number), shown, format_count(view.env_steps), format_params(view.params)
+        state = STATES.get(view.state, "to continue")
+        cells = str(rank), str(view.number), shown, format_count(view.env_steps), state, format_params(view.params)
         table.add_row(*cells, style="bold green" if rank == 1 else "")
     yield ""
     yield table

@@ -87,7 +87,9 @@ def _find_server_problem(address: str, timeout_s: float) -> str | None:
         return known.get(error.code, f"answers with error {error.code}")
     except urllib.error.URLError as error:
         return f"cannot be reached ({error.reason})"
-    except (OSError, ValueError, HTTPException) as error:
+    except (ValueError, HTTPException):  # whose words may quote a piece of a login
+        return "cannot be read: its port is no number; a password's signs are written as %2F and the like"
+    except OSError as error:
         return f"cannot be reached ({redact(str(error))})"
 
 
@@ -95,7 +97,9 @@ def _find_database_problem(address: str, port: int, timeout_s: float) -> str | N
     parts = urlsplit(address)
     try:
         socket.create_connection((parts.hostname or "localhost", parts.port or port), timeout_s).close()
-    except (OSError, ValueError) as error:
+    except ValueError:  # whose words may quote a piece of a login
+        return "cannot be read: its port is no number; a password's signs are written as %2F and the like"
+    except OSError as error:
         return f"cannot be reached ({error})"
     return None
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from ray.tune.search import Searcher
 
-from rltune.sweep.tune.certification_stage import StagedSearcher
+from rltune.sweep.tune.certification_stage import RunRecorder, StagedSearcher
+from rltune.sweep.tune.recorder import Recorder
 
 
 class Search:
@@ -74,3 +75,16 @@ def test_finalists_are_trained_when_the_search_has_ended(staged):
 def test_nothing_is_begun_after_an_end_was_requested():
     staged = StagedSearcher(Search(1), Retraining(1, 1), slots=2, is_stopping=lambda: True)
     assert staged.suggest("t0") == Searcher.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("returns", "state", "score"),
+    [([1.0, 3.0], "COMPLETE", 2.0), ([1.0, float("nan")], "FAIL", None), ([], "FAIL", None)],
+)
+def test_a_run_without_a_finite_return_has_failed(returns, state, score, monkeypatch):
+    ends, notes = [], {}
+    monkeypatch.setattr(Recorder, "end_trial", lambda self, number, state, *more: ends.append(state))
+    recorder = RunRecorder.__new__(RunRecorder)
+    recorder.study = type("Study", (), {"note": lambda self, number, **noted: notes.update(noted)})()
+    recorder.end_trial(0, "COMPLETE", "whole budget", {"returns": returns})
+    assert (ends, notes.get("score")) == ([state], score)

@@ -6,6 +6,7 @@ its stage. Runs in the driver.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -201,7 +202,9 @@ class RunRecorder(Recorder):
     def end_trial(self, number: int, state: str, reason: str, result: dict[str, Any], where: str = "") -> None:
         """Record how a run ended; one whose policy played no episodes has failed."""
         returns = result.get("returns")
-        if state == "COMPLETE" and returns:
+        if state == "COMPLETE" and returns and not math.isfinite(sum(returns)):
+            state, reason = "FAIL", "its policy's return is not finite"  # a NaN has no place in any order
+        elif state == "COMPLETE" and returns:
             self.study.note(number, returns=returns, score=sum(returns) / len(returns))
         elif state == "COMPLETE":
             state, reason = "FAIL", "its policy could not be evaluated"
