@@ -16,7 +16,6 @@ from rltune.cluster import fork_server
 from rltune.cluster.fork_server import begin_fork_server
 from rltune.cluster.ray_cluster import can_fork_workers
 from rltune.compat import patching
-from rltune.compat.patching import find_version
 from rltune.compat.ray_registry import wait_for_ray
 from rltune.compat.ray_start import (
     hold_auto_start,
@@ -109,16 +108,10 @@ def test_a_study_is_kept_by_optunas_calls(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_sweep_runs_to_its_end_and_says_once_that_it_is_plain(tmp_path):
+def test_a_sweep_runs_to_its_end_without_our_changes(tmp_path):
     environment = {**os.environ, patching.SWITCH: "off", "PYTHONPATH": str(SUPPORT)}
     environment.pop("MLFLOW_TRACKING_URI", None)
     typed = [sys.executable, "-c", SWEEP, "budget.trials=3", "scheduler=none"]
     ran = subprocess.run(typed, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines()[-1] == str([("COMPLETE", 20, True)] * 3)
-    (log,) = tmp_path.glob("outputs/*/sweep.log")
-    told = ran.stderr + log.read_text()
-    assert {library: told.count(f"{library} {find_version(library)} (") for library in ("ray", "optuna")} == {
-        "ray": 1,
-        "optuna": 1,
-    }

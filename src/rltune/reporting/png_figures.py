@@ -89,7 +89,7 @@ def _paint(figure: go.Figure, axes: Axes) -> None:
 
 
 def _paint_scatter(trace: go.Scatter, axes: Axes) -> None:
-    if trace.x[0] is None:  # carries a colour bar alone
+    if not len(trace.x) or trace.x[0] is None:  # nothing to mark, or a trace that carries a colour bar alone
         return
     marker, label = trace.marker, trace.name if trace.showlegend else None
     if "lines" in trace.mode:
