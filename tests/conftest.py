@@ -32,6 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         kind = choose_mark(item)
         if item.get_closest_marker(kind) is None:
             item.add_marker(kind)
+        if item.get_closest_marker("replacement") and os.environ.get("RLTUNE_COMPAT") == "off":
+            item.add_marker(pytest.mark.skip(reason="RLTUNE_COMPAT=off leaves out what it tests"))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S[kind]))
         waiting[item.path] += {"fast": 0, "ray": 1, "slow": 2}[kind]

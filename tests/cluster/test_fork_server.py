@@ -22,7 +22,7 @@ from rltune.cluster.fork_server import ForkServer, acquire_fork_server, begin_fo
 from rltune.cluster.worker_entry import MODULES_VARIABLE, SOCKET_VARIABLE, WORKER_VARIABLE
 from rltune.errors import ConfigError, RltuneError
 
-pytestmark = pytest.mark.slow  # each server has torch and RLlib to import
+pytestmark = [pytest.mark.replacement, pytest.mark.slow]  # each server has torch and RLlib to import
 
 # What a worker prints: written to its standard output as Ray's worker would write its log.
 WORKER = """

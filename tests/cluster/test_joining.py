@@ -31,6 +31,7 @@ def test_a_sweep_joins_a_cluster_with_its_token(guarded_address: str, tmp_path: 
     assert (summary["status"], summary["trials"]["failed"]) == ("complete", 0)
 
 
+@pytest.mark.replacement
 @pytest.mark.parametrize(
     "settings",
     [{}, {"RAY_AUTH_MODE": "token"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN[::-1]}],

@@ -13,6 +13,7 @@ from rltune.cluster.ray_cluster import connect_ray
 from rltune.config.schema import ClusterConfig
 
 
+@pytest.mark.replacement
 def test_a_thread_that_needs_ray_while_it_starts_gets_this_one_and_starts_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

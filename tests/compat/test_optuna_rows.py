@@ -9,6 +9,8 @@ import pytest
 
 from rltune.compat.optuna_rows import SCHEMA, choose_write, write_rows, write_values
 
+pytestmark = pytest.mark.replacement
+
 
 @pytest.mark.parametrize("write", [write_rows, write_values])
 def test_a_report_is_written_alike_by_rows_and_by_calls(write, tmp_path):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
+import pytest
 import ray
 from ray._private.auto_init_hook import auto_init_lock, wrap_auto_init
 from ray.tune import registry
 
 from rltune.compat.ray_registry import wait_for_ray
+
+pytestmark = pytest.mark.replacement
 
 
 def test_what_a_thread_registers_while_ray_starts_arrives_once_and_neither_fails(monkeypatch):

@@ -27,6 +27,8 @@ from rltune.compat.ray_start import (
     start_workers_by,
 )
 
+pytestmark = pytest.mark.replacement
+
 
 @pytest.mark.usefixtures("off")
 def test_an_untested_ray_gets_no_setting_that_would_end_it():

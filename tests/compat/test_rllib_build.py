@@ -16,6 +16,8 @@ from ray.rllib.utils.torch_utils import set_torch_seed
 from rltune.compat.rllib_build import COMPILER, skip_needless_work, stack
 from rltune.engine import build_algorithm
 
+pytestmark = pytest.mark.replacement
+
 
 def ppo_config() -> PPOConfig:
     training = {"train_batch_size_per_learner": 256, "minibatch_size": 64, "num_epochs": 2}

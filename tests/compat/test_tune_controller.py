@@ -11,6 +11,8 @@ from ray.tune.execution import tune_controller
 
 from rltune.compat.tune_controller import adapt_tune, survive_lost_processes
 
+pytestmark = pytest.mark.replacement
+
 
 @pytest.mark.parametrize(
     ("error", "kind"),
