@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rltune.study.record import TrialRecord, rank_records
+from rltune.study.record import TrialRecord, order_records, rank_records
 
 
 def record(number: int, state: str, *reports: float) -> TrialRecord:
@@ -30,3 +30,8 @@ def test_whole_budgets_rank_before_stopped_ones_then_by_value():
         ]
     )
     assert [one.number for one in ranked] == [3, 5, 1, 0, 6]
+
+
+def test_trials_that_cannot_win_are_listed_last_by_number():
+    records = [record(3, "FAIL", 99.0), record(2, "RUNNING"), record(1, "PRUNED", 1.0), record(0, "COMPLETE", 0.5)]
+    assert [one.number for one in order_records(iter(records))] == [0, 1, 2, 3]

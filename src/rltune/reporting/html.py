@@ -22,6 +22,7 @@ from rltune.reporting.closing_page import warn_of_few_seeds
 from rltune.reporting.sweep_data import SweepData, load_sweep_data, read_sweep_data
 from rltune.reporting.wording import compare_values, describe_verdict, suggest_commands
 from rltune.study.outcome import count_states
+from rltune.study.record import order_records
 from rltune.study.study import Study
 
 FOLDER, PAGE = "report", "index.html"
@@ -249,7 +250,6 @@ def _commands(data: SweepData) -> str:
 
 
 def _trials(data: SweepData) -> str:
-    order = sorted(data.trials, key=lambda trial: -(trial.best if trial.best is not None else float("-inf")))
     cells = [
         [
             str(trial.number),
@@ -259,11 +259,11 @@ def _trials(data: SweepData) -> str:
             format_params(trial.params),
             first_line(reason) if (reason := trial.attributes.get("stop_reason")) else "",
         ]
-        for trial in order
+        for trial in order_records(data.trials)
     ]
     heads = ["trial", "state", "best", "env steps", "values", "why it ended"]
     table = _table(heads, cells, str(data.winner_trial))
-    return f"<section><details><summary><h2>All {len(order)} trials</h2></summary>{table}</details></section>"
+    return f"<section><details><summary><h2>All {len(data.trials)} trials</h2></summary>{table}</details></section>"
 
 
 # -- pieces -----------------------------------------------------------------------------------------------------------

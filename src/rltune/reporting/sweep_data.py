@@ -18,7 +18,7 @@ from rltune.config.settings_file import read_settings
 from rltune.errors import RltuneError
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.space import Space
-from rltune.study.record import TrialRecord
+from rltune.study.record import TrialRecord, rank_records
 from rltune.study.storage import open_study
 from rltune.study.study import Study
 
@@ -58,9 +58,8 @@ class SweepData:
 
     @property
     def ranked(self) -> list[TrialRecord]:
-        """Trials that may win: those with a return that did not fail, the best first."""
-        able = [trial for trial in self.trials if trial.best is not None and trial.state != "FAIL"]
-        return sorted(able, key=lambda trial: -(trial.best or 0.0))
+        """Trials that may win, the best first."""
+        return rank_records(self.trials)
 
     @property
     def winner_trial(self) -> int | None:

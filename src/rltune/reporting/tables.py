@@ -73,10 +73,11 @@ def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None) -> Non
         StudyError: There is no such sweep.
     """
     folder = find_sweep(sweep, output_dir)
+    from rltune.study.record import order_records
     from rltune.study.storage import open_study  # brings Optuna with it, which a wrong name need not wait for
 
     study = open_study(folder)
-    records = sorted(study.trials(), key=lambda record: -(record.best if record.best is not None else float("-inf")))
+    records = order_records(study.trials())
     out = _open_console(stream)
     out.print(f"{folder.name}: {study.attribute('status', '?')}, {folder}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -136,3 +136,10 @@ def rank_records(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     """
     able = [record for record in records if record.state != "FAIL" and record.best is not None]
     return sorted(able, key=lambda record: (record.state != "COMPLETE", -(record.best or 0.0), record.number))
+
+
+def order_records(records: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """Sort all trials for a person: those that can win as `rank_records` has them, then the others by number."""
+    able = rank_records(records := list(records))
+    numbers = {record.number for record in able}
+    return able + sorted((one for one in records if one.number not in numbers), key=lambda one: one.number)
