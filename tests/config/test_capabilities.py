@@ -98,6 +98,7 @@ NEEDS: dict[str, dict[str, Any]] = {  # what is typed, and which rows it is for
 }
 
 
+@pytest.mark.slow  # RLlib builds each of them
 @pytest.mark.parametrize("typed", NEEDS)
 @pytest.mark.parametrize("algo", ONLINE)
 def test_preflight_builds_what_a_row_allows_and_nothing_else(algo: str, typed: str, request_of: Any) -> None:
