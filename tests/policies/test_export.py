@@ -119,6 +119,13 @@ def test_a_file_that_would_act_differently_is_not_written(tmp_path: Path, monkey
     assert not list(tmp_path.glob(".policy*"))
 
 
+def test_an_exporter_that_fails_without_a_word_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = policy_of("ppo, discrete", tmp_path)
+    monkeypatch.setattr(Graph, "_rows", lambda self, seen: next(iter([])))
+    with pytest.raises(PolicyError, match="policy=ppo cannot be exported: StopIteration"):
+        export_policy(policy, tmp_path / "policy.pt2", "torch")
+
+
 def test_missing_packages_and_wrong_formats_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PolicyError, match="did you mean 'onnx'"):
         export_policy("sweep:any", tmp_path / "x", "onx")

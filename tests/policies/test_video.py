@@ -53,6 +53,12 @@ def test_what_cannot_be_filmed_is_refused_before_playing(cartpole, monkeypatch: 
         check_filmable(cartpole)
 
 
+def test_an_environment_that_fails_without_a_word_is_named_too(cartpole, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "_draw_frame", lambda stage: next(iter([])))
+    with pytest.raises(PolicyError, match="env=CartPole-v1 cannot be filmed: StopIteration"):
+        check_filmable(cartpole)
+
+
 def test_films_of_another_policy_or_evaluation_lie_apart(cartpole, tmp_path: Path) -> None:
     def folder_of(first: int, env: str | None = None) -> str:
         result = evaluate(cartpole, episodes=2, seed=first, env=env)

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from rltune.config.capabilities import list_algos
-from rltune.errors import PolicyError, choices
+from rltune.errors import PolicyError, choices, describe_exception
 from rltune.policies.bundle_reader import Policy
 from rltune.policies.multi_agent import MultiAgentPolicy, require_single_agent
 from rltune.policies.policy import load_policy
@@ -143,7 +143,7 @@ def export_policy(
         raise
     except Exception as error:  # torch's exporters raise whatever they like
         raise PolicyError(
-            f"policy={name} cannot be exported: {type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
+            f"policy={name} cannot be exported: {describe_exception(error)[:200]}",
             f"policies of {list_algos(lambda row: row.network)}, over Box or Discrete observations",
             "rltune.load_policy takes every policy of a sweep",
         ) from error

@@ -20,7 +20,7 @@ import numpy as np
 
 from rltune.config.capabilities import list_algos
 from rltune.envs.build import make_env
-from rltune.errors import PolicyError
+from rltune.errors import PolicyError, describe_exception
 from rltune.policies.bundle_reader import Policy
 from rltune.policies.evaluation import Evaluation, environment_of
 from rltune.policies.multi_agent import MultiAgentPolicy, require_single_agent
@@ -83,7 +83,7 @@ def check_filmable(
             _draw_frame(stage)
     except Exception as error:  # an environment raises whatever it likes
         raise PolicyError(
-            f"env={spec['id']} cannot be filmed: {type(error).__name__}: {str(error).strip().splitlines()[0][:200]}",
+            f"env={spec['id']} cannot be filmed: {describe_exception(error)[:200]}",
             "an environment that renders with render_mode='rgb_array', and the packages that it draws with",
             "pip install 'rltune[video]', or video=false",
         ) from error
