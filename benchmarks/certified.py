@@ -56,13 +56,12 @@ class Row:
 
 def span(folder: Path) -> tuple[int, float]:
     """Certification's runs, and the seconds from the first one's beginning to the last one's end."""
-    from rltune.certification.retraining import CERTIFICATION_STUDY
-    from rltune.study.study import Study
+    from rltune.study.storage import open_ledger
 
-    books = Study(f"sqlite:///{folder / CERTIFICATION_STUDY}", "certify")
-    entries = books.trials()
-    books.close()
-    return len(entries), max(e.ended_s or 0.0 for e in entries) - min(e.began_s or 0.0 for e in entries)
+    ledger = open_ledger(folder)
+    runs = ledger.runs.records()
+    ledger.close()
+    return len(runs), max(run.ended_s or 0.0 for run in runs) - min(run.began_s or 0.0 for run in runs)
 
 
 def one(seed: int, overrides: list[str], folder: Path) -> Row:

@@ -1,16 +1,20 @@
-"""What the driver costs: a sweep of instant trials, 20 reports each, with and without MLflow.
+"""What the driver costs: a sweep of instant trials, 20 reports each, beside Tune alone with the same trials.
 
-    python benchmarks/driver.py [--trials 500] [--tracking off,local] [--profile]
+    python benchmarks/driver.py [--trials 500,5000] [--kinds tune,off,local] [--profile]
 
-Seconds and CPU seconds per report in ledger, tracking's queue and console (`Recorder.on_trial_result`) and per trial
-in starting and ending it; reports per second and resident memory over the sweep's tenths: neither may get worse.
+CPU milliseconds of the whole process, all threads, per report, trials' starts and ends included, over the run and its
+first and last tenth, which must not differ. Of these: recording a report, what is ours when trials start and end (the
+searcher, Optuna), and the thread that sends to MLflow. Resident memory and files per trial. ``off`` and ``local`` are
+tracking's; what is imported once a sweep is left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import importlib
 import io
+import itertools
 import json
 import os
 import platform
@@ -18,62 +22,75 @@ import pstats
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 REPORTS = 20
-BAR_MS = 5.0
+BARS = {"cpu_ms": 3.0, "memory_kb": 10.0}  # a report with MLflow; a trial
 OVERRIDES = (
     "+algo.training.quality=1.0", "~tuned", "~space", "+space.quality=[uniform,0,1]", "searcher=random",
     "scheduler=none", "certify=off", "certify.top=0", "tracking.register=false", "report=false", "name=driver",
-    f"budget.env_steps={REPORTS * 100}",
+    f"budget.env_steps={REPORTS * 100}", "resources.max_concurrent=2",
     f"budget.reports={REPORTS}", "checkpoint.every_s=1e9",
 )  # fmt: skip
 
 
 class Meter:
-    """Wraps the recorder's events, and keeps when each report came and what it took."""
+    """Counts reports, and reads the clocks after each eleventh of them; the first one warms up.
 
-    def __init__(self) -> None:
-        self.reports: list[tuple[float, float, float]] = []  # moment, seconds, CPU seconds of this thread
-        self.events: dict[str, list[float]] = {}
-        self.memory: list[tuple[int, float]] = []
+    Args:
+        reports: How many will come.
+    """
 
-    def watch(self, owner: type, name: str) -> None:
-        """Time a method."""
-        plain: Callable[..., Any] = getattr(owner, name)
+    def __init__(self, reports: int) -> None:
+        self.every = max(1, reports // 11)
+        self.count, self.ours = 0, {"recording": 0.0, "trials": 0.0}
+        self.marks: list[dict[str, float]] = []
+
+    def watch(self, owner: type, *names: str) -> None:
+        """Add the CPU that methods take to ours; a report is counted when it was recorded."""
+        for name in names:
+            setattr(owner, name, self._timed(getattr(owner, name), name == "on_trial_result"))
+
+    def _timed(self, plain: Any, counts: bool) -> Any:
+        part = "recording" if counts else "trials"
 
         def timed(*args: Any, **kwargs: Any) -> Any:
-            began, cpu = time.perf_counter(), time.thread_time()
-            answer = plain(*args, **kwargs)
-            took = time.perf_counter() - began
-            self.events.setdefault(name, []).append(took)
-            if name == "on_trial_result":
-                self.reports.append((began, took, time.thread_time() - cpu))
-                if len(self.reports) % 500 == 1:
-                    self.memory.append((len(self.reports), resident_mb()))
-            return answer
+            began = time.thread_time()
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                self.ours[part] += time.thread_time() - began
+                if counts:
+                    self.add()
 
-        setattr(owner, name, timed)
+        return timed
+
+    def add(self) -> None:
+        """Count one report."""
+        self.count += 1
+        if self.count % self.every == 0:
+            sent = [thread.ident for thread in threading.enumerate() if thread.name.startswith("rltune-tracking")]
+            sending = sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in sent if ident)
+            clocks = {"wall": time.perf_counter(), "cpu": time.process_time(), "sending": sending, **self.ours}
+            self.marks.append({**clocks, "mb": resident_mb()})
 
     def figures(self) -> dict[str, Any]:
-        """The sweep in numbers."""
-        tenth = max(2, len(self.reports) // 10)
-        warm = self.reports[tenth // 2 :]  # the first few pay for imports
-        first, last = warm[:tenth], warm[-tenth:]
-        middle = len(self.memory) // 2
+        """The run in numbers: CPU milliseconds a report, in all and of its first and last tenth; kB a trial."""
+        first, second, *_, last_but_one, last = self.marks
+        reports = (len(self.marks) - 1) * self.every
+        parts = {f"{part}_ms": 1000 * (last[part] - first[part]) / reports for part in ("cpu", "sending", *self.ours)}
+        tenths = (second["cpu"] - first["cpu"], last["cpu"] - last_but_one["cpu"])
         return {
-            "reports": len(self.reports),
-            "report_ms": 1000 * sum(one[1] for one in warm) / len(warm),
-            "report_cpu_ms": 1000 * sum(one[2] for one in warm) / len(warm),
-            "report_cpu_ms_first_last": [1000 * sum(one[2] for one in part) / tenth for part in (first, last)],
-            "reports_per_s_first_last": [(len(p) - 1) / (p[-1][0] - p[0][0]) for p in (first, last)],
-            "trial_ms": {name: 1000 * sum(v) / len(v) for name, v in self.events.items() if name != "on_trial_result"},
-            "rss_mb": [round(self.memory[i][1]) for i in (0, middle, -1)],
+            "reports": self.count,
+            "reports_per_s": reports / (last["wall"] - first["wall"]),
+            **parts,
+            "cpu_ms_first_last": [1000 * tenth / self.every for tenth in tenths],
+            "memory_kb": 1024 * (last["mb"] - first["mb"]) * REPORTS / reports,
         }
 
 
@@ -97,45 +114,85 @@ def request(*overrides: str) -> Any:
         return parse_config(compose("run", list(overrides)))
 
 
-def one(trials: int, tracking: str, profile: bool) -> dict[str, Any]:
-    """Run the sweep in this process, in the present folder."""
-    from rltune.sweep import pipeline, plan
+def run_ours(trials: int, tracking: str, meter: Meter) -> dict[str, float]:
+    """Run a sweep; kB a trial that it leaves in its databases."""
+    from benchmarks.instant import InstantTrial
+    from rltune.cluster.background_imports import NEEDED_AT_END
+    from rltune.sweep import plan
     from rltune.sweep.pipeline import run_sweep
+    from rltune.sweep.tune.recorder import Recorder
+    from rltune.sweep.tune.searcher import StageSearcher
 
     plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality
+    for module in NEEDED_AT_END:
+        importlib.import_module(module)
+    if tracking != "off":
+        from mlflow import MlflowClient
+
+        MlflowClient(f"sqlite:///{Path.cwd() / 'mlflow.db'}").search_experiments()  # lays the store out
+    meter.watch(Recorder, "on_trial_result", "on_trial_start", "on_trial_complete", "on_step_end")
+    meter.watch(StageSearcher, "suggest")
     settings = request(*OVERRIDES, f"budget.trials={trials}", f"tracking={tracking}")
-    meter = Meter()
-    enter = pipeline._work
+    outcome = run_sweep(settings, stream=io.StringIO(), trainable=InstantTrial)
+    assert outcome.trials["complete"] == trials, outcome.trials
+    files = {name: (outcome.folder / name).stat().st_size for name in ("ledger.db", "study.db")}
+    return {f"{name}_kb": size / 1024 / trials for name, size in files.items()}
 
-    def work(*args: Any) -> Any:
-        from rltune.sweep.tune.recorder import Recorder
-        from rltune.sweep.tune.searcher import StudySearcher
 
-        for name in ("on_trial_result", "on_trial_start", "on_trial_complete", "on_step_end"):
-            meter.watch(Recorder, name)
-        meter.watch(StudySearcher, "suggest")
-        return enter(*args)
+def run_tune(trials: int, meter: Meter) -> dict[str, float]:
+    """Have Tune alone run the same trials, in warm processes too."""
+    from rltune.cluster.ray_cluster import connect_ray, prepare_environment
+    from rltune.config.schema import ClusterConfig
 
-    pipeline._work = work
+    prepare_environment()  # before Ray is imported
+    from ray import tune
+
     from benchmarks.instant import InstantTrial
+    from rltune.compat.tune_controller import adapt_tune
+    from rltune.trial.assignment import Assignment
 
-    profiler = cProfile.Profile()
-    began, cpu = time.perf_counter(), time.process_time()
+    class Count(tune.Callback):
+        def on_trial_result(self, *args: Any, **info: Any) -> None:
+            meter.add()
+
+    def assign(number: int) -> dict[str, Any]:
+        budget = {"env_steps": REPORTS * 100, "reports": REPORTS, "checkpoint_every_s": 1e9, "stall_s": 600.0}
+        about = {"number": number, "params": {"quality": 0.5}, "seeds": (number,), "sweep": str(Path.cwd())}
+        how = {"threads": 1, "engine": "fast", "build": {"algo": {"name": "instant"}, "env": {}}}
+        return dict(vars(Assignment(**about, **budget, **how)))
+
+    numbers = itertools.count()
+    with connect_ray(ClusterConfig()), adapt_tune(one_process=True):
+        tune.Tuner(
+            tune.with_resources(InstantTrial, {"CPU": 1}),
+            param_space={"assignment": tune.sample_from(lambda spec: assign(next(numbers)))},
+            tune_config=tune.TuneConfig(num_samples=trials, reuse_actors=True, max_concurrent_trials=2),
+            run_config=tune.RunConfig(
+                name="tune", storage_path=str(Path.cwd()), callbacks=[Count()], verbose=0,
+                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+            ),
+        ).fit()  # fmt: skip
+    assert meter.count == trials * REPORTS
+    return {}
+
+
+def one(trials: int, kind: str, profile: bool) -> dict[str, Any]:
+    """Run it in this process, in the present folder."""
+    meter, profiler = Meter(trials * REPORTS), cProfile.Profile()
+    began = time.perf_counter()
     if profile:
         profiler.enable()
-    outcome = run_sweep(settings, stream=io.StringIO(), trainable=InstantTrial)
+    files = run_tune(trials, meter) if kind == "tune" else run_ours(trials, kind, meter)
     profiler.disable()
     if profile:
         for order in ("tottime", "cumulative"):
             pstats.Stats(profiler, stream=sys.stderr).sort_stats(order).print_stats(45)
-    wall_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu
-    ended = {"trials": dict(outcome.trials), "wall_s": wall_s, "driver_cpu_s": cpu_s}
-    return {**ended, **meter.figures()}
+    return {"trials": trials, "wall_s": time.perf_counter() - began, **meter.figures(), **files}
 
 
-def measure(trials: int, tracking: str, profile: bool) -> dict[str, Any]:
-    """Run the sweep in a process and a folder of its own."""
-    typed = [sys.executable, "-m", "benchmarks.driver", "--one", tracking, "--trials", str(trials)]
+def measure(trials: int, kind: str, profile: bool) -> dict[str, Any]:
+    """Run it in a process and a folder of its own."""
+    typed = [sys.executable, "-m", "benchmarks.driver", "--one", kind, "--trials", str(trials)]
     paths = [str(HERE.parent), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}  # for Ray's workers, too
     with tempfile.TemporaryDirectory(prefix="bench-driver-") as folder:
@@ -149,15 +206,17 @@ def measure(trials: int, tracking: str, profile: bool) -> dict[str, Any]:
 def table(results: dict[str, Any]) -> str:
     """The figures as Markdown."""
     lines = [
-        "| driver, 20 reports a trial | trials | ms a report | CPU ms a report (first, last tenth) "
-        "| reports/s (first, last tenth) | memory MB (start, middle, end) |",
-        "|---|---|---|---|---|---|",
+        f"| driver, {REPORTS} reports a trial | CPU ms a report (first, last tenth) | recording it | starts, ends "
+        "| sending | reports/s | memory kB a trial | ledger.db, study.db kB a trial |",
+        "|---" * 8 + "|",
     ]
-    for tracking, got in results.items():
-        cpu = ", ".join(f"{value:.2f}" for value in got["report_cpu_ms_first_last"])
-        rate = ", ".join(f"{value:.0f}" for value in got["reports_per_s_first_last"])
-        cells = [f"tracking={tracking}", f"{got['trials']['total']}", f"**{got['report_ms']:.2f}** (<= {BAR_MS:g})"]
-        cells += [f"{got['report_cpu_ms']:.2f} ({cpu})", rate, ", ".join(map(str, got["rss_mb"]))]
+    bar, memory_bar = (f"<= {limit:g}" for limit in BARS.values())
+    for name, got in results.items():
+        first, last = got["cpu_ms_first_last"]
+        cells = [name, f"**{got['cpu_ms']:.2f}** ({first:.2f}, {last:.2f}; {bar})"]
+        cells += [f"{got[key]:.2f}" for key in ("recording_ms", "trials_ms", "sending_ms")]
+        cells += [f"{got['reports_per_s']:.0f}", f"{got['memory_kb']:.1f} ({memory_bar})"]
+        cells += [", ".join(f"{got[key]:.1f}" for key in ("ledger.db_kb", "study.db_kb") if key in got)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -165,22 +224,24 @@ def table(results: dict[str, Any]) -> str:
 def main() -> None:
     """Parse, run, print, and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=500)
+    parser.add_argument("--trials", default="500", help="comma-separated")
     parser.add_argument("--quick", action="store_true", help="100 trials")
-    parser.add_argument("--tracking", default="off,local", help="comma-separated")
+    parser.add_argument("--kinds", default="tune,off,local", help="comma-separated")
     parser.add_argument("--profile", action="store_true", help="print where the driver's time goes")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, default=RESULTS / "driver.json")
     arguments = parser.parse_args()
-    trials = 100 if arguments.quick else arguments.trials
     if arguments.one:
-        print(json.dumps(one(trials, arguments.one, arguments.profile)), flush=True)
+        print(json.dumps(one(int(arguments.trials), arguments.one, arguments.profile)), flush=True)
         return
-    results = {each: measure(trials, each, arguments.profile) for each in arguments.tracking.split(",")}
+    results = {}
+    for trials in (100,) if arguments.quick else map(int, arguments.trials.split(",")):
+        for kind in arguments.kinds.split(","):
+            results[f"{kind}, {trials:,} trials"] = measure(trials, kind, arguments.profile)
     print(table(results))
     machine = {"platform": platform.platform(), "cores": os.cpu_count()}
     arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    record = {"date": time.strftime("%Y-%m-%d"), "machine": machine, "results": results}
+    record = {"date": time.strftime("%Y-%m-%d"), "machine": machine, "bars": BARS, "results": results}
     arguments.json.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.soak_books import read_records
 from benchmarks.soak_storm import HERE, NAME, PATIENCE_S, start, wait_for
 from benchmarks.soak_sweep import TOY, SoakTrial, curve
 
@@ -33,15 +34,6 @@ REASONS = {
 }
 
 
-def _entries(folder: Path) -> list[Any]:
-    from rltune.study.storage import open_study
-
-    study = open_study(folder)
-    entries = study.trials()
-    study.close()
-    return entries
-
-
 def faults(folder: Path) -> dict[str, Any]:
     """Eight healthy trials and one of each fault, in turns: how each ended, and whether its reason is right."""
     kinds = [kind for fault in REASONS for kind in ("null", fault)]
@@ -50,14 +42,14 @@ def faults(folder: Path) -> dict[str, Any]:
     words += [f"+space.fault=[choice,null,{','.join(REASONS)}]", "failures.stop_after=100", "+space.seconds=0.02"]
     code = start(folder, "soak_sweep.py", "run", *words).wait(PATIENCE_S)
     right, wrong = 0, []
-    for entry in _entries(folder / "outputs" / NAME):
-        fault, state = entry.params["fault"], entry.state
-        reason = str(entry.attributes.get("stop_reason"))
-        good = state == "COMPLETE" if fault is None else state == "FAIL" and REASONS[fault] in reason
+    for record in read_records(folder / "outputs" / NAME):
+        fault, reason = record.params["fault"], str(record.stop_reason)
+        state = "COMPLETE" if fault is None else "PRUNED" if fault.startswith("nan_") else "FAIL"
+        good = record.state == state and record.diverged == (state == "PRUNED")
         if fault is not None:
-            good = good and (folder / "outputs" / NAME / str(entry.attributes.get("log"))).is_file()
+            good = good and REASONS[fault] in reason and (folder / "outputs" / NAME / str(record.log)).is_file()
         right += good
-        wrong += [] if good else [f"{fault}: {state}, {reason}"]
+        wrong += [] if good else [f"{fault}: {record.state}, {reason}"]
     return {"exit": code, "trials": len(kinds), "as_they_should": right, "wrong": wrong}
 
 
@@ -67,9 +59,9 @@ def best(folder: Path, curves: int) -> dict[str, Any]:
     words = [f"name={NAME}", f"budget.trials={curves}", f"warm_start=[{warm}]", f"+space.curve=[randint,1,{curves}]"]
     start(folder, "soak_sweep.py", "run", *words, "tracking=off").wait(PATIENCE_S)
     right = 0
-    for entry in _entries(folder / "outputs" / NAME):
-        steps = max(range(100, 2001, 100), key=lambda step: curve(int(entry.params["curve"]), step))
-        kept = json.loads((folder / "outputs" / NAME / entry.attributes["checkpoint"]["path"] / "toy.json").read_text())
+    for record in read_records(folder / "outputs" / NAME):
+        steps = max(range(100, 2001, 100), key=lambda step: curve(int(record.params["curve"]), step))
+        kept = json.loads((folder / "outputs" / NAME / record.checkpoint.path / "toy.json").read_text())
         right += kept["env_steps"] == steps
     return {"curves": curves, "best_kept": right}
 
@@ -106,15 +98,15 @@ def _gone(path: Path) -> None:
 
 def _cases(sweep: Path) -> list[tuple[str, Path, Callable[[Path], None]]]:
     """24 of them: a name, the file, what is done to it."""
-    running = next(entry for entry in _entries(sweep) if entry.state == "RUNNING" and entry.attributes.get("latest"))
-    newest = sweep / running.attributes["latest"]["path"]
+    running = next(record for record in read_records(sweep) if record.state == "RUNNING" and record.latest)
+    newest = sweep / running.latest.path
     places: list[tuple[Path, tuple[Callable[[Path], None], ...]]] = [
         (sweep / "config.yaml", (_emptied, _zeroed, _cut, _garbage, _inside)),
-        (sweep / "study.db", (_emptied, _zeroed, _cut, _garbage, _inside, _gone)),
+        (sweep / "ledger.db", (_emptied, _zeroed, _cut, _garbage, _inside, _gone)),
+        (sweep / "study.db", (_zeroed, _garbage, _gone)),
         (newest / "toy.json", (_emptied, _cut, _inside, _gone)),
         (newest / "state.json", (_emptied, _cut)),
         (newest, (_gone,)),
-        (sweep / ".spool" / "reports.jsonl", (_cut, _garbage, _inside)),
         (sweep.parents[1] / "mlflow.db", (_zeroed, _garbage)),
         (sweep / "summary.json", (_cut,)),
     ]
@@ -128,19 +120,7 @@ def damaged(folder: Path, every: int) -> dict[str, Any]:
     wait_for(driver, folder / "whole", "training", 1.0, "")
     driver.send_signal(signal.SIGTERM)
     driver.wait(60)
-    _unsent(folder / "whole" / "outputs" / NAME)
     return _alone("damaged", folder, str(every))
-
-
-def _unsent(sweep: Path) -> None:
-    """Reports that had not reached MLflow, as an outage leaves them."""
-    from rltune.tracking.journal import Journal
-
-    journal = Journal(sweep / ".spool")
-    journal.open()
-    for step in (10, 20, 30):
-        journal.append({"op": "report", "trial": 0, "t": 1, "metrics": {"extra": float(step)}, "step": step})
-    journal.close(empty=False)
 
 
 def _all_damaged(folder: Path, every: int) -> dict[str, Any]:
@@ -163,12 +143,14 @@ def _all_damaged(folder: Path, every: int) -> dict[str, Any]:
             os.chdir(copy)
             answers[name] = _answer(copy, place)
             print(f"{name}: {answers[name]}", file=sys.stderr, flush=True)
-    silent = [name for name, answer in answers.items() if answer not in ("refused", "named")]
+    silent = [name for name, answer in answers.items() if answer not in ("refused", "named", "made again")]
     return {"cases": len(answers), "detected": len(answers) - len(silent), "silent": silent, "answers": answers}
 
 
 def _answer(copy: Path, place: Path) -> str:
-    """Refused or named; silent when nobody was told."""
+    """Refused, named, or for what is derived from the ledger: made again. Silent when nobody was told."""
+    import optuna
+
     import rltune
     from rltune.errors import RltuneError
     from rltune.sweep.pipeline import resume_sweep
@@ -183,6 +165,10 @@ def _answer(copy: Path, place: Path) -> str:
         return "refused" if named in error.pretty() else "silent"
     except Exception as error:
         return f"traceback: {type(error).__name__}: {error}"[:200]
+    if place.name == "study.db":
+        study = optuna.load_study(study_name=NAME, storage=f"sqlite:///{copy / place}")
+        wanted = [record.state for record in read_records(copy / place.parent)]
+        return "made again" if [trial.state.name for trial in study.trials] == wanted else "silent"
     return "named" if named in stream.getvalue() else "silent"
 
 

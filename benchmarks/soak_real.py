@@ -12,10 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.soak_storm import HERE, NAME, PATIENCE_S, books, kill, launch, pause, start, until
+from benchmarks.soak_books import books, compare_with_mlflow, read_records
+from benchmarks.soak_storm import HERE, NAME, PATIENCE_S, kill, launch, pause, start, until
 
 SEEDS, TRIALS = 3, 3
-REPORTS = "trial_intermediate_values"
+RUNS = "sweep_trials where kind = 'certify'"
+REPORTS = "reports join sweep_trials t on t.id = trial_id where kind = 'certify'"
 # An environment of a person's own, whose steps go wrong where they are taken.
 STUMBLING = """
 import time
@@ -45,45 +47,46 @@ def certification(folder: Path, kills: int, seed: int) -> dict[str, Any]:
     words = [f"name={NAME}", "algo=ppo", "env=cartpole", f"budget.trials={TRIALS}", "budget.env_steps=20000"]
     words += ["certify.top=2", f"certify.seeds={SEEDS}", "certify.episodes=5", "certify.champion_episodes=10"]
     words += ["cluster.num_cpus=2", "resources.max_concurrent=2", "report=false", "scheduler=none"]
-    runs, store = folder / "outputs" / NAME / "certify.db", folder / "mlflow.db"
+    ledger, store = folder / "outputs" / NAME / "ledger.db", folder / "mlflow.db"
     moments: list[Callable[[], bool]] = [
-        lambda ended=ended: _count(runs, "trials where state = 'COMPLETE'") >= ended  # type: ignore[misc]
+        lambda ended=ended: _count(ledger, f"{RUNS} and state = 'COMPLETE'") >= ended  # type: ignore[misc]
         for ended in sorted(draw.choices(range(2 * SEEDS), k=max(0, kills - 2)))
     ]
     moments += [lambda: _count(store, "registered_models") > 0, lambda: _count(store, "model_versions") > 0][:kills]
     process, killed, trained = launch(folder, "-m", "sweeps.run", *words), 0, -1
     for number, come in enumerate(moments):
         last = number >= kills - 2  # in these two there is nothing left to train
-        _train_on(process, runs, -1 if last else trained)
+        _train_on(process, ledger, -1 if last else trained)
         until(process, come, 0.005)
         pause(process, draw.uniform(0.0, 0.2 if last else 2.0))
-        trained = _count(runs, REPORTS)
+        trained = _count(ledger, REPORTS)
         killed += kill(process)
         process = launch(folder, "-m", "sweeps.resume", f"sweep={NAME}")
     code = process.wait(PATIENCE_S)
     return {"killed": killed, "last_exit": code, **_certified(folder)}
 
 
-def _train_on(process: subprocess.Popen[str], runs: Path, trained: int) -> None:
+def _train_on(process: subprocess.Popen[str], ledger: Path, trained: int) -> None:
     """Until this driver has trained certification's runs further."""
-    until(process, lambda: runs.exists() and _count(runs, REPORTS) > trained, 0.02)
+    until(process, lambda: _count(ledger, RUNS) > 0 and _count(ledger, REPORTS) > trained, 0.02)
 
 
 def _count(path: Path, what: str) -> int:
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(path)) as store:
+    address = f"file:{path}?mode=ro"  # what is not there yet is not to be made
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as store:
         return int(store.execute(f"select count(*) from {what}").fetchone()[0])
     return 0
 
 
 def _certified(folder: Path) -> dict[str, Any]:
     """What certification's books, MLflow and its registry say at the end."""
-    from rltune.study.study import Study
+    from rltune.study.storage import open_ledger
 
     sweep = folder / "outputs" / NAME
-    books = Study(f"sqlite:///{sweep / 'certify.db'}", "certify")
-    entries = books.trials()
-    books.close()
-    keys = Counter(entry.attributes.get("key") for entry in entries)
+    ledger = open_ledger(sweep)
+    records = ledger.runs.records()
+    ledger.close()
+    keys = Counter(record.key for record in records)
     with contextlib.closing(sqlite3.connect(folder / "mlflow.db")) as store:
         runs = store.execute(
             "select r.name, r.status from runs r where r.lifecycle_stage = 'active' and r.name != ?", [NAME]
@@ -92,12 +95,14 @@ def _certified(folder: Path) -> dict[str, Any]:
         aliases = store.execute("select alias, version from registered_model_aliases").fetchall()
     summary = json.loads((sweep / "summary.json").read_text())
     names = Counter(name for name, _ in runs)
-    wanted = {entry.attributes["name"] for entry in entries} | {f"trial-{n:03d}" for n in range(TRIALS)} | {"control"}
+    wanted = {record.name for record in records} | {f"trial-{n:03d}" for n in range(TRIALS)} | {"control"}
+    points = compare_with_mlflow(sweep, None, f"sqlite:///{folder / 'mlflow.db'}")
     return {
-        "runs": len(entries),
-        "of": SEEDS * len({str(entry.attributes["params"]) for entry in entries}),
+        "runs": len(records),
+        "of": SEEDS * len({str(record.params) for record in records}),
         "doubled": sum(count - 1 for count in keys.values()),
-        "complete": sum(entry.state == "COMPLETE" and len(entry.attributes["returns"]) == 5 for entry in entries),
+        "complete": sum(record.state == "COMPLETE" and len(record.returns) == 5 for record in records),
+        **{key: points[key] for key in ("reports", "metrics", "missing_points", "doubled_points", "best_shown")},
         "mlflow_missing": sorted(wanted - set(names)),
         "mlflow_more": sorted(set(names) - wanted),
         "mlflow_doubled": sum(count - 1 for count in names.values()),
@@ -127,19 +132,11 @@ def remote(folder: Path, whole: bool) -> dict[str, Any]:
         words += ["budget.trials=1", "budget.env_steps=20000", "failures.max_retries=0", "failures.stall_s=60"]
         words += ["+algo.env_runners.sample_timeout_s=15", "certify=off", "report=false", "tracking=off"]
         code = launch(folder, "-m", "sweeps.run", *words, "cluster.num_cpus=2").wait(PATIENCE_S)
-        found = _reason(folder / "outputs" / name)
+        (record,) = read_records(folder / "outputs" / name)
+        found = f"{record.state}, {record.stop_reason}"
         right += reason in found and code == 1
         answers[name] = f"exit {code}: {found}"
     return {"cases": len(answers), "right": right, "answers": answers}
-
-
-def _reason(sweep: Path) -> str:
-    from rltune.study.storage import open_study
-
-    study = open_study(sweep)
-    (entry,) = study.trials()
-    study.close()
-    return f"{entry.state}, {entry.attributes.get('stop_reason')}"
 
 
 # -- limits of the machine ----------------------------------------------------------------------------------------
@@ -158,7 +155,7 @@ def full_disk(folder: Path) -> dict[str, Any]:
         before = _whole(place / NAME)
         subprocess.run(["mount", "-o", "remount,size=200m", place], check=True)
         again = start(folder, "soak_sweep.py", "resume", NAME).wait(PATIENCE_S)
-        after = books(folder, 8, 0.02)
+        after = books(place / NAME, 8, 0.02)
     finally:
         subprocess.run(["umount", place], check=False)
     return {"exit": code, "said_so": said, **before, "resume_exit": again, **after}
@@ -167,20 +164,15 @@ def full_disk(folder: Path) -> dict[str, Any]:
 def _whole(sweep: Path) -> dict[str, Any]:
     """Whether what the ledger names is whole, and whom it blames."""
     from rltune.study.checkpoints import is_whole
-    from rltune.study.storage import open_study
 
-    with contextlib.closing(sqlite3.connect(sweep / "study.db")) as ledger:
+    with contextlib.closing(sqlite3.connect(sweep / "ledger.db")) as ledger:
         verdict = ledger.execute("pragma quick_check").fetchone()[0]
-    study = open_study(sweep)
-    entries = study.trials()
-    study.close()
-    records = [
-        entry.attributes[key] for entry in entries for key in ("latest", "checkpoint") if key in entry.attributes
-    ]
+    records = read_records(sweep)
+    written = [one for record in records for one in (record.latest, record.checkpoint) if one]
     return {
         "ledger": verdict,
-        "checkpoints_damaged": sum(is_whole(sweep, record) is None for record in records),
-        "trials_blamed": sum(entry.state == "FAIL" for entry in entries),
+        "checkpoints_damaged": sum(is_whole(sweep, one) is None for one in written),
+        "trials_blamed": sum(record.state == "FAIL" for record in records),
     }
 
 
@@ -194,9 +186,6 @@ def memory_limit(folder: Path) -> dict[str, Any]:
     words += ["+space.fault=[choice,null,grow]", "failures.max_retries=0", "+space.seconds=0.2"]
     limits = {"RAY_memory_usage_threshold": f"{share:.3f}", "RAY_memory_monitor_refresh_ms": "100"}
     code = launch(folder, str(HERE / "soak_sweep.py"), "run", *words, environment=limits).wait(PATIENCE_S)
-    from rltune.study.storage import open_study
-
-    study = open_study(folder / "outputs" / NAME)
-    ends = {str(entry.params["fault"]): (entry.state, entry.attributes.get("stop_reason")) for entry in study.trials()}
-    study.close()
+    records = read_records(folder / "outputs" / NAME)
+    ends = {str(record.params["fault"]): (record.state, record.stop_reason) for record in records}
     return {"exit": code, "ends": ends}

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.soak_books import books
+
 HERE = Path(__file__).resolve().parent
 NAME = "soak"
 PATIENCE_S = 300
@@ -90,58 +92,35 @@ def kill(process: subprocess.Popen[str]) -> bool:
     return alive
 
 
-def ours(folder: Path, trials: int, kills: int, seconds: float, seed: int) -> dict[str, Any]:
-    """Our sweep through the storm."""
-    saving = 0.05
+def ours(
+    folder: Path, trials: int, kills: int, seconds: float, seed: int, storage: str | None = None
+) -> dict[str, Any]:
+    """Our sweep through the storm, its ledger in its folder or in ``storage``."""
+    saving, where = 0.05, [f"study.storage={storage}"] if storage else []
     words = [f"name={NAME}", f"budget.trials={trials}", f"algo.training.seconds={seconds}", "checkpoint.every_s=1"]
-    words += ["+space.seconds=" + str(seconds), f"+space.saving={saving}"]
+    words += ["+space.seconds=" + str(seconds), f"+space.saving={saving}", *where]
     process = start(folder, "soak_sweep.py", "run", *words)
-    killed = 0
+    killed, sweep = 0, folder / "outputs" / NAME
     for kind, moment in moments(kills, seed):
         wait_for(process, folder, kind, moment, f"outputs/{NAME}/trials/*/.*-*")
         killed += kill(process)
-        born = (folder / "outputs" / NAME / "config.yaml").exists()
-        process = start(folder, "soak_sweep.py", *(("resume", NAME) if born else ("run", *words)))
+        born = (sweep / "config.yaml").exists()
+        process = start(folder, "soak_sweep.py", *(("resume", NAME, *where) if born else ("run", *words)))
     code = process.wait(PATIENCE_S)
     text = (folder / "output.txt").read_text()
     failed = [line for line in text.splitlines() if line.startswith(("error:", "Traceback"))]
-    return {"killed": killed, "last_exit": code, "failed_resumes": failed, **books(folder, trials, seconds + saving)}
+    told = {"kills": kills, "killed": killed, "last_exit": code, "failed_resumes": failed}
+    return {**told, **books(sweep, trials, seconds + saving, storage)}
 
 
-def books(folder: Path, trials: int, iteration_s: float) -> dict[str, Any]:
-    """What the ledger, MLflow and the diaries say at the end."""
-    from rltune.study.storage import open_study
+def ours_in_postgres(folder: Path, trials: int, kills: int, seconds: float, seed: int) -> dict[str, Any]:
+    """Our sweep through the storm, its ledger and Optuna's study in a PostgreSQL server."""
+    import postgres
 
-    study = open_study(folder / "outputs" / NAME)
-    entries = study.trials()
-    study.close()
-    whole = list(range(100, 2001, 100))
-    with sqlite3.connect(folder / "mlflow.db") as store:
-        runs = store.execute(
-            "select r.status, t.value from runs r left join tags t on t.run_uuid = r.run_uuid and t.key = "
-            "'rltune.trial' where r.lifecycle_stage = 'active'"
-        ).fetchall()
-        points = store.execute(
-            "select t.value, m.key, m.step, count(*) from metrics m join tags t on t.run_uuid = m.run_uuid "
-            "and t.key = 'rltune.trial' group by 1, 2, 3"
-        ).fetchall()
-    steps = {(number, step) for number, key, step, _ in points if key == "objective"}
-    others = [key for _, key, _, _ in points if key not in ("objective", "best_objective")]
-    lines = {path.name: Counter(path.read_text().split()) for path in folder.glob("trained/*")}
-    repeated = sum(count - 1 for counts in lines.values() for count in counts.values())
-    return {
-        "trials": len(entries),
-        "complete": sum(entry.state == "COMPLETE" for entry in entries),
-        "curves_whole": sum(list(entry.reports) == whole for entry in entries),
-        "lost": trials - len(entries),
-        "children": sum(number is not None for _, number in runs),
-        "parents": sum(number is None for _, number in runs),
-        "running": sum(status == "RUNNING" for status, _ in runs),
-        "points_missing": trials * 20 - len(steps),
-        "other_points_missing": len(set(others)) * trials * 20 - len(others),
-        "points_doubled": sum(count > 1 for *_, count in points),
-        "repeated_s": round(repeated * iteration_s, 1),
-    }
+    if reason := postgres.missing():
+        return {"skipped": reason}
+    with postgres.server() as address:
+        return ours(folder, trials, kills, seconds, seed, postgres.database(address, "studies"))
 
 
 def plain(folder: Path, trials: int, kills: int, seconds: float, seed: int) -> dict[str, Any]:
@@ -194,12 +173,12 @@ def _plain_books(folder: Path) -> dict[str, Any]:
 
 
 def signals(folder: Path, count: int, seed: int) -> dict[str, Any]:
-    """First signals at drawn moments: exit codes and seconds; each sweep is resumed by the next driver.
+    """First signals at drawn moments: exit codes and seconds; each driver goes on with the last one's sweep.
 
-    Every fourth comes while the driver starts its Ray.
+    Every fourth comes while the driver starts its Ray. The last driver is left alone until the sweep has ended.
     """
-    draw = random.Random(seed)
-    words = [f"name={NAME}", "budget.trials=1000", "+space.seconds=0.1", "tracking=off"]
+    draw, trials = random.Random(seed), 2 * count
+    words = [f"name={NAME}", f"budget.trials={trials}", "+space.seconds=0.1"]
     codes, took, told = [], [], 0
     process = start(folder, "soak_sweep.py", "run", *words)
     for turn in range(count):
@@ -216,8 +195,9 @@ def signals(folder: Path, count: int, seed: int) -> dict[str, Any]:
         codes.append(code == 128 + number)
         told += f"python -m sweeps.resume sweep={NAME}" in (folder / "output.txt").read_text().rpartition("== ")[2]
         process = start(folder, "soak_sweep.py", "resume", NAME)
-    kill(process)
-    return {"signals": count, "right_codes": sum(codes), "resume_named": told, "longest_s": round(max(took), 1)}
+    told_all = {"signals": count, "right_codes": sum(codes), "resume_named": told, "longest_s": round(max(took), 1)}
+    last = process.wait(PATIENCE_S)
+    return {**told_all, "last_exit": last, **books(folder / "outputs" / NAME, trials, 0.1)}
 
 
 def _starts_ray(process: subprocess.Popen[str]) -> bool:

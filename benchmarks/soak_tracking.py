@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
-import sqlite3
 import statistics
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from benchmarks.soak_books import books
 from benchmarks.soak_storm import HERE, NAME, PATIENCE_S, start, wait_for
 
 sys.path.insert(0, str(HERE.parent / "tests" / "support"))
@@ -68,82 +71,68 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def outages(folder: Path, down_s: float) -> dict[str, Any]:
-    """Three outages, errors and stalls while a sweep runs; what arrived afterwards."""
+    """Three outages, errors and stalls while two sweeps run, one's ledger a file, the other's in PostgreSQL."""
+    import postgres
     from server import Server
 
-    folder.mkdir(parents=True)
     plan, up_s, trial_s = ["down", "error", "down", "stall", "down"], 5.0, 4.0
-    trials = int(1.1 * len(plan) * (down_s + up_s) * 2 / trial_s)  # two at a time, somewhat longer than all of it
-    server = Server(folder).start().wait()
-    proxy = Proxy(server.port)
-    words = [f"name={NAME}", f"budget.trials={trials}", "+space.seconds=0.2", "tracking=server"]
-    words.append(f"tracking.uri=http://127.0.0.1:{proxy.server_port}")
-    try:
-        driver = start(folder, "soak_sweep.py", "run", *words)
-        wait_for(driver, folder, "training", 0.0, "")  # a server that is away from the start is refused
+    trials = int(1.1 * len(plan) * (down_s + up_s) / trial_s)  # somewhat longer than all of it
+    folder.mkdir(parents=True)
+    with contextlib.ExitStack() as stack:
+        storages: dict[str, str | None] = {"sqlite": None}
+        if not postgres.missing():
+            storages["postgres"] = postgres.database(stack.enter_context(postgres.server()), "studies")
+        server = Server(folder).start().wait()
+        stack.callback(server.kill)
+        proxy = Proxy(server.port)
+        stack.callback(proxy.shutdown)
+        words = [f"budget.trials={trials}", "+space.seconds=0.2", "resources.max_concurrent=1", "cluster.num_cpus=1"]
+        words += ["tracking=server", f"tracking.uri=http://127.0.0.1:{proxy.server_port}"]
+        given = {name: [f"study.storage={storage}"] if storage else [] for name, storage in storages.items()}
+        drivers = {
+            name: start(folder / name, "soak_sweep.py", "run", f"name={name}", *words, *given[name]) for name in given
+        }
+        for name, driver in drivers.items():  # a server that is away from the start is refused
+            wait_for(driver, folder / name, "training", 0.0, "")
         met = 0
         for mode in plan:
-            _wait_up(driver, up_s)
+            _wait_up(drivers, up_s)
             proxy.mode = mode
-            _wait_up(driver, down_s)
+            _wait_up(drivers, down_s)
             proxy.mode = "up"
-            met += driver.poll() is None
-        code = driver.wait(PATIENCE_S + trials * 20)
-        resumed = start(folder, "soak_sweep.py", "resume", NAME).wait(PATIENCE_S)
-    finally:
-        server.kill()
-        proxy.shutdown()
-    told = {"outages": plan, "met_while_training": met, "seconds_each": down_s}
-    return {**told, "exit": code, "resume_exit": resumed, **_arrived(folder, trials)}
+            met += all(driver.poll() is None for driver in drivers.values())
+        found: dict[str, Any] = {"outages": plan, "met_while_training": met, "seconds_each": down_s}
+        for name, driver in drivers.items():
+            code = driver.wait(PATIENCE_S + trials * 20)
+            resumed = start(folder / name, "soak_sweep.py", "resume", name, *given[name]).wait(PATIENCE_S)
+            sweep = folder / name / "outputs" / name
+            counted = books(sweep, trials, 0.2, storages[name], f"sqlite:///{folder / 'mlflow.db'}")
+            found[name] = {"exit": code, "resume_exit": resumed, **counted, **_waited(folder / name)}
+    return found
 
 
-def _wait_up(driver: Any, seconds: float) -> None:
+def _wait_up(drivers: Mapping[str, Any], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and driver.poll() is None:
+    while time.monotonic() < deadline and any(driver.poll() is None for driver in drivers.values()):
         time.sleep(0.1)
 
 
-def _arrived(folder: Path, trials: int) -> dict[str, Any]:
-    from rltune.study.storage import open_study
-
-    study = open_study(folder / "outputs" / NAME)
-    entries = study.trials()
-    study.close()
-    with sqlite3.connect(folder / "mlflow.db") as store:
-        runs = store.execute("select status from runs where lifecycle_stage = 'active'").fetchall()
-        points = store.execute(
-            "select t.value, m.key, m.step, count(*) from metrics m join tags t on t.run_uuid = m.run_uuid and t.key "
-            "= 'rltune.trial' join runs r on r.run_uuid = m.run_uuid and r.lifecycle_stage = 'active' group by 1, 2, 3"
-        ).fetchall()
-    wanted = {(str(entry.number), step) for entry in entries for step in entry.reports}
-    keys = {key for _, key, _, _ in points} - {"best_objective"}
-    have = {(number, key, step) for number, key, step, _ in points}
-    missing = sum((number, key, step) not in have for number, step in wanted for key in keys)
+def _waited(folder: Path) -> dict[str, Any]:
+    """How long the driver took for the events that it records."""
     took = [float(line) for line in (folder / "steps.txt").read_text().split()]
-    return {
-        "failed_trials": sum(entry.state == "FAIL" for entry in entries),
-        "complete": sum(entry.state == "COMPLETE" for entry in entries),
-        "runs": len(runs),
-        "running": sum(status == "RUNNING" for (status,) in runs),
-        "points_missing": missing,
-        "points_doubled": sum(count > 1 for *_, count in points),
-        "step_p99_s": round(statistics.quantiles(took, n=100)[98], 4) if len(took) > 1 else None,
-        "step_max_s": round(max(took), 4),
-        "steps": len(took),
-        "metrics": len(keys),
-    }
+    p99_s = statistics.quantiles(took, n=100)[98] if len(took) > 1 else took[0]
+    return {"steps": len(took), "step_p99_s": round(p99_s, 4), "step_max_s": round(max(took), 4)}
 
 
 def together(folder: Path, sweeps: int) -> dict[str, Any]:
-    """Sweeps that start at once, their studies in one PostgreSQL database, their runs in one server over another."""
+    """Sweeps that start at once, their ledgers in one PostgreSQL database, their runs in one server over another."""
     import postgres
 
     if reason := postgres.missing():
         return {"skipped": reason}
     from server import Server
 
-    from rltune.study.study import Study
-
+    found: Counter[str] = Counter()
     with postgres.server() as address:
         folder.mkdir(parents=True)
         server = Server(folder, postgres.database(address, "mlflow")).start()
@@ -156,32 +145,12 @@ def together(folder: Path, sweeps: int) -> dict[str, Any]:
                 words += [f"tracking.uri={server.uri}", "resources.max_concurrent=1", "cluster.num_cpus=1"]
                 drivers.append(start(folder / str(number), "soak_sweep.py", "run", *words))
             codes = [driver.wait(PATIENCE_S) for driver in drivers]
-            reports = 0
             for number in range(sweeps):
-                study = Study(storage, f"{NAME}-{number}")
-                reports += sum(len(entry.reports) for entry in study.trials())
-                study.close()
-            points, running = _of_server(server.uri)
+                sweep = folder / str(number) / "outputs" / f"{NAME}-{number}"
+                found.update(books(sweep, 4, 0.0, storage, server.uri))
         finally:
             server.kill()
-    return {
-        "sweeps": sweeps,
-        "exits": codes,
-        "reports": reports,
-        "of": sweeps * 80,
-        "points": points,
-        "running": running,
-    }
-
-
-def _of_server(uri: str) -> tuple[int, int]:
-    from mlflow import MlflowClient
-
-    client = MlflowClient(uri)
-    runs = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id], max_results=1000)
-    children = [run for run in runs if "rltune.trial" in run.data.tags]
-    points = sum(len(client.get_metric_history(run.info.run_id, "objective")) for run in children)
-    return points, sum(run.info.status == "RUNNING" for run in runs)
+    return {"sweeps": sweeps, "exits": codes, "of": sweeps * 80, **found}
 
 
 if __name__ == "__main__":

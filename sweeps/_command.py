@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +24,13 @@ from sweeps import end_command
 from sweeps._multirun import Job, collect_job, refuse_launchers, run_jobs
 
 EXIT_REQUEST = 2
+
+
+@dataclass
+class StudyConfig:
+    """Where a command finds the ledger of a sweep whose settings name a database: its address, login included."""
+
+    storage: str | None = None
 
 
 def conf_dir() -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from rltune.errors import ConfigError
-from sweeps._command import command
+from sweeps._command import StudyConfig, command
 
 
 @dataclass
@@ -16,6 +16,7 @@ class CompareConfig:
     sweeps: list[str] = field(default_factory=list)
     out: str = ""
     output_dir: str = ""
+    study: StudyConfig = field(default_factory=StudyConfig)
 
 
 def work(settings: DictConfig) -> int:
@@ -28,10 +29,10 @@ def work(settings: DictConfig) -> int:
         if not (Path(name) / "config.yaml").is_file():
             find_sweep(name, settings.output_dir, "sweeps")
     from rltune.reporting.comparison import (
-        compare_sweeps,  # brings Optuna with it, which a wrong name need not wait for
+        compare_sweeps,  # brings SQLAlchemy with it, which a wrong name need not wait for
     )
 
-    found = compare_sweeps(list(settings.sweeps), settings.output_dir)
+    found = compare_sweeps(list(settings.sweeps), settings.output_dir, settings.study.storage)
     print(found.markdown())
     for path in found.save(Path(settings.out).expanduser().absolute()):
         print(path)

@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rltune.errors import ConfigError
-from sweeps._command import command, need_policy
+from sweeps._command import StudyConfig, command, need_policy
 
 
 @dataclass
@@ -22,6 +22,7 @@ class EvaluateConfig:
     video: bool = MISSING
     out: str = MISSING
     output_dir: str = MISSING
+    study: StudyConfig = field(default_factory=StudyConfig)
 
 
 def work(settings: DictConfig) -> int:
@@ -42,7 +43,7 @@ def work(settings: DictConfig) -> int:
     from rltune.reporting.tables import show_evaluation
 
     env = _other(settings)
-    policy = load_playable(settings.policy, output_dir=settings.output_dir)
+    policy = load_playable(settings.policy, output_dir=settings.output_dir, storage=settings.study.storage)
     if settings.video:
         check_filmable(policy, env)
     result = evaluate(policy, settings.episodes, settings.seed, env=env, deterministic=settings.deterministic)
@@ -51,7 +52,7 @@ def work(settings: DictConfig) -> int:
         films = film_episodes(policy, result, Path(settings.out).expanduser().absolute(), settings.seed, env)
         for film in films:
             print(f"{film.which:<8}return {film.episode_return:.2f}, environment seed {film.seed}: {film.path}")
-        source = Source(settings.policy, Path(settings.output_dir))
+        source = Source(settings.policy, Path(settings.output_dir), storage=settings.study.storage)
         kept = f"videos/{films[0].path.parent.name}"  # the policy is the run's
         run = keep_with_run(source, films[0].path.parent, kept)
         print(f"kept under {kept}/ of MLflow run {run}" if run else "not kept in MLflow: this policy has no run there")

@@ -1,10 +1,10 @@
 """``python -m sweeps.export policy=<uri>``: a policy as one file that needs neither rltune nor RLlib."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from omegaconf import MISSING, DictConfig
 
-from sweeps._command import command, need_policy
+from sweeps._command import StudyConfig, command, need_policy
 
 
 @dataclass
@@ -15,6 +15,7 @@ class ExportConfig:
     out: str | None = None
     format: str = MISSING
     output_dir: str = MISSING
+    study: StudyConfig = field(default_factory=StudyConfig)
 
 
 def work(settings: DictConfig) -> int:
@@ -23,7 +24,7 @@ def work(settings: DictConfig) -> int:
     from rltune.policies.export import default_export_name, export_policy
     from rltune.policies.policy import load_policy
 
-    policy = load_policy(settings.policy, output_dir=settings.output_dir)
+    policy = load_policy(settings.policy, output_dir=settings.output_dir, storage=settings.study.storage)
     done = export_policy(policy, settings.out or default_export_name(policy, settings.format), settings.format)
     print(f"{done.path}: acts as the policy on {done.num_checked:,} observations, difference {done.difference:.2g}")
     return 0

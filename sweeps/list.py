@@ -1,14 +1,14 @@
 """``python -m sweeps.list``: the sweeps in a folder, or with a word (envs, algos, spaces) what can be chosen."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from omegaconf import MISSING, DictConfig
 
 from rltune.errors import ConfigError, choices
 from rltune.reporting.available import KINDS, show_available
-from sweeps._command import command, conf_dir, leave
+from sweeps._command import StudyConfig, command, conf_dir, leave
 
 
 @dataclass
@@ -16,13 +16,14 @@ class ListConfig:
     """The settings of conf/list.yaml."""
 
     output_dir: str = MISSING
+    study: StudyConfig = field(default_factory=StudyConfig)
 
 
 def work(settings: DictConfig) -> int:
     """Print one line a sweep, the newest last."""
     from rltune.reporting.tables import list_sweeps
 
-    list_sweeps(settings.output_dir)
+    list_sweeps(settings.output_dir, storage=settings.study.storage)
     return 0
 
 

@@ -1,10 +1,10 @@
 """``python -m sweeps.prune``: free the checkpoints that no winner and no unfinished trial needs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from omegaconf import MISSING, DictConfig
 
-from sweeps._command import command
+from sweeps._command import StudyConfig, command
 
 
 @dataclass
@@ -14,6 +14,7 @@ class PruneConfig:
     sweep: str = MISSING
     output_dir: str = MISSING
     delete: bool = MISSING
+    study: StudyConfig = field(default_factory=StudyConfig)
 
 
 def work(settings: DictConfig) -> int:
@@ -21,10 +22,10 @@ def work(settings: DictConfig) -> int:
     from rltune.study.sweep_folder import find_sweep
 
     if settings.sweep != "all":
-        find_sweep(settings.sweep, settings.output_dir)  # a wrong name need not wait for Optuna
+        find_sweep(settings.sweep, settings.output_dir)  # a wrong name need not wait for SQLAlchemy
     from rltune.sweep.prune import prune_sweeps
 
-    prune_sweeps(settings.sweep, settings.output_dir, settings.delete)
+    prune_sweeps(settings.sweep, settings.output_dir, settings.delete, storage=settings.study.storage)
     return 0
 
 

@@ -1,12 +1,12 @@
 """``python -m sweeps.record policy=<uri> episodes=100``: a dataset for the offline algorithms."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from omegaconf import MISSING, DictConfig
 
 from rltune.errors import ConfigError
-from sweeps._command import command, need_policy
+from sweeps._command import StudyConfig, command, need_policy
 
 
 @dataclass
@@ -19,6 +19,7 @@ class RecordConfig:
     deterministic: bool = MISSING
     out: str = MISSING
     output_dir: str = MISSING
+    study: StudyConfig = field(default_factory=StudyConfig)
 
 
 def work(settings: DictConfig) -> int:
@@ -30,7 +31,9 @@ def work(settings: DictConfig) -> int:
     from rltune.policies.multi_agent import require_single_agent
     from rltune.policies.policy import load_policy
 
-    policy = require_single_agent(load_policy(settings.policy, output_dir=settings.output_dir), "a dataset")
+    policy = require_single_agent(
+        load_policy(settings.policy, output_dir=settings.output_dir, storage=settings.study.storage), "a dataset"
+    )
     out = Path(settings.out).expanduser().absolute()
     made = record_episodes(policy, out, settings.episodes, settings.seed, settings.deterministic)
     print(f"{out}: {settings.episodes} episodes, {made['steps']:.0f} steps, mean return {made['return_mean']:.1f}")

@@ -1,10 +1,10 @@
 """``python -m sweeps.report sweep=latest``: a sweep's report again, as one HTML page and PNG files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from omegaconf import MISSING, DictConfig
 
-from sweeps._command import command
+from sweeps._command import StudyConfig, command
 
 
 @dataclass
@@ -13,6 +13,7 @@ class ReportConfig:
 
     sweep: str = MISSING
     output_dir: str = MISSING
+    study: StudyConfig = field(default_factory=StudyConfig)
 
 
 def work(settings: DictConfig) -> int:
@@ -20,10 +21,10 @@ def work(settings: DictConfig) -> int:
     from rltune.study.sweep_folder import find_sweep
 
     folder = find_sweep(settings.sweep, settings.output_dir)
-    from rltune.reporting import html  # brings Optuna with it, which a wrong name need not wait for
+    from rltune.reporting import html  # brings SQLAlchemy with it, which a wrong name need not wait for
     from rltune.reporting.html import write_report
 
-    print(write_report(folder) / html.PAGE)
+    print(write_report(folder, storage=settings.study.storage) / html.PAGE)
     return 0
 
 

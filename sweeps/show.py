@@ -1,10 +1,10 @@
 """``python -m sweeps.show sweep=latest``: one sweep's trials."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from omegaconf import MISSING, DictConfig
 
-from sweeps._command import command
+from sweeps._command import StudyConfig, command
 
 
 @dataclass
@@ -13,13 +13,14 @@ class ShowConfig:
 
     sweep: str = MISSING
     output_dir: str = MISSING
+    study: StudyConfig = field(default_factory=StudyConfig)
 
 
 def work(settings: DictConfig) -> int:
     """Print one line a trial, the best first."""
     from rltune.reporting.tables import show_sweep
 
-    show_sweep(settings.sweep, settings.output_dir)
+    show_sweep(settings.sweep, settings.output_dir, storage=settings.study.storage)
     return 0
 
 

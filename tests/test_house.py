@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # A room imports only rooms from the rows above its own; inside a room any order without a circle.
 ROOMS = """
-errors statistics formatting
+errors statistics formatting records
 config envs
 compat
 study cluster
@@ -32,7 +33,7 @@ RANK = {room: rank for rank, row in enumerate(ROOMS.strip().splitlines()) for ro
 ALONE = "rltune.policies.served_model"  # shipped inside every registered model, where there is no rltune
 MAX_ROOMS, MAX_MODULES = 21, 12
 
-LIGHT = ("config", "search", "errors", "formatting")  # a typo is answered before heavy imports
+LIGHT = ("config", "search", "errors", "formatting", "records")  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
 OWNERS = {"mlflow": ("tracking", "policies"), "hydra": ("sweeps",)}
 
@@ -253,3 +254,14 @@ def test_a_module_without_its_test_file_is_found(tmp_path):
     (tmp_path / "tests" / "study").mkdir(parents=True)
     (tmp_path / "tests" / "study" / "test_new.py").touch()
     assert untested(tmp_path) == []
+
+
+@pytest.mark.parametrize(("path", "bar"), [("First path", 30), ("Second path", 10), ("Third path", 16)])
+def test_a_path_through_the_house_stays_short(path, bar):
+    """Each numbered step of docs/architecture.md names its files; another file on the way is another thing to know."""
+    section = (ROOT / "docs" / "architecture.md").read_text().split(f"## {path}")[1].split("\n## ")[0]
+    steps = re.findall(r"^\d+\. .*(?:\n   .*)*", section, re.MULTILINE)
+    files = {name for step in steps for name in re.findall(r"`([\w/]+\.py)`", step)}
+    assert len(steps) > 3
+    assert [name for name in files if not any((ROOT / top / name).is_file() for top in (".", "src/rltune"))] == []
+    assert len(files) <= bar, sorted(files)

@@ -17,39 +17,39 @@ if TYPE_CHECKING:
     from rltune.policies.export import export_policy
     from rltune.policies.policy import load_policy
     from rltune.reporting.comparison import compare_sweeps
-    from rltune.study.storage import open_study
-    from rltune.study.study import Study
+    from rltune.study.ledger import Ledger
+    from rltune.study.storage import open_ledger
     from rltune.study.sweep_folder import find_sweep
     from rltune.sweep.pipeline import resume_sweep, run_sweep
 
 _HOMES = {
     "Evaluation": "policies.evaluation",
+    "Ledger": "study.ledger",
     "RltuneError": "errors",
     "RunConfig": "config.schema",
-    "Study": "study.study",
     "compare_sweeps": "reporting.comparison",
     "evaluate": "policies.evaluation",
     "export_policy": "policies.export",
     "find_sweep": "study.sweep_folder",
     "load_algorithm": "algorithms.restore",
     "load_policy": "policies.policy",
-    "open_study": "study.storage",
+    "open_ledger": "study.storage",
     "resume_sweep": "sweep.pipeline",
     "run_sweep": "sweep.pipeline",
 }
 
 __all__ = [
     "Evaluation",
+    "Ledger",
     "RltuneError",
     "RunConfig",
-    "Study",
     "compare_sweeps",
     "evaluate",
     "export_policy",
     "find_sweep",
     "load_algorithm",
     "load_policy",
-    "open_study",
+    "open_ledger",
     "resume_sweep",
     "run_sweep",
 ]

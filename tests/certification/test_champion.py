@@ -18,6 +18,7 @@ from rltune.config.schema import CertifyConfig, EnvConfig, RunConfig
 from rltune.formatting import format_objective
 from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_policy
+from rltune.records import RunKey
 from rltune.tracking.model_registry import ModelRegistry, RegisteredModel
 from rltune.tracking.tracker import NoTracker
 
@@ -26,7 +27,7 @@ CONFIG = RunConfig(env=EnvConfig("cartpole", "CartPole-v1"), algo={"name": "ppo"
 
 def candidate(score: float, certified: bool = True) -> Candidate:
     found: Any = SimpleNamespace() if certified else None
-    winner = Finalist("trial 1", 1, {}, score, Path(), 1)
+    winner = Finalist("trial 1", 1, {}, score, Path(), RunKey(1))
     return Candidate(winner, found, CONFIG, "a-sweep")
 
 
@@ -91,13 +92,14 @@ def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: 
         def champion(self, name: str, alias: str = "champion") -> RegisteredModel:
             return champion(450.0)
 
-        def register(self, **_: Any) -> RegisteredModel:
+        def register(self, **given: Any) -> RegisteredModel:
+            assert given["key"] == RunKey(1, 2), "the version is the run's that trained it"
             return champion(450.0)
 
     (tmp_path / "policy").mkdir()
     monkeypatch.setattr("rltune.policies.mlflow_model.make_model_arguments", lambda *_: {})
     monkeypatch.setattr("rltune.certification.champion._describe_training", lambda _: {})
-    winner = Finalist("trial 1", 1, {}, 450.0, tmp_path, 1)
+    winner = Finalist("trial 1", 1, {}, 450.0, tmp_path, RunKey(1, 2))
     model = register_champion(Candidate(winner, None, CONFIG, "a-sweep"), Remembers(), print)
     assert model is not None
     assert (model["champion"], model["uri"]) == (True, "models:/cartpole-ppo@champion")

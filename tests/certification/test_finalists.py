@@ -13,8 +13,8 @@ from rltune.certification.finalists import rank_finalists
 from rltune.certification.selection import FinalEvaluation
 from rltune.errors import RltuneError
 from rltune.policies.evaluation import Evaluation
+from rltune.records import RunKey, TrialRecord
 from rltune.study.checkpoints import write_checkpoint
-from rltune.study.record import TrialRecord
 
 # What each trial's policy plays, and what its search believed.
 WORTH = {0: 10.0, 1: 30.0, 2: 20.0, 3: 99.0}
@@ -27,7 +27,7 @@ def entry(sweep: Path, number: int, state: str = "COMPLETE") -> TrialRecord:
 
     state_then = {"env_steps": 100, "objective": BELIEVED[number]}
     record = write_checkpoint(sweep, f"trials/{number}", "best", state_then, fill)
-    return TrialRecord(number, state, {}, {100: BELIEVED[number]}, {"checkpoint": record.to_dict()})
+    return TrialRecord(number, state, {}, {100: BELIEVED[number]}, checkpoint=record)
 
 
 class Aside:
@@ -68,6 +68,7 @@ def test_the_best_of_the_finalists_wins_and_they_play_beside_each_other(
 ) -> None:
     winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
     assert winner is not None
+    assert winner.run == RunKey(1)
     assert (winner.trial, winner.score) == (1, 30.0)  # trial 3 would be better, and the search did not find out
     assert sorted(aside.asked) == [0, 1, 2]
     assert [line.partition(":")[0] for line in told] == [f"trial {n} on 2 fresh episodes" for n in (2, 0, 1)]
@@ -130,5 +131,6 @@ def test_no_evaluation_trusts_the_search_and_no_trial_has_no_winner(tmp_path: Pa
 def test_trials_that_ran_their_whole_budget_come_first_and_damaged_or_failed_ones_do_not_count(tmp_path: Path) -> None:
     entries = [entry(tmp_path, 0), entry(tmp_path, 1), entry(tmp_path, 2, "PRUNED"), entry(tmp_path, 3, "FAIL")]
     assert [one.trial for one in rank_finalists(tmp_path, entries)] == [0, 1, 2]
-    (tmp_path / entries[0].attributes["checkpoint"]["path"] / "state.json").write_text("{}")
+    assert entries[0].checkpoint is not None
+    (tmp_path / entries[0].checkpoint.path / "state.json").write_text("{}")
     assert [one.trial for one in rank_finalists(tmp_path, entries)] == [1, 2]

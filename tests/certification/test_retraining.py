@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import pytest
+from ledger import make_ledger
 
 from rltune.certification.retraining import Retraining
+from rltune.records import Report
 
 SEEDS = (11, 12, 13)
 
 
 @pytest.fixture
-def make_retraining(tmp_path, request_of):
-    opened = []
+def ledger(tmp_path):
+    made = make_ledger(tmp_path)
+    yield made
+    made.close()
 
+
+@pytest.fixture
+def make_retraining(tmp_path, request_of, ledger):
     def make(*overrides, warm_starts=({"lr": 1e-3},), seeds=SEEDS):
         config = request_of("certify.top=2", *overrides)
-        opened.append(Retraining(tmp_path, config, seeds, warm_starts, lambda record: None))
-        return opened[-1]
+        return Retraining(tmp_path, config, seeds, warm_starts, ledger)
 
-    yield make
-    for one in opened:
-        one.close()
+    return make
 
 
-def test_nothing_is_on_disk_before_the_first_run(make_retraining, tmp_path):
-    retraining = make_retraining()
-    assert retraining.runs() == []
-    assert list(tmp_path.iterdir()) == []
+def test_nothing_is_in_the_ledger_before_the_first_run(make_retraining):
+    assert make_retraining().runs() == []
 
 
 def test_before_the_search_has_ended_the_baseline_begins(make_retraining):
     retraining = make_retraining()
-    runs = [retraining.propose(None) for _ in range(4)]
+    runs = [retraining.propose(False) for _ in range(4)]
     assert [run.seeds for run in runs if run] == [(11,), (12,), (13,)], "each seed once"
+    assert [run.name for run in runs if run] == [f"control-seed-{index}" for index in range(3)]
     assert runs[3] is None
 
 
@@ -45,26 +48,32 @@ def test_the_baseline_is_the_tuned_settings_over_the_files_own(make_retraining):
 
 def test_a_run_that_went_wrong_comes_first_again(make_retraining):
     retraining = make_retraining()
-    first, second = retraining.propose(None), retraining.propose(None)
+    first, second = retraining.propose(False), retraining.propose(False)
     retraining.retry(first)
-    assert retraining.propose(None) is first
+    assert retraining.propose(False) is first
     assert second.seeds == (12,)
 
 
-def test_a_resumed_certification_repeats_no_ended_run(make_retraining):
+def test_a_resumed_certification_repeats_no_ended_run(make_retraining, ledger):
     before = make_retraining()
-    done = before.propose(None)
-    before.study.report(done.number, 1000, 5.0)
-    before.study.finish(done.number, "COMPLETE", 5.0, "whole budget")
-    begun = before.propose(None)
-    before.close()
+    done = before.propose(False)
+    ledger.runs.add_report(Report(done.number, 1000, 5.0))
+    ledger.runs.end(done.number, "COMPLETE", "whole budget")
+    begun = before.propose(False)
     after = make_retraining()
-    run = after.propose(None)
+    run = after.propose(False)
     assert (run.number, run.seeds) == (begun.number, (12,)), "the unfinished one goes on under its number"
-    assert after.propose(None).seeds == (13,)
+    assert after.propose(False).seeds == (13,)
 
 
 def test_a_search_without_a_finalist_has_nothing_to_certify(make_retraining):
     retraining = make_retraining()
-    assert retraining.propose([]) is None
+    assert retraining.propose(True) is None
     assert retraining.judge([]) is None
+
+
+def test_a_run_that_diverged_counts_as_ended(make_retraining, ledger):
+    before = make_retraining()
+    done = before.propose(False)
+    ledger.runs.end(done.number, "PRUNED", "non-finite numbers", diverged=True)
+    assert make_retraining().propose(False).seeds == (12,), "another training would diverge alike"

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,10 @@ from mlflow import MlflowClient
 from toy import ToyTrial, ledger
 
 from rltune.certification.result import Certification
+from rltune.records import CERTIFY, TrialRecord
 from rltune.reporting.tables import show_sweep
 from rltune.study.outcome import Outcome
-from rltune.study.record import TrialRecord
-from rltune.study.storage import open_study
-from rltune.study.study import Study
+from rltune.study.storage import open_ledger
 from rltune.sweep.pipeline import resume_sweep
 from rltune.sweep.prune import prune_sweeps
 
@@ -47,17 +47,15 @@ KNOWN = (
 
 
 def books(outcome: Outcome) -> list[TrialRecord]:
-    study = Study(f"sqlite:///{outcome.folder / 'certify.db'}", "certify")
-    entries = study.trials()
-    study.close()
-    return entries
+    with closing(open_ledger(outcome.folder)) as opened:
+        return opened.runs.records()
 
 
 def record(outcome: Outcome) -> Certification:
-    study = open_study(outcome.folder)
-    found = Certification.from_dict(study.attribute("certification"))
-    study.close()
-    return found
+    with closing(open_ledger(outcome.folder)) as opened:
+        found = opened.sweep().certification
+    assert found is not None
+    return Certification.from_dict(found)
 
 
 def resume(outcome: Outcome, tmp_path: Path, **changes: Any) -> Outcome:
@@ -87,7 +85,7 @@ def test_certification_finds_the_winner_that_the_search_did_not_and_names_ties(
         assert all(len(result.returns) == 4 for result in one.per_seed)
     believed = {one.name: one.search_score for one in found.configurations}
     assert believed == pytest.approx({"trial 1": 0.25, "trial 2": 0.3, "trial 3": 0.45, "control": None})
-    searched = {seed for entry in ledger(known) for seed in entry.attributes["seeds"]}
+    searched = {seed for entry in ledger(known) for seed in entry.seeds}
     assert len(set(found.seeds)) == 3
     assert not set(found.seeds) & searched
     assert all(entry.env_steps == 500 and entry.state == "COMPLETE" for entry in books(known))
@@ -115,7 +113,10 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
         for place in range(3):
             run = names[f"{owner}-seed-{place}"]
             assert run.data.tags["mlflow.parentRunId"] == names[owner].info.run_id
-            assert (run.info.run_id, run.info.run_name) == (one.per_seed[place].mlflow_run_id, one.per_seed[place].name)
+            assert (run.info.run_id, run.info.run_name) == (
+                one.per_seed[place].mlflow_run_id,
+                one.per_seed[place].run.name,
+            )
     parent = names[outcome.name]
     assert parent.data.tags["rltune.winner"] == "trial 2"
     assert names["trial-002"].data.tags["rltune.certified"] == "winner"
@@ -128,11 +129,13 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
 def _check_extension(first: Outcome, before: Certification, tmp_path: Path) -> None:
     """More trials: what is certified already is not trained again, also when spare checkpoints were deleted."""
     prune_sweeps(first.name, str(tmp_path / "outputs"), sure=True, stream=io.StringIO())
-    assert not (first.folder / ledger(first)[0].attributes["checkpoint"]["path"]).exists()
-    trained = {entry.number: entry.attributes["key"] for entry in books(first)}
+    pruned = ledger(first)[0].checkpoint
+    assert pruned is not None
+    assert not (first.folder / pruned.path).exists()
+    trained = {entry.number: entry.key for entry in books(first)}
     last = resume(first, tmp_path, budget={"trials": 7})
     assert last.trials["complete"] == 7
-    after = {entry.number: entry.attributes["key"] for entry in books(last)}
+    after = {entry.number: entry.key for entry in books(last)}
     assert trained.items() <= after.items()
     found = record(last)
     assert found.seeds == before.seeds
@@ -151,7 +154,7 @@ def test_a_certification_whose_runs_all_fail_has_no_winner(
     toy_run: Callable[..., Outcome], stream: io.StringIO
 ) -> None:
     outcome = toy_run(*KNOWN, *first_seed_fails()[1], "tracking=off", "certify.top=1", "certify.seeds=1")
-    assert {entry.state for entry in books(outcome)} == {"FAIL"}
+    assert {(entry.state, entry.diverged) for entry in books(outcome)} == {("PRUNED", True)}
     assert outcome.certified is None
     assert outcome.winner is not None
     assert outcome.winner["name"] != "control"
@@ -211,16 +214,17 @@ def test_a_trial_with_the_controls_values_is_counted_once(
 def test_an_interrupt_in_the_middle_of_certification_is_resumed_without_loss(
     toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO, monkeypatch: Any
 ) -> None:
-    from rltune.sweep.tune.certification_stage import RunRecorder
+    from rltune.sweep.tune.recorder import Recorder
 
-    keep, come = RunRecorder.on_trial_complete, iter(range(1, 1000))
+    keep, come = Recorder.on_trial_complete, iter(range(1, 1000))
 
-    def spy(self: RunRecorder, *args: Any, **info: Any) -> None:
-        keep(self, *args, **info)
-        if next(come) == 4:
+    def spy(self: Recorder, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        kind = trial.config["assignment"]["kind"]
+        keep(self, iteration, trials, trial, **info)
+        if kind == CERTIFY and next(come) == 4:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(RunRecorder, "on_trial_complete", spy)
+    monkeypatch.setattr(Recorder, "on_trial_complete", spy)
     first = toy_run(*KNOWN, "+space.seconds=0.01", "tracking=off", "checkpoint.every_s=0")
     assert first.exit_code == 130
     assert first.certified is None
@@ -237,7 +241,7 @@ def test_an_interrupt_in_the_middle_of_certification_is_resumed_without_loss(
     for entry in done:
         assert after[entry.number] == entry
     for number, entry in begun.items():
-        assert after[number].attributes["key"] == entry.attributes["key"]
+        assert after[number].key == entry.key
         assert dict(entry.reports).items() <= dict(after[number].reports).items()
     assert record(last).winner == "trial 2"
 
@@ -245,4 +249,4 @@ def test_an_interrupt_in_the_middle_of_certification_is_resumed_without_loss(
 def test_without_certification_there_are_no_books(toy_run: Callable[..., Outcome]) -> None:
     outcome = toy_run("tracking=off", "budget.trials=1")
     assert outcome.certified is None
-    assert not (outcome.folder / "certify.db").exists()
+    assert books(outcome) == []

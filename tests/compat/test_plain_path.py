@@ -24,7 +24,6 @@ from rltune.compat.ray_start import (
 )
 from rltune.compat.tune_controller import adapt_tune
 from rltune.config.schema import ClusterConfig
-from rltune.study.study import Study
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
@@ -37,7 +36,7 @@ from rltune.config.validation import parse_config
 from rltune.sweep.pipeline import run_sweep
 from toy import TOY, ToyTrial, ledger
 outcome = run_sweep(parse_config(compose("run", "output_dir=outputs", *TOY, *sys.argv[1:])), trainable=ToyTrial)
-print([(entry.state, len(entry.reports), "checkpoint" in entry.attributes) for entry in ledger(outcome)])
+print([(entry.state, len(entry.reports), entry.checkpoint is not None) for entry in ledger(outcome)])
 sys.exit(outcome.exit_code)
 """
 
@@ -93,18 +92,6 @@ def test_an_untested_ray_trains_by_stock_rllib(monkeypatch):
     monkeypatch.setattr(patching, "find_version", lambda library: "2.61.0")
     monkeypatch.setattr(engine, "find_version", lambda library: "2.61.0")
     assert find_static_obstacle(PPOConfig().environment("CartPole-v1")) == "Ray 2.61.0"
-
-
-@pytest.mark.usefixtures("off")
-def test_a_study_is_kept_by_optunas_calls(tmp_path):
-    study = Study(f"sqlite:///{tmp_path / 'study.db'}", "plain", create=True)
-    number, _ = study.ask(lambda suggest: {}, {})
-    study.report(number, 100, 5.0, checkpoint={"path": "trials/0/best"})
-    study.finish(number, "COMPLETE", 5.0, "whole budget")
-    (entry,) = study.trials()
-    study.close()
-    assert (entry.reports, entry.value) == ({100: 5.0}, 5.0)
-    assert entry.attributes == {"checkpoint": {"path": "trials/0/best"}, "stop_reason": "whole budget"}
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from rltune.algorithms.arguments import values_of
 from rltune.config.schema import derive_env_name
 from rltune.config.validation import parse_config
-from rltune.search.schedulers import build_stopping_rule
+from rltune.search.schedulers import NoStopping, build_stopping_rule
 from rltune.search.space import parse_space
 from sweeps._command import conf_dir
 
@@ -91,7 +91,8 @@ def test_an_experiments_first_comment_is_its_command(name):
 
 def test_an_experiment_runs_without_early_stopping_when_asked_to():
     config = parse_config(compose("run", "experiment=mountaincar", "scheduler=none"))
-    assert build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps) is None
+    rule = build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
+    assert isinstance(rule, NoStopping)
 
 
 @pytest.mark.parametrize("root", sorted(path.stem for path in CONF.glob("*.yaml") if path.stem != "hydra_settings"))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 from composing import change_setting
-from omegaconf import OmegaConf
 
 from rltune.config.settings_file import format_settings, read_settings, write_settings
 from rltune.config.validation import parse_config
 from rltune.errors import StudyError
 
 
-def test_settings_read_back_as_the_same_request(composed):
+def test_settings_read_back_as_the_same_request(composed, tmp_path):
     """What is kept in a sweeps folder reads back as the same request."""
     config = parse_config(composed)
-    assert parse_config(OmegaConf.create(format_settings(config))) == config
+    write_settings(tmp_path, config)
+    assert parse_config(read_settings(tmp_path)) == config
 
 
 def test_a_password_is_not_written_with_the_settings(composed):
@@ -50,6 +50,17 @@ def test_damaged_settings_are_refused_and_a_copy_is_taken(damage, composed, tmp_
         read_settings(tmp_path, whole=True)
     path.write_text(format_settings(config))  # what MLflow and the study keep
     assert parse_config(read_settings(tmp_path, whole=True)) == config
+
+
+@pytest.mark.parametrize(("first", "form"), [("", "1"), ("format: 1\n", "1"), ("format: 3\n", "3")])
+@pytest.mark.parametrize("whole", [False, True])
+def test_another_format_is_refused_in_three_parts(first, form, whole, composed, tmp_path):
+    text = format_settings(parse_config(composed))
+    (tmp_path / "config.yaml").write_text(text.replace("format: 2\n", first))
+    with pytest.raises(StudyError, match=f"has format {form}, not 2") as refused:
+        read_settings(tmp_path, whole=whole)
+    assert "format 2" in refused.value.allowed
+    assert "run it again under a new name" in refused.value.fix
 
 
 def test_settings_that_a_person_changed_on_purpose_are_taken(composed, tmp_path):

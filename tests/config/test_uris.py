@@ -15,7 +15,6 @@ from rltune.config.uris import redact, redact_address, resolve_uri, secrets_of
 from rltune.config.validation import parse_config
 from rltune.reporting.console import Console
 from rltune.reporting.wording import read_typed_command
-from rltune.tracking.journal import to_plain
 
 SIGNS = ["/", "@", ":", " ", "'", '"', "\\", "#", "%", "?", "&", "\\@/", ": #", "%40"]
 PASSWORDS = [f"left{sign}right" for sign in SIGNS]
@@ -52,7 +51,7 @@ def test_a_password_of_any_signs_is_in_no_sentence(password):
     said = f"no answer from {address(password)}, ask me@db.example"
     out = io.StringIO()
     Console(name="s", num_trials=1, env_steps=1, slots=1, stream=out).note(said)
-    for text in (redact(said), to_plain({"why": [said]})["why"][0], out.getvalue()):
+    for text in (redact(said), out.getvalue()):
         assert "left" not in text
         assert "right" not in text
         assert "***@db.example:5432/rl, ask me@db.example" in " ".join(text.split())

@@ -78,6 +78,7 @@ def test_more_reports_than_steps_are_refused(composed):
         ("engine", "rlib", "rllib"),
         ("env.vectorize", "asink", "async"),
         ("tracking.kind", "servr", "server"),
+        ("searcher.view", "prune", "pruned"),
         ("algo.trainin", {"lr": 1}, "training"),
         ("budget.trails", 3, "trials"),
         ("sed", 3, "seed"),

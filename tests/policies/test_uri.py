@@ -83,20 +83,40 @@ def test_a_ledger_outside_the_sweeps_folder_is_found_too(checkpoint, tmp_path):
 
 def test_a_ledger_behind_a_login_says_what_to_write_instead(tmp_path):
     (tmp_path / "far").mkdir()
-    settings = "study: {storage: 'postgresql+psycopg://***@db.example/rl'}"
+    settings = "{format: 2, study: {storage: 'postgresql+psycopg://***@db.example/rl'}}"
     (tmp_path / "far" / "config.yaml").write_text(settings)
     with pytest.raises(PolicyError) as refused:
         load_policy("sweep:far/7", output_dir=tmp_path)
     assert "policy=sweep:far/7: study.storage=postgresql+psycopg://***@db.example/rl" in refused.value.what
     assert "PGPASSWORD" in refused.value.allowed
-    assert str(tmp_path / "far" / "config.yaml") in refused.value.fix
+    assert "add study.storage=..." in refused.value.fix
+    assert f"policy={tmp_path / 'far'}/trials/" in refused.value.fix
+
+
+def test_a_ledger_behind_a_login_is_read_by_its_whole_address(checkpoint, tmp_path):
+    elsewhere = f"sqlite:///{tmp_path}/of-several-sweeps.db"
+    make_sweep(tmp_path / "far", checkpoint, elsewhere)
+    kept = (tmp_path / "far" / "config.yaml").read_text()
+    (tmp_path / "far" / "config.yaml").write_text(kept.replace(elsewhere, "postgresql+psycopg://***@db.example/rl"))
+    assert load_policy("sweep:far/3", output_dir=tmp_path, storage=elsewhere).info["trial"] == 3
+    assert load_playable("sweep:far", output_dir=tmp_path, storage=elsewhere).info["trial"] == 1
+    assert "s3cret" not in repr(Source("sweep:far", tmp_path, storage="postgresql://me:s3cret@db.example/rl"))
+
+
+def test_a_trial_of_an_older_sweep_is_refused_its_winner_taken(outputs, tmp_path):
+    shutil.copytree(outputs / "cartpole-done", tmp_path / "old")
+    (tmp_path / "old" / "config.yaml").write_text("study: {storage: null}")
+    assert load_policy("sweep:old", output_dir=tmp_path).info["trial"] == 2
+    with pytest.raises(PolicyError, match="has format 1, not 2") as refused:
+        load_policy("sweep:old/1", output_dir=tmp_path)
+    assert f"policy={tmp_path / 'old'}/trials/" in refused.value.fix
 
 
 def test_a_sweep_without_its_ledger_still_gives_its_winner(outputs, tmp_path):
     shutil.copytree(outputs / "cartpole-done", tmp_path / "lost")
-    (tmp_path / "lost" / "study.db").unlink()
+    (tmp_path / "lost" / "ledger.db").unlink()
     assert load_policy("sweep:lost", output_dir=tmp_path).info["trial"] == 2
-    with pytest.raises(PolicyError, match=r"policy=sweep:lost/1: .*study\.db is missing") as refused:
+    with pytest.raises(PolicyError, match=r"policy=sweep:lost/1: .*ledger\.db is missing") as refused:
         load_policy("sweep:lost/1", output_dir=tmp_path)
     assert f"policy={tmp_path / 'lost'}/trials/" in refused.value.fix
 

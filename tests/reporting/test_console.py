@@ -9,13 +9,20 @@ import re
 import pytest
 from consoles import Terminal, make_page, screen
 
+from rltune.records import Report, TrialRecord
 from rltune.reporting.closing_page import TrialView
+
+
+def trial(number, params, state="RUNNING", best=None, reason=None, **facts):
+    """A trial as the ledger has it, with its best report."""
+    reports = {} if best is None else {1000: best}
+    return TrialRecord(number, state, params, reports, stop_reason=reason, **facts)
 
 
 def test_a_plain_stream_gets_one_line_every_fifteen_seconds(make, clock):
     console, out = make()
     console.start()
-    console.trial_started(0, {"lr": 0.001})
+    console.show_start(trial(0, {"lr": 0.001}))
     for _ in range(61):
         clock.now += 1
         console.tick()
@@ -29,11 +36,11 @@ def test_the_plain_line_has_counts_pace_time_left_and_the_best(make, clock):
     console, out = make(num_trials=4)
     console.start()
     for number, state in enumerate(("COMPLETE", "PRUNED", "FAIL")):
-        console.trial_started(number, {"lr": 10.0 ** -(number + 2)})
+        console.show_start(trial(number, {"lr": 10.0 ** -(number + 2)}))
         clock.now += 4
-        console.report(number, 100.0 * (number + 1), 20_000)
-        console.trial_ended(number, state, 100.0 * (number + 1), "the loss is not finite")
-    console.trial_started(3, {"lr": 0.5})
+        console.show_report(Report(number, 20_000, 100.0 * (number + 1)))
+        console.show_end(trial(number, {}, state, 100.0 * (number + 1), "the loss is not finite"))
+    console.show_start(trial(3, {"lr": 0.5}))
     clock.now += 3
     console.tick()
     line = out.getvalue().splitlines()[-1]
@@ -46,7 +53,7 @@ def test_the_plain_line_has_counts_pace_time_left_and_the_best(make, clock):
 def test_without_any_report_no_unknown_number_is_shown(make, clock):
     console, out = make()
     console.start()
-    console.trial_started(0, {})
+    console.show_start(trial(0, {}))
     clock.now += 20
     console.tick()
     line = out.getvalue().splitlines()[-1]
@@ -57,9 +64,9 @@ def test_without_any_report_no_unknown_number_is_shown(make, clock):
 def test_a_return_is_a_dash_until_an_episode_has_ended(make, clock, value):
     console, out = make(Terminal())
     console.start()
-    console.trial_started(0, {"lr": 0.1})
+    console.show_start(trial(0, {"lr": 0.1}))
     clock.now += 1
-    console.report(0, value, 5_000)
+    console.show_report(Report(0, 5_000, value))
     assert re.search(r"0 +\S+ +5,000 +- +- +lr=0\.1", screen(out))
     assert console.best() is None
 
@@ -67,10 +74,10 @@ def test_a_return_is_a_dash_until_an_episode_has_ended(make, clock, value):
 def test_running_trials_with_their_values_fit_eighty_columns(make, clock):
     console, out = make(Terminal())
     console.start()
-    console.trial_started(0, {"lr": 0.00123, "rl_module.model_config.fcnet_hiddens": [256, 256], "x": "y" * 90})
-    console.trial_started(1, {"lr": 0.5})
+    console.show_start(trial(0, {"lr": 0.00123, "rl_module.model_config.fcnet_hiddens": [256, 256], "x": "y" * 90}))
+    console.show_start(trial(1, {"lr": 0.5}))
     clock.now += 2
-    console.report(0, 123.456, 45_000)
+    console.show_report(Report(0, 45_000, 123.456))
     shown = screen(out).splitlines()
     assert any(re.search(r"0 +\S+ +45k +123\.5 +123\.5 +lr=0\.00123", line) for line in shown)
     assert any("0 done, 2 running, 0 stopped, 0 failed of 8" in line for line in shown)
@@ -81,7 +88,7 @@ def test_running_trials_with_their_values_fit_eighty_columns(make, clock):
 def test_the_terminal_is_redrawn_at_most_four_times_a_second(make, clock):
     console, out = make(Terminal())
     console.start()
-    console.trial_started(0, {})
+    console.show_start(trial(0, {}))
     before = screen(out).count("running, ")
     for _ in range(100):
         clock.now += 0.01
@@ -93,7 +100,7 @@ def test_running_trials_beyond_the_terminals_lines_are_counted(make, clock):
     console, out = make(Terminal(), slots=64, num_trials=64)
     console.start()
     for number in range(64):
-        console.trial_started(number, {})
+        console.show_start(trial(number, {}))
     clock.now += 1
     console.tick()
     shown = screen(out)
@@ -104,8 +111,8 @@ def test_running_trials_beyond_the_terminals_lines_are_counted(make, clock):
 def test_trials_that_end_stay_readable_above_the_table(make):
     console, out = make(Terminal())
     console.start()
-    console.trial_started(3, {"lr": 0.01})
-    console.trial_ended(3, "PRUNED", 41.0)
+    console.show_start(trial(3, {"lr": 0.01}))
+    console.show_end(trial(3, {}, "PRUNED", 41.0))
     console.note("MLflow does not answer")
     assert re.search(r"trial   3 stopped +41 +lr=0\.01", screen(out))
     assert "MLflow does not answer" in screen(out)
@@ -124,7 +131,7 @@ def test_a_dumb_terminal_gets_plain_lines(make, clock, monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     console, out = make(Terminal())
     console.start()
-    console.trial_started(0, {})
+    console.show_start(trial(0, {}))
     clock.now += 16
     console.tick()
     assert "[00:16] 0 done, 1 running" in out.getvalue()
@@ -147,9 +154,9 @@ def test_a_resumed_sweep_counts_all_and_measures_its_own_pace(make, clock):
             TrialView(1, "RUNNING", {"lr": 0.2}, 200.0, None, 50_000),
         ]
     )
-    console.trial_started(1, {"lr": 0.2})
+    console.show_start(trial(1, {"lr": 0.2}))
     clock.now += 20
-    console.report(1, 210.0, 60_000)
+    console.show_report(Report(1, 60_000, 210.0))
     first, last = out.getvalue().splitlines()[0], out.getvalue().splitlines()[-1]
     assert first.endswith(", 2 of them begun before")
     assert "1 done, 1 running, 0 stopped, 0 failed of 4" in last
@@ -160,10 +167,10 @@ def test_a_resumed_sweep_counts_all_and_measures_its_own_pace(make, clock):
 def test_pace_forgets_what_happened_before_the_last_half_minute(make, clock):
     console, _ = make(slots=1)
     console.start()
-    console.trial_started(0, {})
+    console.show_start(trial(0, {}))
     for step in range(1, 101):
         clock.now += 1
-        console.report(0, 1.0, step * 1000 if step <= 50 else 50_000 + (step - 50) * 10)
+        console.show_report(Report(0, step * 1000 if step <= 50 else 50_000 + (step - 50) * 10, 1.0))
     assert console.env_steps_per_s() == pytest.approx(10, rel=0.05)
 
 
@@ -171,10 +178,10 @@ def test_time_left_learns_from_trials_that_were_stopped_early(make, clock):
     console, _ = make(num_trials=10)
     console.start()
     for number in range(5):
-        console.trial_started(number, {})
+        console.show_start(trial(number, {}))
         clock.now += 10
-        console.report(number, 1.0, 10_000)
-        console.trial_ended(number, "PRUNED", 1.0)
+        console.show_report(Report(number, 10_000, 1.0))
+        console.show_end(trial(number, {}, "PRUNED", 1.0))
     assert console.time_left_s() == pytest.approx(5 * 25_000 / 1_000)  # not 5 x 100,000 steps
 
 
@@ -182,8 +189,8 @@ def test_a_failure_is_told_once_per_cause_and_listed_at_the_end(make, tmp_path):
     console, out = make()
     console.start()
     for number in range(3):
-        console.trial_started(number, {})
-        console.trial_ended(number, "FAIL", None, "the loss is not finite\nTraceback ...")
+        console.show_start(trial(number, {}))
+        console.show_end(trial(number, {}, "FAIL", None, "the loss is not finite\nTraceback ..."))
     assert out.getvalue().count("failed: the loss is not finite") == 1
     console.summary(make_page(tmp_path))
     assert "3 x the loss is not finite (trial 0, 1, 2)" in out.getvalue()
@@ -213,9 +220,22 @@ def test_a_closed_pipe_does_not_reach_the_driver(make, clock, tmp_path):
 
     console, _ = make(Broken())
     console.start()
-    console.trial_started(0, {"lr": 0.1})
+    console.show_start(trial(0, {"lr": 0.1}))
     clock.now += 20
-    console.report(0, 7.0, 5_000)
+    console.show_report(Report(0, 5_000, 7.0))
     console.note("still here")
     console.summary(make_page(tmp_path))
     assert console.best() == TrialView(0, "RUNNING", {"lr": 0.1}, 7.0, 7.0, 5_000)
+
+
+def test_a_trial_that_diverged_is_named_and_cannot_be_the_best(make, clock):
+    console, out = make()
+    console.start()
+    for number, diverged in enumerate((False, True)):
+        console.show_start(trial(number, {}))
+        console.show_report(Report(number, 1000, 10.0 * (number + 1)))
+        end = trial(number, {}, "PRUNED", 10.0 * (number + 1), "non-finite numbers: loss=nan", diverged=diverged)
+        console.show_end(end, "; see there")
+    console.stop()
+    assert "trial 1 diverged: non-finite numbers: loss=nan; see there" in out.getvalue()
+    assert "best 10 by trial 0" in out.getvalue()

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from composing import compose
 from ended import write_sweep, write_trials
+from ledger import add_reports
 
 from rltune.config.settings_file import format_settings
 from rltune.config.validation import parse_config
 from rltune.reporting.html import write_report
 from rltune.reporting.plotly_figures import draw_figures
 from rltune.reporting.sweep_data import load_sweep_data
-from rltune.study.study import Study
+from rltune.study.storage import open_ledger
 
 pytestmark = pytest.mark.slow  # Optuna and Plotly draw every page anew
 
@@ -23,9 +25,8 @@ def test_a_reader_tells_winner_stopped_and_failed_trials_apart(tmp_path: Path) -
     folder = write_trials(
         tmp_path / "s", [("COMPLETE", 1e-3, [1.0, 2.0]), ("PRUNED", 2e-3, [3.0]), ("FAIL", 3e-3, [4.0])]
     )
-    study = Study(f"sqlite:///{folder / 'study.db'}", folder.name)
-    study.set_attribute("winner", {"trial": 0, "objective": 2.0, "params": {"lr": 1e-3}})
-    study.close()
+    with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(winner={"trial": 0, "objective": 2.0, "params": {"lr": 1e-3}})
     drawn = draw_figures(load_sweep_data(folder))
     curves = {trace.name: trace.line.color for trace in drawn["curves"][0].data}
     assert list(curves) == ["failed", "stopped early", "winner"]  # the winner is drawn last, on top
@@ -53,14 +54,11 @@ def test_an_axis_shows_a_parameters_values_as_they_are_typed(
     (folder / "config.yaml").write_text(
         format_settings(parse_config(compose("run", "~tuned", "~space", f"+space.{name}={space}")))
     )
-    searched = load_sweep_data(folder).space
-    study = Study(f"sqlite:///{folder / 'study.db'}", folder.name)
-    for number, value in enumerate(values):
-        _, raw = study.ask(searched.draw, searched.encode({name: value}))
-        study.note(number, params=searched.decode(raw), seeds=[number], train_s=1.0)
-        study.report(number, 200, float(number))
-        study.finish(number, "COMPLETE", float(number), "")
-    study.close()
+    with closing(open_ledger(folder)) as ledger:
+        for number, value in enumerate(values):
+            ledger.trials.add({name: value}, [number], train_s=1.0)
+            add_reports(ledger, number, {200: float(number)})
+            ledger.trials.end(number, "COMPLETE", "")
     (figure,) = draw_figures(load_sweep_data(folder))["slices"]
     assert figure.layout.xaxis.title.text == name
     assert list(figure.layout.xaxis.ticktext) == ticks

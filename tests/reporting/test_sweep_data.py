@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from ended import write_sweep
+from ended import make_certification, write_sweep
+from ledger import add_reports
 
 from rltune.errors import StudyError
 from rltune.reporting.sweep_data import load_sweep_data
-from rltune.study.study import Study
+from rltune.study.storage import open_ledger
 
 
 def test_a_sweep_that_still_runs_has_neither_winner_nor_cost(tmp_path: Path) -> None:
     data = load_sweep_data(write_sweep(tmp_path / "s", 2, status="running"))
     assert (data.name, data.status, data.env_steps) == ("s", "running", 1000)
-    assert (data.winner, data.winner_trial, data.model, dict(data.cost)) == (None, None, None, {})
+    assert (data.record.winner, data.winner_trial, data.record.model, dict(data.cost)) == (None, None, None, {})
 
 
 def test_rungs_are_those_of_the_sweeps_own_scheduler(tmp_path: Path) -> None:
@@ -29,25 +31,27 @@ def test_rungs_are_those_of_the_sweeps_own_scheduler(tmp_path: Path) -> None:
     assert load_sweep_data(folder).rungs == [], "a report can still be made"
 
 
-def test_a_failed_trial_cannot_win(tmp_path: Path) -> None:
+def test_a_trial_that_failed_or_diverged_cannot_win(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path / "s", 2)
-    study = Study(f"sqlite:///{folder / 'study.db'}", "s")
-    number, _ = study.ask(lambda suggest: {}, {})
-    study.note(number, params={"lr": 1e-3})
-    study.report(number, 1000, 999.0)
-    study.finish(number, "FAIL", None, "non-finite loss")
-    study.close()
+    with closing(open_ledger(folder)) as ledger:
+        for number, state, diverged in ((2, "FAIL", False), (3, "PRUNED", True)):
+            ledger.trials.add({"lr": 1e-3}, [number])
+            add_reports(ledger, number, {1000: 999.0})
+            ledger.trials.end(number, state, "it broke", diverged=diverged)
     data = load_sweep_data(folder)
-    assert [trial.number for trial in data.trials] == [0, 1, 2]
+    assert [trial.number for trial in data.trials] == [0, 1, 2, 3]
     assert [trial.number for trial in data.ranked] == [1, 0]
 
 
-def test_cost_and_winner_come_from_the_summary(tmp_path: Path) -> None:
-    folder = write_sweep(tmp_path / "s", 1)
-    summary = {"cost": {"env_steps": 7}, "winner": {"trial": 0}, "model": {"uri": "models:/x/1"}}
-    (folder / "summary.json").write_text(json.dumps(summary))
+def test_the_cost_is_the_summarys_and_all_else_the_ledgers(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "s", 1, make_certification())
+    (folder / "summary.json").write_text(json.dumps({"cost": {"env_steps": 7}, "winner": {"trial": 9}}))
+    with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(winner={"trial": 0}, model={"uri": "models:/x/1"}, git_commit="ab12")
     data = load_sweep_data(folder)
-    assert (data.cost, data.winner_trial, data.model) == ({"env_steps": 7}, 0, {"uri": "models:/x/1"})
+    assert (data.cost, data.winner_trial, data.record.model) == ({"env_steps": 7}, 0, {"uri": "models:/x/1"})
+    assert (data.status, data.record.git_commit) == ("complete", "ab12")
+    assert data.record.certification == make_certification()
 
 
 def test_a_folder_that_is_no_sweeps_is_refused(tmp_path: Path) -> None:

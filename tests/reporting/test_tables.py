@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
+from contextlib import closing
 
-import ledger
 import pytest
+from ledger import add_reports, make_ledger
 from trials import ENTRIES
 
 from rltune.errors import StudyError
+from rltune.records import TrialRecord
 from rltune.reporting.tables import list_sweeps, show_sweep
-from rltune.study.record import TrialRecord
-from rltune.study.study import Study
+from rltune.study.storage import open_ledger
 
 
 @pytest.fixture
 def sweeps(tmp_path):
     """A folder with one sweep, and what makes more."""
 
-    def add(name, age=0, trials=ENTRIES[:5]):
+    def add(name, age=0, trials=ENTRIES[:5], storage=None):
         home = tmp_path / name
         home.mkdir(parents=True)
-        (home / "config.yaml").write_text("study:\n  storage: null\n")
+        (home / "config.yaml").write_text(f"format: 2\nstudy:\n  storage: {storage or 'null'}\n")
         os.utime(home / "config.yaml", (1e9 - age, 1e9 - age))
-        study = Study(ledger.empty(home), name, create=True)
-        for wanted in trials:
-            number, _ = study.ask(lambda suggest: {}, {})
-            study.note(number, params=dict(wanted.params), **dict(wanted.attributes))
-            for step, objective in wanted.reports.items():
-                study.report(number, step, objective)
-            if wanted.state != "RUNNING":
-                study.finish(number, wanted.state, wanted.value, wanted.attributes.get("stop_reason", "done"))
-        study.set_attribute("status", "complete")
-        study.close()
+        with closing(make_ledger(home, name)) as ledger:
+            for number, wanted in enumerate(trials):
+                ledger.trials.add(wanted.params, [number])
+                add_reports(ledger, number, wanted.reports)
+                if wanted.state != "RUNNING":
+                    ledger.trials.end(number, wanted.state, wanted.stop_reason or "done")
+            ledger.change_sweep(status="complete")
         return home
 
     return add
@@ -85,7 +85,7 @@ def test_on_a_narrow_terminal_a_long_name_stays_whole(sweeps, tmp_path, terminal
 def test_words_in_brackets_are_shown_as_they_are(sweeps, tmp_path):
     sweeps(
         "s",
-        trials=[TrialRecord(0, "FAIL", {"layers": ["relu", "tanh"]}, {}, {"stop_reason": "shape [box] is unknown"})],
+        trials=[TrialRecord(0, "FAIL", {"layers": ["relu", "tanh"]}, stop_reason="shape [box] is unknown")],
     )
     text = " ".join(shown("s", tmp_path).split())
     assert "layers=[relu,tanh]" in text
@@ -94,19 +94,48 @@ def test_words_in_brackets_are_shown_as_they_are(sweeps, tmp_path):
 
 def test_a_failed_trials_reports_do_not_make_a_sweep_look_good(sweeps, tmp_path):
     sweeps("s")
-    assert "99" not in listed(tmp_path), "its only 99 is a trial whose loss was not finite"
+    assert "99" not in listed(tmp_path), "its only 99 is a trial whose process died"
 
 
 def test_a_damaged_sweep_is_named_and_does_not_hide_the_others(sweeps, tmp_path):
     sweeps("good")
-    (sweeps("torn", trials=()) / "study.db").write_bytes(b"no database at all" * 100)
-    (sweeps("lost", trials=()) / "study.db").unlink()
+    (sweeps("torn", trials=()) / "ledger.db").write_bytes(b"no database at all" * 100)
+    (sweeps("lost", trials=()) / "ledger.db").unlink()
     (sweeps("garbled", trials=()) / "config.yaml").write_text("study: [half")
+    (sweeps("ancient", trials=()) / "config.yaml").write_text("study: {storage: null}\n")
     text = listed(tmp_path)
     assert "5" in next(line for line in text.splitlines() if line.startswith("good"))
-    for name in ("torn", "lost", "garbled"):
-        assert f"{name}" in text
-    assert text.count("unreadable") == 3
+    for name in ("torn", "lost", "garbled", "ancient"):
+        assert [line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")] == ["unreadable"]
+    assert f"ancient: {tmp_path / 'ancient' / 'config.yaml'} has format 1, not 2" in text
+
+
+def test_a_database_behind_a_login_is_read_with_its_address(sweeps, tmp_path):
+    kept = sweeps("kept")
+    home = sweeps("far", storage="postgresql+psycopg://***@db.example/rl")
+    elsewhere = f"sqlite:///{(home / 'ledger.db').rename(tmp_path / 'of-several.db')}"
+    assert "far: study.storage=postgresql+psycopg://***@db.example/rl: the login is kept in no file" in listed(tmp_path)
+    stream = io.StringIO()
+    list_sweeps(str(tmp_path), stream, storage=elsewhere)
+    states = {line.split()[0]: line.split()[1:3] for line in stream.getvalue().splitlines()[1:]}
+    assert states == {kept.name: ["complete", "5"], "far": ["complete", "5"]}
+    with pytest.raises(StudyError, match="the login is kept in no file"):
+        shown("far", tmp_path)
+    show_sweep("far", str(tmp_path), stream, elsewhere)
+    assert "far: complete" in stream.getvalue()
+
+
+def test_an_older_sweep_is_refused_in_three_parts(sweeps, tmp_path):
+    sweeps("newer", age=100)
+    home = sweeps("older", trials=())  # the newest by its time
+    (home / "config.yaml").write_text("name: older\nstudy: {storage: null}\n")
+    (home / "ledger.db").rename(home / "study.db")
+    for name in ("older", "latest"):
+        with pytest.raises(StudyError, match="has format 1, not 2") as refused:
+            shown(name, tmp_path)
+        assert "format 2" in refused.value.allowed
+        assert "under a new name" in refused.value.fix
+    assert shown("newer", tmp_path).startswith("newer: complete")
 
 
 def test_a_folder_without_sweeps_says_how_to_start_one(tmp_path):
@@ -122,17 +151,16 @@ def test_trials_are_shown_the_best_first_with_why_they_ended(sweeps, tmp_path):
     numbers = [line.split()[0] for line in text.splitlines() if line[:1].isdigit()]
     assert sorted(numbers) == ["0", "1", "2", "3", "4"]
     assert "lr=0.001" in text
-    assert "non-finite loss" in " ".join(text.split())
+    assert "worker died: killed" in " ".join(text.split())
     (unfinished,) = (line for line in text.splitlines() if line.startswith("4 "))
     assert "interrupted" in unfinished  # the sweep has ended, so it cannot be running
     assert "no reason" not in unfinished
 
 
 def test_an_uncertified_winner_need_not_be_the_searchs_first(sweeps, tmp_path):
-    study = Study(f"sqlite:///{sweeps('s') / 'study.db'}", "s")
     played = {"episodes": 10, "mean": 163.1, "low": 150.0, "high": 170.0}
-    study.set_attribute("winner", {"name": "trial 1", "objective": 12.0, "evaluation": played})
-    study.close()
+    with closing(open_ledger(sweeps("s"))) as ledger:
+        ledger.change_sweep(winner={"name": "trial 1", "objective": 12.0, "evaluation": played})
     assert "winner    trial 1: mean return 163.1 on 10 fresh episodes (150 to 170)" in shown("s", tmp_path)
 
 
@@ -147,3 +175,14 @@ def test_an_unknown_sweep_is_answered_with_the_nearest(sweeps, tmp_path):
     with pytest.raises(StudyError) as refused:
         shown("cartpole-on", tmp_path)
     assert "'cartpole-one'" in refused.value.allowed
+
+
+def test_looking_at_a_sweep_needs_no_optuna(sweeps, tmp_path):
+    sweeps("s")
+    looking = (
+        "import sys, rltune; from rltune.reporting.tables import list_sweeps, show_sweep;"
+        f"list_sweeps({str(tmp_path)!r}); show_sweep('s', {str(tmp_path)!r});"
+        f"rltune.open_ledger(rltune.find_sweep('s', {str(tmp_path)!r})).trials.records();"
+        "sys.exit('optuna' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", looking], check=False, capture_output=True).returncode == 0

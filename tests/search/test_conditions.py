@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import gymnasium
 import numpy as np
 import optuna
 import pytest
-from ledger import empty
-from ray.tune.search import Searcher
+from ledger import add_reports, make_ledger
+from search_driver import Driver
 
 from rltune.algorithms.build import build_config
 from rltune.config.settings_file import write_settings
@@ -21,10 +22,9 @@ from rltune.reporting.wording import compare_values
 from rltune.search.conditions import format_yaml_value, is_met, order_parameters
 from rltune.search.samplers import build_sampler
 from rltune.search.space import parse_space
-from rltune.study.study import Study
+from rltune.study.optuna_study import suggest
 from rltune.sweep import plan
 from rltune.sweep.plan import make_plan
-from rltune.sweep.tune.searcher import SearchPlan, StudySearcher
 
 RAW = {
     "max_seq_len": ["when", {"lstm_cell_size": [64, 128]}, ["choice", 10, 20]],  # before what it waits for
@@ -44,23 +44,14 @@ def sensible(params):
     return set(params) == wanted
 
 
-def searcher(folder, kind="tpe", budget=20, warm=(), create=True):
-    url = empty(folder) if create else f"sqlite:///{folder / 'study.db'}"
-    study = Study(url, "s", create=create)
-    unfinished = [entry for entry in study.trials() if entry.state == "RUNNING"]
-    proposes = lambda number: build_sampler(kind, {"n_startup_trials": 4} if kind == "tpe" else {}, number, True)  # noqa: E731
-    order = SearchPlan(budget, 1, warm, unfinished, lambda number: [number], proposes)
-    assign = lambda entry: {"number": entry.number, "params": dict(entry.params)}  # noqa: E731
-    return study, StudySearcher(study, SPACE, order, assign, lambda: False)
+class Search(Driver):
+    """A search in which the largest cell pays most."""
 
-
-def run(study, searching, until=100):
-    found = []
-    while len(found) < until and (config := searching.suggest("t")) != Searcher.FINISHED:
-        found.append(config["params"])
-        study.finish(config["number"], "COMPLETE", float(config["params"].get("lstm_cell_size", 0)), "")
-        searching.on_trial_complete("t", {})
-    return found
+    def run(self, given=None):
+        record = self.propose(given)
+        self.report(record.number, {10: float(record.params.get("lstm_cell_size", 0))})
+        self.end(record.number)
+        return dict(record.params)
 
 
 def test_a_condition_is_met_where_every_parent_fits():
@@ -82,42 +73,25 @@ def test_values_are_shown_as_yaml_writes_them():
 @pytest.mark.parametrize("kind", ["tpe", "random"])
 def test_a_trial_has_the_parameters_whose_conditions_are_met(kind, tmp_path):
     """A trial has exactly the parameters whose conditions hold."""
+    search = Search(tmp_path, SPACE, kind)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = run(*searcher(tmp_path, kind))
-    assert len(found) == 20
+        found = [search.run() for _ in range(20)]
     assert all(map(sensible, found))
     assert {params["use_lstm"] for params in found} == {True, False}
-    stored = Study(f"sqlite:///{tmp_path / 'study.db'}", "s").trials()
-    assert [dict(entry.params) for entry in stored] == found
+    assert [dict(record.params) for record in search.ledger.trials.records()] == found
     if kind == "tpe":  # it learns within the branch: the largest cell pays most
         late = [params.get("lstm_cell_size") for params in found[10:]]
         assert late.count(128) > len(late) / 2
 
 
-def test_a_killed_search_proposes_what_an_unbroken_one_would(tmp_path):
-    """A search that was killed goes on with what an unbroken one would have proposed."""
-    for name in ("whole", "broken"):
-        (tmp_path / name).mkdir()
-    whole = run(*searcher(tmp_path / "whole", budget=8))
-    first = run(*searcher(tmp_path / "broken", budget=8), until=5)
-    study, asked = searcher(tmp_path / "broken", budget=8, create=False)
-    # Killed between the question and its answer: half of trial 5 is drawn.
-    study.ask(lambda suggest: {"lr": suggest("lr", SPACE.distributions()["lr"])}, {}, build_sampler("tpe", {}, 5, True))
-    study.close()
-    study, asked = searcher(tmp_path / "broken", budget=8, create=False)
-    rest = run(study, asked)
-    assert first == whole[:5]
-    assert len(rest) == 3
-    assert all(map(sensible, rest))
-
-
 def test_a_warm_start_takes_what_its_own_values_allow(tmp_path):
     warm = [{"use_lstm": True, "lstm_cell_size": 64, "max_seq_len": 10, "lr": 1e-3}, {"use_lstm": False, "lr": 2e-3}]
-    found = run(*searcher(tmp_path, budget=2, warm=warm))
-    assert found[0] == warm[0]
-    assert found[1].pop("fcnet_hiddens") in ([64, 64], [256, 256])
-    assert found[1] == warm[1]
+    search = Search(tmp_path, SPACE)
+    assert search.run(warm[0]) == warm[0]
+    second = search.run(warm[1])
+    assert second.pop("fcnet_hiddens") in ([64, 64], [256, 256])
+    assert second == warm[1]
 
 
 def test_every_corner_builds_and_every_value_stands_in_one():
@@ -236,13 +210,16 @@ def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of)
     config = request_of("algo=ppo", "space=ppo_lstm", "~tuned", "budget.env_steps=1000")
     write_settings(folder, config)
     made = make_plan(config)
-    study = Study(empty(folder), "s", create=True)
+    ledger = make_ledger(folder, "s")
     for number in range(12):
-        _, raw = study.ask(made.space.draw, {"use_lstm": number % 2 == 0}, build_sampler("random", {}, number, True))
-        study.note(number, params=made.space.decode(raw), seeds=[number], train_s=1.0)
-        study.report(number, 1000, float(number % 5))
-        study.finish(number, "COMPLETE", float(number % 5), "")
-    study.close()
+        sampler = build_sampler("random", {}, number, True)
+        study = optuna.create_study(sampler=sampler)
+        study.enqueue_trial(made.space.encode({"use_lstm": number % 2 == 0}))
+        drawn = made.space.draw(functools.partial(suggest, study.ask()))
+        ledger.trials.add(made.space.decode(drawn), [number], drawn=drawn)
+        add_reports(ledger, number, {1000: float(number % 5)})
+        ledger.trials.end(number, "COMPLETE", "whole budget", train_s=1.0)
+    ledger.close()
     found = load_sweep_data(folder)
     (figure,) = draw_figures(found)["parallel"]
     shown = [dict(line.customdata)["lstm_cell_size"] for line in figure.data if line.customdata is not None]

@@ -5,14 +5,51 @@ from __future__ import annotations
 import pytest
 
 from rltune.errors import ConfigError
-from rltune.search.schedulers import build_stopping_rule
+from rltune.records import Report, TrialRecord
+from rltune.search.median_stopping import MedianStopping
+from rltune.search.schedulers import GO_ON, Exploit, build_stopping_rule
 
 ASHA = {"grace_fraction": 0.1, "reduction_factor": 3}
 
 
-def test_the_two_schedulers_that_a_file_may_name():
-    assert build_stopping_rule("none", {}, 1000) is None
+class Follow:
+    """A rule of one's own, which needs no change of ours: every trial goes on from trial 0."""
+
+    def __init__(self, env_steps, patience, factor=1.2):
+        if patience < 1:
+            raise ValueError("patience must be 1 or more")
+        self.patience, self.factor = patience, factor
+
+    def decide(self, report):
+        return Exploit(0, {"lr": self.factor}) if report.number else GO_ON
+
+    def replay(self, records):
+        pass
+
+
+FOLLOW = f"{__name__}:Follow"
+
+
+def test_the_rules_that_a_file_may_name():
     assert build_stopping_rule("asha", ASHA, 1000).levels == [100, 300, 900]
+    assert isinstance(build_stopping_rule("median", {"grace_fraction": 0.2, "min_trials": 5}, 1000), MedianStopping)
+
+
+def test_without_a_rule_every_trial_goes_on():
+    rule = build_stopping_rule("none", {}, 1000)
+    rule.replay(TrialRecord(number, "RUNNING", {}, {100: 9.0}) for number in range(9))
+    assert {rule.decide(Report(number, 500, float(-number))) for number in range(20)} == {GO_ON}
+
+
+def test_no_stopping_ignores_the_other_rules_arguments():
+    """An experiment sets them, and a person may run it with scheduler=none."""
+    assert build_stopping_rule("none", {**ASHA, "grace_fraction": 7}, 1000).decide(Report(0, 1, 0.0)) == GO_ON
+
+
+def test_a_rule_of_ones_own_is_named_by_its_class():
+    rule = build_stopping_rule(FOLLOW, {"patience": 3}, 1000)
+    assert rule.decide(Report(4, 10, 1.0)) == Exploit(0, {"lr": 1.2})
+    assert build_stopping_rule(FOLLOW, {"patience": 3, "factor": 0.8}, 1000).factor == 0.8
 
 
 @pytest.mark.parametrize(
@@ -20,14 +57,17 @@ def test_the_two_schedulers_that_a_file_may_name():
     [
         ("ahsa", {}, "scheduler.kind=ahsa", "'asha'"),
         ("asha", {**ASHA, "grace": 3}, "scheduler.args.grace=3", "'grace_fraction'"),
+        ("asha", {**ASHA, "env_steps": 3}, "scheduler.args.env_steps=3", "grace_fraction"),
         ("none", {"reduction": 3}, "scheduler.args.reduction=3", "'reduction_factor'"),
         ("asha", {**ASHA, "grace_fraction": 0}, "scheduler.args.grace_fraction=0", "above 0"),
-        ("asha", {**ASHA, "grace_fraction": 1.5}, "scheduler.args.grace_fraction=1.5", "at most 1"),
-        ("asha", {**ASHA, "reduction_factor": 1}, "scheduler.args.reduction_factor=1", "at least 2"),
-        ("asha", {"reduction_factor": 3}, "scheduler.args.grace_fraction", "above 0"),
-        ("asha", {"grace_fraction": 0.1}, "scheduler.args.reduction_factor", "at least 2"),
-        ("asha", {**ASHA, "grace_fraction": "soon"}, "scheduler.args.grace_fraction=soon", "above 0"),
-        ("asha", {**ASHA, "reduction_factor": None}, "scheduler.args.reduction_factor=None", "at least 2"),
+        ("asha", {"reduction_factor": 3}, "scheduler.args.grace_fraction has no value", "grace_fraction"),
+        ("median", {**ASHA, "min_trials": 5}, "scheduler.args.reduction_factor=3", "min_trials"),
+        (FOLLOW, {}, "scheduler.args.patience has no value", "patience, factor"),
+        (FOLLOW, {"patient": 3}, "scheduler.args.patient=3", "'patience'"),
+        (FOLLOW, {"patience": 0}, "scheduler.args={'patience': 0}: ValueError: patience must be", FOLLOW),
+        ("nosuchmodule:Rule", {}, "scheduler.kind=nosuchmodule:Rule cannot be imported", "package.module:Class"),
+        ("os:system", {}, "scheduler.kind=os:system is no stopping rule", "package.module:Class"),
+        ("collections:Counter", {}, "scheduler.kind=collections:Counter is no stopping rule", "package.module:Class"),
     ],
 )
 def test_a_scheduler_that_makes_no_sense_is_refused(kind, args, what, allowed):
@@ -35,9 +75,4 @@ def test_a_scheduler_that_makes_no_sense_is_refused(kind, args, what, allowed):
         build_stopping_rule(kind, args, 1000)
     assert what in refused.value.what
     assert allowed in refused.value.allowed
-    assert "scheduler" in refused.value.fix
-
-
-def test_no_stopping_ignores_ashas_arguments():
-    """An experiment sets them, and a person may run it with scheduler=none."""
-    assert build_stopping_rule("none", {**ASHA, "grace_fraction": 7}, 1000) is None
+    assert refused.value.fix == "install its package" or "scheduler" in refused.value.fix

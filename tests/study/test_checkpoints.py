@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import time
+from dataclasses import replace
 
 import pytest
 
+from rltune.records import CheckpointRecord
 from rltune.study import checkpoints
-from rltune.study.checkpoints import compute_digest, is_whole, read_state, write_checkpoint
+from rltune.study.checkpoints import compute_digest, copy_checkpoint, is_whole, read_state, write_checkpoint
 
 
 @pytest.fixture
@@ -25,14 +29,12 @@ def folders(sweep, number=7):
 
 
 def test_a_checkpoint_is_found_again_with_its_state_and_files(write, tmp_path):
+    before = time.time()
     record = write(5000)
-    assert record.to_dict() == {
-        "path": "trials/7/latest-000000005000",
-        "env_steps": 5000,
-        "objective": 1.5,
-        "digest": record.digest,
-    }
-    folder = is_whole(tmp_path, record.to_dict())
+    assert (record.path, record.env_steps, record.objective) == ("trials/7/latest-000000005000", 5000, 1.5)
+    assert before <= record.saved_s <= time.time()
+    assert CheckpointRecord(**json.loads(json.dumps(record.to_dict()))) == record, "as it travels through Tune"
+    folder = is_whole(tmp_path, record)
     assert folder == tmp_path / record.path
     assert (folder / "weights.bin").read_text() == "weights"
     assert read_state(folder) == {"env_steps": 5000, "objective": 1.5, "note": "kept"}
@@ -64,35 +66,34 @@ def lose_all(folder):
 
 @pytest.mark.parametrize("damage", [edit, tear, add, rename, lose_state, lose_all])
 def test_a_checkpoint_that_was_changed_or_torn_does_not_count(damage, write, tmp_path):
-    record = write(5000).to_dict()
-    damage(tmp_path / record["path"])
+    record = write(5000)
+    damage(tmp_path / record.path)
     assert is_whole(tmp_path, record) is None
 
 
-@pytest.mark.parametrize("record", [None, {}])
-def test_a_trial_without_a_checkpoint_has_no_valid_one(record, tmp_path):
-    assert is_whole(tmp_path, record) is None
+def test_a_trial_without_a_checkpoint_has_no_valid_one(tmp_path):
+    assert is_whole(tmp_path, None) is None
 
 
 def test_a_moved_sweep_keeps_its_checkpoints(write, tmp_path):
-    record = write(5000).to_dict()
+    record = write(5000)
     moved = tmp_path / "elsewhere"
     moved.mkdir()
     (tmp_path / "trials").rename(moved / "trials")
-    assert is_whole(moved, record) == moved / record["path"]
+    assert is_whole(moved, record) == moved / record.path
 
 
 def test_the_newest_two_of_a_kind_are_kept_and_older_ones_dropped(write, tmp_path):
     records = [write(steps) for steps in (1000, 2000, 10_000, 30_000)]
     assert folders(tmp_path) == ["latest-000000010000", "latest-000000030000"]
-    assert [is_whole(tmp_path, r.to_dict()) is not None for r in records] == [False, False, True, True]
+    assert [is_whole(tmp_path, r) is not None for r in records] == [False, False, True, True]
 
 
 def test_the_best_is_not_dropped_for_a_newer_latest(write, tmp_path):
     best = write(1000, kind="best")
     for steps in (2000, 3000, 4000):
         write(steps)
-    assert is_whole(tmp_path, best.to_dict()) is not None
+    assert is_whole(tmp_path, best) is not None
     assert len(folders(tmp_path)) == 3
 
 
@@ -100,7 +101,7 @@ def test_trials_do_not_drop_each_others_checkpoints(write, tmp_path):
     first = write(1000, number=1)
     for steps in (2000, 3000, 4000):
         write(steps, number=11)
-    assert is_whole(tmp_path, first.to_dict()) is not None
+    assert is_whole(tmp_path, first) is not None
 
 
 def test_writing_that_breaks_off_leaves_the_earlier_checkpoint_and_nothing_that_looks_like_one(write, tmp_path):
@@ -113,7 +114,7 @@ def test_writing_that_breaks_off_leaves_the_earlier_checkpoint_and_nothing_that_
     with pytest.raises(OSError, match="no space"):
         write_checkpoint(tmp_path, "trials/7", "latest", {"env_steps": 2000, "objective": None}, fail)
     assert [name for name in folders(tmp_path) if not name.startswith(".")] == ["latest-000000001000"]
-    assert is_whole(tmp_path, record.to_dict()) is not None
+    assert is_whole(tmp_path, record) is not None
     write(2000)
     assert folders(tmp_path) == ["latest-000000001000", "latest-000000002000"], "the broken draft is gone"
 
@@ -121,17 +122,17 @@ def test_writing_that_breaks_off_leaves_the_earlier_checkpoint_and_nothing_that_
 def test_a_trial_that_comes_by_the_same_step_again_keeps_the_recorded_checkpoint_until_the_next_is(write, tmp_path):
     old, new = write(1000, content="before"), write(1000, content="after")
     assert old.digest != new.digest
-    assert is_whole(tmp_path, old.to_dict()) is not None  # a kill now leaves the ledger with this one
+    assert is_whole(tmp_path, old) is not None  # a kill now leaves the ledger with this one
     write(1000, content="later still")
-    assert is_whole(tmp_path, old.to_dict()) is None
-    assert (is_whole(tmp_path, new.to_dict()) / "weights.bin").read_text() == "after"
+    assert is_whole(tmp_path, old) is None
+    assert (is_whole(tmp_path, new) / "weights.bin").read_text() == "after"
 
 
 def test_a_trial_that_went_back_keeps_what_it_writes_next(write, tmp_path):
     for steps in (3000, 4000):
         write(steps)
     again = write(2000)  # it went on from 1000, since the two above were found damaged, say
-    assert is_whole(tmp_path, again.to_dict()) is not None
+    assert is_whole(tmp_path, again) is not None
     assert len(folders(tmp_path)) <= checkpoints.KEEP
 
 
@@ -159,3 +160,34 @@ def test_a_digest_changes_with_content_name_and_place(tmp_path):
     (folder / "x").write_text("1")
     (folder / "sub" / "y").rename(folder / "y")
     assert compute_digest(folder) != first
+
+
+def test_another_trials_checkpoint_is_copied_whole(write, tmp_path):
+    source = write(5000, kind="best", number=1)
+    copy = copy_checkpoint(tmp_path, source, "trials/2")
+    assert copy == replace(source, path="trials/2/latest-000000005000", saved_s=copy.saved_s)
+    edit(tmp_path / source.path)
+    assert (is_whole(tmp_path, copy) / "weights.bin").read_text() == "weights", "it is the trial's own"
+    assert copy_checkpoint(tmp_path, source, "trials/2") is None, "a damaged one is not copied"
+    assert folders(tmp_path, 2) == ["latest-000000005000"]
+
+
+def test_a_copy_that_broke_off_does_not_stop_the_next(write, tmp_path, monkeypatch):
+    source = write(5000, number=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "_find_free_name", lambda folder: tmp_path / "no" / "such" / "folder")
+        with pytest.raises(OSError, match="No such file"):
+            copy_checkpoint(tmp_path, source, "trials/2")
+    assert folders(tmp_path, 2) == [], "a full disk gets its room back"
+    assert is_whole(tmp_path, copy_checkpoint(tmp_path, source, "trials/2"))
+
+
+def test_a_copy_outlives_the_next_checkpoint(write, tmp_path):
+    """The ledger names it until the next one is recorded; the other trial had written it long ago."""
+    source = write(1000, number=1)
+    time.sleep(0.01)
+    write(2000, number=2)
+    write(3000, number=2)
+    copy = copy_checkpoint(tmp_path, source, "trials/2")
+    write(1500, number=2)
+    assert is_whole(tmp_path, copy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,17 @@ import pytest
 from toy import ToyTrial
 
 from rltune.errors import StudyError
-from rltune.study import study
+from rltune.study import optuna_study, tables
 from rltune.study.disk_full import is_disk_full, names_full_disk
 from rltune.study.outcome import Outcome
-from rltune.study.storage import open_study
+from rltune.study.storage import open_ledger
 from rltune.sweep.pipeline import resume_sweep
 
 
 def states(folder: Path) -> list[str]:
     """How the ledger has the sweep's trials."""
-    opened = open_study(folder)
-    found = [entry.state for entry in opened.trials()]
-    opened.close()
-    return found
+    with closing(open_ledger(folder)) as ledger:
+        return [record.state for record in ledger.trials.records()]
 
 
 def resume(folder: Path) -> Outcome:
@@ -55,23 +54,24 @@ def test_a_checkpoint_without_room_stops_the_sweep_and_fails_no_trial(
     assert (last.exit_code, states(folder)) == (0, ["COMPLETE"] * 3)
 
 
+@pytest.mark.parametrize("module", [tables, optuna_study], ids=["ledger", "study"])
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_ledger_without_room_stops_the_sweep_and_keeps_what_it_has(
-    toy_run: Callable[..., Outcome], tmp_path: Path, monkeypatch: Any
+def test_a_full_database_stops_the_sweep_and_keeps_what_it_has(
+    module: Any, toy_run: Callable[..., Outcome], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    folder, plain = tmp_path / "outputs" / "tight", study._set_pragmas
+    folder, plain = tmp_path / "outputs" / "tight", tables.set_pragmas
     room: dict[str, int] = {}
 
     def tight(connection: Any, _: Any) -> None:
         plain(connection, _)
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
-        if pages:  # its tables are made: two pages more, and SQLite meets the end of the disk
-            connection.execute(f"PRAGMA max_page_count={room.setdefault('pages', pages + 2)}")
+        if pages > 1:  # its tables are made: not a page more, and SQLite meets the end of the disk
+            connection.execute(f"PRAGMA max_page_count={room.setdefault('pages', pages)}")
 
-    monkeypatch.setattr(study, "_set_pragmas", tight)
+    monkeypatch.setattr(module, "set_pragmas", tight)
     with pytest.raises(StudyError, match=r"no room is left on the disk(.|\n)*sweeps\.resume sweep=tight"):
         toy_run("name=tight", "budget.trials=16", "scheduler=none", "tracking=off")
-    monkeypatch.setattr(study, "_set_pragmas", plain)
+    monkeypatch.setattr(module, "set_pragmas", plain)
     before = states(folder)
     assert before
     assert set(before) <= {"COMPLETE", "RUNNING"}

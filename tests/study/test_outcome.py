@@ -9,8 +9,8 @@ from trials import ENTRIES
 
 from rltune.certification.finalists import Finalist, describe_winner
 from rltune.config.schema import BudgetConfig, RunConfig
+from rltune.records import RunKey, TrialRecord
 from rltune.study.outcome import Outcome, compute_cost, count_states
-from rltune.study.record import TrialRecord
 from rltune.sweep.publish import make_closing_page
 
 
@@ -54,14 +54,14 @@ def test_replicates_cost_as_many_times_more():
 
 
 def test_a_certifications_runs_are_counted_apart_but_fill_the_slots_too():
-    runs = [TrialRecord(0, "COMPLETE", {}, {1000: 5.0}, {"env_steps": 1000, "train_s": 4.0}, 5.0)]
+    runs = [TrialRecord(0, "COMPLETE", {}, {1000: 5.0}, env_steps=1000, train_s=4.0)]
     cost = compute_cost(ENTRIES, request(), 2, 10.0, runs)
     assert (cost["env_steps"], cost["certify_env_steps"]) == (1750, 1000)
     assert (cost["train_s"], cost["certify_train_s"], cost["efficiency"]) == (6.0, 4.0, 0.5)
 
 
 def test_a_trial_that_overshot_its_budget_saves_nothing_rather_than_less():
-    over = [TrialRecord(0, "PRUNED", {}, {1200: 1.0}, {"env_steps": 1200})]
+    over = [TrialRecord(0, "PRUNED", {}, {1200: 1.0}, env_steps=1200)]
     assert compute_cost(over, request(), 1, 1.0)["env_steps_saved"] == 0
 
 
@@ -81,7 +81,7 @@ def test_a_sweep_without_a_winner_says_so_in_its_summary(tmp_path):
 
 
 def test_the_winner_is_described_by_what_leads_back_to_it(tmp_path):
-    finalist = Finalist("trial 0", 0, {"lr": 1e-3}, 9.0, tmp_path / "trials/0/best-1000", 0)
+    finalist = Finalist("trial 0", 0, {"lr": 1e-3}, 9.0, tmp_path / "trials/0/best-1000", RunKey(0))
     assert describe_winner(finalist, tmp_path) == {
         "name": "trial 0",
         "trial": 0,
@@ -93,8 +93,8 @@ def test_the_winner_is_described_by_what_leads_back_to_it(tmp_path):
 
 
 def test_a_return_of_zero_is_a_score_like_any_other():
-    assert Finalist("trial 0", 0, {}, 0.0, Path(), 0).score == 0.0
-    assert Finalist("control", None, {}, None, Path(), "control-seed-0").score == float("-inf")
+    assert Finalist("trial 0", 0, {}, 0.0, Path(), RunKey(0)).score == 0.0
+    assert Finalist("control", None, {}, None, Path(), RunKey(None, 0)).score == float("-inf")
 
 
 def test_the_closing_page_shows_the_best_five_and_no_failed_trial():

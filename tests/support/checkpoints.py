@@ -70,28 +70,24 @@ def make_sweep(sweep: Path, checkpoint: Path, storage: str | None = None) -> Non
         checkpoint: What each trial's is a copy of; its policy is told the trial's number.
         storage: The ledger's address; None is a file in the folder.
     """
-    import optuna
-
+    from rltune.records import CheckpointRecord, Report
     from rltune.study.checkpoints import compute_digest
+    from rltune.study.ledger import Ledger
 
     sweep.mkdir()
-    (sweep / "config.yaml").write_text(json.dumps({"study": {"storage": storage}}))
-    storage = storage or f"sqlite:///{sweep}/study.db"
-    study = optuna.create_study(storage=storage, study_name=sweep.name, direction="maximize")
-    for objective in (None, 150.0, 90.0, 170.0):
-        trial = study.ask()
+    (sweep / "config.yaml").write_text(json.dumps({"format": 2, "study": {"storage": storage}}))
+    ledger = Ledger(storage or f"sqlite:///{sweep}/ledger.db", sweep.name, create=True)
+    for number, objective in enumerate((None, 150.0, 90.0, 170.0)):
+        ledger.trials.add({"lr": 1e-3}, [number])
         if objective is not None:
-            path = f"trials/{trial.number}/best-000000002048"
+            path = f"trials/{number}/best-000000002048"
             shutil.copytree(checkpoint, sweep / path)
-            relabel(sweep / path / "policy", trial.number)
-            record = {"path": path, "env_steps": 2048, "objective": objective, "digest": compute_digest(sweep / path)}
-            trial.set_user_attr("checkpoint", record)
-            trial.set_user_attr("mlflow_run_id", f"run-{trial.number}")
-            trial.report(objective, 2048)
-        if trial.number == 3:
-            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-        else:
-            study.tell(trial, objective or 0.0)
+            relabel(sweep / path / "policy", number)
+            record = CheckpointRecord(path, 2048, objective, compute_digest(sweep / path))
+            ledger.trials.add_report(Report(number, 2048, objective), {"checkpoint": record})
+            ledger.trials.set_mlflow_run(number, f"run-{number}")
+        ledger.trials.end(number, "PRUNED" if number == 3 else "COMPLETE", "done")
+    ledger.close()
 
 
 def relabel(folder: Path, number: int) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import ledger
 from composing import compose
-from optuna.distributions import FloatDistribution
+from ledger import add_reports, make_ledger
 
 from rltune.config.settings_file import format_settings
 from rltune.config.validation import parse_config
-from rltune.study.study import Study
+from rltune.study.storage import open_ledger
 
 CONTROL = {"name": "control", "trial": None, "params": {}, "search_score": None, "improvement": None, "optimism": None}
 NUMBERS = {"mean": 80.0, "iqm": 81.0, "low": 70.0, "high": 90.0}
 BEST = ((11, 97.0), (12, 101.0), (13, 99.0))
-SEEDS = [{"seed": seed, "mean": mean, "returns": [mean]} for seed, mean in ((11, 79.0), (12, 83.0), (13, 81.0))]
+SEEDS = ((11, 79.0), (12, 83.0), (13, 81.0))
 Trial = tuple[str, float, list[float]]  # its state, learning rate, and reports at 200, 400, ... steps
 
 
@@ -26,10 +26,18 @@ def make_certification(ties: tuple[str, ...] = ()) -> dict[str, Any]:
     best = {
         **{"name": "trial 3", "trial": 3, "params": {"lr": 1e-3}, "search_score": 120.0},
         **{"mean": 98.0, "iqm": 99.0, "low": 95.0, "high": 103.0, "improvement": 0.97, "optimism": 21.0},
-        "per_seed": [{"seed": seed, "mean": mean, "returns": [mean]} for seed, mean in BEST],
+        **{"per_seed": _make_results(3, BEST), "failed_seeds": []},
     }
-    rows = [best, {**CONTROL, **NUMBERS, "per_seed": SEEDS}]
-    return {"seeds": [11, 12, 13], "episodes": 1, "configurations": rows, "winner": "trial 3", "ties": list(ties)}
+    rows = [best, {**CONTROL, **NUMBERS, "per_seed": _make_results(None, SEEDS), "failed_seeds": []}]
+    whole = {"seeds": [11, 12, 13], "episodes": 1, "env_steps": 1000, "winner": "trial 3", "ties": list(ties)}
+    return {**whole, "configurations": rows}
+
+
+def _make_results(trial: int | None, runs: tuple[tuple[int, float], ...]) -> list[dict[str, Any]]:
+    return [
+        {"seed": seed, "mean": mean, "returns": [mean], "run": {"trial": trial, "seed_index": place}}
+        for place, (seed, mean) in enumerate(runs)
+    ]
 
 
 def write_sweep(
@@ -41,31 +49,23 @@ def write_sweep(
         compose("run", "budget.env_steps=1000", "~tuned", "~space", "+space.lr=[loguniform,1e-4,1e-2]")
     )
     (folder / "config.yaml").write_text(format_settings(config))
-    study = Study(ledger.empty(folder), folder.name, create=True)
-    searched = FloatDistribution(1e-4, 1e-2, log=True)
-    for number in range(num_trials):
-        lr = 10 ** (-4 + 2 * number / max(1, num_trials - 1))
-        study.ask(lambda suggest: {"lr": suggest("lr", searched)}, {"lr": lr})
-        study.note(number, params={"lr": lr}, seeds=[number], train_s=1.0)
-        whole = number >= num_trials // 2
-        for env_steps in range(200, 1001 if whole else 401, 200):
-            study.report(number, env_steps, number * env_steps / 100 if env_steps > 200 else math.nan)
-        study.finish(number, "COMPLETE" if whole else "PRUNED", number * 10.0, "")
-    study.set_attribute("status", status)
-    study.set_attribute("certification", certified)
-    study.close()
+    with closing(make_ledger(folder, folder.name)) as ledger:
+        for number in range(num_trials):
+            ledger.trials.add({"lr": 10 ** (-4 + 2 * number / max(1, num_trials - 1))}, [number], train_s=1.0)
+            whole = number >= num_trials // 2
+            steps = range(200, 1001 if whole else 401, 200)
+            add_reports(ledger, number, {each: number * each / 100 if each > 200 else math.nan for each in steps})
+            ledger.trials.end(number, "COMPLETE" if whole else "PRUNED", "")
+        ledger.change_sweep(status=status, certification=certified)
     return folder
 
 
 def write_trials(folder: Path, trials: list[Trial]) -> Path:
     """A sweep of such trials, over learning rates from 1e-4 to 1e-2."""
     write_sweep(folder, 0)
-    study = Study(f"sqlite:///{folder / 'study.db'}", folder.name)
-    for number, (state, lr, reports) in enumerate(trials):
-        study.ask(lambda suggest: {"lr": suggest("lr", FloatDistribution(1e-6, 1.0, log=True))}, {"lr": lr})
-        study.note(number, params={"lr": lr}, seeds=[number], train_s=1.0)
-        for place, value in enumerate(reports, 1):
-            study.report(number, 200 * place, value)
-        study.finish(number, state, max(reports, default=0.0), "")
-    study.close()
+    with closing(open_ledger(folder)) as ledger:
+        for number, (state, lr, reports) in enumerate(trials):
+            ledger.trials.add({"lr": lr}, [number], train_s=1.0)
+            add_reports(ledger, number, {200 * place: value for place, value in enumerate(reports, 1)})
+            ledger.trials.end(number, state, "")
     return folder

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from rltune.errors import NonFiniteError
+from rltune.records import TrialRecord
 from rltune.study.outcome import Outcome
-from rltune.study.record import TrialRecord
-from rltune.study.storage import open_study
+from rltune.study.storage import open_ledger
 from rltune.trial.assignment import Assignment
 from rltune.trial.metrics import Progress
 from rltune.trial.trainable import Trial
@@ -124,7 +124,7 @@ def make_task(sweep: Path, **other: Any) -> dict[str, Any]:
 
 def ledger(outcome: Outcome) -> list[TrialRecord]:
     """All trials of a sweep."""
-    study = open_study(outcome.folder)
-    entries = study.trials()
-    study.close()
-    return entries
+    opened = open_ledger(outcome.folder)
+    records = opened.trials.records()
+    opened.close()
+    return records

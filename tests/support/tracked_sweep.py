@@ -1,55 +1,94 @@
-"""A sweep that is shown in a real MLflow, driven by hand."""
+"""A sweep that is shown in a real MLflow: its ledger is written by hand, as a driver would."""
 
 from __future__ import annotations
 
+import atexit
 import time
+from collections import Counter
 
 from rltune.config.uris import resolve_uri
+from rltune.records import CheckpointRecord, Report
+from rltune.study.ledger import Ledger
 from rltune.tracking.tracker import MLflowTracker, TrackingSettings
 
 
 class Sweep:
-    """What a sweep's driver would keep: the runs' ids and the longest call."""
+    """A driver's ledger and tracker, and the longest that a call took; the folder's ledger is opened or made."""
 
     def __init__(self, folder, uri=None, name="first"):
-        self.ids, self.longest_s = {}, 0.0
-        self.name = name
-        settings = TrackingSettings(uri, "cartpole", name, folder / "outputs" / name / "tracking")
-        self.uri, self.spool_dir = resolve_uri(uri), settings.spool_dir
-        self.tracker = MLflowTracker(settings, self.ids.__setitem__)
+        self.name, self.uri, self.longest_s = name, resolve_uri(uri), 0.0
+        self.folder = folder / "outputs" / name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "ledger.db"
+        self.ledger = Ledger(f"sqlite:///{path}", name, create=not path.exists())
+        self.tracker = MLflowTracker(TrackingSettings(uri, "cartpole", name, self.folder), self.ledger)
 
-    def __getattr__(self, method):
-        def timed(*args, **kwargs):
-            began = time.perf_counter()
-            getattr(self.tracker, method)(*args, **kwargs)
-            self.longest_s = max(self.longest_s, time.perf_counter() - began)
-
-        return timed
-
-    def begin(self, run_id=None, trials=2, **params):
-        self.start(
-            run_id=run_id,
-            params={"algo": "ppo", **params},
-            tags={"seed": "1"},
-            config_text="algo: ppo\n",
-            packages="ray==2.60.0\n",
-        )
+    def begin(self, trials=2, **params):
+        self.start(**params)
         for number in range(trials):
-            self.trial_started(number, {"lr": 0.001 * (number + 1)}, {}, None)
+            self.add_trial(lr=0.001 * (number + 1))
         return self
+
+    def start(self, **params):
+        texts = {"config.yaml": "algo: ppo\n", "packages.txt": "ray==2.60.0\n"}
+        self.tracker.start(params={"algo": "ppo", **params}, tags={"seed": "1"}, texts=texts)
+        return self
+
+    def add_trial(self, **params):
+        number = self.ledger.trials.add(params, [7, 8]).number
+        self.wake()
+        return number
+
+    def add_run(self, of_trial, seed_index, **params):
+        number = self.ledger.runs.add(params, [9], key="k", of_trial=of_trial, seed_index=seed_index).number
+        self.wake()
+        return number
+
+    def report(self, number, env_steps, table=None, **numbers):
+        numbers = {"objective": float(env_steps + number), "learner/loss": 0.5} | numbers
+        (table or self.ledger.trials).add_report(Report(number, env_steps, numbers["objective"], numbers))
+        self.wake()
 
     def reports(self, steps, trials=2):
         for step in steps:
             for number in range(trials):
-                self.report(number, {"objective": float(step + number), "learner/loss": 0.5}, step)
+                self.report(number, step)
         return self
 
+    def end(self, number, state, table=None, **facts):
+        (table or self.ledger.trials).end(number, state, facts.pop("reason", "whole budget"), **facts)
+        self.wake()
+
+    def interrupt(self, number):
+        self.ledger.trials.interrupt(number)
+        self.wake()
+
+    def wake(self):
+        began = time.perf_counter()
+        self.tracker.wake()
+        self.longest_s = max(self.longest_s, time.perf_counter() - began)
+
+    def write_checkpoint(self, number, text="1.0"):
+        path = f"trials/{number}/best-200"
+        (self.folder / path).mkdir(parents=True)
+        (self.folder / path / "weights.bin").write_text(text)
+        return CheckpointRecord(path, 200, 1.0, "digest")
+
     def settle(self, timeout_s=20.0):
-        deadline = time.monotonic() + timeout_s
-        while self.tracker.num_pending and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert self.tracker.num_pending == 0
+        """Wait until all was sent."""
+        self.tracker.wait_until_sent(timeout_s)
+        assert not self.is_behind()
         return self
+
+    def is_behind(self):
+        mark = self.ledger.read_sent_report()
+        return bool(self.ledger.read_unsent_trials() or self.ledger.read_reports_after(mark, 1))
+
+    def kill(self):
+        """End it as SIGKILL would: no more is heard of it."""
+        atexit.unregister(self.tracker.close)
+        self.tracker._outbox.stop()
+        self.ledger.close()
 
     @property
     def client(self):
@@ -67,9 +106,51 @@ class Sweep:
         assert len(names) == len(set(names)), names
         return {run.info.run_name: run for run in runs}
 
+    def statuses(self):
+        return {name: run.info.status for name, run in sorted(self.runs().items())}
+
     def steps(self, name, metric="objective"):
         history = self.client.get_metric_history(self.runs()[name].info.run_id, metric)
         return sorted(point.step for point in history)
+
+    def check_curves(self):
+        """Every metric of every run has the ledger's points, none twice; return how many points there are."""
+        runs, num_points = self.runs(), 0
+        for table in (self.ledger.trials, self.ledger.runs):
+            for record in table.records():
+                wanted = Counter(
+                    (name, report.env_steps, value, int(report.time_s * 1000))
+                    for report in table.read_reports(record.number)
+                    for name, value in report.numbers.items()
+                )
+                run = runs[record.run_key.name]
+                assert run.info.run_id == record.mlflow_run_id
+                there = Counter(
+                    (name, point.step, point.value, point.timestamp)
+                    for name in run.data.metrics
+                    if not name.startswith(("best_", "certified_"))
+                    for point in self.client.get_metric_history(run.info.run_id, name)
+                )
+                assert there == wanted, record.name
+                num_points += wanted.total()
+                ends = self.client.get_metric_history(run.info.run_id, "best_objective")
+                assert len({point.step for point in ends}) == len(ends), record.name
+                if record.state != "RUNNING" and record.reports:
+                    assert run.data.metrics["best_objective"] == record.best
+        curve = self.client.get_metric_history(runs[self.name].info.run_id, "best_objective")
+        assert [(point.step, point.value) for point in curve] == self.best_curve()
+        return num_points
+
+    def best_curve(self):
+        best, total, steps, points = float("-inf"), 0, {}, []
+        for _, kind, report in self.ledger.read_reports_after(0, 1_000_000):
+            if kind == "trials":
+                total += 2 * (report.env_steps - steps.get(report.number, 0))
+                steps[report.number] = report.env_steps
+                if report.objective > best:
+                    best = report.objective
+                    points.append((total, best))
+        return points
 
     def wait_for(self, words, timeout_s=20.0):
         deadline = time.monotonic() + timeout_s
@@ -80,8 +161,3 @@ class Sweep:
                 return
             time.sleep(0.02)
         raise AssertionError(f"'{words}' was not among {seen}")
-
-
-def end(sweep, number, state, **more):
-    """End a trial's run, without metrics, tags or artifacts unless they are given."""
-    sweep.trial_ended(number, state, **{"metrics": {}, "tags": {}, "artifacts": None, **more})

@@ -16,7 +16,7 @@ def context_of(folder: Path) -> SweepContext:
     return SweepContext(plan=None, name=folder.name, folder=folder, resumed=True, began=0.0)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "study.db", "trials"])
+@pytest.mark.parametrize("name", ["config.yaml", "ledger.db", "trials"])
 def test_a_folder_is_half_made_until_something_would_be_lost(name: str, tmp_path: Path) -> None:
     assert not is_half_made(tmp_path / "absent")
     assert is_half_made(tmp_path)

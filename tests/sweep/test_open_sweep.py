@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rltune.study.storage import COPY, open_ledger
+from rltune.records import Report
+from rltune.study.storage import COPY, start_ledger
 from rltune.trial.trainable import STOP_FILE
 
 
@@ -16,18 +17,17 @@ from rltune.trial.trainable import STOP_FILE
 def begun(tmp_path: Path) -> None:
     """A sweep of which a driver left a whole trial and an unfinished one."""
     (tmp_path / "mine").mkdir()
-    study = open_ledger(None, tmp_path / "mine", new=True)
+    ledger = start_ledger(None, tmp_path / "mine", new=True)
     for number, env_steps in ((0, 1000), (1, 400)):
-        study.ask(lambda suggest: {}, {})
-        study.note(number, seeds=[number], params={})
-        study.report(number, env_steps, 1.0)
-    study.finish(0, "COMPLETE", 1.0, "whole budget")
-    study.close()
+        ledger.trials.add({}, [number], drawn={})
+        ledger.trials.add_report(Report(number, env_steps, 1.0))
+    ledger.trials.end(0, "COMPLETE", "whole budget")
+    ledger.close()
 
 
 def test_a_new_sweep_has_all_to_do(open_mine: Callable[..., Any]) -> None:
     with open_mine("certify=off") as sweep:
-        assert sweep.study.trials() == []
+        assert sweep.ledger.trials.records() == []
         assert not sweep.is_searched()
         assert sweep.is_certified(), "nothing is to be certified"
         assert sweep.retraining is None
@@ -35,7 +35,7 @@ def test_a_new_sweep_has_all_to_do(open_mine: Callable[..., Any]) -> None:
 
 def test_a_resumed_sweep_knows_what_is_unfinished(open_mine: Callable[..., Any], begun: None) -> None:
     with open_mine(resumed=True) as sweep:
-        assert [record.number for record in sweep.unfinished] == [1]
+        assert sweep.ledger.trials.record(1).state == "RUNNING"
         assert sweep.stopper.env_steps == 1400, "the sweep's budget of steps goes on, it does not begin anew"
         assert not sweep.is_searched(), "two of two trials were proposed, but one has not ended"
 

@@ -45,8 +45,8 @@ def test_the_ledger_holds_every_report_of_every_trial(toy_run: Callable[..., Out
     for entry in entries:
         assert list(entry.reports) == list(range(100, 2001, 100))
         assert entry.reports[1000] == pytest.approx(entry.params["quality"])
-        assert entry.value == pytest.approx(2 * entry.params["quality"])
-        assert entry.attributes["stop_reason"] == "whole budget"
+        assert entry.best == pytest.approx(2 * entry.params["quality"])
+        assert entry.stop_reason == "whole budget"
 
 
 def test_the_winner_is_the_trial_with_the_highest_curve(toy_run: Callable[..., Outcome]) -> None:
@@ -76,7 +76,7 @@ def test_mlflow_shows_one_child_per_trial_with_the_ledgers_states(
     assert {n: run.info.status for n, run in runs.items()} == {e.number: words[e.state] for e in entries}
     assert all(set(run.data.params) == {"quality", "fault"} for run in runs.values())
     for entry in entries:
-        assert entry.attributes["mlflow_run_id"] == runs[entry.number].info.run_id
+        assert entry.mlflow_run_id == runs[entry.number].info.run_id
         if entry.state == "FAIL":
             assert "_misbehave" in runs[entry.number].data.tags["rltune.traceback"]
             assert "the pole broke" in (outcome.folder / runs[entry.number].data.tags["rltune.log"]).read_text()
@@ -113,8 +113,8 @@ def test_a_raising_trial_fails_with_its_reason_and_the_others_finish(toy_run: Ca
             assert entry.state == "COMPLETE"
         else:
             assert entry.state == "FAIL"
-            assert entry.attributes["stop_reason"] == "ValueError: the pole broke"
-            assert "_misbehave" in entry.attributes["traceback"]
+            assert entry.stop_reason == "ValueError: the pole broke"
+            assert "_misbehave" in entry.traceback
     assert {entry.state for entry in ledger(outcome)} == {"COMPLETE", "FAIL"}
 
 
@@ -131,8 +131,8 @@ def test_a_raising_trial_fails_with_its_reason_and_the_others_finish(toy_run: Ca
 def test_a_trial_that_goes_wrong_ends_with_its_reason(toy_run: Callable[..., Outcome], fault: str, reason: str) -> None:
     outcome = toy_run(f"+space.fault={fault}", "budget.trials=1", "tracking=off")
     (entry,) = ledger(outcome)
-    assert entry.state == "FAIL"
-    assert entry.attributes["stop_reason"] == reason
+    assert (entry.state, entry.diverged) == (("PRUNED", True) if reason.startswith("non-finite") else ("FAIL", False))
+    assert entry.stop_reason == reason
     assert outcome.exit_code == 1
     assert outcome.status == "failed"
 
@@ -152,12 +152,12 @@ def test_a_worker_that_dies_is_tried_again_and_then_fails_alone(
     states = {entry.params["fault"]: entry.state for entry in ledger(outcome)}
     assert states == {None: "COMPLETE", "die": "FAIL"}
     died = next(entry for entry in ledger(outcome) if entry.state == "FAIL")
-    assert died.attributes["latest"]["env_steps"] == 400, "what was saved before the only report counts"
+    assert died.latest.env_steps == 400, "what was saved before the only report counts"
     assert all(list(entry.reports) == ([2000] if entry.state == "COMPLETE" else []) for entry in ledger(outcome))
-    assert died.attributes["stop_reason"].startswith("worker died: ")
-    assert "unknown" not in died.attributes["stop_reason"]
-    log = outcome.folder / died.attributes["log"]
-    assert died.attributes["stop_reason"] in log.read_text()
+    assert died.stop_reason.startswith("worker died: ")
+    assert "unknown" not in died.stop_reason
+    log = outcome.folder / died.log
+    assert died.stop_reason in log.read_text()
     if is_supported("ray"):  # nothing public says where Ray keeps it
         assert "the fault told it to" in log.read_text(), "what the process itself wrote last is kept"
     assert str(log) in stream.getvalue()
@@ -189,8 +189,8 @@ def test_a_trial_that_hangs_loses_its_process_and_the_sweep_goes_on(toy_run: Cal
     )
     hung, *others = ledger(outcome)
     assert hung.state == "FAIL"
-    assert hung.attributes["stop_reason"].startswith("no progress for 2 s")
-    assert "_misbehave" in hung.attributes["traceback"]
+    assert hung.stop_reason.startswith("no progress for 2 s")
+    assert "_misbehave" in hung.traceback
     assert [entry.state for entry in others] == ["COMPLETE", "COMPLETE"]
 
 
@@ -220,7 +220,7 @@ def test_asha_spends_less_and_keeps_the_best(toy_run: Callable[..., Outcome]) ->
     stopped = [entry for entry in entries if entry.state == "PRUNED"]
     assert stopped
     assert outcome.cost["env_steps"] + outcome.cost["env_steps_saved"] == 20 * 2000
-    assert all(entry.attributes["stop_reason"].startswith("stopped by the scheduler at") for entry in stopped)
+    assert all(entry.stop_reason.startswith("stopped by the scheduler at") for entry in stopped)
 
 
 def test_trials_of_one_slot_share_a_process(toy_run: Callable[..., Outcome], tmp_path: Path, monkeypatch: Any) -> None:
@@ -309,7 +309,7 @@ def test_an_interrupted_sweep_is_finished_by_resume_with_the_same_trials_and_run
     assert [entry.state for entry in after.values()] == ["COMPLETE"] * 8
     for number, entry in before.items():
         assert after[number].params == entry.params
-        assert after[number].attributes["mlflow_run_id"] == entry.attributes["mlflow_run_id"]
+        assert after[number].mlflow_run_id == entry.mlflow_run_id
         assert set(entry.reports) <= set(after[number].reports)
     assert len(children(last, tmp_path)) == 8
     assert {run.info.status for run in children(last, tmp_path)} == {"FINISHED"}
@@ -325,7 +325,7 @@ def test_a_second_signal_waits_for_no_trial_and_leaves_the_ledger_whole(
 
     def spy(self: Recorder, *args: Any, **info: Any) -> None:
         keep(self, *args, **info)
-        if self.env_steps.get(0) == 400 and next(turns) in (20, 21):  # it hangs by then
+        if self.stopper.env_steps == 400 and next(turns) in (20, 21):  # it hangs by then
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Recorder, "on_step_end", spy)
@@ -344,7 +344,7 @@ def test_a_moved_sweep_goes_on_and_a_damaged_checkpoint_is_named_and_passed_over
     _interrupt_after(12, monkeypatch)
     first = toy_run("+space.seconds=0.02", "budget.trials=2", "scheduler=none", "tracking=off")
     broken = next(entry for entry in ledger(first) if entry.state == "RUNNING" and len(entry.reports) > 1)
-    newest = broken.attributes["latest"]["path"]
+    newest = broken.latest.path
     moved = first.folder.rename(tmp_path / "elsewhere")
     (moved / newest / "toy.json").write_text("{}")
     halves = [moved / ".tune" / "tune", moved / newest / ".." / ".best-4711"]  # as a killed driver leaves them
@@ -397,9 +397,8 @@ def test_a_half_made_folder_is_taken_by_its_name(toy_run: Callable[..., Outcome]
 
 
 def test_a_wall_time_budget_ends_the_sweep_cleanly(toy_run: Callable[..., Outcome]) -> None:
-    outcome = toy_run(
-        "budget.wall_time_s=6", "+space.seconds=0.1", "budget.trials=50", "scheduler=none", "tracking=off"
-    )
+    words = ("budget.wall_time_s=6", "+space.seconds=0.1", "budget.env_steps=100000", "budget.trials=50")
+    outcome = toy_run(*words, "scheduler=none", "tracking=off")
     assert outcome.exit_code == 0
     assert outcome.status == "stopped"
     assert outcome.reason == "budget.wall_time_s is spent"
@@ -415,8 +414,8 @@ def test_a_total_of_environment_steps_ends_the_sweep(toy_run: Callable[..., Outc
 def test_replicates_run_several_seeds_and_report_their_mean(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
     outcome = toy_run("replicates=3", "budget.trials=2", "scheduler=none")
     for entry in ledger(outcome):
-        assert len(set(entry.attributes["seeds"])) == 3
-        assert (outcome.folder / entry.attributes["checkpoint"]["path"] / "seed-2" / "toy.json").is_file()
+        assert len(set(entry.seeds)) == 3
+        assert (outcome.folder / entry.checkpoint.path / "seed-2" / "toy.json").is_file()
     assert outcome.cost["env_steps"] == 2 * 3 * 2000
     assert all("return_std_over_seeds" in run.data.metrics for run in children(outcome, tmp_path))
 
@@ -432,5 +431,5 @@ def test_the_sweeps_folder_is_private_and_holds_the_summary(toy_run: Callable[..
     outcome = toy_run("tracking=off", "budget.trials=1")
     assert outcome.folder.stat().st_mode & 0o777 == 0o700
     names = {path.name for path in outcome.folder.iterdir()}
-    assert {"config.yaml", "study.db", "summary.json", "sweep.log", "trials"} <= names
+    assert {"config.yaml", "ledger.db", "study.db", "summary.json", "sweep.log", "trials"} <= names
     assert ".tune" not in names

@@ -32,10 +32,11 @@ def test_the_commit_is_that_of_the_folder_of_the_command(tmp_path, monkeypatch):
 def test_a_resumed_sweep_keeps_what_it_was_begun_with(open_mine):
     with open_mine("seed=1") as sweep:
         record_start(sweep)
-        began, config = sweep.study.attribute("began"), sweep.study.attribute("config")
-        sweep.study.set_attribute("status", "interrupted")
+        before = sweep.ledger.sweep()
+        sweep.ledger.change_sweep(status="interrupted")
     with open_mine("seed=2", resumed=True) as sweep:
         record_start(sweep)
-        assert sweep.study.attribute("status") == "running"
-        assert (sweep.study.attribute("began"), sweep.study.attribute("config")) == (began, config)
-        assert "seed: 1" in config
+        after = sweep.ledger.sweep()
+        assert after == before
+        assert after.status == "running"
+        assert "seed: 1" in after.config

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+from contextlib import closing
 from pathlib import Path
 
-import ledger
 import pytest
+from ledger import add_reports, make_ledger
 
 from rltune.certification.result import Certification, Configuration, SeedResult
 from rltune.errors import StudyError
+from rltune.records import CheckpointRecord
 from rltune.study.checkpoints import write_checkpoint
-from rltune.study.study import Study
+from rltune.study.storage import open_ledger
 from rltune.study.sweep_folder import lock_sweep
 from rltune.sweep.prune import prune_sweeps
 
@@ -19,31 +21,27 @@ BYTES = 500_000  # of one checkpoint
 TRIALS = {0: ("COMPLETE", 10.0), 1: ("COMPLETE", 30.0), 2: ("PRUNED", 40.0), 3: ("FAIL", 50.0), 4: ("RUNNING", 20.0)}
 
 
-def write(sweep: Path, place: str, kind: str, env_steps: int) -> dict[str, object]:
+def write(sweep: Path, place: str, kind: str, env_steps: int) -> CheckpointRecord:
     state = {"env_steps": env_steps, "objective": 1.0}
-    record = write_checkpoint(sweep, place, kind, state, lambda to: (to / "policy").write_bytes(b"0" * BYTES))
-    return record.to_dict()
+    return write_checkpoint(sweep, place, kind, state, lambda to: (to / "policy").write_bytes(b"0" * BYTES))
 
 
 def a_sweep(root: Path, name: str = "one", status: str = "interrupted", top: int = 1) -> Path:
     """Five trials with two best and one latest checkpoint each; trial 0 has won."""
     folder = root / name
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(f"study: {{storage: null}}\ncertify: {{top: {top}}}\n")
-    study = Study(ledger.empty(folder), name, create=True)
-    for trial, (state, best) in TRIALS.items():
-        number, _ = study.ask(lambda suggest: {}, {})
-        assert number == trial
-        write(folder, f"trials/{number}", "best", 100)
-        study.report(number, 200, best)
-        study.note(number, checkpoint=write(folder, f"trials/{number}", "best", 200))
-        study.note(number, latest=write(folder, f"trials/{number}", "latest", 300))
-        if state != "RUNNING":
-            study.finish(number, state, best, "done")
+    (folder / "config.yaml").write_text(f"format: 2\nstudy: {{storage: null}}\ncertify: {{top: {top}}}\n")
+    with closing(make_ledger(folder, name)) as ledger:
+        for number, (state, best) in TRIALS.items():
+            ledger.trials.add({}, [number])
+            write(folder, f"trials/{number}", "best", 100)
+            add_reports(ledger, number, {200: best})
+            ledger.trials.change(number, checkpoint=write(folder, f"trials/{number}", "best", 200))
+            ledger.trials.change(number, latest=write(folder, f"trials/{number}", "latest", 300))
+            if state != "RUNNING":
+                ledger.trials.end(number, state, "done")
+        ledger.change_sweep(status=status, winner={"checkpoint": "trials/0/best-000000000200"})
     write(folder, "certify/0", "best", 200)
-    study.set_attribute("status", status)
-    study.set_attribute("winner", {"checkpoint": "trials/0/best-000000000200"})
-    study.close()
     return folder
 
 
@@ -87,19 +85,18 @@ def test_a_certification_that_has_ended_keeps_each_configurations_best_run(tmp_p
     results = []
     for number, mean in ((1, 5.0), (2, 7.0)):
         record = write(folder, f"certify/{number}", "best", 200)
-        results.append(SeedResult(number, mean, (mean,), str(record["path"])))
+        results.append(SeedResult(number, mean, (mean,), record.path))
     control = Configuration("control", None, {}, None, tuple(results))
     found = Certification((1, 2), 1, 300, (control,), "control", ())
-    study = Study(f"sqlite:///{folder / 'study.db'}", "one")
-    study.set_attribute("certification", found.to_dict())
-    study.close()
+    with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(certification=found.to_dict())
     said(tmp_path, sure=True)
     assert there(folder) == KEPT | {"certify/2/best-000000000200"}
 
 
 def test_a_running_sweep_and_an_unreadable_one_are_named_and_left_alone(tmp_path: Path) -> None:
     running, broken = a_sweep(tmp_path, "running"), a_sweep(tmp_path, "broken")
-    (broken / "study.db").unlink()
+    (broken / "ledger.db").unlink()
     before = there(running), there(broken)
     with lock_sweep(running) as ours:
         assert ours

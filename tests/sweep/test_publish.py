@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from rltune.records import TrialRecord
 from rltune.study.outcome import Outcome
-from rltune.study.record import TrialRecord
 from rltune.sweep.publish import make_closing_page, publish_outcome, start_console, trial_view_of
 
 
-def record(number, state, reports, **attributes):
-    return TrialRecord(number=number, state=state, params={"lr": 1e-3}, reports=reports, attributes=attributes)
+def record(number, state, reports, **facts):
+    steps = max(reports, default=0)
+    return TrialRecord(number=number, state=state, params={"lr": 1e-3}, reports=reports, env_steps=steps, **facts)
 
 
 def outcome(folder, status="complete", **trials):

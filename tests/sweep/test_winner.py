@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rltune.records import Report
 from rltune.study.checkpoints import write_checkpoint
 from rltune.sweep.open_sweep import OpenSweep
 from rltune.sweep.winner import register_winner, save_outcome, select_winner
@@ -15,11 +16,11 @@ from rltune.sweep.winner import register_winner, save_outcome, select_winner
 
 def add_trial(sweep: OpenSweep, number: int, objective: float) -> None:
     """A whole trial whose policy nobody can play, so that the search's word is all there is."""
-    sweep.study.ask(lambda suggest: {}, {})
+    sweep.ledger.trials.add({}, [1], drawn={})
     state = {"env_steps": 1000, "objective": objective}
     saved = write_checkpoint(sweep.context.folder, f"trials/{number}", "best", state, lambda folder: None)
-    sweep.study.report(number, 1000, objective, checkpoint=saved.to_dict(), params={}, seeds=[1])
-    sweep.study.finish(number, "COMPLETE", objective, "whole budget")
+    sweep.ledger.trials.add_report(Report(number, 1000, objective), {"checkpoint": saved})
+    sweep.ledger.trials.end(number, "COMPLETE", "whole budget")
 
 
 @pytest.mark.parametrize("signal", [None, 2])
@@ -29,7 +30,7 @@ def test_the_searchs_best_wins_where_none_can_be_evaluated(open_mine: Callable[.
             add_trial(sweep, number, objective)
         if signal:
             sweep.stopper.request("interrupted", signal)
-        winner, certification = select_winner(sweep, sweep.study.trials())
+        winner, certification = select_winner(sweep, sweep.ledger.trials.records())
         assert winner is not None
         assert (winner.trial, winner.evaluation, certification) == (1, None, None)
         if signal:
@@ -40,7 +41,7 @@ def test_a_sweep_that_was_given_up_has_no_winner(open_mine: Callable[..., Any]) 
     with open_mine("certify=off") as sweep:
         add_trial(sweep, 0, 10.0)
         sweep.stopper.failed = True
-        assert select_winner(sweep, sweep.study.trials()) == (None, None)
+        assert select_winner(sweep, sweep.ledger.trials.records()) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -64,11 +65,11 @@ def test_the_outcome_says_how_a_sweep_ended(
     with open_mine("certify=off") as sweep:
         if wins:
             add_trial(sweep, 0, 10.0)
-        records = sweep.study.trials()
+        records = sweep.ledger.trials.records()
         winner, _ = select_winner(sweep, records)
         if reason:
             sweep.stopper.request(reason, signal)
         outcome = save_outcome(sweep, records, winner, None, None)
         assert (outcome.status, outcome.exit_code, outcome.reason) == (status, exit_code, reason)
         assert json.loads((sweep.context.folder / "summary.json").read_text())["status"] == status
-        assert sweep.study.attribute("status") == status
+        assert sweep.ledger.sweep().status == status

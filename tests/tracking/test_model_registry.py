@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tracked_sweep import Sweep
 
+from rltune.records import RunKey
+
 pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
 
 TINY_MODEL = """
@@ -49,7 +51,7 @@ def test_a_registered_policy_loads_back_without_pickle(folder, server, where, mo
     sweep = Sweep(folder, server.uri if where == "server" else None, f"model-{where}").begin()
     tracker = sweep.tracker
     assert tracker.champion("cartpole-ppo") is None
-    about = {"name": "cartpole-ppo", "number": 0, "tags": {"objective": "475"}, "description": "a *winner*"}
+    about = {"name": "cartpole-ppo", "key": RunKey(0), "tags": {"objective": "475"}, "description": "a *winner*"}
     first = tracker.register(model=tiny_model(folder, 1.0), alias="champion", **about)
     again = tracker.register(model=tiny_model(folder, 1.0), alias="champion", **about)
     worse = tracker.register(model=tiny_model(folder, 2.0), alias=None, **about)
@@ -66,7 +68,7 @@ def test_a_registered_policy_loads_back_without_pickle(folder, server, where, mo
         policy = mlflow.pyfunc.load_model("models:/cartpole-ppo@champion")
         assert policy.predict(np.ones((1, 2), np.float32)).tolist() == [[2.0, 2.0]]
         assert policy.metadata.signature is not None
-        assert policy.metadata.run_id == sweep.ids[0]
+        assert policy.metadata.run_id == sweep.ledger.trials.records()[0].mlflow_run_id
         files = {path.name for path in Path(mlflow.artifacts.download_artifacts(champion.uri)).rglob("*")}
         assert not any(name.endswith((".pkl", ".pickle")) for name in files)
         assert "input_example.json" in files
@@ -76,7 +78,7 @@ def test_a_registered_policy_loads_back_without_pickle(folder, server, where, mo
 
 def test_the_alias_stays_when_mlflow_does_not_answer(folder, monkeypatch):
     sweep = Sweep(folder).begin(trials=1)
-    about = {"name": "m", "number": 0, "tags": {}, "description": ""}
+    about = {"name": "m", "key": RunKey(0), "tags": {}, "description": ""}
     sweep.tracker.register(model=tiny_model(folder, 1.0), alias="champion", **about)
     with monkeypatch.context() as patch:
         patch.setattr("rltune.tracking.tracker.CHAMPION_TIMEOUT_S", 0.0)

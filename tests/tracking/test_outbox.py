@@ -1,21 +1,25 @@
-"""Reports are queued, kept and sent: servers that stall, die and refuse."""
+"""What the ledger has is sent by a thread: servers that stall, die and refuse."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
-from collections import Counter
 
 import pytest
-from tracked_sweep import Sweep, end
+from tracked_sweep import Sweep
 
 from rltune.tracking import outbox
 from rltune.tracking.outbox import Outbox
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
 
-PUT_BOUND_S = 0.05  # 0.01 ms on a quiet machine; two shared cores may pause a thread
+WAKE_BOUND_S = 0.05  # 0.01 ms on a quiet machine; two shared cores may pause a thread
+
+
+@pytest.fixture(autouse=True)
+def _no_lingering(monkeypatch):
+    monkeypatch.setattr(outbox, "LINGER_S", 0.1)
 
 
 def test_a_stalled_server_delays_nobody_and_loses_nothing(folder, server):
@@ -23,7 +27,7 @@ def test_a_stalled_server_delays_nobody_and_loses_nothing(folder, server):
     server.signal(signal.SIGSTOP)
     try:
         sweep.reports(range(3, 30))
-        sweep.trial_started(2, {"lr": 0.003}, {}, None)  # its creation may be answered into the void
+        sweep.add_trial(lr=0.003)  # its creation may be answered into the void
         sweep.reports([30], trials=3)
         sweep.wait_for("does not answer")
     finally:
@@ -31,15 +35,16 @@ def test_a_stalled_server_delays_nobody_and_loses_nothing(folder, server):
     sweep.wait_for("answers again")
     sweep.reports([31], trials=3)
     for number in range(3):
-        end(sweep, number, "COMPLETE")
+        sweep.end(number, "COMPLETE")
     assert sweep.tracker.close("FINISHED")
+    assert sweep.tracker.warnings() == []  # each was said once
 
-    assert sweep.longest_s < PUT_BOUND_S
-    assert set(sweep.runs()) == {"stalled", "trial-000", "trial-001", "trial-002"}
-    assert {run.info.status for run in sweep.runs().values()} == {"FINISHED"}
-    assert sweep.steps("trial-000") == sweep.steps("trial-001", "learner/loss") == list(range(1, 32))
-    assert sweep.steps("trial-002") == [30, 31]
-    assert list(sweep.spool_dir.iterdir()) == [sweep.spool_dir / "sweep.key"]
+    assert sweep.longest_s < WAKE_BOUND_S
+    assert set(sweep.statuses().items()) == {
+        (name, "FINISHED") for name in ("stalled", "trial-000", "trial-001", "trial-002")
+    }
+    assert sweep.check_curves() == 2 * (31 + 31 + 2)
+    assert not sweep.is_behind()
 
 
 def test_the_next_driver_sends_what_a_dead_server_did_not_get(folder, server):
@@ -47,88 +52,141 @@ def test_the_next_driver_sends_what_a_dead_server_did_not_get(folder, server):
     server.kill()
     try:
         sweep.reports([3, 4])
-        sweep.trial_started(2, {"lr": 0.003}, {}, None)
+        sweep.add_trial(lr=0.003)
         sweep.reports([5], trials=3)
-        end(sweep, 0, "COMPLETE", metrics={"final": 9.0})
+        sweep.end(0, "COMPLETE", checkpoint=sweep.write_checkpoint(0))
         began = time.monotonic()
         assert not sweep.tracker.close("KILLED", timeout_s=1.0)
         assert time.monotonic() - began < 5
         sweep.wait_for("python -m sweeps.resume sweep=dead")
-        journal = (sweep.spool_dir / "reports.jsonl").read_text()
-        assert '"op": "end"' in journal
+        assert sweep.is_behind()
+        sweep.ledger.close()
     finally:
         server.start().wait()
-    after = Sweep(folder, server.uri, "dead")
-    after.begin(trials=0)
+    after = Sweep(folder, server.uri, "dead").start()
     assert after.tracker.close("FINISHED")
-    runs = after.runs()
-    assert set(runs) == {"dead", "trial-000", "trial-001", "trial-002"}
-    assert after.ids[None] == sweep.ids[None]
-    assert runs["trial-000"].data.metrics["final"] == 9.0
-    assert {name: run.info.status for name, run in runs.items()} == {
+    assert not after.is_behind()
+    assert after.statuses() == {
         "dead": "FINISHED",
         "trial-000": "FINISHED",
         "trial-001": "KILLED",
         "trial-002": "KILLED",
     }
-    assert after.steps("trial-000") == after.steps("trial-001") == [1, 2, 3, 4, 5]
-    assert after.steps("trial-002") == [5]
+    assert after.check_curves() == 2 * (5 + 5 + 1)
+    kept = after.client.list_artifacts(after.runs()["trial-000"].info.run_id, "checkpoint")
+    assert [file.path for file in kept] == ["checkpoint/weights.bin"]
 
 
-def test_a_journal_that_cannot_be_written_costs_no_report(folder):
-    (folder / "outputs" / "full").mkdir(parents=True)
-    (folder / "outputs" / "full" / "tracking").write_text("a file where the folder should be")
-    sweep = Sweep(folder, None, "full").begin(trials=1).reports([1, 2], trials=1)
-    sweep.wait_for("they wait in memory")
-    assert sweep.tracker.close("FINISHED")
-    assert sweep.steps("trial-000") == [1, 2]
+def test_a_server_that_dies_while_it_is_sent_to_loses_nothing(folder, server, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
+    sweep = Sweep(folder, server.uri, "dies").begin(trials=8)
+    stop = threading.Event()
+
+    def report():
+        for step in range(1, 1000):
+            if stop.wait(0.05):
+                return
+            sweep.reports([step], trials=8)
+
+    driver = threading.Thread(target=report)
+    driver.start()
+    try:
+        for _ in range(2):
+            time.sleep(2.0)
+            server.kill()
+            time.sleep(0.5)
+            server.start().wait()
+    finally:
+        stop.set()
+        driver.join()
+    for number in range(8):
+        sweep.end(number, "COMPLETE")
+    sweep.settle(60.0)
+    assert sweep.tracker.close("FINISHED"), sweep.tracker.warnings()
+    assert set(sweep.statuses().values()) == {"FINISHED"}
+    assert sweep.check_curves() > 100
 
 
-def test_an_operation_that_mlflow_refuses_holds_up_no_other(folder):
+def test_an_artifact_that_is_gone_holds_up_nothing_else(folder):
     sweep = Sweep(folder).begin(trials=1)
-    sweep.artifact(folder / "not-there")
+    sweep.tracker.artifact(folder / "not-there")
     sweep.reports([1], trials=1)
     assert sweep.tracker.close("FINISHED")
-    sweep.wait_for("refused 'artifact'")
-    assert sweep.steps("trial-000") == [1]
+    sweep.wait_for("refused the artifact not-there")
+    assert sweep.check_curves() == 2
     assert sweep.runs()["first"].info.status == "FINISHED"
 
 
-def test_mlflow_is_imported_when_the_first_trial_reports(tmp_path, monkeypatch):
-    monkeypatch.setattr(outbox, "OPENING_S", 600.0)
-    connected = threading.Event()
+class Fake:
+    """A view of a ledger whose failures are chosen."""
 
-    class Server:
-        def connect(self):
-            connected.set()
+    def __init__(self):
+        self.alive, self.sent, self.failing = True, [], set()
+        self.connected = threading.Event()
 
-        def apply(self, ops):
-            pass
+    def connect(self):
+        self.connected.set()
 
-    kept = Outbox(tmp_path, Server(), print)
+    def send(self, attempt):
+        for name in ("first", "second"):
+            if attempt(name, lambda name=name: self.carry_out(name)):
+                self.sent.append(name)
+        return "here"
+
+    def carry_out(self, name):
+        if name in self.failing:
+            raise ValueError(name)
+
+    def is_alive(self):
+        return self.alive
+
+    def doubt(self):
+        pass
+
+
+@pytest.fixture
+def view():
+    return Fake()
+
+
+def test_an_operation_that_fails_on_a_live_server_is_given_up(view, monkeypatch):
+    monkeypatch.setattr(outbox, "FIRST_WAIT_S", 0.01)
+    said = []
+    view.failing.add("first")
+    kept = Outbox(view, said.append)
+    kept.call(lambda: None, 20.0)
+    kept.stop()
+    assert view.sent == ["second"]
+    assert said == ["MLflow refused first (ValueError: first)"]
+
+
+def test_nothing_is_given_up_while_the_server_is_away(view, monkeypatch):
+    monkeypatch.setattr(outbox, "FIRST_WAIT_S", 0.01)
+    said = []
+    view.failing.add("first")
+    view.alive = False
+    kept = Outbox(view, said.append)
+    with pytest.raises(TimeoutError):
+        kept.call(lambda: None, 0.5)
+    assert kept.state == "down"
+    view.failing.clear()
+    view.alive = True
+    kept.call(lambda: None, 20.0)
+    kept.stop()
+    assert view.sent == ["first", "second"]
+    assert [message.partition("(")[0] for message in said] == [
+        "MLflow does not answer ",
+        "MLflow answers again: what it lacked was sent",
+    ]
+
+
+def test_mlflow_is_imported_only_after_the_first_seconds(view, monkeypatch):
+    monkeypatch.setattr(outbox, "LINGER_S", 600.0)
+    kept = Outbox(view, print)
     try:
-        kept.put({"op": "start", "trial": None})
-        kept.put({"op": "trial", "trial": 0})
-        assert not connected.wait(0.5)
-        kept.put({"op": "report", "trial": 0, "metrics": {}, "step": 1})
-        assert connected.wait(60)
+        kept.wake()
+        assert not view.connected.wait(0.5)
+        kept.call(lambda: None, 20.0)  # somebody waits
+        assert view.connected.is_set()
     finally:
         kept.stop()
-
-
-def test_a_report_costs_at_most_three_transactions(folder, monkeypatch):
-    import sqlalchemy
-
-    monkeypatch.setattr(outbox, "LINGER_S", 0.0)  # reports that travel alone, which is the worst case
-    sweep = Sweep(folder).begin(trials=1).settle()
-    commits = Counter()
-    listener = lambda connection: commits.update(["commit"])  # noqa: E731
-    sqlalchemy.event.listen(sqlalchemy.Engine, "commit", listener)
-    try:
-        for step in range(10):
-            sweep.reports([step], trials=1).settle()
-    finally:
-        sqlalchemy.event.remove(sqlalchemy.Engine, "commit", listener)
-    assert sweep.tracker.close("FINISHED")
-    assert sweep.steps("trial-000") == list(range(10))
-    assert 0 < commits["commit"] <= 30

@@ -6,52 +6,101 @@ import subprocess
 import sys
 
 import pytest
-from tracked_sweep import Sweep, end
+from tracked_sweep import Sweep
 
-from rltune.tracking.tracker import MLflowTracker, NoTracker, TrackingSettings
+from rltune.records import RunKey
+from rltune.tracking.tracker import NoTracker
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
 
 
 def test_a_sweep_is_a_parent_with_one_child_per_trial(folder):
-    checkpoint = folder / "best"
-    checkpoint.mkdir()
-    (checkpoint / "weights").write_text("1.0")
-    sweep = Sweep(folder).begin(trials=4).reports([100, 200], trials=4)
-    sweep.progress(201.0, 400)
-    end(sweep, 0, "COMPLETE", metrics={"final": 1.5}, artifacts=checkpoint)
-    end(sweep, 1, "PRUNED", tags={"stop_reason": "asha"})
-    end(sweep, 2, "FAIL", tags={"stop_reason": "nan loss"})
-    end(sweep, 3, "INTERRUPTED")
-    sweep.artifact(checkpoint / "weights", "report")
+    sweep = Sweep(folder).begin(trials=5).reports([100, 200], trials=5)
+    sweep.end(0, "COMPLETE", checkpoint=sweep.write_checkpoint(0))
+    sweep.end(1, "PRUNED", reason="stopped by the scheduler")
+    sweep.end(2, "FAIL", reason="KeyError", traceback="line 1", log="trials/2/error.txt")
+    sweep.end(3, "PRUNED", reason="non-finite loss", diverged=True, traceback="line 2")
+    sweep.interrupt(4)
+    page = folder / "summary.json"
+    page.write_text("{}")
+    sweep.tracker.artifact(page, "report")
+    sweep.tracker.describe(None, {"certified_iqm": 9.0}, {"rltune.winner": "trial 0"})
+    sweep.tracker.describe(RunKey(0), {"certified_iqm": 9.0}, {"rltune.certified": "yes"})
     assert sweep.tracker.close("FINISHED")
+    assert sweep.tracker.warnings() == []
 
-    runs = sweep.runs()
-    parent = runs.pop("first")
-    assert parent.info.status == "FINISHED"
-    assert parent.data.metrics == {"best_objective": 201.0}
-    assert parent.data.params == {"algo": "ppo"}
-    paths = {file.path for file in sweep.client.list_artifacts(parent.info.run_id)}
-    assert paths == {"config.yaml", "packages.txt", "report"}
-    statuses = {name: run.info.status for name, run in runs.items()}
-    assert statuses == {
+    assert sweep.statuses() == {
+        "first": "FINISHED",
         "trial-000": "FINISHED",
         "trial-001": "KILLED",
         "trial-002": "FAILED",
         "trial-003": "KILLED",
+        "trial-004": "KILLED",
     }
+    assert sweep.check_curves() == 20
+    runs = sweep.runs()
+    parent = runs.pop("first")
+    assert parent.data.metrics == {"best_objective": 204.0, "certified_iqm": 9.0}
+    assert parent.data.params == {"algo": "ppo"}
+    assert parent.data.tags["rltune.winner"] == "trial 0"
+    assert parent.info.run_id == sweep.ledger.sweep().mlflow_run_id
+    paths = {file.path for file in sweep.client.list_artifacts(parent.info.run_id)}
+    assert paths == {"config.yaml", "packages.txt", "report"}
     assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
     first = runs["trial-000"]
     assert first.data.params == {"lr": "0.001"}  # the sampled values and nothing else
-    assert first.data.metrics == {"objective": 200.0, "learner/loss": 0.5, "final": 1.5}
-    assert sweep.steps("trial-000") == [100, 200]
-    assert sweep.steps("trial-000", "final") == [200]
-    assert runs["trial-002"].data.tags["stop_reason"] == "nan loss"
+    shown = {"objective": 200.0, "learner/loss": 0.5, "best_objective": 200.0, "certified_iqm": 9.0}
+    assert first.data.metrics == shown
+    assert sweep.steps("trial-000", "best_objective") == [200]
+    assert (first.data.tags["rltune.trial"], first.data.tags["rltune.seeds"]) == ("0", "7,8")
+    assert first.data.tags["rltune.checkpoint"] == "best-200"
     kept = sweep.client.list_artifacts(first.info.run_id, "checkpoint")
-    assert [file.path for file in kept] == ["checkpoint/weights"]
-    assert sweep.ids == {None: parent.info.run_id} | {
-        number: runs[f"trial-{number:03d}"].info.run_id for number in range(4)
+    assert [file.path for file in kept] == ["checkpoint/weights.bin"]
+    tags = {name: run.data.tags.get("rltune.stop_reason") for name, run in runs.items()}
+    assert tags["trial-002"] == "KeyError"
+    assert tags["trial-004"] == "interrupted"
+    assert runs["trial-002"].data.tags["rltune.log"] == "trials/2/error.txt"
+    assert runs["trial-003"].data.tags["rltune.traceback"] == "line 2"
+    experiment = sweep.client.get_experiment_by_name("cartpole")
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
+def test_certified_runs_stand_below_their_configuration(folder):
+    sweep = Sweep(folder).begin(trials=1).reports([100], trials=1)
+    sweep.end(0, "COMPLETE")
+    for of_trial, seed_index in ((0, 0), (0, 1), (None, 0)):
+        number = sweep.add_run(of_trial, seed_index, lr=0.1)
+        sweep.report(number, 100, sweep.ledger.runs)
+        sweep.end(number, "COMPLETE", sweep.ledger.runs)
+    sweep.tracker.describe(RunKey(None), {"certified_iqm": 3.0}, {})
+    assert sweep.tracker.close("FINISHED")
+    assert sweep.check_curves() == 8
+    runs = sweep.runs()
+    assert set(sweep.statuses().values()) == {"FINISHED"}
+    ids = {name: run.info.run_id for name, run in runs.items()}
+    above = {name: run.data.tags.get("mlflow.parentRunId") for name, run in runs.items()}
+    assert above == {
+        "first": None,
+        "trial-000": ids["first"],
+        "control": ids["first"],
+        "trial-000-seed-0": ids["trial-000"],
+        "trial-000-seed-1": ids["trial-000"],
+        "control-seed-0": ids["control"],
     }
+    assert runs["control-seed-0"].data.tags["rltune.trial"] == "control-seed-0"
+    assert runs["control-seed-0"].data.tags["rltune.root"] == ids["first"]
+    assert runs["control"].data.metrics == {"certified_iqm": 3.0}
+
+
+def test_a_run_is_described_anew_when_a_value_has_changed(folder):
+    sweep = Sweep(folder).begin(trials=0)
+    for value in (1.0, 1.0, 2.0):
+        sweep.tracker.describe(None, {"certified_iqm": value}, {"rltune.winner": f"trial {value:.0f}"})
+    assert sweep.tracker.close("FINISHED")
+    (run,) = sweep.runs().values()
+    assert (run.data.metrics, run.data.tags["rltune.winner"]) == ({"certified_iqm": 2.0}, "trial 2")
+    history = sweep.client.get_metric_history(run.info.run_id, "certified_iqm")
+    assert sorted(point.value for point in history) == [1.0, 2.0]
 
 
 @pytest.mark.slow
@@ -71,45 +120,37 @@ def test_plain_mlflow_in_the_folder_finds_the_default_store(folder):
 
 def test_without_tracking_every_call_does_nothing(folder):
     tracker = NoTracker()
-    tracker.start(run_id=None, params={}, tags={}, config_text="", packages="")
-    tracker.trial_started(0, {}, {}, None)
-    tracker.report(0, {"objective": 1.0}, 1)
-    tracker.progress(1.0, 1)
-    tracker.trial_ended(0, "COMPLETE", metrics={}, tags={}, artifacts=None)
+    tracker.start(params={}, tags={}, texts={"config.yaml": ""})
+    tracker.wake()
     tracker.artifact(folder)
+    tracker.describe(None, {}, {})
+    tracker.wait_until_sent()
     assert tracker.champion("cartpole-ppo") is None
-    assert tracker.register(name="m", number=0, model={}, tags={}, description="", alias="champion") is None
+    about = {"name": "m", "key": RunKey(0), "model": {}, "tags": {}, "description": ""}
+    assert tracker.register(alias="champion", **about) is None
     assert tracker.close("FINISHED")
     assert tracker.warnings() == []
     assert not (folder / "mlruns").exists()
-
-
-def test_a_ledger_that_fails_does_not_stop_the_reports(folder):
-    def broken(number, run_id):
-        raise RuntimeError("study is locked")
-
-    tracker = MLflowTracker(TrackingSettings(None, "cartpole", "first", folder / "spool"), broken)
-    tracker.start(run_id=None, params={}, tags={}, config_text="", packages="")
-    assert tracker.close("FINISHED")
-    assert "study is locked" in tracker.warnings()[0]
 
 
 def test_a_password_appears_nowhere(folder, server):
     secret = "hunter2hunter2"
     away = f"http://me:{secret}@127.0.0.1:9"
     before = Sweep(folder, away, "secret").begin(store=away, dsn=f"postgresql://u:{secret}@db/x")
-    before.trial_started(7, {"lr": 1.0, "where": away}, {"uri": f"{away}/?password={secret}"}, None)
     before.wait_for("does not answer")
     assert not before.tracker.close("KILLED", timeout_s=0.1)
-    kept = (before.spool_dir / "reports.jsonl").read_text()
-    assert "trial" in kept
+    shown = "".join(before.tracker.warnings())
+    assert "python -m sweeps.resume sweep=secret" in shown
     after = Sweep(folder, server.uri.replace("://", f"://me:{secret}@"), "secret")
-    after.artifact(folder / "missing")
+    after.tracker.start(params={"store": away}, tags={"uri": f"{away}/?password={secret}"}, texts={"c.yaml": away})
+    failed = after.add_trial(lr=1.0, where=away)
+    after.end(failed, "FAIL", reason=f"no {away}", traceback=f"at {away}")
+    after.tracker.describe(None, {}, {"where": away})
+    after.tracker.artifact(folder / "missing")
     assert after.tracker.close("FINISHED")
-    shown = kept + "".join(before.tracker.warnings() + after.tracker.warnings())
-    shown += "".join(str(run.data) for run in after.runs().values())
-    for path in [*(folder / "outputs").rglob("*"), *(server.folder / "artifacts").rglob("*")]:
+    assert "trial-002" in after.runs()
+    shown += "".join(after.tracker.warnings()) + "".join(str(run.data) for run in after.runs().values())
+    for path in (server.folder / "artifacts").rglob("*"):
         shown += path.read_text() if path.is_file() else ""
-    assert "trial-007" in after.runs()
     assert secret not in shown
     assert secret.encode() not in (server.folder / "mlflow.db").read_bytes()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from toy import make_task
 
-from rltune.study.checkpoints import CERTIFY
+from rltune.records import CERTIFY
 from rltune.trial.assignment import Assignment
 
 

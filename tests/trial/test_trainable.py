@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from toy import ToyTrial, make_task
 
+from rltune.records import CheckpointRecord
 from rltune.study.checkpoints import is_whole, read_state
 
 
@@ -47,7 +48,7 @@ def test_a_trial_restored_between_reports_sends_the_same_ones(
     for _ in range(7):
         record = trial.step()["records"]["latest"]
     trial.stop()
-    assert is_whole(tmp_path, record)
+    assert is_whole(tmp_path, CheckpointRecord(**record))
     assert record["objective"] is None, "it belongs to no report"
     kept = read_state(tmp_path / record["path"])["progress"]
     assert [progress["env_steps"] for progress in kept] == trained

@@ -20,8 +20,8 @@ from real import Project, finish
 import rltune
 from rltune.certification.finalists import EVALUATION_SEED
 from rltune.config.schema import RunConfig
-from rltune.study.record import TrialRecord
-from rltune.study.storage import open_study
+from rltune.records import TrialRecord
+from rltune.study.storage import open_ledger
 from rltune.sweep.pipeline import run_sweep
 from sweeps._command import conf_dir
 
@@ -32,11 +32,11 @@ LIGHT = ("space.num_epochs=4", "space.minibatch_size=256", "space.train_batch_si
 
 
 def entries(sweep: Path) -> list[TrialRecord]:
-    study = open_study(sweep)
+    ledger = open_ledger(sweep)
     try:
-        return study.trials()
+        return ledger.trials.records()
     finally:
-        study.close()
+        ledger.close()
 
 
 def runs_of(project: Project, experiment: str = "cartpole") -> tuple[list[Any], dict[int, Any]]:
@@ -106,9 +106,7 @@ def test_mlflow_has_one_parent_and_one_child_for_each_trial_with_matching_status
     trials = entries(finished_sweep.sweep)
     assert len(trials) == 4
     assert {e.number: STATUSES[e.state] for e in trials} == {n: run.info.status for n, run in children.items()}
-    assert {e.number: e.attributes["mlflow_run_id"] for e in trials} == {
-        n: run.info.run_id for n, run in children.items()
-    }
+    assert {e.number: e.mlflow_run_id for e in trials} == {n: run.info.run_id for n, run in children.items()}
 
 
 def test_mlflows_metrics_are_the_ledgers_reports_stepped_by_environment_steps(finished_sweep: Project) -> None:
@@ -252,7 +250,7 @@ def test_sigterm_ends_a_sweep_with_143_and_the_resume_command(interrupted: dict[
     begun = [entry for entry in trials if entry.state == "RUNNING" and entry.reports]
     assert begun, "one trial had a checkpoint when the signal came; others may still have been starting"
     for entry in begun:
-        assert entry.attributes["latest"]["env_steps"] >= max(entry.reports) > 0, "the state at the signal is kept"
+        assert entry.latest.env_steps >= max(entry.reports) > 0, "the state at the signal is kept"
 
 
 def test_resume_finishes_the_same_trials_in_the_same_runs(interrupted: dict[str, Any]) -> None:
@@ -264,9 +262,9 @@ def test_resume_finishes_the_same_trials_in_the_same_runs(interrupted: dict[str,
     assert [entry.state for entry in after] == ["COMPLETE"] * 3
     for old, new in zip(before, after, strict=False):
         assert new.params == old.params
-        assert new.attributes["seeds"] == old.attributes["seeds"]
+        assert new.seeds == old.seeds
         if old.reports:  # one that was still starting has no run yet
-            assert new.attributes["mlflow_run_id"] == old.attributes["mlflow_run_id"]
+            assert new.mlflow_run_id == old.mlflow_run_id
         assert dict(old.reports).items() <= dict(new.reports).items()
     assert len(parents) == 1
     assert set(runs_before) <= set(children) == {0, 1, 2}
@@ -335,12 +333,12 @@ def test_a_smoke_sweep_runs_through_also_with_two_seeds_a_trial_and_its_winner_l
     assert outcome.exit_code == 0, stream.getvalue()
     assert outcome.winner is not None
     assert outcome.model is not None
-    seeds = next(e for e in entries(outcome.folder) if e.number == outcome.winner["trial"]).attributes["seeds"]
+    seeds = next(e for e in entries(outcome.folder) if e.number == outcome.winner["trial"]).seeds
     assert len(set(seeds)) == replicates
     best = outcome.folder / outcome.winner["checkpoint"]
     policies = [rltune.load_policy("sweep:latest", output_dir=outcome.folder.parent)]
     policies += [rltune.load_policy(best / f"seed-{place}") for place in range(1, replicates)]
-    assert [policy.info["seed"] for policy in policies] == seeds
+    assert tuple(policy.info["seed"] for policy in policies) == seeds
     for policy in policies:
         assert policy.info["env_name"] == env
         assert policy.action_space.contains(policy.act(policy.observation_space.sample()))

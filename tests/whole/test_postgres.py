@@ -8,18 +8,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import optuna
 import postgres
 import pytest
 from checkpoints import make_sweep
 from mlflow import MlflowClient
+from optuna.samplers import RandomSampler
 from server import Server
 from toy import TOY, ToyTrial
 
 from rltune.compat.patching import is_supported
 from rltune.compat.ray_start import find_logs
 from rltune.policies.policy import load_policy
+from rltune.records import Report
 from rltune.search.space import parse_space
-from rltune.study.study import Study
+from rltune.search.views import tell_as_pruned
+from rltune.study.ledger import Ledger
+from rltune.study.optuna_study import open_optuna_study
 from rltune.sweep.pipeline import resume_sweep, run_sweep
 
 pytestmark = pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
@@ -49,14 +54,16 @@ def test_sweeps_that_start_together_on_an_empty_database_keep_every_report(addre
 
     def drive(sweep: int) -> None:
         try:
-            study = Study(url, f"sweep-{sweep}", create=True)
-            for _ in range(2):
-                number, raw = study.ask(SPACE.draw, {})
-                study.note(number, params=SPACE.decode(raw), seeds=[number])
+            ledger = Ledger(url, f"sweep-{sweep}", create=True)
+            study = open_optuna_study(url, f"sweep-{sweep}", tell_as_pruned, SPACE.distributions(), [])
+            for number in range(2):
+                drawn = study.propose({}, RandomSampler(), SPACE.draw)
+                study.begin(ledger.trials.add(SPACE.decode(drawn), [number], drawn=drawn))
                 for step in range(100, 600, 100):
-                    study.report(number, step, float(step + sweep))
-                study.finish(number, "COMPLETE", float(500 + sweep), "whole budget")
+                    ledger.trials.add_report(Report(number, step, float(step + sweep)))
+                study.tell(ledger.trials.end(number, "COMPLETE", "whole budget"))
             study.close()
+            ledger.close()
         except Exception as error:
             errors.append(error)
 
@@ -67,11 +74,13 @@ def test_sweeps_that_start_together_on_an_empty_database_keep_every_report(addre
         thread.join()
     assert errors == []
     for sweep in range(4):
-        study = Study(url, f"sweep-{sweep}")
-        assert [dict(entry.reports) for entry in study.trials()] == [
+        ledger = Ledger(url, f"sweep-{sweep}")
+        assert [dict(record.reports) for record in ledger.trials.records()] == [
             {step: float(step + sweep) for step in range(100, 600, 100)}
         ] * 2
-        study.close()
+        ledger.close()
+        derived = optuna.load_study(study_name=f"sweep-{sweep}", storage=url)
+        assert [trial.value for trial in derived.trials] == [500.0 + sweep] * 2
 
 
 def test_a_policy_is_found_in_a_sweep_whose_ledger_is_there(
@@ -82,6 +91,9 @@ def test_a_policy_is_found_in_a_sweep_whose_ledger_is_there(
     make_sweep(tmp_path / "far", checkpoint, f"postgresql+psycopg://sweeper@{place}")
     assert load_policy("sweep:far/3", output_dir=tmp_path).info["trial"] == 3
     assert load_policy("sweep:far", output_dir=tmp_path).info["trial"] == 1
+    monkeypatch.delenv("PGPASSWORD")
+    whole = f"postgresql+psycopg://sweeper:{postgres.PASSWORD}@{place}"
+    assert load_policy("sweep:far/3", output_dir=tmp_path, storage=whole).info["trial"] == 3
 
 
 @pytest.mark.usefixtures("ray_cluster")

@@ -14,7 +14,9 @@ from rltune.policies.rllib_policy import INFO_FILE
 from rltune.policies.uri import Source, locate_trusted_algorithm
 
 
-def load_algorithm(uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs") -> Any:
+def load_algorithm(
+    uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs", storage: str | None = None
+) -> Any:
     """Load RLlib's algorithm, to train on; starts Ray where none runs.
 
     RLlib's checkpoints hold pickles, so that loading one runs whatever its author put there. Files that another user
@@ -24,6 +26,7 @@ def load_algorithm(uri: str | Path, *, trust: bool = False, output_dir: str | Pa
         uri: As for ``load_policy``; a registered model leads to the run that it came from.
         trust: Whether the files' author is trusted.
         output_dir: The folder of all sweeps.
+        storage: As for ``load_policy``.
 
     Returns:
         An RLlib ``Algorithm``; call ``train()`` on it and ``stop()`` at the end.
@@ -31,7 +34,7 @@ def load_algorithm(uri: str | Path, *, trust: bool = False, output_dir: str | Pa
     Raises:
         PolicyError: There is no such checkpoint, or it is not trusted.
     """
-    source = Source(str(uri), Path(output_dir), trust)
+    source = Source(str(uri), Path(output_dir), trust, storage)
     with locate_trusted_algorithm(source) as folder:
         ensure_ray()
         from ray.rllib.algorithms.algorithm import Algorithm

@@ -73,7 +73,7 @@ def register_champion(candidate: Candidate, tracker: Tracker, notify: Callable[[
     better, why = _compare(candidate, before, tracker)
     registered = tracker.register(
         name=candidate.name,
-        number=candidate.winner.run,
+        key=candidate.winner.run,
         model=make_model_arguments(bundle, _describe_training(candidate)),
         tags=_make_tags(candidate),
         description=_make_description(candidate, why),

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rltune.certification.result import BASELINE, Configuration
 from rltune.policies.rllib_policy import is_rllib_policy
+from rltune.records import RunKey, TrialRecord
 from rltune.study.checkpoints import is_whole
-from rltune.study.record import TrialRecord, rank_records
+from rltune.study.ranking import rank_records
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
@@ -31,7 +31,7 @@ class Finalist:
         params: Its values.
         objective: What the search believed; None without a trial.
         folder: The checkpoint.
-        run: Its MLflow run, as `tracking` names it: a trial's number, or a certification's run.
+        run: Its run in MLflow: the trial's, or that of a certification's seed.
         evaluation: On fresh episodes; None when it was not evaluated.
     """
 
@@ -40,7 +40,7 @@ class Finalist:
     params: Mapping[str, Any]
     objective: float | None
     folder: Path
-    run: int | str
+    run: RunKey
     evaluation: Evaluation | None = None
 
     @property
@@ -56,19 +56,12 @@ def rank_finalists(sweep: Path, records: Sequence[TrialRecord]) -> Iterator[Fina
     for record in rank_records(records):
         folder = is_whole(sweep, record.checkpoint)
         if folder is not None:
-            yield Finalist(f"trial {record.number}", record.number, record.params, record.best, folder, record.number)
+            yield Finalist(record.name, record.number, record.params, record.best, folder, record.run_key)
 
 
 def is_playable(folder: Path) -> bool:
     """Whether a checkpoint can be evaluated: from its bundle, or by RLlib's own parts."""
     return (folder / "policy").is_dir() or is_rllib_policy(folder)
-
-
-def make_run_name(configuration: Configuration, seed_index: int) -> str:
-    """Make the name of a configuration's run on one of the certification's seeds."""
-    is_trial = configuration.trial is not None and configuration.name != BASELINE
-    owner = f"trial-{configuration.trial:03d}" if is_trial else configuration.name
-    return f"{owner}-seed-{seed_index}"
 
 
 def describe_winner(finalist: Finalist | None, sweep: Path) -> dict[str, Any] | None:

@@ -1,17 +1,18 @@
 """Judge how the best configurations and the baseline did on fresh seeds.
 
-The study keeps it as its attribute ``certification`` (`Certification.to_dict`), ``summary.json`` without the single
-returns. `rltune.certification.retraining` decides
-what is trained. A person reads "control" for the baseline. Imports nothing heavy.
+The ledger keeps it (`Certification.to_dict`), ``summary.json`` without the single returns.
+`rltune.certification.retraining` decides what is trained. A person reads "control" for the baseline. Imports nothing
+heavy.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from rltune.records import RunKey
 from rltune.statistics import bootstrap_interval, interquartile_mean, probability_of_improvement
 
 BASELINE = "control"
@@ -27,18 +28,21 @@ class SeedResult:
         mean: Of the returns: the run's score.
         returns: One an episode; every run plays the same environment seeds.
         checkpoint: What was evaluated, relative to the sweep's folder.
-        run: Its number in the study ``<name>-certify``.
-        mlflow_run_id: Its run; None without MLflow.
-        name: That run's name, after the configuration that asked first: two of the same values share their runs.
+        run: Its run in MLflow, after the configuration that asked first: two of the same values share their runs.
+        mlflow_run_id: That run's id; None without MLflow.
     """
 
     seed: int
     mean: float
     returns: tuple[float, ...]
     checkpoint: str = ""
-    run: int = 0
+    run: RunKey = field(default_factory=lambda: RunKey(None))
     mlflow_run_id: str | None = None
-    name: str = ""
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> SeedResult:
+        """Read what ``asdict`` returned, through JSON."""
+        return cls(**{**raw, "returns": tuple(raw["returns"]), "run": RunKey(**raw["run"])})
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,7 @@ class Certification:
             Configuration(
                 **{
                     **one,
-                    "per_seed": tuple(SeedResult(**{**s, "returns": tuple(s["returns"])}) for s in one["per_seed"]),
+                    "per_seed": tuple(map(SeedResult.from_dict, one["per_seed"])),
                     "failed_seeds": tuple(one["failed_seeds"]),
                 }
             )

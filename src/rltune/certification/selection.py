@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from rltune.certification.finalists import EVALUATION_SEED, Finalist, is_playable, rank_finalists
 from rltune.certification.result import Certification, CertifiedPolicy
 from rltune.errors import RltuneError
+from rltune.records import TrialRecord
 from rltune.statistics import predictive_interval
-from rltune.study.record import TrialRecord
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
@@ -108,7 +108,7 @@ def measure_policies(found: Certification, sweep: Path, episodes: int) -> tuple[
     best = found.best()
     run = max(best.per_seed, key=lambda result: result.mean)
     folder = sweep / run.checkpoint
-    winner = Finalist(best.name, best.trial, best.params, best.search_score, folder, run.name)
+    winner = Finalist(best.name, best.trial, best.params, best.search_score, folder, run.run)
     if not is_playable(folder):
         return found, winner
     evaluation = _play(folder, episodes)

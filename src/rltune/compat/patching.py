@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 # The minor versions that `tests/compat` and whole sweeps have run with. Raise one when the contract tests are green.
-TESTED = {"ray": "2.60", "torch": "2.13", "optuna": "5.0"}
+TESTED = {"ray": "2.60", "torch": "2.13"}
 SWITCH = "RLTUNE_COMPAT"
 logger = logging.getLogger("rltune")
 _refused: set[str] = set()  # libraries that were logged: once a process

@@ -58,10 +58,11 @@ class EnvConfig:
 
 @dataclass
 class SearcherConfig:
-    """Which sampler proposes trials, and its arguments."""
+    """Which sampler proposes trials, its arguments, and how it sees trials that were stopped or diverged."""
 
     kind: str = MISSING
     args: dict[str, Any] = field(default_factory=dict)
+    view: str = "auto"
 
 
 @dataclass

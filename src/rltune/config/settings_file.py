@@ -14,6 +14,8 @@ from rltune.config.uris import redact_settings
 from rltune.errors import StudyError
 
 DIGEST_MARK = "# sha256: "
+FORMAT = 2
+"""Of a sweep's folder and its ledger. Format 1 had no number, and kept everything in Optuna's tables."""
 
 
 def read_settings(folder: Path, *, whole: bool = False) -> DictConfig:
@@ -24,7 +26,7 @@ def read_settings(folder: Path, *, whole: bool = False) -> DictConfig:
         whole: Refuse a file that does not match its digest, even if what is left of it can be read.
 
     Raises:
-        StudyError: The file is missing or damaged.
+        StudyError: The file is missing or damaged, or another version of rltune wrote it.
     """
     path = folder / "config.yaml"
     try:
@@ -37,6 +39,14 @@ def read_settings(folder: Path, *, whole: bool = False) -> DictConfig:
         ) from None
     if not isinstance(loaded, DictConfig) or not loaded:
         raise StudyError(f"{path} holds no settings", "the sweep's settings as YAML", _describe_recovery(path))
+    # Before the digest, which other formats may compute in another way.
+    if (form := loaded.pop("format", 1)) != FORMAT:
+        raise StudyError(
+            f"{path} has format {form}, not {FORMAT}",
+            f"sweeps of format {FORMAT}, which this version of rltune writes and reads",
+            "open it with the version that wrote it, or run it again under a new name; its policies load as before, by "
+            "the folders of their checkpoints",
+        )
     body, mark, digest = text.rpartition(DIGEST_MARK)
     if whole and (not mark or digest.strip() not in (_compute_digest(body), "any")):
         raise StudyError(
@@ -48,7 +58,7 @@ def read_settings(folder: Path, *, whole: bool = False) -> DictConfig:
 
 
 def _describe_recovery(path: Path) -> str:
-    return f"put the copy back: {path.name} among the artifacts of the sweep's run in MLflow, or the study's 'config'"
+    return f"put a copy back: {path.name} of the sweep's run in MLflow, or what the ledger's table sweeps has as config"
 
 
 def _compute_digest(text: str) -> str:
@@ -62,7 +72,7 @@ def format_settings(config: RunConfig) -> str:
     """
     # Redact value by value: in the YAML text, broken lines and escaped quotes would cut a login into pieces.
     settings = redact_settings(OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True))
-    body = OmegaConf.to_yaml(OmegaConf.create(settings))
+    body = f"format: {FORMAT}\n{OmegaConf.to_yaml(OmegaConf.create(settings))}"
     return f"{body}{DIGEST_MARK}{_compute_digest(body)}\n"
 
 

@@ -36,6 +36,7 @@ SECTIONS = (
 )
 MAX_COUNT = 100_000  # of trials and seeds
 ENGINES = ("fast", "rllib")
+VIEWS = ("auto", "pruned", "complete")  # rltune.search.views has what they mean
 VECTORIZE = ("auto", "sync", "async", "vector_entry_point")
 T = TypeVar("T")
 
@@ -102,6 +103,7 @@ def check_config(config: RunConfig) -> None:
             "at most one report per environment step",
             f"budget.reports={min(20, config.budget.env_steps)}",
         )
+    _check_one_of("searcher.view", config.searcher.view, VIEWS)
     _check_one_of("tracking.kind", config.tracking.kind, ("local", "server", "off"))
     check_pair(config.algo, config.env, config.engine)
     _check_name("name", config.name)

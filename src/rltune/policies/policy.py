@@ -66,7 +66,7 @@ class Policy(bundle_reader.Policy):
 
 
 def load_policy(
-    uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs"
+    uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs", storage: str | None = None
 ) -> Policy | MultiAgentPolicy:
     """Load a trained policy. Starts no Ray and unpickles nothing.
 
@@ -75,6 +75,8 @@ def load_policy(
             winner; ``sweep:latest`` the newest sweep's), ``sweep:<name>/<trial>``, or a checkpoint's folder.
         trust: Take a sweep's checkpoint although its files are not those that the ledger recorded.
         output_dir: The folder of all sweeps.
+        storage: The address of a sweep's ledger with its login, where its settings name a database: no file keeps a
+            login. None is the address in the settings.
 
     Returns:
         A `Policy`; where there are several agents a `MultiAgentPolicy`, which acts on dicts.
@@ -82,7 +84,7 @@ def load_policy(
     Raises:
         PolicyError: There is no such policy, or its files are damaged.
     """
-    with locate_policy(Source(str(uri), Path(output_dir), trust)) as folder:
+    with locate_policy(Source(str(uri), Path(output_dir), trust, storage)) as folder:
         try:
             return MultiAgentPolicy(folder) if is_multi_agent(folder) else Policy.load(folder)
         except (ValueError, OSError) as error:
@@ -94,7 +96,7 @@ def load_policy(
 
 
 def load_playable(
-    uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs"
+    uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs", storage: str | None = None
 ) -> Policy | MultiAgentPolicy | RLlibPolicy:
     """Load a policy to evaluate: as `load_policy` does, or by RLlib's own parts where its network needs them.
 
@@ -105,9 +107,9 @@ def load_playable(
         PolicyError: As for `load_policy` and, where RLlib is needed, as for `load_algorithm`.
     """
     try:
-        return load_policy(uri, trust=trust, output_dir=output_dir)
+        return load_policy(uri, trust=trust, output_dir=output_dir, storage=storage)
     except NeedsRLlibError:
         if not trust and not str(uri).lower().startswith("sweep:"):
             raise
-        with locate_trusted_algorithm(Source(str(uri), Path(output_dir), trust)) as folder:
+        with locate_trusted_algorithm(Source(str(uri), Path(output_dir), trust, storage)) as folder:
             return RLlibPolicy(folder.parent)

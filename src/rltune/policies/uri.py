@@ -2,7 +2,7 @@
 
 ``models:/<name>@<alias>`` · ``models:/<name>/<version>`` · ``runs:/<id>`` · ``sweep:<name>`` ·
 ``sweep:<name>/<trial>`` · a folder. Nothing is loaded here. Only the first three forms import mlflow; only those of a
-sweep without a winner, or with a trial, import Optuna. Runs anywhere.
+sweep without a winner, or with a trial, open the ledger. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from rltune.study.checkpoints import compute_digest
 from rltune.study.sweep_folder import find_sweep
 
 if TYPE_CHECKING:
-    from rltune.study.record import TrialRecord
+    from rltune.records import CheckpointRecord, TrialRecord
 
 FORMS = (
     "models:/<name>@champion, models:/<name>/<version>, runs:/<id>, sweep:<name or latest>, "
@@ -40,11 +40,13 @@ class Source:
         uri: As the person wrote it.
         output_dir: The folder of all sweeps.
         trust: Take files that are not those that the ledger recorded.
+        storage: The address of a sweep's ledger with its login, where its settings name a database.
     """
 
     uri: str
     output_dir: Path
     trust: bool = False
+    storage: str | None = field(default=None, repr=False)
 
 
 class NeedsRLlibError(PolicyError):
@@ -171,26 +173,24 @@ def _read_winner(folder: Path, source: Source) -> Mapping[str, Any] | None:
 
 def _read_ledger(folder: Path, source: Source) -> Sequence[TrialRecord]:
     """Read a sweep's trials, wherever its ledger is."""
-    from rltune.study.storage import open_study  # brings Optuna with it, which no other form needs
+    from rltune.study.storage import open_ledger  # brings SQLAlchemy with it, which no other form needs
 
     try:
-        study = open_study(folder)
+        ledger = open_ledger(folder, source.storage)
     except StudyError as error:
         raise PolicyError(
             f"policy={source.uri}: {error.what}",
             error.allowed,
             f"{error.fix}; or policy={folder}/trials/<number>/<checkpoint>",
         ) from None
-    try:
-        return study.trials()
-    finally:
-        study.close()
+    with closing(ledger):
+        return ledger.trials.records()
 
 
-def _choose_checkpoint_of(folder: Path, number: int, source: Source) -> Mapping[str, Any]:
+def _choose_checkpoint_of(folder: Path, number: int, source: Source) -> CheckpointRecord:
     """Give what the ledger recorded of a trial's best checkpoint."""
     records = _read_ledger(folder, source)
-    with_one = [record.number for record in records if record.attributes.get("checkpoint")]
+    with_one = {record.number: record.checkpoint for record in records if record.checkpoint}
     allowed = f"trials with a checkpoint: {', '.join(map(str, with_one)) or 'none'}"
     if number >= len(records):
         raise PolicyError(
@@ -204,18 +204,16 @@ def _choose_checkpoint_of(folder: Path, number: int, source: Source) -> Mapping[
             allowed,
             f"policy=sweep:{folder.name}",
         )
-    found: Mapping[str, Any] = records[number].attributes["checkpoint"]
-    return found
+    return with_one[number]
 
 
-def _choose_best_checkpoint(folder: Path, source: Source) -> Mapping[str, Any]:
+def _choose_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
     """Give what the ledger recorded of the best checkpoint of a sweep without a winner."""
-    from rltune.study.record import rank_records
+    from rltune.study.ranking import rank_records
 
     for record in rank_records(_read_ledger(folder, source)):
-        if record.attributes.get("checkpoint"):
-            found: Mapping[str, Any] = record.attributes["checkpoint"]
-            return found
+        if record.checkpoint:
+            return record.checkpoint
     raise PolicyError(
         f"policy={source.uri}: no trial of {folder.name} has a checkpoint yet",
         "a sweep with at least one finished episode",
@@ -223,16 +221,16 @@ def _choose_best_checkpoint(folder: Path, source: Source) -> Mapping[str, Any]:
     )
 
 
-def _check_recorded(folder: Path, record: Mapping[str, Any], source: Source) -> Path:
+def _check_recorded(folder: Path, record: CheckpointRecord, source: Source) -> Path:
     """Give the folder of a recorded checkpoint, if its files are still those that the ledger recorded."""
-    checkpoint = folder / str(record["path"])
+    checkpoint = folder / record.path
     if not checkpoint.is_dir():
         raise PolicyError(
             f"policy={source.uri}: its checkpoint {checkpoint} is gone",
             "a trial whose checkpoint is still there; sweeps.prune leaves the best ones and what MLflow has",
             f"policy=sweep:{folder.name} is the winner; policy=runs:/<the trial's MLflow run>",
         )
-    if not source.trust and record.get("digest") and compute_digest(checkpoint) != record["digest"]:
+    if not source.trust and compute_digest(checkpoint) != record.digest:
         raise PolicyError(
             f"policy={source.uri}: the files in {checkpoint} are not those that the ledger recorded",
             "an unchanged checkpoint",
@@ -266,4 +264,4 @@ def _find_run_in_ledger(source: Source) -> str | None:
     folder, trial = _split_sweep_uri(source)
     number = trial if trial is not None else (_read_winner(folder, source) or {}).get("trial")
     records = {record.number: record for record in _read_ledger(folder, source)}
-    return records[number].attributes.get("mlflow_run_id") if number in records else None
+    return records[number].mlflow_run_id if number in records else None

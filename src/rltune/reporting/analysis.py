@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rltune.records import TrialRecord
 from rltune.reporting.sweep_data import SweepData
 from rltune.search.dimensions import Dimension
-from rltune.study.record import TrialRecord
 
 if TYPE_CHECKING:
     import optuna
@@ -34,30 +35,18 @@ class BestSoFar:
 
 
 def follow_best_so_far(data: SweepData) -> list[BestSoFar]:
-    """Follow the best so far, in the order in which the reports came.
-
-    The ledger has the time of a trial's beginning and end but not of each report: between the two they are placed as
-    if the trial had trained at an even speed.
-    """
+    """Follow the best so far, in the order in which the reports came."""
     replicates = int(data.settings.get("replicates", 1))
-    began = min((e.began_s for e in data.trials if e.began_s is not None), default=0.0)
-    reports = []
-    for trial in data.trials:
-        if trial.began_s is None or not trial.reports:
-            continue
-        last = max(trial.reports)
-        ended = trial.ended_s or trial.began_s + float(trial.attributes.get("train_s", 0.0))
-        before = 0
-        for env_steps, objective in trial.reports.items():
-            at = trial.began_s - began + (ended - trial.began_s) * env_steps / max(last, 1)
-            reports.append((at, (env_steps - before) * replicates, objective))
-            before = env_steps
-    moments, total, best = [], 0, -math.inf
-    for at, env_steps, objective in sorted(reports):
-        total += env_steps
-        best = max(best, objective) if math.isfinite(objective) else best
+    began = min((trial.began_s for trial in data.trials if trial.began_s is not None), default=0.0)
+    moments: list[BestSoFar] = []
+    before: Counter[int] = Counter()
+    total, best = 0, -math.inf
+    for report in data.reports:
+        total += (report.env_steps - before[report.number]) * replicates
+        before[report.number] = report.env_steps
+        best = max(best, report.objective) if math.isfinite(report.objective) else best
         if math.isfinite(best):
-            moments.append(BestSoFar(total, at, best))
+            moments.append(BestSoFar(total, report.time_s - began, best))
     return moments
 
 

@@ -36,6 +36,7 @@ class TrialView:
         best: The highest report so far; None without a finite one.
         env_steps: Trained so far.
         reason: Why it ended; None while it runs.
+        diverged: Whether it was stopped because its loss or return was no number: it cannot win.
     """
 
     number: int
@@ -45,6 +46,7 @@ class TrialView:
     best: float | None = None
     env_steps: int = 0
     reason: str | None = None
+    diverged: bool = False
 
     def add_report(self, objective: float | None) -> None:
         """Take in a report; a value that is missing or not finite leaves ``best`` as it was."""

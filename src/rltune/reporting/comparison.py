@@ -97,19 +97,21 @@ class Comparison:
         return [text, image]
 
 
-def compare_sweeps(sweeps: Sequence[str], output_dir: str | Path = "outputs") -> Comparison:
+def compare_sweeps(sweeps: Sequence[str], output_dir: str | Path = "outputs", storage: str | None = None) -> Comparison:
     """Compare sweeps on one environment, each to the first.
 
     Args:
         sweeps: Their names, or paths of their folders.
         output_dir: The folder of all sweeps.
+        storage: The address of their ledgers with its login, where their settings name a database.
 
     Raises:
         StudyError: There is no such sweep, it has no winner, or they are on different environments.
     """
     if not sweeps:
         raise StudyError("sweeps=[] names none", "two or more sweeps", "python -m sweeps.list")
-    every = [load_sweep_data(_find_folder(name, Path(output_dir).expanduser().absolute())) for name in sweeps]
+    root = Path(output_dir).expanduser().absolute()
+    every = [load_sweep_data(_find_folder(name, root), storage) for name in sweeps]
     environments = [str(data.settings["env"]["id"]) for data in every]
     for data, env in zip(every, environments, strict=True):
         if env != environments[0]:
@@ -132,7 +134,7 @@ def _find_folder(name: str, root: Path) -> Path:
 
 def _make_row(data: SweepData, first: Sequence[float]) -> ComparisonRow:
     algo, cost = str(data.settings["algo"]["name"]), dict(data.cost)
-    record = data.certification or {}
+    record = data.record.certification or {}
     best = next((one for one in record.get("configurations", ()) if one["name"] == record.get("winner")), None)
     if best:
         failed = [best["failed_score"]] * len(best["failed_seeds"]) if best.get("failed_score") is not None else []
@@ -142,7 +144,7 @@ def _make_row(data: SweepData, first: Sequence[float]) -> ComparisonRow:
         ends = float(best["iqm"]), float(best["low"]), float(best["high"])
         too_few = len(best["per_seed"]) < MIN_RUNS
         return ComparisonRow(data.name, f"{algo}, {best['name']}", *ends, scores, better, cost, measured, too_few)
-    winner = data.winner or {}
+    winner = data.record.winner or {}
     evaluation = winner.get("evaluation")
     if not evaluation:
         raise StudyError(

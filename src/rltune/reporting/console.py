@@ -12,9 +12,9 @@ import logging
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, TextIO
+from typing import Concatenate, ParamSpec, TextIO
 
 from rich.console import Console as RichConsole
 from rich.console import Group, RenderableType
@@ -25,6 +25,7 @@ from rich.text import Text
 
 from rltune.config.uris import redact
 from rltune.formatting import first_line, format_clock, format_count, format_duration, format_objective, format_params
+from rltune.records import Report, TrialRecord
 from rltune.reporting.closing_page import ClosingPage, TrialView, render_closing_page
 
 _log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class Console:
         """Begin to draw.
 
         Args:
-            already: The trials of earlier drivers; the unfinished run once ``trial_started`` names them.
+            already: The trials of earlier drivers; the unfinished run once ``show_start`` names them.
         """
         for view in already:
             known = replace(view, state="INTERRUPTED" if view.state == "RUNNING" else view.state)
@@ -128,41 +129,43 @@ class Console:
             atexit.register(self.stop)  # a driver that dies without stop() must not leave the cursor hidden
 
     @_log_errors
-    def trial_started(self, number: int, params: Mapping[str, Any]) -> None:
-        """Take in that a trial begins, or that one of an earlier driver goes on."""
-        view = self._trials.setdefault(number, TrialView(number))
-        view.state, view.params, view.reason = "RUNNING", dict(params), None
+    def show_start(self, record: TrialRecord) -> None:
+        """Show that a trial begins, or that one of an earlier driver goes on."""
+        view = self._trials.setdefault(record.number, TrialView(record.number))
+        view.state, view.params, view.reason = "RUNNING", dict(record.params), None
         self.tick()
 
     @_log_errors
-    def report(self, number: int, objective: float | None, env_steps: int) -> None:
-        """Take in a trial's report; ``objective`` is None or NaN while no episode has ended."""
-        view = self._trials.setdefault(number, TrialView(number))
-        self._steps += max(0, env_steps - view.env_steps)
+    def show_report(self, report: Report) -> None:
+        """Show a trial's report; its objective is NaN while no episode has ended."""
+        view = self._trials.setdefault(report.number, TrialView(report.number))
+        self._steps += max(0, report.env_steps - view.env_steps)
         self._history.append((self.clock(), self._steps))
-        view.env_steps = env_steps
-        view.add_report(objective)
+        view.env_steps = report.env_steps
+        view.add_report(report.objective)
         self.tick()
 
     @_log_errors
-    def trial_ended(self, number: int, state: str, objective: float | None = None, reason: str | None = None) -> None:
-        """Take in that a trial has ended.
+    def show_end(self, record: TrialRecord, where: str = "") -> None:
+        """Show how a trial ended, or that it was interrupted.
 
         Args:
-            number: The trial.
-            state: COMPLETE, PRUNED, FAIL or INTERRUPTED.
-            objective: Its final objective; None keeps the latest report's.
-            reason: Why it failed; None otherwise.
+            record: The trial as the ledger has it; it is RUNNING where it was interrupted.
+            where: What is added to the reason of a trial that failed or diverged.
         """
+        number, state = record.number, "INTERRUPTED" if record.state == "RUNNING" else record.state
         view = self._trials.setdefault(number, TrialView(number))
-        view.state, view.reason = state, reason
-        if objective is not None:
-            view.add_report(objective)
+        went_wrong = state == "FAIL" or record.diverged
+        view.diverged = record.diverged
+        view.state, view.reason = state, f"{record.stop_reason}{where}" if went_wrong else None
+        if record.best is not None:
+            view.add_report(record.best)
         if (
-            state == "FAIL" and first_line(reason) not in self._shown_reasons
+            went_wrong and first_line(view.reason) not in self._shown_reasons
         ):  # a reason is shown once, not once a trial
-            self._shown_reasons.add(first_line(reason))
-            self._print_line(f"trial {number} failed: {first_line(reason)}", "red")
+            self._shown_reasons.add(first_line(view.reason))
+            word = "diverged" if record.diverged else "failed"
+            self._print_line(f"trial {number} {word}: {first_line(view.reason)}", "red")
         elif self._live:
             facts = f"{format_objective(view.best):>7}  {format_params(view.params)}"
             room = self._rich.width - 18
@@ -212,8 +215,9 @@ class Console:
                 self._rich.print(part)
 
     def best(self) -> TrialView | None:
-        """Return the trial with the highest report of all that did not fail; None before there is one."""
-        seen = [view for view in self._trials.values() if view.best is not None and view.state != "FAIL"]
+        """Return the trial with the highest report of all that can win; None before there is one."""
+        able = [view for view in self._trials.values() if view.state != "FAIL" and not view.diverged]
+        seen = [view for view in able if view.best is not None]
         return max(seen, key=lambda view: view.best or 0.0, default=None)
 
     def env_steps_per_s(self) -> float:

@@ -21,9 +21,9 @@ from rltune.reporting.analysis import compute_importance
 from rltune.reporting.closing_page import warn_of_few_seeds
 from rltune.reporting.sweep_data import SweepData, load_sweep_data, read_sweep_data
 from rltune.reporting.wording import compare_values, describe_verdict, suggest_commands
+from rltune.study.ledger import Ledger
 from rltune.study.outcome import count_states
-from rltune.study.record import order_records
-from rltune.study.study import Study
+from rltune.study.ranking import order_records
 
 FOLDER, PAGE = "report", "index.html"
 Figure = Any  # plotly's, which is not imported before there is something to draw
@@ -31,12 +31,13 @@ Figures = Mapping[str, Sequence[Figure]]
 logger = logging.getLogger(__name__)
 
 
-def write_report(sweep: Path, study: Study | None = None) -> Path:
+def write_report(sweep: Path, ledger: Ledger | None = None, storage: str | None = None) -> Path:
     """Write the report of a sweep into its folder, in place of an earlier one.
 
     Args:
         sweep: The sweep's folder.
-        study: Its ledger if it is open already; None opens it, which takes longer than the page.
+        ledger: If it is open already.
+        storage: Where it is opened otherwise, as for `rltune.study.storage.open_ledger`.
 
     Returns:
         The folder ``report`` in it, with ``index.html`` and the PNG files.
@@ -47,7 +48,7 @@ def write_report(sweep: Path, study: Study | None = None) -> Path:
     from rltune.reporting.plotly_figures import draw_figures
     from rltune.reporting.png_figures import save_figures  # a typing error on the command line need not wait for them
 
-    data = read_sweep_data(sweep, study) if study else load_sweep_data(sweep)
+    data = read_sweep_data(sweep, ledger) if ledger else load_sweep_data(sweep, storage)
     folder = sweep / FOLDER
     folder.mkdir(exist_ok=True)
     for old in folder.glob("*.png"):
@@ -58,16 +59,16 @@ def write_report(sweep: Path, study: Study | None = None) -> Path:
     return folder
 
 
-def try_report(sweep: Path, study: Study | None, note: Callable[[str], None]) -> Path | None:
+def try_report(sweep: Path, ledger: Ledger | None, note: Callable[[str], None]) -> Path | None:
     """Do as `write_report`, but only note what goes wrong: a sweep must not fail for its report.
 
     Args:
         sweep: The sweep's folder.
-        study: Its ledger.
+        ledger: The sweep's.
         note: Takes the reason, in one line, if there is no report.
     """
     try:
-        return write_report(sweep, study)
+        return write_report(sweep, ledger)
     except Exception as error:
         logger.exception("no report")
         note(f"no report could be made ({type(error).__name__}: {error}); python -m sweeps.report sweep={sweep.name}")
@@ -112,8 +113,8 @@ def _subtitle(data: SweepData) -> str:
 
 
 def _versions(data: SweepData) -> str:
-    known = " · ".join(f"{name} {version}" for name, version in (data.about.get("versions") or {}).items())
-    commit = str(data.about.get("git_commit") or "")[:12]
+    known = " · ".join(f"{name} {version}" for name, version in (data.record.versions or {}).items())
+    commit = (data.record.git_commit or "")[:12]
     return known + (f" · commit {commit}" if commit else "")
 
 
@@ -158,10 +159,7 @@ def _sections(data: SweepData, drawn: Figures, plots: list[Figure]) -> Iterator[
         caption = f"Mean episode return of each trial as it trained.{rungs} Touch a line for its values."
         yield _section("Learning curves", place_all("curves"), caption)
     if "best" in drawn:
-        caption = (
-            "The highest return reported so far. Reports are placed in time as if each trial trained at an even speed "
-            "between its beginning and its end."
-        )
+        caption = "The highest return reported so far."
         yield _section("Best so far", f'<div class="pair">{place_all("best")}</div>', caption)
     yield _values(data)
     if data.trials:
@@ -192,7 +190,7 @@ def _by_parameter(drawn: Figures, place_all: Callable[..., str]) -> Iterator[str
 
 
 def _certification(data: SweepData, plot: str) -> str:
-    record = data.certification or {}
+    record = data.record.certification or {}
     rows = record["configurations"]
     cells = [
         [
@@ -241,7 +239,7 @@ def _commands(data: SweepData) -> str:
     items = "".join(
         f"<dt>{escape(what)}</dt><dd><code>{escape(command)}</code></dd>" for what, command in suggest_commands(data)
     )
-    commit = f" at commit {str(data.about['git_commit'])[:12]}" if data.about.get("git_commit") else ""
+    commit = f" at commit {data.record.git_commit[:12]}" if data.record.git_commit else ""
     caption = (
         f"Typed in the same folder{commit}, with the versions below. The same seed repeats a trial; which trials are "
         "stopped depends on which finish first."
@@ -257,7 +255,7 @@ def _trials(data: SweepData) -> str:
             format_objective(trial.best),
             format_count(trial.env_steps),
             format_params(trial.params),
-            first_line(reason) if (reason := trial.attributes.get("stop_reason")) else "",
+            first_line(trial.stop_reason) if trial.stop_reason else "",
         ]
         for trial in order_records(data.trials)
     ]

@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 from optuna import visualization
 
 from rltune.formatting import format_objective, format_params, format_value
+from rltune.records import TrialRecord
 from rltune.reporting.analysis import (
     axis_of,
     build_optuna_study,
@@ -24,7 +25,6 @@ from rltune.reporting.analysis import (
 )
 from rltune.reporting.sweep_data import SweepData
 from rltune.search.dimensions import Dimension
-from rltune.study.record import TrialRecord
 
 WINNER, WHOLE, STOPPED, FAILED, INK, LINES = "#d9480f", "#3b6fb6", "#a9b4c0", "#c92a2a", "#24313f", "#e4e8ec"
 SAVED = "#dfe5ec"
@@ -69,8 +69,10 @@ def draw_figures(data: SweepData) -> dict[str, list[go.Figure]]:
         drawn["curves"] = [draw_curves(data, trials)]
     if tried:
         drawn["best"] = draw_best_so_far(data)
-    if rows := (data.certification or {}).get("configurations"):
-        drawn["certification"] = [draw_intervals(rows, (data.certification or {}).get("winner"), "certified return")]
+    if rows := (data.record.certification or {}).get("configurations"):
+        drawn["certification"] = [
+            draw_intervals(rows, (data.record.certification or {}).get("winner"), "certified return")
+        ]
     if shares := compute_importance(data)[0]:
         drawn["importance"] = [draw_importance(shares)]
     study = build_optuna_study(data, tried, [trial.best or 0.0 for trial in tried])

@@ -1,12 +1,13 @@
-"""Read from a sweep's folder all that its report shows.
+"""Read from a sweep's folder and its ledger all that its report shows.
 
-Everything comes from the folder, so that a report can be made again at any time, also of an interrupted sweep.
+Nothing else is needed, so that a report can be made again at any time, also of an interrupted sweep.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from omegaconf import OmegaConf
 from rltune.algorithms.arguments import build_search_space
 from rltune.config.settings_file import read_settings
 from rltune.errors import RltuneError
+from rltune.records import Report, SweepRecord, TrialRecord
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.space import Space
-from rltune.study.record import TrialRecord, rank_records
-from rltune.study.storage import open_study
-from rltune.study.study import Study
+from rltune.study.ledger import Ledger
+from rltune.study.ranking import rank_records
+from rltune.study.storage import open_ledger
 
 
 @dataclass(frozen=True)
@@ -28,28 +30,27 @@ class SweepData:
     """A sweep as its report shows it, whatever state it is in.
 
     Attributes:
-        name: The sweep's.
-        status: complete, stopped, interrupted, failed or running.
+        name: Its folder's, by which commands find it.
+        record: What the ledger knows of it as a whole.
         settings: The composed config.
         trials: All of them, in order.
+        reports: Their reports in the order in which they came, without the numbers beside the objective.
         rungs: Where weak trials are stopped, in environment steps.
-        winner: As ``summary.json`` has it; None without one.
-        certification: The record of the ledger; None without one.
         cost: As ``summary.json`` has it; empty while the sweep has none.
-        model: The registered model; None without one.
-        about: Further study attributes: versions, git_commit, command, began.
     """
 
     name: str
-    status: str
+    record: SweepRecord
     settings: Mapping[str, Any]
     trials: Sequence[TrialRecord]
+    reports: Sequence[Report]
     rungs: Sequence[int]
-    winner: Mapping[str, Any] | None
-    certification: Mapping[str, Any] | None
     cost: Mapping[str, float]
-    model: Mapping[str, Any] | None
-    about: Mapping[str, Any]
+
+    @property
+    def status(self) -> str:
+        """The sweep's: complete, stopped, interrupted, failed or running."""
+        return self.record.status or "running"
 
     @property
     def env_steps(self) -> int:
@@ -64,7 +65,7 @@ class SweepData:
     @property
     def winner_trial(self) -> int | None:
         """The winner's number; None without a winner, and where the control won."""
-        return self.winner.get("trial") if self.winner else None
+        return self.record.winner.get("trial") if self.record.winner else None
 
     @property
     def space(self) -> Space:
@@ -72,35 +73,33 @@ class SweepData:
         return build_search_space(self.settings["algo"], self.settings["space"])
 
 
-def load_sweep_data(folder: Path) -> SweepData:
-    """Read a sweep's folder.
+def load_sweep_data(folder: Path, storage: str | None = None) -> SweepData:
+    """Read a sweep's folder and its ledger.
+
+    Args:
+        folder: The sweep's.
+        storage: As for `rltune.study.storage.open_ledger`.
 
     Raises:
         StudyError: It is no sweep's folder, or its ledger cannot be read.
     """
-    study = open_study(folder)
-    try:
-        return read_sweep_data(folder, study)
-    finally:
-        study.close()
+    with closing(open_ledger(folder, storage)) as ledger:
+        return read_sweep_data(folder, ledger)
 
 
-def read_sweep_data(folder: Path, study: Study) -> SweepData:
+def read_sweep_data(folder: Path, ledger: Ledger) -> SweepData:
     """Do as `load_sweep_data`, by a ledger that is open already: opening one takes longer than a page."""
     settings: Any = OmegaConf.to_container(read_settings(folder))
     summary = folder / "summary.json"
     ended = json.loads(summary.read_text()) if summary.is_file() else {}
     return SweepData(
         name=folder.name,
-        status=str(study.attribute("status", "running")),
+        record=ledger.sweep(),
         settings=settings,
-        trials=study.trials(),
+        trials=ledger.trials.records(),
+        reports=ledger.trials.read_curves(),
         rungs=_read_rungs(settings),
-        winner=study.attribute("winner") or ended.get("winner"),
-        certification=study.attribute("certification"),
         cost=ended.get("cost") or {},
-        model=study.attribute("champion") or ended.get("model"),
-        about={key: study.attribute(key) for key in ("versions", "git_commit", "command", "began")},
     )
 
 

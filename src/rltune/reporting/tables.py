@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -18,13 +19,19 @@ from rltune.study.sweep_folder import find_sweep, list_sweep_folders
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
-    from rltune.study.record import TrialRecord
+    from rltune.records import TrialRecord
 
 
-def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
-    """Print one line a sweep, the newest last; a ledger that cannot be read is named, not hidden."""
-    from rltune.study.outcome import count_states  # brings Optuna with it
-    from rltune.study.storage import open_study
+def list_sweeps(output_dir: str, stream: TextIO | None = None, storage: str | None = None) -> None:
+    """Print one line a sweep, the newest last; a ledger that cannot be read is named, not hidden.
+
+    Args:
+        output_dir: The folder of all sweeps.
+        stream: Where to; None is standard output.
+        storage: As for `rltune.study.storage.open_ledger`.
+    """
+    from rltune.study.outcome import count_states
+    from rltune.study.storage import open_ledger  # brings SQLAlchemy with it
 
     folders = list_sweep_folders(output_dir)
     table, reasons = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold"), []
@@ -38,24 +45,18 @@ def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
     table.add_column("best", no_wrap=True, min_width=6)
     for folder in folders:
         try:
-            study = open_study(folder)
+            ledger = open_ledger(folder, storage)
         except RltuneError as error:
             table.add_row(folder.name, "unreadable")
             reasons.append(f"{folder.name}: {first_line(error.what)}")
             continue
-        records, number = study.trials(), count_states(study.trials())
+        with closing(ledger):
+            records, status = ledger.trials.records(), ledger.sweep().status
+        number = count_states(records)
         best = max((e.best for e in records if e.best is not None and e.state != "FAIL"), default=None)
         ended = f"{number['complete']}/{number['pruned']}/{number['failed']}"
         steps = format_count(sum(record.env_steps for record in records))
-        table.add_row(
-            folder.name,
-            str(study.attribute("status", "?")),
-            str(len(records)),
-            ended,
-            steps,
-            format_objective(best),
-        )
-        study.close()
+        table.add_row(folder.name, status or "?", str(len(records)), ended, steps, format_objective(best))
     out = _open_console(stream)
     if folders:
         out.print(table, crop=False)
@@ -66,34 +67,38 @@ def list_sweeps(output_dir: str, stream: TextIO | None = None) -> None:
         out.print(f"no sweeps in {root}; start one: python -m sweeps.run algo=ppo env=cartpole", soft_wrap=True)
 
 
-def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None) -> None:
+def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None, storage: str | None = None) -> None:
     """Print a sweep's trials, the best first.
 
+    Args:
+        sweep: Its name, or latest.
+        output_dir: The folder of all sweeps.
+        stream: Where to; None is standard output.
+        storage: As for `rltune.study.storage.open_ledger`.
+
     Raises:
-        StudyError: There is no such sweep.
+        StudyError: There is no such sweep, or its ledger cannot be read.
     """
     folder = find_sweep(sweep, output_dir)
-    from rltune.study.record import order_records
-    from rltune.study.storage import open_study  # brings Optuna with it, which a wrong name need not wait for
+    from rltune.study.ranking import order_records
+    from rltune.study.storage import open_ledger  # brings SQLAlchemy with it, which a wrong name need not wait for
 
-    study = open_study(folder)
-    records = order_records(study.trials())
+    with closing(open_ledger(folder, storage)) as ledger:
+        records, found = order_records(ledger.trials.records()), ledger.sweep()
     out = _open_console(stream)
-    out.print(f"{folder.name}: {study.attribute('status', '?')}, {folder}", soft_wrap=True)
+    out.print(f"{folder.name}: {found.status or '?'}, {folder}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("trial", "state", "best", "env steps", "values", "why it ended"):
         table.add_column(heading, overflow="fold")
-    going_on = study.attribute("status") == "running"
     for record in records:
-        table.add_row(*_make_row(record, going_on))
+        table.add_row(*_make_row(record, found.status == "running"))
     out.print(table)
-    if kept := study.attribute("certification"):
-        for part in describe_certification(Certification.from_dict(kept).summary()):
+    if found.certification:
+        for part in describe_certification(Certification.from_dict(found.certification).summary()):
             out.print(part)
-    elif winner := study.attribute("winner"):
-        for part in describe_winner(winner):
+    elif found.winner:
+        for part in describe_winner(found.winner):
             out.print(part)
-    study.close()
 
 
 def show_evaluation(
@@ -128,7 +133,7 @@ def _open_console(stream: TextIO | None) -> Console:
 
 def _make_row(record: TrialRecord, going_on: bool) -> tuple[str, ...]:
     unfinished = record.state == "RUNNING"
-    reason = "" if unfinished else first_line(record.attributes.get("stop_reason"))
+    reason = "" if unfinished else first_line(record.stop_reason)
     return (
         str(record.number),
         "interrupted" if unfinished and not going_on else record.state.lower(),

@@ -25,11 +25,11 @@ def describe_verdict(data: SweepData) -> str:
     cut = {"interrupted": "Interrupted", "running": "Still running"}.get(data.status)
     ended = number["total"] - number["interrupted"]
     opening = f"{cut} after {ended} of {data.settings['budget']['trials']} trials. " if cut else ""
-    if data.certification and data.certification.get("configurations"):
-        return opening + _describe_certification(data.certification)
+    if data.record.certification and data.record.certification.get("configurations"):
+        return opening + _describe_certification(data.record.certification)
     if not data.ranked:
         return f"{opening}No trial reported a return, so there is no winner."
-    best = data.winner or {"trial": data.ranked[0].number, "objective": data.ranked[0].best}
+    best = data.record.winner or {"trial": data.ranked[0].number, "objective": data.ranked[0].best}
     who, evaluation = f"Trial {best['trial']}", best.get("evaluation")
     if evaluation:
         return (
@@ -100,7 +100,7 @@ class SearchedValue:
 
 def compare_values(data: SweepData) -> list[SearchedValue]:
     """Compare the winner's values with the algorithm file's own, one row a searched parameter."""
-    winning = data.winner.get("params") if data.winner else None
+    winning = data.record.winner.get("params") if data.record.winner else None
     if winning is None and data.ranked:
         winning = data.ranked[0].params
     space = data.space
@@ -125,17 +125,17 @@ def compare_values(data: SweepData) -> list[SearchedValue]:
 def suggest_commands(data: SweepData) -> list[tuple[str, str]]:
     """List what to type next: what it does, and the command."""
     algo, env = data.settings["algo"]["name"], data.settings["env"]["name"]
-    typed = data.about.get("command") or f"python -m sweeps.run algo={algo} env={env}"
+    typed = data.record.command or f"python -m sweeps.run algo={algo} env={env}"
     known = [("Run this sweep again", typed)]
-    winner = data.winner or {}
+    winner = data.record.winner or {}
     params = winner.get("params") or (data.ranked[0].params if data.ranked else {})
     if params:
         fixed = " ".join(shlex.quote(f"space.{name}={_format_override(value)}") for name, value in params.items())
         alone = [word for word in typed.split(" ") if not word.startswith(("budget.trials=", "scheduler="))]
         command = f"{' '.join(alone)} {fixed} budget.trials=1 scheduler=none"
         known.append(("Train the winner's values alone", command))
-    if data.winner:
-        uri = (data.model or {}).get("uri") or f"sweep:{data.name}"
+    if data.record.winner:
+        uri = (data.record.model or {}).get("uri") or f"sweep:{data.name}"
         known.append(("Test the winner on fresh episodes", f"python -m sweeps.evaluate policy={uri}"))
     if data.status in ("interrupted", "running"):
         known.append(("Go on with this sweep", f"python -m sweeps.resume sweep={data.name}"))

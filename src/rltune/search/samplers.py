@@ -6,13 +6,13 @@ imported inside the functions, so that a typing error on the command line is ans
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rltune.errors import ConfigError, choices, describe_exception
+from rltune.search.class_names import import_class
 from rltune.search.space import Space
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 SAMPLERS: Mapping[str, str] = {"tpe": "optuna.samplers:TPESampler", "random": "optuna.samplers:RandomSampler"}
-USAGE = "a name, or package.module:Class of an optuna.samplers.BaseSampler"
 
 
 def build_sampler(kind: str, args: Mapping[str, Any], seed: int, conditional: bool = False) -> BaseSampler:
@@ -35,7 +34,7 @@ def build_sampler(kind: str, args: Mapping[str, Any], seed: int, conditional: bo
     """
     import optuna
 
-    cls = _import_sampler(kind)
+    cls = import_sampler(kind)
     known = inspect.signature(cls).parameters
     given = dict(args)
     if "seed" in known:
@@ -59,7 +58,7 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
     Raises:
         ConfigError: The kind or an argument is unknown, or the class refuses its value.
     """
-    cls = _import_sampler(kind)
+    cls = import_sampler(kind)
     parameters = inspect.signature(cls).parameters.values()
     known = [one.name for one in parameters if one.name != "seed" and one.kind is not one.VAR_KEYWORD]
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
@@ -82,26 +81,24 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
         ) from None
 
 
-def _import_sampler(kind: str) -> type[BaseSampler]:
+def import_sampler(kind: str) -> type[BaseSampler]:
     """Import a sampler's class.
+
+    Args:
+        kind: A name in SAMPLERS, or ``package.module:Class``.
 
     Raises:
         ConfigError: There is none of this name.
     """
-    if kind not in SAMPLERS and ":" not in kind:
-        raise ConfigError(f"searcher.kind={kind} is unknown", f"{choices(kind, SAMPLERS)}; {USAGE}", "searcher=tpe")
-    from optuna.samplers import BaseSampler
 
-    module, _, name = SAMPLERS.get(kind, kind).partition(":")
-    try:
-        cls = getattr(importlib.import_module(module), name)
-    except Exception as error:  # a module raises whatever it likes while it is imported
-        raise ConfigError(
-            f"searcher.kind={kind} cannot be imported: {describe_exception(error)}", USAGE, "install its package"
-        ) from None
-    if not (isinstance(cls, type) and issubclass(cls, BaseSampler)):
-        # YAML must not be able to call anything of any module.
-        raise ConfigError(f"searcher.kind={kind} is no sampler", USAGE, "searcher=tpe")
+    def is_sampler(cls: type) -> bool:
+        from optuna.samplers import BaseSampler
+
+        return issubclass(cls, BaseSampler)
+
+    cls: type[BaseSampler] = import_class(
+        "searcher", kind, SAMPLERS, "sampler (an optuna.samplers.BaseSampler)", is_sampler
+    )
     return cls
 
 

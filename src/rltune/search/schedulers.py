@@ -1,81 +1,173 @@
-"""Build the rule that stops weak trials, as a scheduler file describes it."""
+"""Say what a stopping rule is, and build the one that a scheduler file describes.
+
+A rule is one class, which its file names by ``package.module:Class`` or by a short name of RULES. The arguments of its
+constructor are those that the file may set; it refuses values itself, by `make_argument_error`.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
-from rltune.errors import ConfigError, choices
-from rltune.search.successive_halving import SuccessiveHalving
+from rltune.errors import ConfigError, choices, describe_exception
+from rltune.records import Report, TrialRecord
+from rltune.search.class_names import import_class
 
-# An experiment sets ASHA's arguments, and a person may run it with scheduler=none: it ignores them in silence.
-ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "asha": ("grace_fraction", "reduction_factor"),
-    "none": ("grace_fraction", "reduction_factor"),
+RULES: Mapping[str, str] = {
+    "asha": "rltune.search.successive_halving:SuccessiveHalving",
+    "median": "rltune.search.median_stopping:MedianStopping",
+    "none": "rltune.search.schedulers:NoStopping",
 }
 
 
-class StoppingRule(Protocol):
-    """Decide after each report whether a trial goes on. Plain arithmetic: no Ray, no ledger."""
+@dataclass(frozen=True)
+class GoOn:
+    """Let the trial train on."""
 
-    def report(self, number: int, env_steps: int, objective: float) -> int | None:
-        """Record a trial's report.
+
+@dataclass(frozen=True)
+class Stop:
+    """Stop the trial for good.
+
+    Attributes:
+        env_steps: Where it was judged, in environment steps of each seed; at most those of the report.
+    """
+
+    env_steps: int
+
+
+@dataclass(frozen=True)
+class Exploit:
+    """Let the trial go on from another one's checkpoint with other values, as population based training does.
+
+    Attributes:
+        source: The number of the trial whose newest checkpoint it goes on from.
+        params: Values by name from then on; those that are missing stay what they were.
+    """
+
+    source: int
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+Decision = GoOn | Stop | Exploit
+GO_ON = GoOn()
+
+
+@runtime_checkable
+class StoppingRule(Protocol):
+    """Decide after each report whether a trial goes on. Plain arithmetic: no Ray, no ledger.
+
+    Its constructor takes ``env_steps``, a trial's whole budget, and after it the arguments of its file.
+    """
+
+    def decide(self, report: Report) -> Decision:
+        """Take in a trial's report and decide about the trial.
 
         Args:
-            number: The trial.
-            env_steps: How many environment steps it has trained.
-            objective: Its objective; NaN before its first episode has ended.
-
-        Returns:
-            The environment steps at which the trial must stop; None if it goes on.
+            report: Its objective is NaN before the first episode has ended: that ranks below every number. A trial
+                that failed and trains some steps again reports them again.
         """
 
-    def replay(self, trials: Iterable[tuple[int, Mapping[int, float]]]) -> None:
-        """Rebuild what the rule knows from earlier reports: numbers, and objectives by environment steps, in any order.
+    def replay(self, records: Iterable[TrialRecord]) -> None:
+        """Rebuild what the rule knows from the ledger's trials, in any order.
 
-        Verdicts are not asked for: what was stopped is in the ledger.
+        Decisions are not asked for: what was stopped is in the ledger.
         """
 
 
-def build_stopping_rule(kind: str, args: Mapping[str, Any], env_steps: int) -> StoppingRule | None:
-    """Build the stopping rule of a scheduler file; None means that no trial is stopped early.
+class NoStopping:
+    """Let every trial run its whole budget.
 
     Args:
-        kind: A name in ARGUMENTS.
+        env_steps: A trial's whole budget, in environment steps.
+    """
+
+    def __init__(self, env_steps: int) -> None:
+        self.env_steps = env_steps
+
+    def decide(self, report: Report) -> Decision:
+        """Let the trial go on."""
+        return GO_ON
+
+    def replay(self, records: Iterable[TrialRecord]) -> None:
+        """Learn nothing: nothing depends on it."""
+
+
+def build_stopping_rule(kind: str, args: Mapping[str, Any], env_steps: int) -> StoppingRule:
+    """Build the stopping rule of a scheduler file.
+
+    Args:
+        kind: A name in RULES, or ``package.module:Class`` of a `StoppingRule`.
         args: The rule's arguments.
         env_steps: A trial's whole budget, in environment steps.
 
     Raises:
-        ConfigError: The kind or an argument is unknown or out of range.
+        ConfigError: The kind or an argument is unknown, missing or out of range.
     """
-    if kind not in ARGUMENTS:
-        raise ConfigError(f"scheduler.kind={kind} is unknown", choices(kind, ARGUMENTS), "scheduler=asha")
+    cls = _import_rule(kind)
+    known = _list_arguments(cls)
+    if kind == "none":
+        # An experiment sets ASHA's arguments, and a person may run it with scheduler=none: it ignores every rule's.
+        known = {name: False for other in RULES for name in _list_arguments(_import_rule(other))}
     for name in args:
-        if name not in ARGUMENTS[kind]:
+        if name not in known:
             raise ConfigError(
                 f"scheduler.args.{name}={args[name]}: the {kind} scheduler has no such argument",
-                choices(name, ARGUMENTS[kind]),
+                choices(name, known),
                 f"correct or remove it: ~scheduler.args.{name}",
             )
-    if kind == "none":
-        return None
-    grace, factor = (_to_number(args.get(name)) for name in ARGUMENTS["asha"])
-    if not 0 < grace <= 1:
+    for name, required in known.items():
+        if required and name not in args:
+            raise ConfigError(
+                f"scheduler.args.{name} has no value",
+                f"a value for each argument of the {kind} scheduler: {', '.join(known)}",
+                f"add scheduler.args.{name}=...",
+            )
+    try:
+        made: StoppingRule = cls(env_steps=env_steps, **({} if kind == "none" else args))
+    except ConfigError:
+        raise
+    except Exception as error:  # a class of one's own raises whatever it likes
         raise ConfigError(
-            f"scheduler.args.grace_fraction={args.get('grace_fraction')} is out of range",
-            "above 0, at most 1",
-            "scheduler.args.grace_fraction=0.1",
-        )
-    if not factor >= 2:
-        raise ConfigError(
-            f"scheduler.args.reduction_factor={args.get('reduction_factor')} is out of range",
-            "at least 2",
-            "scheduler.args.reduction_factor=3",
-        )
-    return SuccessiveHalving(env_steps, grace, factor)
+            f"scheduler.args={dict(args)}: {describe_exception(error)}",
+            f"values that {kind} accepts",
+            "~scheduler.args",
+        ) from None
+    return made
 
 
-def _to_number(value: Any) -> float:
-    """Return the value as a number; NaN, which lies in no range, where it is none."""
+def make_argument_error(name: str, value: Any, allowed: str, usual: float) -> ConfigError:
+    """Return the error for a rule's argument that is out of range.
+
+    Args:
+        name: The argument.
+        value: What was given.
+        allowed: What would be right, such as ``at least 2``.
+        usual: A value to type instead.
+    """
+    key = f"scheduler.args.{name}"
+    return ConfigError(f"{key}={value} is out of range", allowed, f"{key}={usual}")
+
+
+def to_number(value: Any) -> float:
+    """Return an argument as a number; NaN, which lies in no range, where it is none."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def _import_rule(kind: str) -> Any:
+    return import_class(
+        "scheduler",
+        kind,
+        RULES,
+        "stopping rule (a class with decide and replay)",
+        lambda cls: issubclass(cls, StoppingRule),
+    )
+
+
+def _list_arguments(cls: type) -> dict[str, bool]:
+    """Return the arguments that a rule's file may set, and for each whether it must."""
+    parameters = inspect.signature(cls).parameters.values()
+    return {one.name: one.default is one.empty for one in parameters if one.name != "env_steps"}

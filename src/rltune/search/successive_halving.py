@@ -8,6 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from rltune.records import Report, TrialRecord
+from rltune.search.schedulers import GO_ON, Decision, Stop, make_argument_error, to_number
+
 
 class SuccessiveHalving:
     """Stop trials at the rungs of asynchronous successive halving (Li et al. 2020, algorithm 2, stopping variant).
@@ -22,9 +25,16 @@ class SuccessiveHalving:
 
     Attributes:
         levels: The rungs, in environment steps, ascending.
+
+    Raises:
+        ConfigError: An argument is out of range.
     """
 
     def __init__(self, env_steps: int, grace_fraction: float, reduction_factor: float) -> None:
+        if not 0 < to_number(grace_fraction) <= 1:
+            raise make_argument_error("grace_fraction", grace_fraction, "above 0, at most 1", 0.1)
+        if not to_number(reduction_factor) >= 2:
+            raise make_argument_error("reduction_factor", reduction_factor, "at least 2", 3)
         self.reduction_factor = reduction_factor
         self.levels: list[int] = []
         level = env_steps * grace_fraction
@@ -33,25 +43,24 @@ class SuccessiveHalving:
             level *= reduction_factor
         self._seen: list[dict[int, float]] = [{} for _ in self.levels]
 
-    def report(self, number: int, env_steps: int, objective: float) -> int | None:
-        """Record a trial's report and decide whether the trial goes on. Each rung judges a trial once.
+    def decide(self, report: Report) -> Decision:
+        """Take in a trial's report and decide whether the trial goes on. Each rung judges a trial once.
 
         Args:
-            number: The trial.
-            env_steps: How many environment steps it has trained.
-            objective: Its objective; NaN, before its first episode has ended, ranks below every number.
+            report: An objective of NaN, before its first episode has ended, ranks below every number.
 
         Returns:
-            The rung, in environment steps, at which the trial must stop; None if it goes on.
+            To stop at the first rung at which it is not among the best, or to go on.
         """
+        number = report.number
         reached = [
             (level, seen)
             for level, seen in zip(self.levels, self._seen, strict=True)
-            if env_steps >= level and number not in seen
+            if report.env_steps >= level and number not in seen
         ]
         for _, seen in reached:  # every rung first, whatever the verdict: a replay must rebuild the same rungs
-            seen[number] = -math.inf if math.isnan(objective) else objective
-        return next((level for level, seen in reached if not self._goes_on(number, seen)), None)
+            seen[number] = -math.inf if math.isnan(report.objective) else report.objective
+        return next((Stop(level) for level, seen in reached if not self._goes_on(number, seen)), GO_ON)
 
     def _goes_on(self, number: int, seen: Mapping[int, float]) -> bool:
         if len(seen) < self.reduction_factor:
@@ -59,8 +68,8 @@ class SuccessiveHalving:
         better = sum(value > seen[number] for value in seen.values())
         return better < max(1, math.floor(len(seen) / self.reduction_factor))
 
-    def replay(self, trials: Iterable[tuple[int, Mapping[int, float]]]) -> None:
-        """Rebuild the rungs from the trials' numbers and their objectives by environment steps, in any order."""
-        for number, reports in trials:
-            for env_steps, objective in reports.items():
-                self.report(number, env_steps, objective)
+    def replay(self, records: Iterable[TrialRecord]) -> None:
+        """Rebuild the rungs from the ledger's trials, in any order."""
+        for record in records:
+            for env_steps, objective in record.reports.items():
+                self.decide(Report(record.number, env_steps, objective))

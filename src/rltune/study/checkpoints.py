@@ -6,46 +6,25 @@ Layout: ``<trial_dir>/best-<env_steps>`` and ``latest-<env_steps>``, each with `
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-TRIALS, CERTIFY = (
-    "trials",
-    "certify",
-)  # kinds of trials, and the folders of both in a sweep's: the search's, the certification's runs
+from rltune.records import CheckpointRecord
+
 KEEP = 2  # the newest, and the one before it, which the ledger may still name
 
 
 class DamagedError(Exception):
     """A checkpoint is not as it was recorded."""
-
-
-@dataclass(frozen=True)
-class CheckpointRecord:
-    """What the ledger keeps of a checkpoint; one whose digest differs does not count.
-
-    Attributes:
-        path: Relative to the sweep's folder.
-        env_steps: When it was taken.
-        objective: The report's objective then; None before the first episode ended.
-        digest: sha256 over its files.
-    """
-
-    path: str
-    env_steps: int
-    objective: float | None
-    digest: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as the ledger stores it."""
-        return dict(vars(self))
 
 
 def write_checkpoint(
@@ -61,25 +40,50 @@ def write_checkpoint(
         fill: Writes the rest into the folder that it is given.
     """
     home = sweep / trial_dir
-    home.mkdir(parents=True, exist_ok=True)
-    for leftover in home.glob(f".{kind}-*"):  # of a worker that was killed
-        shutil.rmtree(leftover, ignore_errors=True)
-    draft = home / f".{kind}-{os.getpid()}"
-    draft.mkdir()
-    try:
+    with _make_draft(home, kind) as draft:
         fill(draft)
         (draft / "state.json").write_text(json.dumps(state))
         fingerprint = compute_digest(draft)
-    except BaseException:  # a full disk gets its room back
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    target = _find_free_name(home / f"{kind}-{state['env_steps']:012d}")
-    draft.rename(target)
+        target = draft.rename(_find_free_name(home / f"{kind}-{state['env_steps']:012d}"))
     # By time, not by name: a trial that went back to an earlier state writes a lower number than those before it.
     written = sorted(home.glob(f"{kind}-[0-9]*"), key=lambda path: path.stat().st_mtime_ns)
     for old in written[:-KEEP]:
         shutil.rmtree(old, ignore_errors=True)
-    return CheckpointRecord(str(target.relative_to(sweep)), int(state["env_steps"]), state["objective"], fingerprint)
+    path = str(target.relative_to(sweep))
+    return CheckpointRecord(path, int(state["env_steps"]), state["objective"], fingerprint, time.time())
+
+
+def copy_checkpoint(sweep: Path, record: CheckpointRecord, trial_dir: str) -> CheckpointRecord | None:
+    """Copy another trial's checkpoint, from which a trial is to go on; None where it is not whole.
+
+    Args:
+        sweep: The sweep's folder.
+        record: The other's.
+        trial_dir: The trial's own folder in it.
+    """
+    source = is_whole(sweep, record)
+    if source is None:
+        return None
+    home = sweep / trial_dir
+    with _make_draft(home, "latest") as draft:
+        shutil.copytree(source, draft, dirs_exist_ok=True)
+        target = draft.rename(_find_free_name(home / f"latest-{record.env_steps:012d}"))
+    os.utime(target)  # the copy has the other's time, by which it would be dropped as an old one
+    return replace(record, path=str(target.relative_to(sweep)), saved_s=time.time())
+
+
+@contextlib.contextmanager
+def _make_draft(home: Path, kind: str) -> Iterator[Path]:
+    """Give a folder to fill, which is removed where filling it breaks off: a full disk gets its room back."""
+    for leftover in home.glob(f".{kind}-*"):  # of a worker that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
+    draft = home / f".{kind}-{os.getpid()}"
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
 
 
 def _find_free_name(folder: Path) -> Path:
@@ -88,12 +92,12 @@ def _find_free_name(folder: Path) -> Path:
     return next(name for name in itertools.chain([folder], names) if not name.exists())
 
 
-def is_whole(sweep: Path, record: Mapping[str, Any] | None) -> Path | None:
+def is_whole(sweep: Path, record: CheckpointRecord | None) -> Path | None:
     """Return the folder of a recorded checkpoint where it is there and whole, else None."""
-    if not record:
+    if record is None:
         return None
-    folder = sweep / str(record["path"])
-    if not (folder / "state.json").is_file() or compute_digest(folder) != record["digest"]:
+    folder = sweep / record.path
+    if not (folder / "state.json").is_file() or compute_digest(folder) != record.digest:
         return None
     return folder
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rltune.config.schema import RunConfig
-from rltune.study.record import TrialRecord
+from rltune.records import TrialRecord
 
 EXIT_WINNER, EXIT_NONE = 0, 1
 

@@ -1,6 +1,6 @@
-"""Open a ledger where it lives: a file in its sweep's folder, or a study in a storage of several sweeps.
+"""Open a ledger where it lives: a file in its sweep's folder, or rows in a database of several sweeps.
 
-A file is checked for damage, and copied aside as the state to go back to. Runs in the driver.
+A file is checked for damage, and copied aside as the state to go back to. Runs in the driver; reading runs anywhere.
 """
 
 from __future__ import annotations
@@ -13,21 +13,26 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from rltune.config.settings_file import DIGEST_MARK, read_settings
+from rltune.config.settings_file import read_settings
 from rltune.errors import StudyError
-from rltune.study.study import MissingStudyError, Study
+from rltune.study.ledger import Ledger, MissingSweepError
 
-LEDGER, COPY = "study.db", "study.backup.db"
+LEDGER, COPY, STUDY = "ledger.db", "ledger.backup.db", "study.db"
 logger = logging.getLogger(__name__)
 
 
-def make_storage_url(configured: str | None, folder: Path) -> str:
-    """Return the ledger's storage URL: as configured, else SQLite in the sweep's folder."""
-    return configured or f"sqlite:///{folder / LEDGER}"
+def make_storage_url(configured: str | None, folder: Path, file: str = LEDGER) -> str:
+    """Return the URL of the ledger (or of Optuna's study): as configured, else SQLite in the sweep's folder."""
+    return configured or f"sqlite:///{folder / file}"
 
 
-def open_study(folder: Path) -> Study:
+def open_ledger(folder: Path, storage: str | None = None) -> Ledger:
     """Open the ledger of a sweep's folder, for reading.
+
+    Args:
+        folder: The sweep's.
+        storage: The address with its login, of a sweep whose settings name a database; None is the one that they name,
+            without a login. A sweep that keeps a file is read from its file.
 
     Raises:
         StudyError: The folder holds none, it cannot be read, or its address needs a login, which is kept in no file.
@@ -36,18 +41,22 @@ def open_study(folder: Path) -> Study:
     if not settings.is_file():
         raise StudyError(f"{folder} is no sweep's folder", "a folder with config.yaml in it", "python -m sweeps.list")
     configured = OmegaConf.select(read_settings(folder), "study.storage")
-    if configured and "***" in configured:
+    if configured and storage:
+        configured = storage
+    elif configured and "***" in configured:
         raise StudyError(
             f"study.storage={configured}: the login is kept in no file, so the ledger of {folder.name} cannot be read",
-            "an address without a password, which PGPASSWORD or ~/.pgpass holds",
-            f"write such an address into {settings} and end it with the line '{DIGEST_MARK}any'",
+            "the whole address, or one without a password, which PGPASSWORD or ~/.pgpass holds",
+            "add study.storage=... to the command, storage=... to a call from Python",
         )
-    if configured is None and not (folder / LEDGER).is_file():
-        raise StudyError(f"{folder / LEDGER} is missing", "the sweep's ledger", "python -m sweeps.list")
-    return Study(make_storage_url(configured, folder), folder.name if configured else _read_study_name(folder))
+    url = make_storage_url(configured, folder)
+    file = Path(url.removeprefix("sqlite:///").partition("?")[0])
+    if url.startswith("sqlite:") and not file.is_file():  # SQLite would make an empty one
+        raise StudyError(f"{file} is missing", "the sweep's ledger", "python -m sweeps.list")
+    return Ledger(url, folder.name if configured else _read_sweep_name(folder))
 
 
-def open_ledger(configured: str | None, folder: Path, *, new: bool) -> Study:
+def start_ledger(configured: str | None, folder: Path, *, new: bool) -> Ledger:
     """Open the ledger of a sweep's folder, for its driver.
 
     One that was killed before it had a ledger has run no trial either: it gets one now.
@@ -63,11 +72,11 @@ def open_ledger(configured: str | None, folder: Path, *, new: bool) -> Study:
     url, has_no_trials = make_storage_url(configured, folder), not (folder / "trials").exists()
     if configured:
         try:
-            return Study(url, folder.name, create=new)
-        except MissingStudyError:
+            return Ledger(url, folder.name, create=new)
+        except MissingSweepError:
             if not has_no_trials:
                 raise
-            return Study(url, folder.name, create=True)
+            return Ledger(url, folder.name, create=True)
     path = folder / LEDGER
     if path.exists():
         if damage := _find_damage(path):  # before anything is written into it
@@ -76,10 +85,9 @@ def open_ledger(configured: str | None, folder: Path, *, new: bool) -> Study:
             )
     elif new or has_no_trials:
         _make_file(path, folder.name)
-        return Study(url, folder.name, fresh=True)
     else:
         raise StudyError(f"{path} is missing", "the sweep's ledger", _suggest_recovery(path))
-    return Study(url, _read_study_name(folder))
+    return Ledger(url, _read_sweep_name(folder))
 
 
 def save_copy(folder: Path) -> None:
@@ -99,10 +107,10 @@ def save_copy(folder: Path) -> None:
         logger.warning("no copy of %s was made: %s", path, error)
 
 
-def _read_study_name(folder: Path) -> str:
-    """Read the study's name in a sweep's own file, which keeps it when the folder is renamed."""
+def _read_sweep_name(folder: Path) -> str:
+    """Read the sweep's name in its own file, which keeps it when the folder is renamed."""
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(folder / LEDGER)) as ledger:
-        names = [str(name) for (name,) in ledger.execute("SELECT study_name FROM studies")]
+        names = [str(name) for (name,) in ledger.execute("SELECT name FROM sweeps")]
         if len(names) == 1:
             return names[0]
     return folder.name
@@ -113,7 +121,7 @@ def _make_file(path: Path, name: str) -> None:
     draft = path.with_name(f".{path.name}")
     for leftover in path.parent.glob(f"{draft.name}*"):
         leftover.unlink()
-    Study(f"sqlite:///{draft}", name, create=True).close()
+    Ledger(f"sqlite:///{draft}", name, create=True).close()
     draft.rename(path)
 
 
@@ -125,8 +133,8 @@ def _find_damage(path: Path) -> str:
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=60)) as ledger:
             (verdict,) = ledger.execute("PRAGMA quick_check(1)").fetchone()
-            if verdict == "ok" and not ledger.execute("SELECT count(*) FROM studies").fetchone()[0]:
-                verdict = "it holds no study"
+            if verdict == "ok" and not ledger.execute("SELECT count(*) FROM sweeps").fetchone()[0]:
+                verdict = "it holds no sweep"
     except sqlite3.Error as error:
         verdict = str(error)
     return "" if verdict == "ok" else str(verdict).splitlines()[0]

@@ -52,7 +52,7 @@ def open_folder(context: SweepContext) -> Iterator[None]:
 
 def is_half_made(folder: Path) -> bool:
     """Whether a driver was killed between making this folder and writing its settings: nothing is lost in it."""
-    return folder.is_dir() and not any((folder / name).exists() for name in ("config.yaml", "study.db", "trials"))
+    return folder.is_dir() and not any((folder / name).exists() for name in ("config.yaml", "ledger.db", "trials"))
 
 
 @contextlib.contextmanager

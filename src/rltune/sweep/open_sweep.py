@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rltune.certification.retraining import Retraining
@@ -13,27 +12,27 @@ from rltune.cluster.resources import Share
 from rltune.config.schema import RunConfig
 from rltune.reporting.console import Console
 from rltune.search.schedulers import StoppingRule, build_stopping_rule
-from rltune.study.record import TrialRecord
-from rltune.study.storage import open_ledger, save_copy
-from rltune.study.study import Study
+from rltune.search.views import choose_view
+from rltune.study.ledger import Ledger
+from rltune.study.optuna_study import OptunaStudy, open_optuna_study
+from rltune.study.storage import STUDY, make_storage_url, save_copy, start_ledger
 from rltune.sweep.context import SweepContext
 from rltune.sweep.plan import Plan, tracking_uri_of
 from rltune.sweep.stopper import SweepStopper
-from rltune.sweep.tune.assignments import build_assignment
 from rltune.tracking.tracker import MLflowTracker, NoTracker, Tracker, TrackingSettings
 
 
 @dataclass(frozen=True)
 class OpenSweep:
-    """A sweep whose ledger, tracker and console are open.
+    """A sweep whose ledger, study, tracker and console are open.
 
     Attributes:
         context: What the driver works on.
         share: A trial's share of the machine.
-        study: The ledger.
+        ledger: The one truth.
+        study: Optuna's, which agrees with it.
         stopper: Ends the sweep early.
-        rule: Stops weak trials, with the reports of earlier drivers replayed; None runs every trial to its end.
-        unfinished: Trials that an earlier driver left RUNNING.
+        rule: Stops weak trials, with the reports of earlier drivers replayed.
         retraining: The certification's runs; None where nothing is certified.
         final_evaluation: What chooses the winner where nothing is certified.
         tracker: MLflow, or nothing.
@@ -42,10 +41,10 @@ class OpenSweep:
 
     context: SweepContext
     share: Share
-    study: Study
+    ledger: Ledger
+    study: OptunaStudy
     stopper: SweepStopper
-    rule: StoppingRule | None
-    unfinished: list[TrialRecord]
+    rule: StoppingRule
     retraining: Retraining | None
     final_evaluation: FinalEvaluation
     tracker: Tracker
@@ -63,11 +62,12 @@ class OpenSweep:
 
     def is_searched(self) -> bool:
         """Whether the search's budget of trials is spent and none of them is unfinished."""
-        return not self.unfinished and self.study.num_trials >= self.config.budget.trials
+        ended = sum(record.state != "RUNNING" for record in self.ledger.trials.records())
+        return ended == self.ledger.trials.num_trials >= self.config.budget.trials
 
     def is_certified(self) -> bool:
         """Whether certification has nothing left to train."""
-        return self.retraining is None or self.retraining.is_done(self.study.trials())
+        return self.retraining is None or self.retraining.is_done(self.ledger.trials.records())
 
 
 @contextlib.contextmanager
@@ -93,22 +93,28 @@ def open_sweep(context: SweepContext, share: Share) -> Iterator[OpenSweep]:
         sweep.tracker.close(status, timeout_s=5.0)  # without effect after a sweep's proper end
         sweep.stopper.clear()
         sweep.final_evaluation.close()
-        if sweep.retraining:
-            sweep.retraining.close()
         sweep.study.close()
+        sweep.ledger.close()
         save_copy(context.folder)
 
 
 def _open(context: SweepContext, share: Share) -> OpenSweep:
     plan, config, folder = context.plan, context.plan.config, context.folder
     rule = build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
-    study = open_ledger(config.study.storage, folder, new=not context.resumed)
+    ledger = start_ledger(config.study.storage, folder, new=not context.resumed)
     if context.resumed:
         save_copy(folder)
-    records = study.trials()
-    stopper = SweepStopper(folder, config, config.replicates * sum(record.env_steps for record in records))
-    if rule:
-        rule.replay((record.number, record.reports) for record in records)
+    records = ledger.trials.records()
+    rule.replay(records)
+    searcher = config.searcher
+    study = open_optuna_study(
+        make_storage_url(config.study.storage, folder, STUDY),
+        ledger.name,
+        choose_view(searcher.kind, searcher.view),
+        plan.space.distributions(),
+        records,
+        own_file=None if config.study.storage else folder / STUDY,
+    )
     console = Console(
         name=context.name,
         num_trials=config.budget.trials,
@@ -119,25 +125,24 @@ def _open(context: SweepContext, share: Share) -> OpenSweep:
     certify = config.certify
     retraining = None
     if certify.seeds:
-        assign = functools.partial(build_assignment, context, share, console.note)
-        retraining = Retraining(folder, config, plan.certification_seeds(), plan.warm_starts, assign)
+        retraining = Retraining(folder, config, plan.certification_seeds(), plan.warm_starts, ledger)
     return OpenSweep(
         context=context,
         share=share,
+        ledger=ledger,
         study=study,
-        stopper=stopper,
+        stopper=SweepStopper(folder, config, config.replicates * sum(record.env_steps for record in records)),
         rule=rule,
-        unfinished=[record for record in records if record.state == "RUNNING"],
         retraining=retraining,
         final_evaluation=FinalEvaluation(
             folder, certify.top, certify.champion_episodes, share.slots, context.call_aside
         ),
-        tracker=_open_tracker(context, functools.partial(_note_mlflow_run, study, retraining)),
+        tracker=_open_tracker(context, ledger),
         console=console,
     )
 
 
-def _open_tracker(context: SweepContext, on_run: Callable[[int | str | None, str], None]) -> Tracker:
+def _open_tracker(context: SweepContext, ledger: Ledger) -> Tracker:
     config = context.plan.config
     if config.tracking.kind == "off":
         return NoTracker()
@@ -145,23 +150,6 @@ def _open_tracker(context: SweepContext, on_run: Callable[[int | str | None, str
         uri=tracking_uri_of(config),
         experiment=config.tracking.experiment or config.env.name,
         sweep=context.name,
-        spool_dir=context.folder / ".spool",
+        folder=context.folder,
     )
-    return MLflowTracker(settings, on_run)
-
-
-def _note_mlflow_run(study: Study, retraining: Retraining | None, key: int | str | None, run_id: str) -> None:
-    """Keep the id of an MLflow run with what it shows; called from the tracker's thread.
-
-    Args:
-        study: The ledger.
-        retraining: The certification's runs.
-        key: A trial's number, the name of a certification's run, or None for the sweep itself.
-        run_id: MLflow's.
-    """
-    if key is None:
-        study.set_attribute("mlflow_run_id", run_id)
-    elif isinstance(key, int):
-        study.note_run(key, run_id)
-    elif retraining:
-        retraining.note_mlflow_run(key, run_id)
+    return MLflowTracker(settings, ledger)

@@ -176,7 +176,7 @@ def _run(context: SweepContext, share: Share) -> Outcome:
         start_console(sweep)
         if not (sweep.is_searched() and sweep.is_certified()):
             run_trials(sweep)
-        records = sweep.study.trials()
+        records = sweep.ledger.trials.records()
         winner, certification = select_winner(sweep, records)
         model = register_winner(sweep, winner, certification)
         outcome = save_outcome(sweep, records, winner, certification, model)

@@ -16,15 +16,15 @@ PACKAGES = ("rltune", "ray", "torch", "gymnasium", "optuna", "mlflow", "hydra-co
 
 def record_start(sweep: OpenSweep) -> None:
     """Note in the ledger that the sweep runs, where it lies, and at its first start what it was started with."""
-    study = sweep.study
-    study.set_attribute("status", "running")
-    study.set_attribute("folder", str(sweep.context.folder))  # it may have been moved
-    if study.attribute("began") is None:
-        study.set_attribute("config", format_settings(sweep.config))
-        study.set_attribute("versions", list_versions())
-        study.set_attribute("git_commit", read_git_commit())
-        study.set_attribute("command", read_typed_command())
-        study.set_attribute("began", datetime.now(UTC).isoformat(timespec="seconds"))
+    sweep.ledger.change_sweep(status="running", folder=str(sweep.context.folder))  # it may have been moved
+    if sweep.ledger.sweep().began is None:
+        sweep.ledger.change_sweep(
+            config=format_settings(sweep.config),
+            versions=list_versions(),
+            git_commit=read_git_commit(),
+            command=read_typed_command(),
+            began=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
 
 
 def list_versions() -> dict[str, str]:

@@ -6,6 +6,7 @@ import itertools
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -18,9 +19,8 @@ from rltune.certification.result import Certification
 from rltune.config.settings_file import read_settings
 from rltune.errors import RltuneError
 from rltune.formatting import first_line
-from rltune.study.checkpoints import CERTIFY, TRIALS
-from rltune.study.storage import open_study
-from rltune.study.study import Study
+from rltune.records import CERTIFY, TRIALS, SweepRecord, TrialRecord
+from rltune.study.storage import open_ledger
 from rltune.study.sweep_folder import find_sweep, list_sweep_folders, lock_sweep
 
 ALL = "all"
@@ -47,7 +47,9 @@ class SpareCheckpoints:
     why: str | None = None
 
 
-def prune_sweeps(sweep: str, output_dir: str, sure: bool, stream: TextIO | None = None) -> None:
+def prune_sweeps(
+    sweep: str, output_dir: str, sure: bool, stream: TextIO | None = None, storage: str | None = None
+) -> None:
     """Say what would be freed, and with ``sure`` free it.
 
     Args:
@@ -55,12 +57,13 @@ def prune_sweeps(sweep: str, output_dir: str, sure: bool, stream: TextIO | None 
         output_dir: The folder of all sweeps.
         sure: Delete.
         stream: Where to print; None is standard output.
+        storage: As for `rltune.study.storage.open_ledger`.
 
     Raises:
         StudyError: There is no such sweep.
     """
     folders = list_sweep_folders(output_dir) if sweep == ALL else [find_sweep(sweep, output_dir)]
-    found = [_prune(folder, sure) for folder in folders]
+    found = [_prune(folder, sure, storage) for folder in folders]
     out = Console(file=stream or sys.stdout, highlight=False)
     if not found:
         out.print(f"no sweeps in {output_dir}", soft_wrap=True)
@@ -79,13 +82,13 @@ def prune_sweeps(sweep: str, output_dir: str, sure: bool, stream: TextIO | None 
     out.print(f"to delete: python -m sweeps.prune sweep={sweep} delete=true{where}", soft_wrap=True)
 
 
-def _prune(folder: Path, sure: bool) -> SpareCheckpoints:
+def _prune(folder: Path, sure: bool, storage: str | None) -> SpareCheckpoints:
     """Look through one sweep while no driver can have it, and delete where that is wanted."""
     try:
         with lock_sweep(folder) as ours:
             if not ours:
                 return SpareCheckpoints(folder.name, why="it is running")
-            found = find_spare(folder)
+            found = find_spare(folder, storage)
             for checkpoint in found.folders if sure else ():
                 shutil.rmtree(checkpoint)
             return found
@@ -95,46 +98,44 @@ def _prune(folder: Path, sure: bool) -> SpareCheckpoints:
         return SpareCheckpoints(folder.name, why=str(error))
 
 
-def find_spare(folder: Path) -> SpareCheckpoints:
+def find_spare(folder: Path, storage: str | None = None) -> SpareCheckpoints:
     """Find what a sweep has to spare.
 
     Args:
         folder: The sweep's.
+        storage: As for `rltune.study.storage.open_ledger`.
 
     Raises:
         StudyError: Its ledger cannot be read.
     """
-    study = open_study(folder)
-    try:
-        needed, there = _find_needed(folder, study), list(_list_ended(folder, study))
-    finally:
-        study.close()
+    with closing(open_ledger(folder, storage)) as ledger:
+        sweep, trials = ledger.sweep(), ledger.trials.records()
+    needed, there = _find_needed(folder, sweep, trials), list(_list_ended(folder, sweep, trials))
     spared = tuple(checkpoint for checkpoint in there if checkpoint not in needed)
     everything = sum(len(_list_checkpoints(home)) for kind in (TRIALS, CERTIFY) for home in folder.glob(f"{kind}/*"))
     return SpareCheckpoints(folder.name, spared, sum(map(_measure_size, spared)), everything - len(spared))
 
 
-def _find_needed(folder: Path, study: Study) -> set[Path]:
+def _find_needed(folder: Path, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> set[Path]:
     """Find the winner's checkpoint, those that an extension chooses from, and each certified configuration's best."""
     top = int(read_settings(folder).certify.top)
-    needed = {one.folder for one in itertools.islice(rank_finalists(folder, study.trials()), max(1, top))}
-    if winner := study.attribute("winner"):
-        needed.add(folder / winner["checkpoint"])
-    if record := study.attribute("certification"):
-        found = Certification.from_dict(record)
-        for one in found.configurations:
+    needed = {one.folder for one in itertools.islice(rank_finalists(folder, trials), max(1, top))}
+    if sweep.winner:
+        needed.add(folder / sweep.winner["checkpoint"])
+    if sweep.certification:
+        for one in Certification.from_dict(sweep.certification).configurations:
             if one.per_seed:
                 needed.add(folder / max(one.per_seed, key=lambda result: result.mean).checkpoint)
     return needed
 
 
-def _list_ended(folder: Path, study: Study) -> Iterator[Path]:
+def _list_ended(folder: Path, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> Iterator[Path]:
     """List the checkpoints of trials that have ended, and of a certification that has."""
-    unfinished = {str(record.number) for record in study.trials() if record.state == "RUNNING"}
+    unfinished = {str(record.number) for record in trials if record.state == "RUNNING"}
     for home in folder.glob(f"{TRIALS}/*"):
         if home.name not in unfinished:
             yield from _list_checkpoints(home)
-    if study.attribute("status") not in UNSETTLED:
+    if sweep.status not in UNSETTLED:
         for home in folder.glob(f"{CERTIFY}/*"):
             yield from _list_checkpoints(home)
 

@@ -9,16 +9,15 @@ from rltune.certification.result import BASELINE, Certification
 from rltune.certification.selection import TABLE, write_table
 from rltune.config.settings_file import format_settings
 from rltune.config.uris import redact_address, resolve_uri
+from rltune.records import RunKey, TrialRecord
 from rltune.reporting import html
 from rltune.reporting.closing_page import ClosingPage, TrialView
 from rltune.study.outcome import Outcome
-from rltune.study.record import TrialRecord, rank_records
+from rltune.study.ranking import rank_records
 from rltune.study.sweep_folder import make_resume_command
 from rltune.sweep.open_sweep import OpenSweep
 from rltune.sweep.plan import tracking_uri_of
 from rltune.sweep.provenance import list_versions, read_git_commit
-from rltune.sweep.tune.recorder import make_trial_end
-from rltune.tracking.tracker import TrialEnd
 
 # MLflow's own log_table leaves this tag, by which its page shows the file as a table.
 SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE}.json", "type": "table"}])}
@@ -26,10 +25,9 @@ RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # MLflow's word for 
 
 
 def start_tracking(sweep: OpenSweep) -> None:
-    """Start the sweep's run in MLflow, or go on with it; send how trials ended that an earlier driver could not."""
+    """Start the sweep's run in MLflow, or go on with it."""
     config = sweep.config
     sweep.tracker.start(
-        run_id=sweep.study.attribute("mlflow_run_id"),
         params={  # what tells one sweep from another in MLflow's table
             "algo": config.algo["name"],
             "env": config.env.id,
@@ -41,28 +39,16 @@ def start_tracking(sweep: OpenSweep) -> None:
             "seed": config.seed,
         },
         tags={"rltune.folder": str(sweep.context.folder), "rltune.git_commit": read_git_commit()},
-        config_text=format_settings(config),
-        packages="\n".join(f"{name}=={version}" for name, version in list_versions().items()) + "\n",
+        texts={
+            "config.yaml": format_settings(config),
+            "packages.txt": "".join(f"{name}=={version}\n" for name, version in list_versions().items()),
+        },
     )
-    if sweep.context.resumed:
-        sweep.tracker.settle(_read_trial_ends(sweep))
-
-
-def _read_trial_ends(sweep: OpenSweep) -> dict[int | str, TrialEnd]:
-    """How trials and the certification's runs have ended, by their names in MLflow."""
-    records: dict[int | str, TrialRecord] = {record.number: record for record in sweep.study.trials()}
-    if sweep.retraining:
-        records |= {run.name: run for run in sweep.retraining.runs() if run.key is not None}
-    return {
-        name: make_trial_end(sweep.context.folder, record, record.state, record.stop_reason or "")
-        for name, record in records.items()
-        if record.state != "RUNNING"
-    }
 
 
 def start_console(sweep: OpenSweep) -> None:
     """Show the trials of earlier drivers, and what a person should know before the sweep starts."""
-    sweep.console.start([trial_view_of(record) for record in sweep.study.trials()])
+    sweep.console.start([trial_view_of(record) for record in sweep.ledger.trials.records()])
     for note in sweep.plan.notes:
         sweep.console.note(note)
 
@@ -84,7 +70,7 @@ def publish_outcome(
         _publish_certification(sweep, certification)
     tracker.artifact(folder / "summary.json")
     wanted = sweep.config.report and not interrupted  # seconds that a signal does not give
-    if wanted and (pages := html.try_report(folder, sweep.study, console.note)):
+    if wanted and (pages := html.try_report(folder, sweep.ledger, console.note)):
         tracker.artifact(pages, html.FOLDER)
     timeout_s = sweep.stopper.left_s() if interrupted else 60.0
     if not tracker.close(RUN_STATUS.get(outcome.status, "FINISHED"), timeout_s):
@@ -107,10 +93,10 @@ def _publish_certification(sweep: OpenSweep, certification: Certification) -> No
         metrics["certified_failed_seeds"] = len(one.failed_seeds)
         tags = {"rltune.certified": certification.verdict(one) or "yes"}
         if one.name == BASELINE:
-            tracker.trial_ended(BASELINE, "COMPLETE", metrics=metrics, tags=tags, artifacts=None)
+            tracker.describe(RunKey(None), metrics, tags)
             tags = tags | {"rltune.configuration": BASELINE}  # below which are the runs of the trial of its values
         if one.trial is not None:
-            tracker.describe(one.trial, metrics, tags)
+            tracker.describe(RunKey(one.trial), metrics, tags)
     best = {"certified_iqm": certification.best().iqm}
     tracker.describe(None, best, {"rltune.winner": certification.winner} | SHOWN_AS_TABLE)
 
@@ -133,6 +119,7 @@ def trial_view_of(record: TrialRecord) -> TrialView:
         best=record.best,
         env_steps=record.env_steps,
         reason=record.stop_reason,
+        diverged=record.diverged,
     )
 
 

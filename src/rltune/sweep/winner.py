@@ -10,8 +10,8 @@ from rltune.certification.champion import Candidate, register_champion
 from rltune.certification.finalists import Finalist, describe_winner, rank_finalists
 from rltune.certification.result import Certification
 from rltune.certification.selection import measure_policies
+from rltune.records import TrialRecord
 from rltune.study.outcome import EXIT_NONE, EXIT_WINNER, Outcome, compute_cost, count_states
-from rltune.study.record import TrialRecord
 from rltune.sweep.open_sweep import OpenSweep
 
 
@@ -65,9 +65,8 @@ def save_outcome(
     model: dict[str, Any] | None,
 ) -> Outcome:
     """Write ``summary.json`` and keep in the ledger how the sweep ended."""
-    study, stopper, folder = sweep.study, sweep.stopper, sweep.context.folder
-    wall_s = float(study.attribute("wall_s", 0.0)) + time.monotonic() - sweep.context.began
-    study.set_attribute("wall_s", wall_s)
+    ledger, stopper, folder = sweep.ledger, sweep.stopper, sweep.context.folder
+    wall_s = ledger.sweep().wall_s + time.monotonic() - sweep.context.began
     trials = count_states(records)
     failed = winner is None and (stopper.failed or not trials["interrupted"])
     runs = sweep.retraining.runs() if sweep.retraining else []
@@ -84,10 +83,13 @@ def save_outcome(
         folder=folder,
     )
     outcome.save()
-    study.set_attribute("status", outcome.status)
-    study.set_attribute("winner", outcome.winner)
-    study.set_attribute("champion", outcome.model)
-    study.set_attribute("certification", certification.to_dict() if certification else None)
+    ledger.change_sweep(
+        status=outcome.status,
+        wall_s=wall_s,
+        winner=outcome.winner,
+        model=outcome.model,
+        certification=certification.to_dict() if certification else None,
+    )
     return outcome
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rltune.algorithms.build import Build
 from rltune.envs.spec import spec_of
-from rltune.study.checkpoints import TRIALS
+from rltune.records import TRIALS
 
 
 @dataclass(frozen=True)

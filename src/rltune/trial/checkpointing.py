@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rltune.records import CheckpointRecord
 from rltune.study.checkpoints import DamagedError, is_whole, read_state, write_checkpoint
 from rltune.trial.assignment import Assignment
 from rltune.trial.metrics import Progress
@@ -63,7 +64,7 @@ class TrialCheckpoints:
         """
         if not self._task.latest:
             return TrialState([Progress() for _ in runners])
-        folder = is_whole(self._sweep, self._task.latest)
+        folder = is_whole(self._sweep, CheckpointRecord(**self._task.latest))
         if folder is None:  # the driver knows which others there are; from the beginning only if there is none
             raise DamagedError(f"checkpoint {self._task.latest['path']} is damaged")
         state = read_state(folder)

@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from rltune.config.capabilities import UNKNOWN
 from rltune.errors import NonFiniteError
+from rltune.records import Report
 
 TRIAL_NUMBERS = ("objective", "return_std_over_seeds", "env_steps_per_s", "train_s")
 """Logged numbers that no seed has: the trial computes them."""
@@ -136,6 +138,12 @@ def merge_seeds(seeds: Sequence[Progress], train_s: float) -> dict[str, Any]:
     for name in seeds[0].learner:
         report[LEARNER + name] = statistics.fmean(seed.learner.get(name, math.nan) for seed in seeds)
     return report
+
+
+def make_report(result: Mapping[str, Any]) -> Report:
+    """Make the report that a trial's result is, in the driver: its time is that of the driver's clock."""
+    numbers = select_logged(result)
+    return Report(int(result["number"]), int(result["env_steps"]), float(result["objective"]), numbers, time.time())
 
 
 def select_logged(report: Mapping[str, Any]) -> dict[str, float]:

@@ -96,8 +96,8 @@ class Trial(tune.Trainable):
         Returns:
             The report. Its numbers are those of `rltune.trial.metrics`; ``objective`` is NaN until the first episode
             has ended. ``records`` are of the checkpoints written, ``returns`` (at the end, where the task wants
-            episodes) of the episodes played, ``failed`` and ``traceback`` of what went wrong. A report with
-            ``between`` true brings ``records`` alone: checkpoints are due more often than reports.
+            episodes) of the episodes played, ``failed``, ``traceback`` and ``diverged`` of what went wrong. A report
+            with ``between`` true brings ``records`` alone: checkpoints are due more often than reports.
         """
         report: dict[str, Any] = {}
         if self._failure is None:
@@ -191,4 +191,5 @@ def describe_exception(error: BaseException) -> dict[str, Any]:
     first = cause if isinstance(cause, BaseException) else error
     text = str(first).strip().splitlines()
     reason = first.what if isinstance(first, NonFiniteError) else f"{type(first).__name__}: {text[0] if text else ''}"
-    return {"failed": reason[:500], "traceback": "".join(traceback.format_exception(error))[-4000:]}
+    about = {"failed": reason[:500], "traceback": "".join(traceback.format_exception(error))[-4000:]}
+    return about | {"diverged": isinstance(first, NonFiniteError)}

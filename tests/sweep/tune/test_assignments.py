@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from rltune.cluster.resources import Share
-from rltune.study.checkpoints import write_checkpoint
-from rltune.study.record import TrialRecord
+from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
+from rltune.study.checkpoints import copy_checkpoint, write_checkpoint
 from rltune.sweep.context import SweepContext
 from rltune.sweep.plan import make_plan
 from rltune.sweep.tune.assignments import build_assignment
 
-NEW = TrialRecord(3, "RUNNING", {"lr": 0.1}, {}, {"seeds": [7, 8]})
+NEW = TrialRecord(3, "RUNNING", {"lr": 0.1}, seeds=(7, 8))
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def assign(request_of: Callable[..., Any], tmp_path: Path) -> Callable[[TrialRec
     return lambda record, notes: build_assignment(context, Share(2.0, 0.0, 0, 1), notes.append, record)
 
 
-def save(folder: Path, kind: str, env_steps: int) -> dict[str, Any]:
+def save(folder: Path, kind: str, env_steps: int) -> CheckpointRecord:
     state = {"env_steps": env_steps, "objective": 5.0}
-    return write_checkpoint(folder, "trials/3", kind, state, lambda folder: None).to_dict()
+    return write_checkpoint(folder, "trials/3", kind, state, lambda folder: None)
 
 
 def test_a_new_trial_starts_from_nothing(assign: Callable[..., Any]) -> None:
@@ -41,18 +41,37 @@ def test_a_new_trial_starts_from_nothing(assign: Callable[..., Any]) -> None:
 def test_a_trial_goes_on_from_its_newest_checkpoint(assign: Callable[..., Any], tmp_path: Path) -> None:
     best, latest = save(tmp_path, "best", 100), save(tmp_path, "latest", 200)
     notes: list[str] = []
-    task = assign(replace(NEW, attributes={"seeds": [7], "checkpoint": best, "latest": latest}), notes)
-    assert (task.latest, task.best_path, task.best_objective, notes) == (latest, best["path"], 5.0, [])
+    task = assign(replace(NEW, checkpoint=best, latest=latest), notes)
+    assert (task.latest, task.best_path, task.best_objective, notes) == (latest.to_dict(), best.path, 5.0, [])
 
 
 def test_a_damaged_checkpoint_is_named_and_passed_over(assign: Callable[..., Any], tmp_path: Path) -> None:
     best, latest = save(tmp_path, "best", 100), save(tmp_path, "latest", 200)
-    record = replace(NEW, attributes={"seeds": [7], "checkpoint": best, "latest": latest})
+    record = replace(NEW, checkpoint=best, latest=latest)
     notes: list[str] = []
-    (tmp_path / latest["path"] / "state.json").write_text("torn")
-    assert assign(record, notes).latest == best
-    (tmp_path / best["path"] / "state.json").write_text("torn")
+    (tmp_path / latest.path / "state.json").write_text("torn")
+    assert assign(record, notes).latest == best.to_dict()
+    (tmp_path / best.path / "state.json").write_text("torn")
     task = assign(record, notes)
     assert (task.latest, task.best_path) == (None, None)
     assert "goes on from trials/3/best" in notes[0]
     assert notes[1].endswith("starts anew: no other one is left")
+
+
+def test_another_trials_state_counts_though_it_is_behind(assign: Callable[..., Any], tmp_path: Path) -> None:
+    """A rule let the trial go on from another's state, which has fewer steps than the trial's own best."""
+    own, other = save(tmp_path, "best", 300), save(tmp_path, "best", 100)
+    taken = copy_checkpoint(tmp_path, other, "trials/4")
+    assert taken is not None
+    assert assign(replace(NEW, checkpoint=own, latest=taken), []).latest == taken.to_dict()
+
+
+def test_a_run_of_the_certification_plays_at_its_end(assign: Callable[..., Any]) -> None:
+    task = assign(replace(NEW, kind=CERTIFY, seed_index=0), [])
+    assert (task.kind, task.trial_dir, task.episodes > 0, task.evaluation_seed > 0) == (
+        "certify",
+        "certify/3",
+        True,
+        True,
+    )
+    assert (assign(NEW, []).episodes, assign(NEW, []).kind) == (0, "trials")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from rltune.certification.finalists import RUN_SEED
 from rltune.cluster.resources import Share
+from rltune.records import CERTIFY, TrialRecord
 from rltune.study.checkpoints import is_whole
-from rltune.study.record import TrialRecord
 from rltune.sweep.context import SweepContext
 from rltune.trial.assignment import Assignment
 
@@ -16,6 +16,8 @@ def build_assignment(
     context: SweepContext, share: Share, notify: Callable[[str], None], record: TrialRecord
 ) -> Assignment:
     """Build what a worker is to do for a trial; one that ran before goes on from its newest whole checkpoint.
+
+    A run of the certification plays episodes at its end.
 
     Args:
         context: What the driver works on.
@@ -26,11 +28,16 @@ def build_assignment(
     config, best = context.plan.config, record.checkpoint
     recorded = [checkpoint for checkpoint in (record.latest, best) if checkpoint]
     whole = [checkpoint for checkpoint in recorded if is_whole(context.folder, checkpoint)]
-    latest = max(whole, key=_env_steps, default=None)
-    newest = max(recorded, key=_env_steps, default=None)
-    if newest is not None and newest is not latest:
-        instead = f"goes on from {latest['path']}" if latest else "starts anew: no other one is left"
-        notify(f"{record.name}: its checkpoint {newest['path']} is damaged or gone; it {instead}")
+    # By time, not by steps: a trial that took over another's state may have gone back.
+    latest = max(whole, key=lambda one: one.saved_s, default=None)
+    if recorded and latest is None:
+        notify(
+            f"{record.name}: its checkpoint {recorded[0].path} is damaged or gone; it starts anew: no other one is left"
+        )
+    elif latest and len(whole) < len(recorded):
+        (lost,) = [checkpoint for checkpoint in recorded if checkpoint not in whole]
+        notify(f"{record.name}: its checkpoint {lost.path} is damaged or gone; it goes on from {latest.path}")
+    is_run = record.kind == CERTIFY
     return Assignment(
         number=record.number,
         params=record.params,
@@ -43,12 +50,11 @@ def build_assignment(
         threads=share.threads,
         engine=config.engine,
         build=context.plan.assignment_build(),
-        latest=latest,
-        best_objective=best["objective"] if best and best in whole else None,
-        best_path=best["path"] if best and best in whole else None,
+        latest=latest.to_dict() if latest else None,
+        best_objective=best.objective if best and best in whole else None,
+        best_path=best.path if best and best in whole else None,
         tags={"sweep": context.name, "env_name": config.env.name},
+        kind=record.kind,
+        episodes=config.certify.episodes if is_run else 0,
+        evaluation_seed=RUN_SEED if is_run else 0,
     )
-
-
-def _env_steps(checkpoint: dict[str, Any]) -> int:
-    return int(checkpoint["env_steps"])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
-from collections.abc import Callable
 from typing import Any
 
 from ray import tune
@@ -15,14 +13,15 @@ from ray.tune.search import Searcher
 
 from rltune.cluster.shared_storage import not_shared
 from rltune.compat.tune_controller import adapt_tune
+from rltune.records import TrialRecord
 from rltune.study.disk_full import DISK_FULL, is_disk_full, make_disk_full_error
-from rltune.study.record import TrialRecord
 from rltune.sweep.open_sweep import OpenSweep
 from rltune.sweep.tune.assignments import build_assignment
-from rltune.sweep.tune.certification_stage import EventRouter, RunRecorder, StagedSearcher
+from rltune.sweep.tune.proposals import SearchProposals
 from rltune.sweep.tune.recorder import Recorder
 from rltune.sweep.tune.scheduler import StoppingRuleScheduler
-from rltune.sweep.tune.searcher import SearchPlan, StudySearcher
+from rltune.sweep.tune.searcher import StageSearcher
+from rltune.sweep.tune.stages import CertificationConsole, Stage
 from rltune.trial.trainable import Trial
 
 
@@ -32,44 +31,37 @@ def run_trials(sweep: OpenSweep) -> None:
     Raises:
         StudyError: The disk is full, or a node does not see the sweep's folder. The ledger holds what was reached.
     """
+    stages, stopper, console = _build_stages(sweep), sweep.stopper, sweep.console
     scheduler = StoppingRuleScheduler(sweep.rule)
-    searcher = _build_searcher(sweep)
     recorder = Recorder(
-        sweep.study, sweep.tracker, sweep.console, scheduler, sweep.stopper, sweep.config, retry=searcher.retry
-    )
-    if sweep.retraining:
-        staged = StagedSearcher(searcher, sweep.retraining, sweep.share.slots, sweep.stopper.is_requested)
-        # Made at the first run: it opens the certification study.
-        make_runs = functools.partial(
-            RunRecorder, sweep.retraining, sweep.tracker, sweep.console, sweep.stopper, sweep.config
-        )
-        _fit(sweep, staged, scheduler, EventRouter(recorder, make_runs))
-    else:
-        _fit(sweep, searcher, scheduler, recorder)
-    if sweep.stopper.reason == DISK_FULL:
-        raise make_disk_full_error(sweep.context.folder)
-    for path, node in sweep.stopper.lost.items():
-        raise not_shared(sweep.context.folder, node, path)
-
-
-def _build_searcher(sweep: OpenSweep) -> StudySearcher:
-    plan = SearchPlan(
-        num_trials=sweep.config.budget.trials,
-        slots=sweep.share.slots,
-        warm_starts=sweep.plan.warm_starts,
-        unfinished=sweep.unfinished,
-        seeds=sweep.plan.seeds,
-        sampler=sweep.plan.sampler,
+        stages, sweep.study, scheduler, sweep.tracker, stopper, sweep.config, console.note, console.tick
     )
 
     def assign(record: TrialRecord) -> dict[str, Any]:
-        return build_assignment(sweep.context, sweep.share, sweep.console.note, record).to_config()
+        return build_assignment(sweep.context, sweep.share, console.note, record).to_config()
 
     def begin_evaluation() -> None:
-        sweep.final_evaluation.begin(sweep.study.trials())
+        sweep.final_evaluation.begin(sweep.ledger.trials.records())
 
-    on_idle: Callable[[], None] | None = None if sweep.retraining else begin_evaluation
-    return StudySearcher(sweep.study, sweep.plan.space, plan, assign, sweep.stopper.is_requested, on_idle)
+    on_idle = None if sweep.retraining else begin_evaluation
+    searcher = StageSearcher(stages, sweep.share.slots, assign, stopper.is_requested, on_idle)
+    _fit(sweep, searcher, scheduler, recorder)
+    if stopper.reason == DISK_FULL:
+        raise make_disk_full_error(sweep.context.folder)
+    for path, node in stopper.lost.items():
+        raise not_shared(sweep.context.folder, node, path)
+
+
+def _build_stages(sweep: OpenSweep) -> list[Stage]:
+    """Build the search's stage, and the certification's where something is certified."""
+    trials = sweep.ledger.trials
+    unfinished = [record for record in trials.records() if record.state == "RUNNING"]
+    proposals = SearchProposals(sweep.plan, trials, sweep.study, unfinished)
+    stages = [Stage(trials, proposals, sweep.console)]
+    if sweep.retraining:
+        console = CertificationConsole(sweep.console, sweep.retraining)
+        stages.append(Stage(sweep.ledger.runs, sweep.retraining, console))
+    return stages
 
 
 def _fit(sweep: OpenSweep, searcher: Searcher, scheduler: TrialScheduler, callback: Callback) -> None:

@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from rltune.search.schedulers import StoppingRule
-from rltune.study.checkpoints import TRIALS
+from rltune.records import TRIALS
+from rltune.search.schedulers import Exploit, GoOn, Stop, StoppingRule
+from rltune.trial.metrics import make_report
 
 
 class StoppingRuleScheduler(FIFOScheduler):
     """Stop in Tune what a stopping rule would stop.
 
+    A trial that is to go on from another one's checkpoint is stopped, too, and proposed again.
+
     Args:
-        rule: None runs every trial to its end.
+        rule: Decides about the search's trials. A certification's runs have their whole budget.
 
     Attributes:
-        stopped: The environment steps at which the rule stopped a trial, by the trial's number.
+        decisions: Why trials were stopped, by number.
     """
 
-    def __init__(self, rule: StoppingRule | None) -> None:
+    def __init__(self, rule: StoppingRule) -> None:
         super().__init__()
         self._rule = rule
-        self.stopped: dict[int, int] = {}
+        self.decisions: dict[int, Stop | Exploit] = {}
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Decide after a report, as Tune asks for each that does not end its trial."""
-        if result.get("kind", TRIALS) != TRIALS or result.get("between"):
-            return str(TrialScheduler.CONTINUE)  # a certification's run has its whole budget; the other is no report
-        number = int(result["number"])
-        level = self._rule.report(number, result["env_steps"], result["objective"]) if self._rule else None
-        if level is None:
+        if not _is_report(result):
             return str(TrialScheduler.CONTINUE)
-        self.stopped[number] = level
+        report = make_report(result)
+        decision = self._rule.decide(report)
+        if isinstance(decision, GoOn):
+            return str(TrialScheduler.CONTINUE)
+        self.decisions[report.number] = decision
         return str(TrialScheduler.STOP)
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
+        """Show the rule a trial's last report: a resumed sweep's rule finds it in the ledger."""
+        if _is_report(result) and int(result["number"]) not in self.decisions:
+            self._rule.decide(make_report(result))
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Return the first trial that waits; Tune's own looks through all that ever ran, at each event (Ray 2.60)."""
@@ -49,3 +58,8 @@ def _order(trial: Any) -> tuple[bool, int]:
     """Trials before a certification's runs, each by number."""
     task = trial.config["assignment"]
     return task.get("kind", TRIALS) != TRIALS, task["number"]
+
+
+def _is_report(result: Mapping[str, Any]) -> bool:
+    """Whether a result is a report of the search: neither a certification's, nor a checkpoint or a failure alone."""
+    return result.get("kind") == TRIALS and not (result.get("between") or result.get("failed"))

@@ -1,0 +1,205 @@
+"""Hold the values that rooms hand to each other: reports, checkpoints, trials, sweeps, runs in MLflow.
+
+Typed, and without behaviour beyond reading themselves. Imports nothing of rltune.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+TRIALS, CERTIFY = "trials", "certify"
+"""Kinds of trials, and the folders of both in a sweep's: the search's, and the certification's runs."""
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """Hold what the ledger keeps of a checkpoint; one whose digest differs does not count.
+
+    Attributes:
+        path: Relative to the sweep's folder.
+        env_steps: When it was taken.
+        objective: The report's objective then; None before the first episode ended, or between two reports.
+        digest: sha256 over its files.
+        saved_s: When it was written, in seconds of the epoch.
+    """
+
+    path: str
+    env_steps: int
+    objective: float | None
+    digest: str
+    saved_s: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain values, as it travels through Tune."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Hold one line of a trial's curve.
+
+    Attributes:
+        number: The trial's number.
+        env_steps: Environment steps of each seed so far.
+        objective: What the sweep maximises; NaN before the first episode has ended.
+        numbers: All logged numbers by name, the objective among them; see `rltune.trial.metrics`.
+        time_s: When it came, in seconds of the epoch.
+    """
+
+    number: int
+    env_steps: int
+    objective: float
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """Name a run in MLflow: a trial's, the baseline's, or that of one of a configuration's certification seeds.
+
+    Attributes:
+        trial: The trial's number; None for the baseline that the search did not try.
+        seed_index: Which of the certification's seeds, from 0; None for the trial or the baseline itself.
+    """
+
+    trial: int | None
+    seed_index: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in MLflow: ``trial-007``, ``control``, ``trial-007-seed-2``, ``control-seed-2``."""
+        owner = "control" if self.trial is None else f"trial-{self.trial:03d}"
+        return owner if self.seed_index is None else f"{owner}-seed-{self.seed_index}"
+
+    @property
+    def parent(self) -> RunKey | None:
+        """The run above; None where the sweep's own run is above."""
+        return None if self.seed_index is None else RunKey(self.trial)
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """Hold one trial, or one run of a certification, as the ledger has it.
+
+    Attributes:
+        number: Its number among those of its kind.
+        state: RUNNING (also: interrupted, to be continued), COMPLETE, PRUNED (stopped by the rule, or diverged), FAIL.
+        params: Sampled values by name, decoded.
+        reports: Objective by environment step, in order. Whole reports are read by `TrialTable.read_reports`.
+        kind: TRIALS or CERTIFY.
+        drawn: The searched quantities by their labels in Optuna's study; None for a run of a certification.
+        seeds: One for each replicate.
+        env_steps: Environment steps of each seed at its last report.
+        train_s: Seconds of training, all seeds together.
+        node: The host of its worker; None before its first report.
+        stop_reason: Why it ended or was interrupted; None while it runs.
+        diverged: Whether it was stopped because its loss or return was no number.
+        traceback: Of its failure.
+        log: The file that describes its failure, relative to the sweep's folder.
+        checkpoint: That of its best report; None before the first.
+        latest: That of its newest state; None before the first.
+        mlflow_run_id: Its MLflow run; None while MLflow has not answered.
+        began_s: When it was proposed, in seconds of the epoch.
+        ended_s: When it ended; None before that.
+        key: What makes two runs of a certification the same; None for a trial of the search.
+        of_trial: The trial that a run of a certification retrains; None for the baseline, and for a trial.
+        seed_index: Which of the certification's seeds a run has, from 0; None for a trial.
+        returns: The returns of the episodes that a run of the certification played at its end.
+        score: Their mean; None before they were played.
+    """
+
+    number: int
+    state: str
+    params: Mapping[str, Any]
+    reports: Mapping[int, float] = field(default_factory=dict)
+    kind: str = TRIALS
+    drawn: Mapping[str, Any] | None = None
+    seeds: tuple[int, ...] = ()
+    env_steps: int = 0
+    train_s: float = 0.0
+    node: str | None = None
+    stop_reason: str | None = None
+    diverged: bool = False
+    traceback: str | None = None
+    log: str | None = None
+    checkpoint: CheckpointRecord | None = None
+    latest: CheckpointRecord | None = None
+    mlflow_run_id: str | None = None
+    began_s: float | None = None
+    ended_s: float | None = None
+    key: str | None = None
+    of_trial: int | None = None
+    seed_index: int | None = None
+    returns: tuple[float, ...] = ()
+    score: float | None = None
+
+    @property
+    def best(self) -> float | None:
+        """The best finite report; None before the first."""
+        finite = [value for value in self.reports.values() if math.isfinite(value)]
+        return max(finite) if finite else None
+
+    @property
+    def run_key(self) -> RunKey:
+        """Its run in MLflow."""
+        return RunKey(self.number) if self.kind == TRIALS else RunKey(self.of_trial, self.seed_index)
+
+    @property
+    def name(self) -> str:
+        """Its name for a person: ``trial 7``, or that of its run in MLflow for a run of the certification."""
+        return f"trial {self.number}" if self.kind == TRIALS else self.run_key.name
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """Hold what the ledger knows of a sweep as a whole.
+
+    Attributes:
+        name: Its name.
+        status: running, or how it ended: complete, stopped, interrupted, failed.
+        folder: Where it was last worked on.
+        key: What marks its runs in MLflow, so that they are found when their ids were lost.
+        config: Its settings as YAML.
+        versions: Packages' versions by name.
+        git_commit: The commit of the folder in which it began; None outside of git.
+        command: What was typed.
+        began: When it began, ISO 8601 in UTC.
+        wall_s: Seconds that its drivers took, together.
+        winner: As ``summary.json`` has it; None without one.
+        model: The registered model's version, as ``summary.json`` has it; None where nothing was registered.
+        certification: `rltune.certification.result.Certification` as plain values; None without.
+        mlflow_run_id: Its run in MLflow; None while MLflow has not answered.
+    """
+
+    name: str
+    status: str | None = None
+    folder: str | None = None
+    key: str = ""
+    config: str | None = None
+    versions: Mapping[str, str] | None = None
+    git_commit: str | None = None
+    command: str | None = None
+    began: str | None = None
+    wall_s: float = 0.0
+    winner: Mapping[str, Any] | None = None
+    model: Mapping[str, Any] | None = None
+    certification: Mapping[str, Any] | None = None
+    mlflow_run_id: str | None = None
+
+
+@dataclass(frozen=True)
+class ToldTrial:
+    """Hold what a searcher is told of a trial that has ended: the searcher's view of it.
+
+    Attributes:
+        state: COMPLETE, PRUNED or FAIL, in Optuna's sense.
+        value: COMPLETE needs one; None otherwise.
+        reports: Objective by environment step; a PRUNED trial's value in Optuna is the last of them.
+    """
+
+    state: str
+    value: float | None = None
+    reports: Mapping[int, float] = field(default_factory=dict)

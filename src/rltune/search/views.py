@@ -1,0 +1,75 @@
+"""Say what a searcher is told of a trial that has ended: its view of those that were stopped, or that diverged.
+
+Samplers differ in which of Optuna's states they read. A bad trial that a sampler does not see is one whose neighbours
+it proposes again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from rltune.records import ToldTrial, TrialRecord
+from rltune.search.samplers import import_sampler
+
+View = Callable[[TrialRecord, float | None], ToldTrial]
+
+
+def choose_view(kind: str, view: str = "auto") -> View:
+    """Choose what a sampler is told.
+
+    Args:
+        kind: A name in SAMPLERS, or ``package.module:Class``.
+        view: ``pruned``, ``complete``, or ``auto``: by the sampler's class.
+
+    Returns:
+        Turns a trial that has ended, and the lowest value told so far, into what is told of it.
+
+    Raises:
+        ConfigError: There is no sampler of this kind.
+    """
+    if view != "auto":
+        return {"pruned": tell_as_pruned, "complete": tell_as_complete}[view]
+    cls = import_sampler(kind)
+    from optuna.samplers import RandomSampler, TPESampler
+
+    return tell_as_pruned if issubclass(cls, TPESampler | RandomSampler) else tell_as_complete
+
+
+def tell_as_pruned(record: TrialRecord, lowest: float | None) -> ToldTrial:
+    """Tell a sampler that ranks PRUNED trials by their curves, below all COMPLETE ones.
+
+    Optuna's TPE does (5.0; `_split_trials` and `_get_pruned_trial_score` in optuna/samplers/_tpe/sampler.py): the later
+    a trial was stopped, the better, then by its last value; one without a curve comes last of all. So a trial that
+    diverged is told without its curve, however well it did before.
+
+    Args:
+        record: A trial that has ended.
+        lowest: The lowest value told so far; this view needs none.
+    """
+    if record.state == "FAIL":
+        return ToldTrial("FAIL", reports=record.reports)
+    if record.diverged or record.best is None:
+        return ToldTrial("PRUNED")
+    if record.state == "PRUNED":
+        return ToldTrial("PRUNED", reports=record.reports)
+    return ToldTrial("COMPLETE", record.best, record.reports)
+
+
+def tell_as_complete(record: TrialRecord, lowest: float | None) -> ToldTrial:
+    """Tell a sampler that fits COMPLETE trials alone, such as Optuna's GP, CMA-ES and NSGA-II: each gets a value.
+
+    A stopped trial has what it had reached: its last finite report. One that diverged, or that never finished an
+    episode, has the lowest value told so far, which is bad and of the others' size: a made-up one, far below, would
+    flatten all differences between the others.
+
+    Args:
+        record: A trial that has ended.
+        lowest: The lowest value told so far; None before the first: such a trial is then told as FAIL.
+    """
+    if record.state == "FAIL":
+        return ToldTrial("FAIL", reports=record.reports)
+    if record.diverged or record.best is None:
+        return ToldTrial("FAIL" if lowest is None else "COMPLETE", lowest, record.reports)
+    finite = [value for value in record.reports.values() if math.isfinite(value)]
+    return ToldTrial("COMPLETE", finite[-1] if record.state == "PRUNED" else record.best, record.reports)

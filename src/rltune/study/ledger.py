@@ -1,0 +1,236 @@
+"""Keep the ledger: every trial's values, whole reports, checkpoints, state, seeds and costs, as typed rows.
+
+The one truth of a sweep; it commits first. Optuna's study (`rltune.study.optuna_study`) and what MLflow shows
+(`rltune.tracking`) are derived from it, and can be made again. Runs in the driver; reading runs anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+from urllib.parse import unquote
+
+from sqlalchemy import Engine, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from rltune.config.settings_file import FORMAT
+from rltune.config.uris import redact, redact_address
+from rltune.errors import StudyError
+from rltune.records import CERTIFY, TRIALS, Report, SweepRecord
+from rltune.study.disk_full import is_disk_full
+from rltune.study.tables import REPORTS, SWEEP_TRIALS, SWEEPS, connect_ledger, has_tables, make_tables
+from rltune.study.trial_table import TrialTable, make_report
+
+_FIELDS = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
+
+
+class MissingSweepError(StudyError):
+    """There is a ledger, but no such sweep in it."""
+
+
+@dataclass(frozen=True)
+class UnsentTrial:
+    """A trial of which MLflow does not show all.
+
+    Attributes:
+        kind: TRIALS or CERTIFY.
+        number: Its number.
+        revision: Counts what is to be shown of it.
+        sent_revision: The revision that MLflow shows; 0 before it has a run of the trial.
+        sent_checkpoint: The path of the checkpoint whose files MLflow has; None before it was asked to take them.
+    """
+
+    kind: str
+    number: int
+    revision: int
+    sent_revision: int
+    sent_checkpoint: str | None
+
+
+class Ledger:
+    """The ledger of one sweep.
+
+    Args:
+        url: An SQLAlchemy URL.
+        name: The sweep.
+        create: True for a new sweep, False for one that must be there.
+
+    Attributes:
+        trials: The search's trials.
+        runs: The certification's.
+
+    Raises:
+        StudyError: The sweep exists already, is missing, has another format, or cannot be read.
+    """
+
+    def __init__(self, url: str, name: str, *, create: bool = False) -> None:
+        self.url, self.name = url, name
+        try:
+            self._engine = connect_ledger(url)
+            if create:
+                make_tables(self._engine)
+            found = _find_sweep(self._engine, name)
+            if create and found is None:
+                found = _add_sweep(self._engine, name)
+                create = found is None
+        except Exception as error:
+            raise make_storage_error(url, error) from None
+        if create:
+            raise StudyError(f"name={name}: a sweep of this name exists", "a new name", "choose another name=")
+        if found is None:
+            raise MissingSweepError(
+                f"the sweep '{name}' is not in its ledger", "a ledger of this sweep", "python -m sweeps.list"
+            )
+        self._sweep_id, form = found
+        if form != FORMAT:
+            raise StudyError(
+                f"sweep={name}: its ledger has format {form}",
+                f"format {FORMAT}, which this version of rltune reads",
+                "run the sweep again, or open it with the version that wrote it",
+            )
+        self.trials = TrialTable(self._engine, self._sweep_id, TRIALS)
+        self.runs = TrialTable(self._engine, self._sweep_id, CERTIFY)
+
+    def table(self, kind: str) -> TrialTable:
+        """Return the trials of a kind."""
+        return self.trials if kind == TRIALS else self.runs
+
+    # -- the sweep ----------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> SweepRecord:
+        """Return what is known of the sweep as a whole."""
+        with self._engine.connect() as connection:
+            row = connection.execute(select(*_FIELDS).where(SWEEPS.c.id == self._sweep_id)).mappings().one()
+        return SweepRecord(**row)
+
+    def change_sweep(self, **facts: Any) -> None:
+        """Change fields of the sweep's record.
+
+        Args:
+            facts: By the fields of `SweepRecord`.
+        """
+        with self._engine.begin() as connection:
+            connection.execute(update(SWEEPS).where(SWEEPS.c.id == self._sweep_id).values(**facts))
+
+    def close(self) -> None:
+        """Give connections back, so that the file can be moved or read elsewhere."""
+        self._engine.dispose()
+
+    # -- what MLflow shows --------------------------------------------------------------------------------------------
+
+    def read_unsent_trials(self) -> list[UnsentTrial]:
+        """Return the trials of which MLflow does not show all but reports, in the order in which they were proposed."""
+        of_sweep = SWEEP_TRIALS.c.sweep_id == self._sweep_id
+        lacks_files = (SWEEP_TRIALS.c.state == "COMPLETE") & SWEEP_TRIALS.c.sent_checkpoint.is_(None)
+        behind = (SWEEP_TRIALS.c.revision > SWEEP_TRIALS.c.sent_revision) | lacks_files
+        columns = [SWEEP_TRIALS.c[entry.name] for entry in fields(UnsentTrial)]
+        with self._engine.connect() as connection:
+            statement = select(*columns).where(of_sweep, behind).order_by(SWEEP_TRIALS.c.id)
+            rows = connection.execute(statement).mappings().all()
+        return [UnsentTrial(**row) for row in rows]
+
+    def mark_trial_sent(self, kind: str, number: int, revision: int) -> None:
+        """Note that MLflow shows a trial as it was at this revision."""
+        self._mark(kind, number, sent_revision=revision)
+
+    def mark_checkpoint_sent(self, kind: str, number: int, path: str | None) -> None:
+        """Note that MLflow has a checkpoint's files; '' that there are none to send, None that they are sent again."""
+        self._mark(kind, number, sent_checkpoint=path)
+
+    def _mark(self, kind: str, number: int, **marks: Any) -> None:
+        of_it = (
+            SWEEP_TRIALS.c.sweep_id == self._sweep_id,
+            SWEEP_TRIALS.c.kind == kind,
+            SWEEP_TRIALS.c.number == number,
+        )
+        with self._engine.begin() as connection:
+            connection.execute(update(SWEEP_TRIALS).where(*of_it).values(**marks))
+
+    def read_sent_report(self) -> int:
+        """Return the mark of the last report that MLflow has; 0 before the first."""
+        with self._engine.connect() as connection:
+            found = connection.execute(select(SWEEPS.c.sent_report).where(SWEEPS.c.id == self._sweep_id)).scalar_one()
+        return int(found)
+
+    def read_reports_after(self, mark: int, limit: int) -> list[tuple[int, str, Report]]:
+        """Return the reports that came after a mark, in the order in which they came.
+
+        Args:
+            mark: 0 is before the first.
+            limit: At most so many.
+
+        Returns:
+            For each its own mark, its trial's kind, and the report.
+        """
+        columns = (REPORTS.c.env_steps, REPORTS.c.objective, REPORTS.c.numbers, REPORTS.c.time_s)
+        newer = (
+            select(REPORTS.c.id, SWEEP_TRIALS.c.kind, SWEEP_TRIALS.c.number, *columns)
+            .join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id)
+            .where(SWEEP_TRIALS.c.sweep_id == self._sweep_id, REPORTS.c.id > mark)
+            .order_by(REPORTS.c.id)
+            .limit(limit)
+        )
+        with self._engine.connect() as connection:
+            rows: Sequence[Any] = connection.execute(newer).all()
+        return [(int(row[0]), str(row[1]), make_report(*row[2:])) for row in rows]
+
+    def forget_sent(self) -> None:
+        """Forget what was sent, because it was sent to another MLflow: all of it is sent again."""
+        of_sweep = SWEEP_TRIALS.c.sweep_id == self._sweep_id
+        nothing = {"sent_revision": 0, "sent_checkpoint": None, "mlflow_run_id": None}
+        with self._engine.begin() as connection:
+            connection.execute(update(SWEEP_TRIALS).where(of_sweep).values(**nothing))
+            connection.execute(update(SWEEPS).where(SWEEPS.c.id == self._sweep_id).values(sent_report=0))
+        self.trials.forget_mlflow_runs()
+        self.runs.forget_mlflow_runs()
+
+    def mark_reports_sent(self, mark: int) -> None:
+        """Note that MLflow has all reports up to this mark."""
+        with self._engine.begin() as connection:
+            connection.execute(update(SWEEPS).where(SWEEPS.c.id == self._sweep_id).values(sent_report=mark))
+
+
+def _find_sweep(engine: Engine, name: str) -> tuple[int, int] | None:
+    """Return a sweep's row and format; None without one."""
+    if not has_tables(engine):
+        return None
+    with engine.connect() as connection:
+        row = connection.execute(select(SWEEPS.c.id, SWEEPS.c.format).where(SWEEPS.c.name == name)).first()
+    return (int(row.id), int(row.format)) if row else None
+
+
+def _add_sweep(engine: Engine, name: str) -> tuple[int, int] | None:
+    """Add a sweep and return its row and format; None where another driver was first."""
+    row = {"name": name, "format": FORMAT, "key": uuid.uuid4().hex}
+    with contextlib.suppress(IntegrityError), engine.begin() as connection:
+        return int(connection.execute(insert(SWEEPS).returning(SWEEPS.c.id), row).scalar_one()), FORMAT
+    return None
+
+
+def make_storage_error(url: str, error: Exception) -> StudyError:
+    """Say that a database cannot be used, without its login."""
+    return StudyError(
+        f"study.storage={_redact_url(url)} cannot be opened: {_redact_message(error, url)}",
+        "room for it on its disk" if is_disk_full(error) else "a database that can be reached",
+        "see study.storage in conf/run.yaml",
+    )
+
+
+def _redact_message(error: Exception, url: str) -> str:
+    """Return an error's first line without the login.
+
+    A driver may have taken a password with an @ in it apart and name the pieces.
+    """
+    login = url.partition("://")[2].rpartition("@")[0]
+    words = re.split(r"[@:/?#\s'\"\\]", f"{login} {unquote(login)}")
+    pieces = sorted({word for word in words if len(word) > 3}, key=len, reverse=True)
+    return redact((str(error).splitlines() or [""])[0], [login, *pieces] if login else [])
+
+
+def _redact_url(url: str) -> str:
+    """Return an address fit for a message; what is no URL at all may still hold a password."""
+    return redact_address(url) if "://" in url else "***"

@@ -1,0 +1,205 @@
+"""Describe the ledger's tables, and open a connection to them.
+
+A file of SQLite has them for itself. In PostgreSQL they stand in a schema of their own, so that they meet neither
+Optuna's tables nor a user's. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Engine,
+    Float,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    text,
+)
+from sqlalchemy.schema import CreateSchema
+
+SCHEMA = "rltune"  # in PostgreSQL
+RESTART_S = 30.0  # the longest that a database's server takes to start again
+_ID = BigInteger().with_variant(Integer(), "sqlite")  # SQLite numbers rows by itself only where they are INTEGER
+_metadata = MetaData()
+
+
+class _PlainText(TypeDecorator[str]):
+    """Text of which nothing is refused: half a letter of a file's name, or a NUL, would end the driver."""
+
+    impl, cache_ok = Text, True
+
+    def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
+        """Escape what no database takes."""
+        if value is None:
+            return None
+        return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+class _Json(TypeDecorator[Any]):
+    """JSON as text: a database's own type refuses infinity, which may be searched (a limit that is off)."""
+
+    impl, cache_ok = Text, True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str | None:
+        """Write it; None is NULL."""
+        return None if value is None else json.dumps(value, separators=(",", ":"))
+
+    def process_result_value(self, value: str | None, dialect: Any) -> Any:
+        """Read it."""
+        return None if value is None else json.loads(value)
+
+
+SWEEPS = Table(
+    "sweeps",
+    _metadata,
+    Column("id", _ID, primary_key=True),
+    Column("name", String(255), nullable=False, unique=True),
+    Column("format", Integer, nullable=False),
+    Column("key", String(64), nullable=False),
+    Column("status", String(32)),
+    Column("folder", _PlainText),
+    Column("config", _PlainText),
+    Column("versions", _Json),
+    Column("git_commit", String(64)),
+    Column("command", _PlainText),
+    Column("began", String(64)),
+    Column("wall_s", Float, nullable=False, default=0.0),
+    Column("winner", _Json),
+    Column("model", _Json),
+    Column("certification", _Json),
+    Column("mlflow_run_id", String(64)),
+    Column("sent_report", _ID, nullable=False, default=0),  # MLflow has the reports up to this row's id
+)
+
+SWEEP_TRIALS = Table(
+    "sweep_trials",
+    _metadata,
+    Column("id", _ID, primary_key=True),
+    Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("params", _Json, nullable=False),
+    Column("drawn", _Json),
+    Column("seeds", _Json, nullable=False),
+    Column("env_steps", BigInteger, nullable=False, default=0),
+    Column("train_s", Float, nullable=False, default=0.0),
+    Column("node", String(255)),
+    Column("stop_reason", _PlainText),
+    Column("diverged", Boolean, nullable=False, default=False),
+    Column("traceback", _PlainText),
+    Column("log", _PlainText),
+    Column("checkpoint", _Json),
+    Column("latest", _Json),
+    Column("mlflow_run_id", String(64)),
+    Column("began_s", Float),
+    Column("ended_s", Float),
+    Column("key", _PlainText),
+    Column("of_trial", Integer),
+    Column("seed_index", Integer),
+    Column("returns", _Json),
+    Column("score", Float),
+    # Counts what MLflow must show of this row besides reports; `sent_revision` is the one that it shows.
+    Column("revision", Integer, nullable=False, default=0),
+    Column("sent_revision", Integer, nullable=False, default=0),
+    Column("sent_checkpoint", _PlainText),  # the path of the checkpoint that MLflow has
+    UniqueConstraint("sweep_id", "kind", "number"),
+)
+
+REPORTS = Table(
+    "reports",
+    _metadata,
+    Column("id", _ID, primary_key=True),
+    Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), nullable=False),
+    Column("env_steps", BigInteger, nullable=False),
+    Column("objective", Float),  # NULL before the first episode has ended
+    Column("numbers", _Json, nullable=False),
+    Column("time_s", Float, nullable=False),
+    UniqueConstraint("trial_id", "env_steps"),
+    sqlite_autoincrement=True,  # ids only grow, so that one of them marks how far MLflow has come
+)
+
+
+def connect_ledger(url: str) -> Engine:
+    """Connect to the database that has the ledger, or is to have it.
+
+    Raises:
+        ValueError: It is of another kind: MySQL rounds the numbers, and does not say which row it has added.
+    """
+    if not url.startswith("sqlite:"):
+        if make_url(url).get_backend_name() not in ("sqlite", "postgresql"):
+            raise ValueError("a ledger is kept in SQLite or PostgreSQL")
+        engine = create_engine(url, pool_pre_ping=True)
+        wait_for_restarts(engine)
+        if engine.dialect.name == "postgresql":
+            return engine.execution_options(schema_translate_map={None: SCHEMA})
+        return engine
+    # Another reader may hold the file for a moment: wait rather than fail.
+    engine = create_engine(url, connect_args={"timeout": 60})
+    event.listen(engine, "connect", set_pragmas)
+    return engine
+
+
+def wait_for_restarts(engine: Engine, *, is_known: bool = False) -> None:
+    """Have a server that was there waited for: a report that finds none is lost, a proposal ends the sweep.
+
+    Args:
+        engine: Its connections.
+        is_known: Whether the server has answered before: a wrong address is to be told at once.
+    """
+
+    def connect(dialect: Any, _: Any, arguments: Any, options: Any) -> Any:
+        nonlocal is_known
+        deadline = time.monotonic() + (RESTART_S if is_known else 0.0)
+        while True:
+            try:
+                connection = dialect.connect(*arguments, **options)
+            except dialect.loaded_dbapi.OperationalError:
+                if time.monotonic() >= deadline:
+                    is_known = False  # once is enough: who asks next learns it at once
+                    raise
+                time.sleep(0.2)
+            else:
+                is_known = True
+                return connection
+
+    event.listen(engine, "do_connect", connect)
+
+
+def set_pragmas(connection: Any, _: Any) -> None:
+    """Write-ahead log: readers do not block the sweep, a kill loses nothing, and a commit costs no full sync."""
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.close()
+
+
+def has_tables(engine: Engine) -> bool:
+    """Whether the ledger's tables are there."""
+    schema = SCHEMA if engine.dialect.name == "postgresql" else None
+    return inspect(engine).has_table(SWEEPS.name, schema=schema)
+
+
+def make_tables(engine: Engine) -> None:
+    """Make the ledger's tables where they are not there yet."""
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":  # sweeps that start together would make them twice
+            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})
+            if not inspect(connection).has_schema(SCHEMA):  # a role that may not make one may still use it
+                connection.execute(CreateSchema(SCHEMA))
+        _metadata.create_all(connection)

@@ -1,0 +1,285 @@
+"""Write and read the trials of one kind in a ledger: the search's, or the certification's runs.
+
+Each method that writes is one transaction. Runs in the driver; reading runs anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any, cast
+
+from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, insert, select, update
+
+from rltune.errors import StudyError
+from rltune.records import CheckpointRecord, Report, TrialRecord
+from rltune.study.tables import REPORTS, SWEEP_TRIALS
+
+CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # what a worker calls its checkpoints, and what a record does
+_COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name != "reports"]
+_NAMES = frozenset(column.name for column in _COLUMNS)
+
+# Made once: SQLAlchemy would compare a new statement with those that it knows at each report.
+_ADD_REPORT = insert(REPORTS)
+_CHANGE = update(SWEEP_TRIALS).where(SWEEP_TRIALS.c.id == bindparam("row"), SWEEP_TRIALS.c.state == "RUNNING")
+
+
+class TrialTable:
+    """The trials of one kind.
+
+    Only one driver writes. It remembers the trials that are not finished, so that reading one costs nothing.
+
+    Args:
+        engine: The ledger's.
+        sweep_id: The sweep's row.
+        kind: `rltune.records.TRIALS` or CERTIFY.
+    """
+
+    def __init__(self, engine: Engine, sweep_id: int, kind: str) -> None:
+        self._engine, self._sweep_id, self.kind = engine, sweep_id, kind
+        self._of_kind = (SWEEP_TRIALS.c.sweep_id == sweep_id) & (SWEEP_TRIALS.c.kind == kind)
+        self._rows: dict[int, int] = {}
+        self._open: dict[int, TrialRecord] = {}
+        self._changing = threading.Lock()  # the tracker's thread notes runs of MLflow
+        self._num_trials: int | None = None
+
+    @property
+    def num_trials(self) -> int:
+        """How many trials were proposed so far."""
+        if self._num_trials is None:
+            with self._engine.connect() as connection:
+                found = connection.execute(select(func.count()).where(self._of_kind)).scalar_one()
+            self._num_trials = int(found)
+        return self._num_trials
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def add(self, params: Mapping[str, Any], seeds: Iterable[int], **facts: Any) -> TrialRecord:
+        """Begin a trial; its number is the next one.
+
+        Args:
+            params: Sampled values by name.
+            seeds: One for each replicate.
+            facts: Further fields of `TrialRecord`: drawn, key, of_trial, seed_index.
+        """
+        number = self.num_trials
+        row = {"params": dict(params), "seeds": list(seeds), "began_s": time.time(), **_to_row(facts)}
+        with self._engine.begin() as connection:
+            row |= {"sweep_id": self._sweep_id, "kind": self.kind, "number": number, "state": "RUNNING", "revision": 1}
+            self._rows[number] = connection.execute(insert(SWEEP_TRIALS).returning(SWEEP_TRIALS.c.id), row).scalar_one()
+            record = self._read(connection, number)
+        self._num_trials = number + 1
+        self._open[number] = record
+        return self.record(number)
+
+    def add_report(
+        self, report: Report, checkpoints: Mapping[str, CheckpointRecord] | None = None, **facts: Any
+    ) -> bool:
+        """Keep a report and the checkpoints that came with it, all of it or nothing.
+
+        Args:
+            report: The first of a trial at its environment steps: one that trained the same steps again is not kept.
+            checkpoints: By the fields of `TrialRecord`, ``checkpoint`` and ``latest``.
+            facts: Further fields of `TrialRecord`: train_s, node.
+
+        Returns:
+            Whether the report is kept.
+
+        Raises:
+            StudyError: The trial has ended.
+        """
+        known = self.record(report.number)
+        facts |= checkpoints or {}
+        if report.env_steps <= max(known.reports, default=-1):
+            self.change(report.number, **facts)
+            return False
+        row, objective = self._row(report.number), report.objective
+        content = {
+            "trial_id": row,
+            "env_steps": report.env_steps,
+            "objective": None if math.isnan(objective) else objective,
+            "numbers": {name: value for name, value in report.numbers.items() if math.isfinite(value)},
+            "time_s": report.time_s or time.time(),
+        }
+        facts["env_steps"] = report.env_steps
+        with self._engine.begin() as connection:
+            self._write(connection, report.number, facts)
+            connection.execute(_ADD_REPORT, content)
+        cast(dict[int, float], self._open[report.number].reports)[report.env_steps] = objective
+        self._remember(report.number, facts)
+        return True
+
+    def change(self, number: int, **facts: Any) -> None:
+        """Change fields of an unfinished trial.
+
+        Args:
+            number: Which.
+            facts: By the fields of `TrialRecord`.
+
+        Raises:
+            StudyError: The trial has ended.
+        """
+        if facts:
+            self.record(number)
+            with self._engine.begin() as connection:
+                self._write(connection, number, facts)
+            self._remember(number, facts)
+
+    def start(self, number: int, **facts: Any) -> TrialRecord:
+        """Note that a trial begins or goes on, so that MLflow shows it as running; return it."""
+        self._revise(number, stop_reason=None, **facts)
+        return self.record(number)
+
+    def interrupt(self, number: int, **facts: Any) -> None:
+        """Note that a trial was interrupted: it stays RUNNING, and a resumed sweep goes on with it."""
+        self._revise(number, stop_reason="interrupted", **facts)
+
+    def end(self, number: int, state: str, reason: str, **facts: Any) -> TrialRecord:
+        """End a trial and return it.
+
+        Args:
+            number: Which.
+            state: COMPLETE, PRUNED or FAIL.
+            reason: Why it ended.
+            facts: Further fields of `TrialRecord`.
+
+        Raises:
+            StudyError: It has ended already.
+        """
+        self._revise(number, state=state, stop_reason=reason, ended_s=time.time(), **facts)
+        with self._changing:
+            return self._open.pop(number)
+
+    def set_mlflow_run(self, number: int, run_id: str) -> None:
+        """Keep a trial's MLflow run, which a slow server may name only after the trial has ended."""
+        with self._engine.begin() as connection:
+            statement = update(SWEEP_TRIALS).where(self._of_kind, SWEEP_TRIALS.c.number == number)
+            connection.execute(statement.values(mlflow_run_id=run_id))
+        self._remember(number, {"mlflow_run_id": run_id})
+
+    def forget_mlflow_runs(self) -> None:
+        """Forget which runs of MLflow unfinished trials have, as `Ledger.forget_sent` has written it."""
+        with self._changing:
+            for number, record in list(self._open.items()):  # the driver adds trials meanwhile
+                self._open[number] = replace(record, mlflow_run_id=None)
+
+    def _revise(self, number: int, **facts: Any) -> None:
+        """Change fields that MLflow shows."""
+        self.record(number)
+        with self._engine.begin() as connection:
+            self._write(connection, number, facts, {"revision": SWEEP_TRIALS.c.revision + 1})
+        self._remember(number, facts)
+
+    def _write(
+        self, connection: Connection, number: int, facts: Mapping[str, Any], more: Mapping[str, Any] | None = None
+    ) -> None:
+        statement = _CHANGE.values(**_to_row(facts), **(more or {}))
+        if not connection.execute(statement, {"row": self._row(number)}).rowcount:
+            raise StudyError(f"trial {number} has ended", "a trial that is RUNNING", "python -m sweeps.show")
+
+    def _remember(self, number: int, facts: Mapping[str, Any]) -> None:
+        with self._changing:
+            if number in self._open:
+                self._open[number] = replace(self._open[number], **facts)
+
+    def _row(self, number: int) -> int:
+        if number not in self._rows:
+            with self._engine.connect() as connection:
+                found = select(SWEEP_TRIALS.c.id).where(self._of_kind, SWEEP_TRIALS.c.number == number)
+                self._rows[number] = connection.execute(found).scalar_one()
+        return self._rows[number]
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def records(self, numbers: Iterable[int] | None = None) -> list[TrialRecord]:
+        """Return trials in order, as the database has them: nothing is remembered, so that any thread may ask.
+
+        Args:
+            numbers: Which; None for all.
+        """
+        wanted = self._of_kind if numbers is None else self._of_kind & SWEEP_TRIALS.c.number.in_(list(numbers))
+        with self._engine.connect() as connection:
+            rows = (
+                connection.execute(select(SWEEP_TRIALS.c.id, *_COLUMNS).where(wanted).order_by(SWEEP_TRIALS.c.number))
+                .mappings()
+                .all()
+            )
+            curves: dict[int, dict[int, float]] = {row["id"]: {} for row in rows}
+            points = select(REPORTS.c.trial_id, REPORTS.c.env_steps, REPORTS.c.objective)
+            points = points.join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id).where(wanted)
+            for row_id, env_steps, objective in connection.execute(points.order_by(REPORTS.c.id)):
+                curves.setdefault(row_id, {})[env_steps] = math.nan if objective is None else objective
+        return [_to_record(row, curves[row["id"]]) for row in rows]
+
+    def record(self, number: int) -> TrialRecord:
+        """Return one trial."""
+        if number not in self._open:
+            with self._engine.connect() as connection:
+                record = self._read(connection, number)
+            if record.state != "RUNNING":
+                return record
+            self._open[number] = record
+        known = self._open[number]
+        return replace(known, reports=dict(known.reports))
+
+    def _read(self, connection: Connection, number: int) -> TrialRecord:
+        of_it = select(SWEEP_TRIALS.c.id, *_COLUMNS).where(self._of_kind, SWEEP_TRIALS.c.number == number)
+        row = connection.execute(of_it).mappings().one()
+        points = select(REPORTS.c.env_steps, REPORTS.c.objective).where(REPORTS.c.trial_id == row["id"])
+        curve = {
+            env_steps: math.nan if objective is None else objective
+            for env_steps, objective in connection.execute(points.order_by(REPORTS.c.env_steps))
+        }
+        return _to_record(row, curve)
+
+    def read_curves(self) -> list[Report]:
+        """Return all trials' reports in the order in which they came, without the numbers beside the objective."""
+        columns = (SWEEP_TRIALS.c.number, REPORTS.c.env_steps, REPORTS.c.objective, REPORTS.c.time_s)
+        of_all = select(*columns).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id).where(self._of_kind)
+        with self._engine.connect() as connection:
+            rows = connection.execute(of_all.order_by(REPORTS.c.id)).all()
+        return [make_report(number, env_steps, objective, {}, time_s) for number, env_steps, objective, time_s in rows]
+
+    def read_reports(self, number: int) -> list[Report]:
+        """Return a trial's whole reports, in order."""
+        columns = (REPORTS.c.env_steps, REPORTS.c.objective, REPORTS.c.numbers, REPORTS.c.time_s)
+        of_it = select(*columns).where(REPORTS.c.trial_id == self._row(number)).order_by(REPORTS.c.env_steps)
+        with self._engine.connect() as connection:
+            return [make_report(number, *row) for row in connection.execute(of_it)]
+
+
+def make_report(
+    number: int, env_steps: int, objective: float | None, numbers: Mapping[str, float], time_s: float
+) -> Report:
+    """Make a report of a row of `REPORTS`."""
+    return Report(number, env_steps, math.nan if objective is None else objective, numbers, time_s)
+
+
+def _to_row(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn fields of a record into a row's.
+
+    Raises:
+        TypeError: There is no such field.
+    """
+    if unknown := facts.keys() - _NAMES:
+        raise TypeError(f"a trial has no {', '.join(sorted(unknown))}")
+    plain: dict[str, Any] = {}
+    for name, value in facts.items():
+        if isinstance(value, CheckpointRecord):
+            value = value.to_dict()
+        elif isinstance(value, Mapping):
+            value = dict(value)
+        plain[name] = list(value) if isinstance(value, tuple) else value
+    return plain
+
+
+def _to_record(row: RowMapping, curve: Mapping[int, float]) -> TrialRecord:
+    found: dict[str, Any] = {name: value for name, value in row.items() if name != "id"}
+    for name in CHECKPOINTS.values():
+        found[name] = CheckpointRecord(**found[name]) if found[name] else None
+    for name in ("seeds", "returns"):
+        found[name] = tuple(found[name] or ())
+    return TrialRecord(reports=curve, **found)

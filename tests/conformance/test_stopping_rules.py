@@ -1,0 +1,143 @@
+"""Every stopping rule of conf/scheduler, as its file describes it: the same questions to each."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from omegaconf import OmegaConf
+
+from rltune.records import Report, TrialRecord
+from rltune.search.schedulers import GO_ON, Exploit, GoOn, Stop, build_stopping_rule
+from sweeps._command import conf_dir
+
+FILES = {path.stem: path for path in sorted((conf_dir() / "scheduler").glob("*.yaml"))}
+BUDGET, REPORTS = 1000, 20
+STEPS = range(BUDGET // REPORTS, BUDGET + 1, BUDGET // REPORTS)
+
+
+@pytest.fixture(params=FILES, name="build")
+def build_from_file(request):
+    """Builds the rule of a file."""
+    settings = OmegaConf.to_container(OmegaConf.load(FILES[request.param]))
+    return lambda env_steps=BUDGET: build_stopping_rule(settings["kind"], settings.get("args", {}), env_steps)
+
+
+def run(rule, curves, slots=4, seed=0):
+    """Run trials as a sweep does, some at once, in an order drawn by chance; return what the ledger has by then.
+
+    Args:
+        rule: Decides.
+        curves: Objective by environment step, by number.
+        slots: Trials at once.
+        seed: Of the order.
+    """
+    draw, waiting, running, records = random.Random(seed), list(curves), {}, {}
+    while waiting or running:
+        while waiting and len(running) < slots:
+            number = waiting.pop(0)
+            running[number], records[number] = list(curves[number].items()), TrialRecord(number, "RUNNING", {}, {})
+        number = draw.choice(sorted(running))
+        env_steps, objective = running[number].pop(0)
+        records[number].reports[env_steps] = objective
+        decision = rule.decide(Report(number, env_steps, objective))
+        assert isinstance(decision, GoOn | Stop | Exploit)
+        if isinstance(decision, Stop):
+            assert 0 < decision.env_steps <= env_steps
+        if decision != GO_ON or not running[number]:
+            del running[number]
+    return list(records.values())
+
+
+def climb(rate):
+    return {env_steps: rate * env_steps / BUDGET for env_steps in STEPS}
+
+
+def wander(seed, without_episode=0.0):
+    """Noisy curves, in part without an episode."""
+    draw = random.Random(seed)
+    return {
+        number: {
+            env_steps: math.nan if draw.random() < without_episode else draw.gauss(number % 7, 2.0)
+            for env_steps in STEPS
+        }
+        for number in range(24)
+    }
+
+
+def is_whole(record):
+    return max(record.reports) == BUDGET
+
+
+def test_the_first_comment_says_where_the_rule_is_from():
+    for path in FILES.values():
+        assert path.read_text().startswith("# "), path.name
+
+
+def test_a_trial_alone_goes_on(build):
+    (record,) = run(build(), {0: {env_steps: -1.0 * env_steps for env_steps in STEPS}})
+    assert is_whole(record)
+
+
+def test_the_best_trial_is_never_stopped(build):
+    for seed in range(5):
+        rates = random.Random(seed).sample(range(1, 25), 24)
+        records = run(build(), {number: climb(rate) for number, rate in enumerate(rates)}, seed=seed)
+        assert is_whole(records[rates.index(24)])
+
+
+def test_equal_trials_do_not_stop_each_other(build):
+    assert all(map(is_whole, run(build(), {number: climb(5.0) for number in range(12)})))
+
+
+def test_trials_without_an_episode_do_not_stop_each_other(build):
+    silent = dict.fromkeys(STEPS, math.nan)
+    assert all(map(is_whole, run(build(), dict.fromkeys(range(12), silent))))
+
+
+def test_a_trial_without_an_episode_is_the_first_to_go(build):
+    """It never outlives one that has a number."""
+    silent = dict.fromkeys(STEPS, math.nan)
+    curves = {number: climb(-1e6) for number in range(8)} | {8: silent, 9: climb(-1e6)}
+    *others, last, after = run(build(), curves, slots=1)
+    assert len(last.reports) <= min(len(record.reports) for record in (*others, after))
+
+
+def test_a_rule_that_stops_any_stops_the_worst_of_many(build):
+    records = run(build(), {number: climb(24.0 - number) for number in range(24)}, slots=1)
+    stopped = [record.number for record in records if not is_whole(record)]
+    assert not stopped or (23 in stopped and 0 not in stopped)
+
+
+@pytest.mark.parametrize("without_episode", [0.0, 0.4])
+@pytest.mark.parametrize("reverse", [False, True], ids=["in order", "backwards"])
+def test_a_rule_rebuilt_from_the_ledger_decides_the_same(build, without_episode, reverse):
+    for seed in range(3):
+        live, rebuilt = build(), build()
+        records = run(live, wander(seed, without_episode), seed=seed)
+        rebuilt.replay(records[::-1] if reverse else records)
+        more = {number + 100: curve for number, curve in wander(seed + 50, without_episode).items()}
+        assert run(live, more, seed=seed) == run(rebuilt, more, seed=seed)
+
+
+def test_a_trial_that_runs_on_after_a_restart_is_not_judged_for_its_past(build):
+    """Half of the trials run when the driver is killed; all that they have reported is in the ledger."""
+    rule = build()
+    past = {number: {e: v for e, v in climb(24.0 - number).items() if e <= BUDGET // 2} for number in range(12)}
+    rule.replay(TrialRecord(number, "RUNNING", {}, curve) for number, curve in past.items())
+    for number, curve in past.items():
+        for env_steps, objective in curve.items():
+            assert rule.decide(Report(number, env_steps, objective)) == GO_ON, "trained again after a failure"
+
+
+def test_steps_between_and_beyond_the_marks_are_taken(build):
+    """Batches differ in size, and the last one may go beyond the budget."""
+    for batch in (1, 37, 256, 999, 1000, 5000):
+        curves = {number: {n * batch: 1.0 * number for n in range(1, BUDGET // batch + 2)} for number in range(8)}
+        run(build(), curves)
+
+
+def test_a_tiny_budget_is_taken(build):
+    for env_steps in (1, 2, 3):
+        run(build(env_steps), {number: {n + 1: 1.0 for n in range(env_steps)} for number in range(6)})

@@ -1,0 +1,139 @@
+"""Which trials the median stopping rule lets go on: medians worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rltune.errors import ConfigError
+from rltune.records import Report, TrialRecord
+from rltune.search.median_stopping import MedianStopping
+from rltune.search.schedulers import GO_ON, Stop
+
+
+def show(rule, number, curve):
+    """What a rule says to each report of a curve."""
+    return [rule.decide(Report(number, env_steps, objective)) for env_steps, objective in curve.items()]
+
+
+def flat(objective, upto=1000):
+    return dict.fromkeys(range(100, upto + 1, 100), objective)
+
+
+def make(*others, min_trials=3, grace=0.0):
+    """A rule that has seen others' curves."""
+    rule = MedianStopping(1000, grace, min_trials)
+    rule.replay(TrialRecord(number, "COMPLETE", {}, curve) for number, curve in enumerate(others))
+    return rule
+
+
+def test_a_trial_below_the_median_of_the_averages_is_stopped():
+    """Averages up to 300: 2, 4 and 60; their median is 4."""
+    others = {100: 1.0, 200: 2.0, 300: 3.0}, {100: 4.0, 200: 4.0, 300: 4.0}, {100: 0.0, 200: 90.0, 300: 90.0}
+    for objective, decision in ((3.9, Stop(300)), (4.0, GO_ON), (4.1, GO_ON)):
+        assert show(make(*others), 9, {300: objective}) == [decision], objective
+
+
+def test_a_median_of_an_even_number_lies_between_the_middle_two():
+    others = [flat(objective) for objective in (1.0, 2.0, 4.0, 100.0)]
+    assert show(make(*others), 9, {100: 2.9}) == [Stop(100)]
+    assert show(make(*others), 9, {100: 3.0}) == [GO_ON]
+
+
+def test_the_best_report_counts_not_the_last():
+    others = [flat(5.0)] * 3
+    assert show(make(*others), 9, {100: 6.0, 200: -50.0, 300: -50.0}) == [GO_ON] * 3
+    assert show(make(*others), 9, {100: 4.0, 200: 6.0}) == [Stop(100), GO_ON]
+
+
+def test_others_count_with_what_they_were_at_the_same_step():
+    """At 100 all of them were at 1, whatever they became."""
+    others = [{100: 1.0, 200: 50.0, 1000: 90.0}] * 3
+    assert show(make(*others), 9, {100: 1.5, 200: 20.0}) == [GO_ON, Stop(200)]
+
+
+def test_only_trials_that_have_come_as_far_are_compared():
+    others = [flat(9.0, upto=300)] * 2 + [flat(9.0)] * 2
+    assert show(make(*others), 9, {300: 1.0}) == [Stop(300)]
+    assert show(make(*others), 9, {400: 1.0}) == [GO_ON], "two of them never reached 400"
+
+
+@pytest.mark.parametrize("min_trials", [1, 4])
+def test_a_trial_goes_on_until_there_are_enough_others(min_trials):
+    rule = make(min_trials=min_trials)
+    for number in range(min_trials):
+        assert show(rule, number, {100: 5.0 - number}) == [GO_ON]
+    assert show(rule, 99, {100: -9.0}) == [Stop(100)]
+
+
+def test_no_trial_is_stopped_in_its_grace():
+    rule = make(*[flat(5.0)] * 4, grace=0.3)
+    assert rule.marks[0] == 300
+    assert show(rule, 9, {100: 1.0, 200: 1.0, 290: 1.0, 300: 1.0}) == [GO_ON, GO_ON, GO_ON, Stop(300)]
+    assert show(make(*[flat(5.0)] * 4, grace=1.0), 9, flat(1.0)) == [GO_ON] * 10
+
+
+def test_batches_of_other_sizes_are_compared_at_the_same_marks():
+    """256 and 2048 steps at a time: the first report behind a mark is the one that counts there."""
+    others = [{256 * n: 5.0 for n in range(1, 40)}, {2048 * n: 6.0 for n in range(1, 6)}, {1000: 7.0, 9_999: 7.0}]
+    rule = MedianStopping(10_000, 0.0, 3)
+    rule.replay(TrialRecord(number, "COMPLETE", {}, curve) for number, curve in enumerate(others))
+    assert show(rule, 9, {700: 5.9}) == [Stop(500)]
+    assert show(rule, 10, {400: 0.0, 900: 6.0}) == [GO_ON, GO_ON], "nothing is judged before 500"
+
+
+def test_a_report_over_several_marks_is_judged_at_the_newest():
+    rule = make(*[flat(5.0)] * 3)
+    assert show(rule, 9, {460: 4.0}) == [Stop(450)]
+
+
+def test_a_trial_without_an_episode_ranks_below_every_number():
+    assert show(make(*[flat(-1e9)] * 3), 9, {100: math.nan}) == [Stop(100)]
+    assert show(make(*[flat(math.nan)] * 5), 9, {100: -1e9}) == [GO_ON]
+
+
+def test_trials_without_an_episode_do_not_stop_each_other():
+    assert show(make(*[flat(math.nan)] * 5), 9, flat(math.nan)) == [GO_ON] * 10
+
+
+def test_reports_before_the_first_episode_are_left_out_of_averages():
+    """Their mean up to 200 is 8, not nothing and not 4."""
+    others = [{100: math.nan, 200: 8.0}] * 3
+    assert show(make(*others), 9, {200: 7.0}) == [Stop(200)]
+
+
+def test_equals_are_not_stopped_by_each_other():
+    rule = make()
+    assert [show(rule, number, {100: 8.0}) for number in range(10)] == [[GO_ON]] * 10
+
+
+def test_steps_that_are_trained_again_count_once():
+    rule = make(*[flat(5.0)] * 3)
+    assert show(rule, 9, {100: 6.0, 200: 6.0}) == [GO_ON, GO_ON]
+    assert show(rule, 9, {100: 1.0, 200: 1.0, 300: 6.0}) == [GO_ON] * 3, "it had failed and went on from its start"
+    assert show(rule, 10, {100: 5.0}) == [GO_ON], "the median is still 5"
+
+
+def test_the_marks_of_a_tiny_budget():
+    assert MedianStopping(3, 0.0, 1).marks == [1, 2]
+    assert MedianStopping(1, 0.0, 1).marks == []
+    assert MedianStopping(100, 0.15, 1).marks[0] == 15
+
+
+@pytest.mark.parametrize(
+    ("args", "what", "allowed"),
+    [
+        ((-0.1, 5), "scheduler.args.grace_fraction=-0.1 ", "at least 0, at most 1"),
+        ((1.1, 5), "scheduler.args.grace_fraction=1.1 ", "at least 0, at most 1"),
+        ((None, 5), "scheduler.args.grace_fraction=None ", "at least 0, at most 1"),
+        ((0.2, 0), "scheduler.args.min_trials=0 ", "at least 1"),
+        ((0.2, "few"), "scheduler.args.min_trials=few ", "at least 1"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(args, what, allowed):
+    with pytest.raises(ConfigError) as refused:
+        MedianStopping(1000, *args)
+    assert refused.value.what.startswith(what)
+    assert refused.value.allowed == allowed
+    assert refused.value.fix.startswith(what.split("=")[0])

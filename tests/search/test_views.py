@@ -1,0 +1,93 @@
+"""What a searcher is told of a trial that has ended."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rltune.errors import ConfigError
+from rltune.records import ToldTrial, TrialRecord
+from rltune.search.views import choose_view, tell_as_complete, tell_as_pruned
+
+CURVE = {100: 1.0, 200: 7.0, 300: 4.0}
+ENDS = {
+    "whole": TrialRecord(0, "COMPLETE", {}, CURVE),
+    "whole without an episode": TrialRecord(0, "COMPLETE", {}, {100: math.nan}),
+    "stopped": TrialRecord(0, "PRUNED", {}, CURVE),
+    "stopped after a report without an episode": TrialRecord(0, "PRUNED", {}, {100: 1.0, 200: 5.0, 300: math.nan}),
+    "stopped without an episode": TrialRecord(0, "PRUNED", {}, {100: math.nan}),
+    "diverged": TrialRecord(0, "PRUNED", {}, CURVE, diverged=True),
+    "diverged at once": TrialRecord(0, "PRUNED", {}, diverged=True),
+    "failed": TrialRecord(0, "FAIL", {}, CURVE),
+}
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "value", "has_curve"),
+    [
+        ("whole", "COMPLETE", 7.0, True),
+        ("whole without an episode", "PRUNED", None, False),
+        ("stopped", "PRUNED", None, True),
+        ("stopped after a report without an episode", "PRUNED", None, True),
+        ("stopped without an episode", "PRUNED", None, False),
+        ("diverged", "PRUNED", None, False),
+        ("diverged at once", "PRUNED", None, False),
+        ("failed", "FAIL", None, True),
+    ],
+)
+def test_what_tpe_is_told(end, state, value, has_curve):
+    record = ENDS[end]
+    told = ToldTrial(state, value, record.reports if has_curve else {})
+    assert tell_as_pruned(record, None) == tell_as_pruned(record, -9.0) == told
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "value"),
+    [
+        ("whole", "COMPLETE", 7.0),
+        ("whole without an episode", "COMPLETE", -9.0),
+        ("stopped", "COMPLETE", 4.0),
+        ("stopped after a report without an episode", "COMPLETE", 5.0),
+        ("stopped without an episode", "COMPLETE", -9.0),
+        ("diverged", "COMPLETE", -9.0),
+        ("diverged at once", "COMPLETE", -9.0),
+        ("failed", "FAIL", None),
+    ],
+)
+def test_what_a_gp_is_told(end, state, value):
+    assert tell_as_complete(ENDS[end], -9.0) == ToldTrial(state, value, ENDS[end].reports)
+
+
+def test_a_diverged_trial_has_no_value_while_no_other_has_one():
+    assert tell_as_complete(ENDS["diverged"], None) == ToldTrial("FAIL", None, CURVE)
+    assert tell_as_complete(ENDS["stopped"], None).value == 4.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "view", "chosen"),
+    [
+        ("tpe", "auto", tell_as_pruned),
+        ("random", "auto", tell_as_pruned),
+        ("optuna.samplers:TPESampler", "auto", tell_as_pruned),
+        ("optuna.samplers:GPSampler", "auto", tell_as_complete),
+        ("optuna.samplers:CmaEsSampler", "auto", tell_as_complete),
+        ("optuna.samplers:QMCSampler", "auto", tell_as_complete),
+        ("tpe", "complete", tell_as_complete),
+        ("optuna.samplers:CmaEsSampler", "pruned", tell_as_pruned),
+    ],
+)
+def test_a_sampler_has_the_view_of_its_class_unless_told(kind, view, chosen):
+    assert choose_view(kind, view) is chosen
+
+
+def test_a_sampler_that_derives_from_tpe_sees_what_tpe_sees(monkeypatch):
+    import optuna
+
+    monkeypatch.setattr(optuna.samplers, "Mine", type("Mine", (optuna.samplers.TPESampler,), {}), raising=False)
+    assert choose_view("optuna.samplers:Mine") is tell_as_pruned
+
+
+def test_the_view_of_an_unknown_sampler_is_refused():
+    with pytest.raises(ConfigError, match=r"searcher\.kind=tpee"):
+        choose_view("tpee")

@@ -1,0 +1,275 @@
+"""The ledger of a sweep: what goes in comes out when it is opened again; what MLflow was sent; refusals."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ledger import add_reports, ask, make_ledger
+
+from rltune.errors import StudyError
+from rltune.records import CERTIFY, TRIALS, SweepRecord
+from rltune.study import tables
+from rltune.study.ledger import Ledger
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = make_ledger(tmp_path)
+    yield made
+    made.close()
+
+
+FACTS = {
+    "status": "interrupted",
+    "folder": "/home/me/outputs/sweep",
+    "config": "algo: {name: ppo}\n",
+    "versions": {"ray": "2.60.0", "rltune": "0.1.0"},
+    "git_commit": "ab12" * 10,
+    "command": "python -m sweeps.run algo=ppo",
+    "began": "2026-01-02T03:04:05+00:00",
+    "wall_s": 12.5,
+    "winner": {"trial": 3, "params": {"lr": 0.1, "layers": [64, 64]}, "objective": 9.0},
+    "model": {"name": "cartpole-ppo", "version": "3"},
+    "certification": {"seeds": [1, 2], "configurations": []},
+    "mlflow_run_id": "run0",
+}
+
+
+def test_a_sweep_reads_as_it_was_when_it_is_opened_again(ledger: Ledger, url: str) -> None:
+    ledger.change_sweep(**FACTS)
+    ledger.close()
+    again = Ledger(url, "sweep").sweep()
+    assert again == SweepRecord("sweep", key=again.key, **FACTS)
+    assert len(again.key) == 32
+
+
+def test_a_new_sweep_knows_its_name_and_a_key_of_its_own(ledger: Ledger, url: str) -> None:
+    found = ledger.sweep()
+    assert found == SweepRecord("sweep", key=found.key)
+    assert Ledger(url, "other", create=True).sweep().key != found.key
+
+
+def test_what_a_sweep_has_not_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(Exception, match="champion"):
+        ledger.change_sweep(champion={"version": "3"})
+
+
+def test_sweeps_of_one_database_do_not_meet(ledger: Ledger, url: str) -> None:
+    other = Ledger(url, "other", create=True)
+    ask(ledger)
+    assert ask(other)[0] == 0
+    add_reports(ledger, 0, {100: 1.0})
+    other.change_sweep(status="complete")
+    assert (ledger.sweep().status, len(other.trials.record(0).reports)) == (None, 0)
+    assert [trial.number for trial in other.read_unsent_trials()] == [0]
+    assert other.read_reports_after(0, 10) == []
+    other.close()
+
+
+def test_trials_and_certification_runs_are_numbered_apart(ledger: Ledger) -> None:
+    ask(ledger)
+    run = ledger.runs.add({"lr": 1e-3}, [7], key="lr=1e-3 seed=7", of_trial=0, seed_index=1)
+    assert (run.number, run.kind, run.name) == (0, CERTIFY, "trial-000-seed-1")
+    assert [len(ledger.table(kind).records()) for kind in (TRIALS, CERTIFY)] == [1, 1]
+
+
+def test_another_process_reads_what_the_driver_has_committed(ledger: Ledger, url: str) -> None:
+    add_reports(ledger, ask(ledger)[0], {100: 1.0, 200: math.nan})
+    looking = f"from rltune.study.ledger import Ledger; print(Ledger({url!r}, 'sweep').trials.records()[0].reports)"
+    found = subprocess.run([sys.executable, "-c", looking], capture_output=True, text=True, check=True)
+    assert found.stdout == "{100: 1.0, 200: nan}\n"
+
+
+def test_readers_see_what_one_driver_writes(ledger: Ledger, url: str) -> None:
+    readers = [Ledger(url, "sweep"), Ledger(url, "sweep")]
+    add_reports(ledger, ask(ledger)[0], {10: 1.0})
+    assert [dict(reader.trials.record(0).reports) for reader in readers] == [{10: 1.0}] * 2
+    for reader in readers:
+        reader.close()
+
+
+def test_a_reader_that_holds_the_file_does_not_stop_the_driver(ledger: Ledger, tmp_path: Path) -> None:
+    reader = sqlite3.connect(tmp_path / "ledger.db")
+    reader.execute("begin")
+    assert reader.execute("select count(*) from reports").fetchone() == (0,)
+    add_reports(ledger, ask(ledger)[0], {10: 1.0})
+    assert reader.execute("select count(*) from reports").fetchone() == (0,), "it sees the state that it began with"
+    reader.close()
+
+
+# -- what MLflow was sent ------------------------------------------------------------------------------------------
+
+
+def unsent(ledger: Ledger) -> list[tuple[str, int]]:
+    return [(trial.kind, trial.number) for trial in ledger.read_unsent_trials()]
+
+
+def test_a_trial_is_to_be_sent_when_it_begins_and_when_it_ends(ledger: Ledger) -> None:
+    ask(ledger)
+    ledger.runs.add({}, [1])
+    assert unsent(ledger) == [(TRIALS, 0), (CERTIFY, 0)], "in the order in which they were proposed"
+    for trial in ledger.read_unsent_trials():
+        assert trial.sent_revision == 0
+        ledger.mark_trial_sent(trial.kind, trial.number, trial.revision)
+    assert unsent(ledger) == []
+    add_reports(ledger, 0, {100: 1.0})
+    ledger.trials.change(0, train_s=2.0)
+    assert unsent(ledger) == [], "reports have a mark of their own"
+    for change in (
+        lambda: ledger.trials.interrupt(0),
+        lambda: ledger.trials.start(0),
+        lambda: ledger.trials.end(0, "PRUNED", "stopped"),
+    ):
+        change()
+        (trial,) = ledger.read_unsent_trials()
+        ledger.mark_trial_sent(TRIALS, 0, trial.revision)
+    assert unsent(ledger) == []
+
+
+def test_what_changed_while_it_was_sent_is_sent_again(ledger: Ledger) -> None:
+    ask(ledger)
+    (seen,) = ledger.read_unsent_trials()
+    ledger.trials.end(0, "FAIL", "it broke")
+    ledger.mark_trial_sent(TRIALS, 0, seen.revision)
+    assert unsent(ledger) == [(TRIALS, 0)]
+
+
+def test_a_whole_trial_is_to_be_sent_until_its_files_are(ledger: Ledger) -> None:
+    ask(ledger)
+    ledger.trials.end(0, "COMPLETE", "whole budget")
+    (trial,) = ledger.read_unsent_trials()
+    ledger.mark_trial_sent(TRIALS, 0, trial.revision)
+    assert [left.sent_checkpoint for left in ledger.read_unsent_trials()] == [None]
+    ledger.mark_checkpoint_sent(TRIALS, 0, "trials/0/best-100")
+    assert unsent(ledger) == []
+
+
+def test_reports_are_read_once_each_in_the_order_they_came(ledger: Ledger) -> None:
+    for _ in range(2):
+        ask(ledger)
+    ledger.runs.add({}, [1])
+    for steps in (100, 200):
+        for number in (1, 0):
+            add_reports(ledger, number, {steps: float(number)})
+    add_reports(ledger, 0, {300: math.nan})
+    ledger.runs.add_report(ledger.trials.read_reports(0)[0])
+    seen: list[tuple[str, int, int]] = []
+    while page := ledger.read_reports_after(ledger.read_sent_report(), limit=2):
+        seen += [(kind, report.number, report.env_steps) for _, kind, report in page]
+        assert len(page) <= 2
+        ledger.mark_reports_sent(page[-1][0])
+    assert seen == [
+        *((TRIALS, number, steps) for steps in (100, 200) for number in (1, 0)),
+        (TRIALS, 0, 300),
+        (CERTIFY, 0, 100),
+    ]
+    assert ledger.read_reports_after(ledger.read_sent_report(), 10) == []
+
+
+def test_another_mlflow_is_sent_all_of_it_again(ledger: Ledger, url: str) -> None:
+    ask(ledger)
+    add_reports(ledger, 0, {100: 1.0})
+    ledger.trials.set_mlflow_run(0, "run0")
+    ledger.trials.end(0, "COMPLETE", "whole budget")
+    ledger.mark_trial_sent(TRIALS, 0, 9)
+    ledger.mark_checkpoint_sent(TRIALS, 0, "trials/0/best-100")
+    ledger.mark_reports_sent(ledger.read_reports_after(0, 10)[-1][0])
+    assert unsent(ledger) == []
+    ledger.forget_sent()
+    again = Ledger(url, "sweep")
+    assert unsent(again) == [(TRIALS, 0)]
+    assert len(again.read_reports_after(again.read_sent_report(), 10)) == 1
+    assert again.trials.record(0).mlflow_run_id is None
+    again.close()
+
+
+def test_a_running_trial_forgets_its_run_in_the_other_mlflow(ledger: Ledger) -> None:
+    ask(ledger)
+    ledger.trials.set_mlflow_run(0, "run0")
+    ledger.forget_sent()
+    assert ledger.trials.record(0).mlflow_run_id is None
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_is_made_once(ledger: Ledger, url: str) -> None:
+    with pytest.raises(StudyError, match="a sweep of this name exists"):
+        Ledger(url, "sweep", create=True)
+
+
+def test_of_two_drivers_at_once_the_second_is_refused(
+    ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rltune.study.ledger._find_sweep", lambda engine, name: None)  # it looked a moment too early
+    with pytest.raises(StudyError, match="a sweep of this name exists"):
+        Ledger(url, "sweep", create=True)
+
+
+def test_a_sweep_that_is_not_there_is_named(ledger: Ledger, url: str) -> None:
+    with pytest.raises(StudyError, match="'other' is not in its ledger"):
+        Ledger(url, "other")
+
+
+def test_a_database_without_tables_gets_none_by_looking(tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / "ledger.db").execute("create table mine (x)").connection.close()
+    with pytest.raises(StudyError, match="'sweep' is not in its ledger"):
+        Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", "sweep")
+    held = sqlite3.connect(tmp_path / "ledger.db").execute("select name from sqlite_master").fetchall()
+    assert held == [("mine",)]
+
+
+def test_a_ledger_of_another_format_is_refused(ledger: Ledger, url: str, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "ledger.db") as raw:
+        raw.execute("update sweeps set format = 3")
+    with pytest.raises(StudyError, match="its ledger has format 3") as refused:
+        Ledger(url, "sweep")
+    assert "format 2" in refused.value.allowed
+    assert refused.value.fix
+
+
+def test_a_disk_without_room_for_a_new_ledger_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "set_pragmas", lambda connection, _: connection.execute("pragma max_page_count=2"))
+    with pytest.raises(StudyError, match="disk is full") as refused:
+        Ledger(url, "sweep", create=True)
+    assert "room" in refused.value.allowed
+
+
+def test_a_database_that_would_round_numbers_is_refused() -> None:
+    with pytest.raises(StudyError, match="SQLite or PostgreSQL"):
+        Ledger("mysql+pymysql://db.example/rl", "sweep", create=True)
+
+
+SECRET = [
+    "postgresql+psycopg://me:s3cret@127.0.0.1:1/rl",
+    "postgresql://me:s3cret@db.example:badport/rl",
+    "mysql://me:s3cret@127.0.0.1:1/rl",
+    "nonsense://me:s3cret@db.example/rl",
+    "postgresql+psycopg://db.example/rl?user=me&password=s3cret",
+    "postgresql+psycopg://me:p@s3cret@db.example/rl",
+    "://me:s3cret@db.example",
+    "me:s3cret@db.example",
+]
+
+
+@pytest.mark.parametrize("address", SECRET)
+def test_a_password_is_in_no_message(address: str) -> None:
+    with pytest.raises(StudyError) as refused:
+        Ledger(address, "sweep")
+    for text in (refused.value.pretty(), str(refused.value), repr(refused.value)):
+        assert "s3cret" not in text
+        assert "me:" not in text
+    assert "study.storage=" in refused.value.what
+    assert refused.value.__cause__ is None, "nor in a traceback's first half"
+    assert refused.value.__suppress_context__

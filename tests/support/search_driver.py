@@ -1,0 +1,87 @@
+"""Search in a folder without training: a ledger, Optuna's study beside it, and trials that end as a test says."""
+
+from __future__ import annotations
+
+import math
+
+import optuna
+from ledger import add_reports, make_ledger
+
+from rltune.search.samplers import build_sampler
+from rltune.search.space import parse_space
+from rltune.search.views import choose_view
+from rltune.study.ledger import Ledger
+from rltune.study.optuna_study import open_optuna_study
+
+PLAIN = parse_space({"lr": ["loguniform", 1e-5, 1e-1], "batch": ["pow2", 64, 1024], "gamma": ["uniform", 0.8, 1.0]})
+
+
+class Driver:
+    """What a driver does with the ledger and the study, one trial after the other; nothing trains.
+
+    A trial's objective is the better the nearer its learning rate is to 1e-3.
+    """
+
+    def __init__(self, folder, space=PLAIN, kind="tpe", args=None, view=None, new=True):
+        self.folder, self.space, self.kind = folder, space, kind
+        self.args = {"n_startup_trials": 4} if args is None and kind == "tpe" else args or {}
+        self.view = view or choose_view(kind)
+        folder.mkdir(exist_ok=True)
+        self.ledger = make_ledger(folder) if new else Ledger(f"sqlite:///{folder / 'ledger.db'}", "sweep")
+        self.url = f"sqlite:///{folder / 'study.db'}"
+        self.study = open_optuna_study(
+            self.url,
+            "sweep",
+            self.view,
+            space.distributions(),
+            self.ledger.trials.records(),
+            own_file=folder / "study.db",
+        )
+
+    def restart(self):
+        """As a resumed sweep does."""
+        self.close()
+        return Driver(self.folder, self.space, self.kind, self.args, self.view, new=False)
+
+    def close(self):
+        self.study.close()
+        self.ledger.close()
+
+    def draw(self, given=None):
+        number = self.ledger.trials.num_trials
+        sampler = build_sampler(self.kind, self.args, 1000 + number, self.space.is_conditional)
+        return self.study.propose(self.space.encode(given or {}), sampler, self.space.draw)
+
+    def propose(self, given=None, begin=True):
+        drawn = self.draw(given)
+        record = self.ledger.trials.add(self.space.decode(drawn), [7], drawn=drawn)
+        if begin:
+            self.study.begin(record)
+        return record
+
+    def report(self, number, curve):
+        return add_reports(self.ledger, number, curve)
+
+    def end(self, number, state="COMPLETE", tell=True, **facts):
+        record = self.ledger.trials.end(number, state, "why", **facts)
+        if tell:
+            self.study.tell(record)
+        return record
+
+    def run(self, state="COMPLETE", curve=None, given=None, **facts):
+        record = self.propose(given)
+        worth = -abs(math.log10(record.params["lr"]) + 3)
+        self.report(record.number, {10: worth - 1, 20: worth} if curve is None else curve)
+        return self.end(record.number, state, **facts)
+
+    def read(self):
+        """The study as anybody's Optuna reads it."""
+        return optuna.load_study(study_name="sweep", storage=self.url).get_trials()
+
+
+def run_some(driver, count=6):
+    """Trials that end in every way."""
+    ends = [{}, {"state": "PRUNED"}, {"state": "PRUNED", "diverged": True}, {"state": "FAIL"}]
+    for number in range(count):
+        driver.run(**ends[number % 4])
+    return driver

@@ -1,0 +1,53 @@
+"""The values that rooms hand to each other, and what they say of themselves."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rltune.records import CERTIFY, RunKey, TrialRecord
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "parent"),
+    [
+        (RunKey(7), "trial-007", None),
+        (RunKey(1234), "trial-1234", None),
+        (RunKey(None), "control", None),
+        (RunKey(0, 2), "trial-000-seed-2", RunKey(0)),
+        (RunKey(None, 0), "control-seed-0", RunKey(None)),
+    ],
+)
+def test_a_run_has_a_name_and_knows_the_run_above_it(key: RunKey, name: str, parent: RunKey | None) -> None:
+    assert (key.name, key.parent) == (name, parent)
+
+
+def test_runs_of_one_name_are_one_run() -> None:
+    keys = [RunKey(trial, seed) for trial in (None, 0, 1) for seed in (None, 0, 1)]
+    assert len({key.name for key in keys}) == len(set(keys)) == 9
+
+
+def test_a_trial_and_a_certification_run_are_named_for_a_person() -> None:
+    trial = TrialRecord(7, "RUNNING", {})
+    run = TrialRecord(3, "RUNNING", {}, kind=CERTIFY, of_trial=7, seed_index=1)
+    baseline = TrialRecord(4, "RUNNING", {}, kind=CERTIFY, seed_index=0)
+    assert [(one.name, one.run_key) for one in (trial, run, baseline)] == [
+        ("trial 7", RunKey(7)),
+        ("trial-007-seed-1", RunKey(7, 1)),
+        ("control-seed-0", RunKey(None, 0)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reports", "best"),
+    [
+        ([1.0, math.nan, 3.0, math.inf, 2.0], 3.0),
+        ([-3.0, -math.inf], -3.0),
+        ([0.0], 0.0),
+        ([math.nan], None),
+        ([], None),
+    ],
+)
+def test_the_best_is_a_finite_report_and_none_without_one(reports: list[float], best: float | None) -> None:
+    assert TrialRecord(0, "RUNNING", {}, dict(enumerate(reports))).best == best

@@ -1,0 +1,73 @@
+"""Every command that reads a sweep takes the address of its ledger, which the sweep's settings hold without a login."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from checkpoints import make_sweep
+from ended import make_certification, write_sweep
+from omegaconf import OmegaConf
+
+from rltune.errors import RltuneError
+
+REDACTED = "postgresql+psycopg://***@db.example/rl"
+
+
+def run(command: str, **given: Any) -> int:
+    """Do a command's work as it is done when it was typed."""
+    module = importlib.import_module(f"sweeps.{command}")
+    page = OmegaConf.load(Path(__file__).parents[2] / "conf" / f"{command}.yaml")
+    page.pop("defaults")  # Hydra's own
+    schema = OmegaConf.structured(getattr(module, f"{command.capitalize()}Config"))
+    return int(module.work(OmegaConf.merge(schema, page, given)))
+
+
+READERS = {
+    "show": ({"sweep": "far"}, "far: complete"),
+    "report": ({"sweep": "far"}, "index.html"),
+    "compare": ({"sweeps": ["far"], "out": "comparison"}, "trial 3"),
+    "prune": ({"sweep": "far"}, "nothing to free"),
+}
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_sweep_is_read_where_the_command_says(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = write_sweep(tmp_path / "far", 3, make_certification())
+    (folder / "ledger.db").rename(tmp_path / "shared.db")
+    settings = (folder / "config.yaml").read_text().replace("storage: null", f"storage: {REDACTED}")
+    (folder / "config.yaml").write_text(settings)
+    words, wanted = READERS[command]
+    if command == "prune":  # which goes on with the next sweep
+        run(command, output_dir=str(tmp_path), **words)
+        assert "unreadable" in capsys.readouterr().out
+    else:
+        with pytest.raises(RltuneError, match="the login is kept in no file"):
+            run(command, output_dir=str(tmp_path), **words)
+    study = {"storage": f"sqlite:///{tmp_path / 'shared.db'}"}
+    assert run(command, output_dir=str(tmp_path), study=study, **words) == 0
+    said = capsys.readouterr().out
+    assert wanted in said
+    assert "unreadable" not in said
+
+
+@pytest.mark.parametrize("command", ["evaluate", "export", "record"])
+def test_a_policy_is_found_where_the_command_says(
+    command: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage = f"sqlite:///{tmp_path / 'shared.db'}"
+    make_sweep(tmp_path / "far", checkpoint, storage)
+    (tmp_path / "far" / "config.yaml").write_text(json.dumps({"format": 2, "study": {"storage": REDACTED}}))
+    words: dict[str, Any] = {"policy": "sweep:far/3", "output_dir": str(tmp_path)}
+    words |= {"format": "torch"} if command == "export" else {"episodes": 1}
+    words |= {"out": "data"} if command == "record" else {}
+    with pytest.raises(RltuneError, match="the login is kept in no file"):
+        run(command, **words)
+    assert run(command, study={"storage": storage}, **words) == 0
