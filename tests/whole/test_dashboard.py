@@ -1,0 +1,159 @@
+"""optuna-dashboard on a sweep that runs, was killed, and has finished: it shows what the ledger has."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from joined import finish, free_port, start_sweep
+
+from rltune.errors import StudyError
+from rltune.records import TrialRecord
+from rltune.study.storage import open_ledger
+
+PATIENCE_S = 120.0
+WARM = (
+    "{quality:0.9,fault:null,seconds:0.0}",
+    "{quality:0.8,fault:raise,seconds:0.0}",
+    "{quality:0.8,fault:nan_loss,seconds:0.0}",
+    "{quality:0.1,fault:null,seconds:0.0}",
+    "{quality:0.95,fault:null,seconds:0.5}",
+    "{quality:0.97,fault:null,seconds:0.5}",
+)
+NUM_QUICK = 4  # the others still run when the first of these have ended
+WORDS = (
+    "cluster.address=null", "cluster.num_cpus=2", "failures.max_retries=0", f"budget.trials={len(WARM)}",
+    "+space.fault=[choice,null,raise,nan_loss]", "+space.seconds=[choice,0.0,0.5]", f"warm_start=[{','.join(WARM)}]",
+)  # fmt: skip
+RUN_DASHBOARD = "import sys, optuna_dashboard as od; od.run_server(sys.argv[1], '127.0.0.1', int(sys.argv[2]))"
+
+Shown = tuple[list[TrialRecord], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
+    """The ledger's trials and the dashboard's, at three moments of one sweep."""
+    folder = tmp_path_factory.mktemp("dashboard")
+    sweep, found = folder / "outputs" / "toy", {}
+    driver = start_sweep("run", folder, *WORDS)
+    try:
+        wait_until(lambda: driver.poll() is not None or is_half_done(sweep))
+        with run_dashboard(sweep / "study.db") as read_trials:
+            found["running"] = (read_records(sweep), read_trials())
+            assert driver.poll() is None
+            driver.kill()
+            driver.wait()
+            found["killed"] = (read_records(sweep), read_trials())
+            code, said = finish(start_sweep("resume", folder))
+            assert code == 0, said
+            found["finished"] = (read_records(sweep), read_trials())
+    finally:
+        driver.kill()
+    return found
+
+
+def read_records(sweep: Path) -> list[TrialRecord]:
+    ledger = open_ledger(sweep)
+    records = ledger.trials.records()
+    ledger.close()
+    return records
+
+
+def is_half_done(sweep: Path) -> bool:
+    """Whether the quick trials have ended and the others have a curve."""
+    try:
+        records = read_records(sweep)
+    except StudyError:  # not there yet
+        return False
+    ended = [record.number for record in records if record.state != "RUNNING"]
+    return ended == list(range(NUM_QUICK)) and all(record.reports for record in records[NUM_QUICK:])
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@contextmanager
+def run_dashboard(study: Path) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """A dashboard in a process of its own; what it answers about the trials of its only study."""
+    port = free_port()
+    address = f"http://127.0.0.1:{port}/api/studies"
+    process = subprocess.Popen([sys.executable, "-c", RUN_DASHBOARD, f"sqlite:///{study}", str(port)])
+
+    def ask(address: str) -> Any:
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            return json.load(answer)
+
+    def answers() -> bool:
+        try:
+            return bool(ask(address))
+        except OSError:
+            assert process.poll() is None
+            return False
+
+    def read_trials() -> list[dict[str, Any]]:
+        (summary,) = ask(address)["study_summaries"]
+        assert (summary["study_name"], summary["directions"]) == ("toy", ["maximize"])
+        return list(ask(f"{address}/{summary['study_id']}")["trials"])
+
+    try:
+        wait_until(answers)
+        yield read_trials
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def describe_record(record: TrialRecord) -> dict[str, Any]:
+    """What a person should see of a trial: a stopped one's value is what it had reached, a diverged one has none."""
+    values = {"COMPLETE": [record.best], "PRUNED": list(record.reports.values())[-1:]}.get(record.state, [])
+    return {
+        "number": record.number,
+        "state": record.state,
+        "params": {name: str(value) for name, value in (record.drawn or {}).items()},
+        "values": [] if record.diverged else values,
+    }
+
+
+def describe_shown(trial: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "number": trial["number"],
+        "state": trial["state"].upper(),
+        "params": {one["name"]: one["param_external_value"] for one in trial["params"]},
+        "values": trial.get("values") or [],
+    }
+
+
+@pytest.mark.parametrize("moment", ["running", "killed", "finished"])
+def test_the_dashboard_shows_the_ledgers_trials(shown: dict[str, Shown], moment: str) -> None:
+    records, trials = shown[moment]
+    assert [describe_shown(trial) for trial in trials] == [describe_record(record) for record in records]
+    assert len(trials) == len(WARM)
+
+
+@pytest.mark.parametrize("moment", ["running", "killed"])
+def test_unfinished_trials_are_shown_as_running(shown: dict[str, Shown], moment: str) -> None:
+    _, trials = shown[moment]
+    states = [trial["state"] for trial in trials]
+    assert states == ["Complete", "Fail", "Pruned", "Pruned", "Running", "Running"]
+
+
+def test_the_curve_of_a_trial_that_has_ended_is_shown(shown: dict[str, Shown]) -> None:
+    records, trials = shown["finished"]
+    curves = [{point["step"]: point["value"] for point in trial["intermediate_values"]} for trial in trials]
+    for record, curve in zip(records, curves, strict=True):
+        assert curve.items() <= record.reports.items()
+        assert max(curve, default=None) == (None if record.diverged else max(record.reports))
+    assert list(curves[0]) == list(range(200, 2001, 200)), "ten points of twenty"
+    assert "Running" not in {trial["state"] for trial in trials}
