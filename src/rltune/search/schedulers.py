@@ -18,6 +18,7 @@ from rltune.search.class_names import import_class
 
 RULES: Mapping[str, str] = {
     "asha": "rltune.search.successive_halving:SuccessiveHalving",
+    "hyperband": "rltune.search.hyperband:Hyperband",
     "median": "rltune.search.median_stopping:MedianStopping",
     "none": "rltune.search.schedulers:NoStopping",
 }

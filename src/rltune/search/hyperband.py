@@ -1,0 +1,51 @@
+"""Decide by asynchronous Hyperband which trials go on: several successive halvings, each with another grace.
+
+The rule is plain arithmetic over reports. A resumed sweep rebuilds it by `Hyperband.replay`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rltune.records import Report, TrialRecord
+from rltune.search.schedulers import Decision, make_argument_error, to_number
+from rltune.search.successive_halving import SuccessiveHalving
+
+
+class Hyperband:
+    """Hedge against a grace that is too short (Li et al. 2018, Hyperband; asynchronous as in Li et al. 2020).
+
+    Trials are dealt to the brackets in turn, by their numbers. Each bracket halves among its own trials, and its first
+    rung lies ``reduction_factor`` times as late as that of the bracket before: where slow starters win in the end, the
+    later brackets let them.
+
+    Args:
+        env_steps: A trial's whole budget, in environment steps.
+        grace_fraction: Where the first bracket's first rung lies, as a fraction of the budget.
+        reduction_factor: By how much the steps grow, and the trials shrink, from one rung to the next.
+        num_brackets: How many there are.
+
+    Attributes:
+        brackets: The halvings, the most eager first.
+
+    Raises:
+        ConfigError: An argument is out of range.
+    """
+
+    def __init__(self, env_steps: int, grace_fraction: float, reduction_factor: float, num_brackets: int) -> None:
+        if not (to_number(num_brackets) >= 1 and int(num_brackets) == num_brackets):
+            raise make_argument_error("num_brackets", num_brackets, "a whole number, at least 1", 3)
+        self.brackets = [SuccessiveHalving(env_steps, grace_fraction, reduction_factor)]
+        for later in range(1, int(num_brackets)):
+            grace = min(1.0, grace_fraction * reduction_factor**later)  # at 1 a bracket stops nobody
+            self.brackets.append(SuccessiveHalving(env_steps, grace, reduction_factor))
+
+    def decide(self, report: Report) -> Decision:
+        """Let the trial's bracket decide."""
+        return self.brackets[report.number % len(self.brackets)].decide(report)
+
+    def replay(self, records: Iterable[TrialRecord]) -> None:
+        """Rebuild each bracket from the ledger's trials, in any order."""
+        known = list(records)
+        for index, bracket in enumerate(self.brackets):
+            bracket.replay(record for record in known if record.number % len(self.brackets) == index)
