@@ -20,7 +20,7 @@ def checkpoints(sweep: Path, **other: Any) -> TrialCheckpoints:
 
 
 def make_state(env_steps: int = 100) -> TrialState:
-    return TrialState([Progress(env_steps, 1, 1.0, 0.0, 2.0, 10.0)], train_s=2.0, reports=3)
+    return TrialState([Progress(env_steps, 1, 1.0, 0.0, 2.0, 10.0, {}, 12.0)], train_s=2.0, reports=3)
 
 
 def make_runners(env_steps: int = 100) -> list[ToyRunner]:

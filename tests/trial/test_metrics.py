@@ -18,6 +18,7 @@ SAMPLED = {
     "episode_return_min": -1.0,
     "episode_return_max": 9.0,
     "episode_len_mean": 40,
+    "episode_len_max": 200,
 }
 
 
@@ -27,7 +28,7 @@ def read(sampled: dict[str, Any], **learners: dict[str, Any]) -> Progress:
 
 def test_each_number_comes_from_rllibs_key() -> None:
     found = read(SAMPLED, default_policy={"total_loss": 0.5, "other": 1.0})
-    assert found == Progress(300, 7, 2.0, -1.0, 9.0, 40.0, {"total_loss": 0.5})
+    assert found == Progress(300, 7, 2.0, -1.0, 9.0, 40.0, {"total_loss": 0.5}, 200.0)
     assert isinstance(found.env_steps, int)
     assert isinstance(found.episode_length_mean, float)
 
@@ -48,8 +49,8 @@ def test_a_statistic_is_the_mean_over_several_agents_policies() -> None:
 
 def test_seeds_are_merged_each_number_in_its_own_way() -> None:
     seeds = [
-        Progress(200, 4, 1.0, 0.0, 2.0, 10.0, {"loss": 1.0}),
-        Progress(100, 6, 3.0, -5.0, 7.0, 30.0, {"loss": 3.0}),
+        Progress(200, 4, 1.0, 0.0, 2.0, 10.0, {"loss": 1.0}, 15.0),
+        Progress(100, 6, 3.0, -5.0, 7.0, 30.0, {"loss": 3.0}, 90.0),
     ]
     assert merge_seeds(seeds, 1.5) == {
         "env_steps": 100,
@@ -59,6 +60,7 @@ def test_seeds_are_merged_each_number_in_its_own_way() -> None:
         "return_min": -5.0,
         "return_max": 7.0,
         "episode_length_mean": 20.0,
+        "episode_length_max": 90.0,
         "return_std_over_seeds": statistics.pstdev([1.0, 3.0]),
         "train_s": 1.5,
         "learner/loss": 2.0,

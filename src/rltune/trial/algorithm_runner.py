@@ -113,6 +113,7 @@ class AlgorithmRunner:
             return_min=evaluation.min,
             return_max=evaluation.max,
             episode_length_mean=statistics.fmean(evaluation.lengths),
+            episode_length_max=max(evaluation.lengths),
         )
 
     def _with_true_returns(self, progress: Progress) -> Progress:
@@ -127,6 +128,7 @@ class AlgorithmRunner:
             return_min=min(returns),
             return_max=max(returns),
             episode_length_mean=statistics.fmean(lengths),
+            episode_length_max=max(lengths),
         )
 
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:

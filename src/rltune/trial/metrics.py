@@ -67,6 +67,7 @@ class Progress:
         return_max: Greatest of them.
         episode_length_mean: In environment steps.
         learner: Statistics of the last update, by name.
+        episode_length_max: Longest of the last finished episodes: at an environment's time limit the curve is flat.
     """
 
     env_steps: int = _number("num_env_steps_sampled_lifetime", min, 0)
@@ -76,6 +77,7 @@ class Progress:
     return_max: float = _number("episode_return_max", max)
     episode_length_mean: float = _number("episode_len_mean", statistics.fmean)
     learner: Mapping[str, float] = field(default_factory=dict)
+    episode_length_max: float = _number("episode_len_max", max)
 
     def fill_returns(self, before: Progress) -> Progress:
         """Return this progress, with the returns of ``before`` while no further episode has ended.
