@@ -34,6 +34,7 @@ print(json.dumps({
     "numbers": [ray.ObjectRef.from_random().hex(), random.random(), numpy.random.random()], "main": __name__,
     "torch": torch.rand(1).item(),
     "oom_score": open("/proc/self/oom_score_adj").read().strip(),
+    "group": os.getpgid(0), "session": os.getsid(0),
 }), flush=True)
 """
 # A driver that has a fork server, and waits to be killed.
@@ -115,6 +116,13 @@ def test_a_worker_has_its_imports_done_and_is_what_ray_started(
     assert forked["wanted"] == "yes"
     assert forked["main"] == "__main__"
     assert forked["oom_score"] == "1000"
+
+
+def test_each_worker_leads_a_group_in_the_fork_servers_session(warm: ForkServer, worker: Path) -> None:
+    """Ray kills the group of a worker that ends: with two in one group, a trial died of an idle worker's end."""
+    workers = [fork_worker(warm, worker) for _ in range(2)]
+    assert [found["group"] for found in workers] == [found["pid"] for found in workers]
+    assert {found["session"] for found in workers} == {os.getsid(warm.pid)}
 
 
 def test_one_that_is_ended_while_it_asks_costs_no_other(warm: ForkServer, worker: Path) -> None:

@@ -156,6 +156,8 @@ def _fork(inherited: Sequence[socket.socket]) -> bool:
 
 def _become_worker(connection: socket.socket, request: Request, streams: Sequence[int]) -> None:
     """Go on as the process that Ray has started would have."""
+    # When a worker ends, Ray kills its process group (2.60): in the fork server's, all other workers would end with it.
+    os.setpgid(0, 0)  # the session stays: by it a later driver finds what a killed one left
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
