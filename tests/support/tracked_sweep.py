@@ -102,6 +102,10 @@ class Sweep:
         runs = self.client.search_runs(
             [experiment.experiment_id], f"tags.`rltune.sweep` = '{self.name}'", max_results=1000
         )
+        key = self.ledger.sweep().key  # those of an older state of the ledger have another one
+        runs = [
+            run for run in runs if key in (run.data.tags.get("rltune.entry", "") + run.data.tags.get("rltune.key", ""))
+        ]
         names = [run.info.run_name for run in runs]
         assert len(names) == len(set(names)), names
         return {run.info.run_name: run for run in runs}

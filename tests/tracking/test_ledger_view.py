@@ -5,8 +5,10 @@ from __future__ import annotations
 import http.client
 import random
 import shutil
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -117,6 +119,39 @@ def test_another_mlflow_gets_everything_again(folder, empty_store):
     }
     kept = after.client.list_artifacts(after.runs()["trial-001"].info.run_id, "checkpoint")
     assert [file.path for file in kept] == ["checkpoint/weights.bin"]
+
+
+def test_a_ledger_put_back_to_an_older_state_gets_runs_of_its_own(folder):
+    """Its trials train again what it has lost, and new ones take lost ones' numbers."""
+    before = Sweep(folder).begin().reports([1, 2]).settle()
+    copy = folder / "copy.db"
+    with closing(sqlite3.connect(before.folder / "ledger.db")) as ledger, closing(sqlite3.connect(copy)) as kept:
+        ledger.backup(kept)
+    before.reports([3])
+    before.report(before.add_trial(lr=0.9), 5)
+    assert before.tracker.close("FINISHED")
+    lost, steps = before.runs(), {run.info.run_id for run in before.runs().values()}
+    before.ledger.close()
+    for path in before.folder.glob("ledger.db*"):
+        path.unlink()
+    shutil.copy(copy, before.folder / "ledger.db")
+
+    after = Sweep(folder).start()
+    after.report(0, 3, objective=-5.0)
+    after.report(after.add_trial(lr=0.7), 5, objective=-7.0)
+    after.end(2, "COMPLETE")
+    assert after.tracker.close("FINISHED")
+    assert after.check_curves() > 0
+    assert any("older than what MLflow shows" in line for line in after.tracker.warnings())
+    runs = after.runs()
+    assert not steps & {run.info.run_id for run in runs.values()}
+    assert runs["trial-002"].data.params == {"lr": "0.7"}
+    old = after.client.get_run(lost["first"].info.run_id)
+    assert "rltune.superseded" in old.data.tags
+    assert old.info.status == "KILLED"
+    history = after.client.get_metric_history(lost["trial-002"].info.run_id, "objective")
+    assert [point.step for point in history] == [5], "what was there is left as it was"
+    assert Sweep(folder).start().settle().runs().keys() == runs.keys(), "once is enough"
 
 
 def test_an_mlflow_emptied_meanwhile_gets_everything_again(folder, empty_store):

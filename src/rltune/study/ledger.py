@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import unquote
 
-from sqlalchemy import Engine, insert, select, update
+from sqlalchemy import Engine, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from rltune.config.settings_file import FORMAT
@@ -149,6 +149,13 @@ class Ledger:
         )
         with self._engine.begin() as connection:
             connection.execute(update(SWEEP_TRIALS).where(*of_it).values(**marks))
+
+    def read_last_report(self) -> int:
+        """Return the mark of the newest report; 0 before the first."""
+        newest = select(func.max(REPORTS.c.id)).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id)
+        with self._engine.connect() as connection:
+            found = connection.execute(newest.where(SWEEP_TRIALS.c.sweep_id == self._sweep_id)).scalar_one()
+        return int(found or 0)
 
     def read_sent_report(self) -> int:
         """Return the mark of the last report that MLflow has; 0 before the first."""

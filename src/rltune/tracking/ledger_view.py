@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAI
 KEY_TAG, SWEEP_TAG, PARENT_TAG = "rltune.key", "rltune.sweep", "mlflow.parentRunId"
 TRIAL_TAG, ROOT_TAG = "rltune.trial", "rltune.root"
 ENTRY_TAG = "rltune.entry"  # names what a run shows, unlike any other in the same store
+SENT_TAG = "rltune.sent_report"  # the mark of the last report that the sweep's run and those below it may have
+SUPERSEDED_TAG = "rltune.superseded"  # of a run whose ledger was put back to an older state
 KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"  # which checkpoint the run's artifact folder of that name is
 SWEEP, CONTROL = "", "control"  # entries that are no row of the ledger's trials
 MAX_REPORTS = 2000  # that are sent together, and marked together
@@ -132,6 +135,8 @@ class LedgerView:
             for _, kind, report in reports:
                 curves[kind, report.number].append(report)
             records |= self._read_records(curves.keys() - records.keys())
+            if reports:  # before they are sent: whoever opens an older ledger learns that MLflow is ahead of it
+                self._log(self._find_sweep(), "the sweep", {}, {SENT_TAG: str(reports[-1][0])}, [])
             for key in dict.fromkeys([*changed, *curves]) if whole else curves:
                 row, curve = changed.get(key), curves.get(key, [])
                 attempt(records[key].run_key.name, partial(self._send_trial, records[key], row, curve, whole=whole))
@@ -163,13 +168,13 @@ class LedgerView:
         self._runs.open_experiment()
         run = self._runs.read(record.mlflow_run_id)
         if record.mlflow_run_id and run is None:  # another MLflow, or an emptied one
-            self._ledger.forget_sent()
-            self._ledger.change_sweep(mlflow_run_id=None)
-            self._mark, self._progress = None, Progress()
-            self._untaken.clear()
+            self._forget_sent(mlflow_run_id=None)
             raise LookupError("MLflow does not have the sweep's run")  # this round's marks are of another place
         if run is None:
             run = next(iter(self._runs.search(KEY_TAG, self._key)), None)
+        if run is not None and int(run.data.tags.get(SENT_TAG, 0)) > self._ledger.read_last_report():
+            self._supersede(str(run.info.run_id))
+            raise LookupError("MLflow is ahead of the ledger")
         params, tags = dict(self._started[0]), {**self._started[1], SWEEP_TAG: record.name, KEY_TAG: self._key}
         if run is None:
             run_id = self._runs.create(record.name, tags, int(time.time() * 1000))
@@ -184,6 +189,25 @@ class LedgerView:
             self._note(partial(self._ledger.change_sweep, mlflow_run_id=run_id))
         self._ids[SWEEP] = self._sweep_run_id = run_id
         return run_id
+
+    def _supersede(self, run_id: str) -> None:
+        """Leave the runs of a ledger that was put back to an older state as they are, and begin new ones.
+
+        Trials train again what the ledger has lost, and new ones take the numbers of lost ones: their curves must not
+        be mixed.
+        """
+        self._runs.log(run_id, {}, {SUPERSEDED_TAG: "the ledger was put back to an older state"}, [])
+        self._end_runs(run_id, "KILLED", int(time.time() * 1000))
+        self._forget_sent(key=uuid.uuid4().hex, mlflow_run_id=None)
+        self._notify("the ledger is older than what MLflow shows: the sweep goes on in new runs, the old ones stay")
+
+    def _forget_sent(self, **changes: Any) -> None:
+        """Send everything again, to runs that are to be made."""
+        self._ledger.forget_sent()
+        self._ledger.change_sweep(**changes)
+        self._mark, self._progress = None, Progress()
+        self._untaken.clear()
+        self._ids.clear()
 
     def _send_progress(self, attempt: Attempt, reports: list[tuple[int, str, Report]]) -> None:
         """Send the sweep's own curve."""
@@ -208,7 +232,12 @@ class LedgerView:
         """End the sweep's run, and as KILLED those below it that are still open."""
         if self._incomplete:  # a run that was gone had to be made again
             raise LookupError("the ledger has more to send")
-        root = self.find_run(None)
+        self._end_runs(self.find_run(None), status, end_ms)
+        self._ended = True
+        self._ids.clear()
+
+    def _end_runs(self, root: str, status: str, end_ms: int) -> None:
+        """End the sweep's run and those below it that are still open; delete doubles."""
         running = "" if self._unsure else " and attributes.status = 'RUNNING'"
         found = self._runs.search(ENTRY_TAG, f"{self._key}/%", running, like=True)
         if self._unsure:
@@ -222,8 +251,6 @@ class LedgerView:
                 is_control = run.data.tags[TRIAL_TAG] == CONTROL
                 self._runs.end(run.info.run_id, status if is_control else "KILLED", end_ms)
         self._runs.end(root, status, end_ms)
-        self._ended = True
-        self._ids.clear()
 
     def _delete_doubles(self, found: Iterable[Any], tag: str, known: set[str | None]) -> list[Any]:
         """Keep one run of each value of a tag: a creation whose answer was lost was repeated, and had happened."""
