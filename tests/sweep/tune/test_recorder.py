@@ -233,6 +233,25 @@ def test_a_full_disk_ends_the_sweep_and_no_trial(sweep, monkeypatch):
     assert sweep.ledger.trials.record(0).state == "RUNNING"
 
 
+@pytest.mark.parametrize("how", [{"interrupted": True}, {}, {"failed": "OSError: No space left on device"}])
+def test_room_that_comes_back_too_late_leaves_no_hole(sweep, monkeypatch, how):
+    """The first report was lost: a later one must not be kept, or nobody would train the first one's steps again."""
+    trial = sweep.begin()
+    sweep.report(trial, 100, 5.0)
+
+    def refuse(*args: Any, **more: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(sweep.ledger.trials, "add_report", refuse)
+        sweep.report(trial, 200, 5.0)
+    sweep.report(trial, BUDGET, 6.0, records={"latest": sweep.save(trial, BUDGET).to_dict()})
+    sweep.end(trial, **how)
+    record = sweep.ledger.trials.record(0)
+    assert (record.state, record.stop_reason, list(record.reports)) == ("RUNNING", "interrupted", [100])
+    assert (record.env_steps, record.latest) == (100, None)
+
+
 def test_what_tune_keeps_of_the_stopper_holds_no_login(tmp_path: Path, request_of: Callable[..., Any]) -> None:
     config = request_of("tracking=server", "tracking.uri=http://me:s3cret@127.0.0.1:9")
     assert "s3cret" in config.tracking.uri

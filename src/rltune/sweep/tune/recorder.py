@@ -119,6 +119,8 @@ class Recorder(Callback):
     ) -> None:
         """Record a report."""
         stage, number = self._find(trial)
+        if self.stopper.reason == DISK_FULL:
+            return  # a report was lost: one after it, should there be room again, would leave a hole in the curve
         written = _read_checkpoints(result)
         if self._config.cluster.address is not None and not self._check_visible(written, str(result.get("node"))):
             return
@@ -142,7 +144,9 @@ class Recorder(Callback):
         result, own = trial.last_result or {}, _trial_dir(stage, number)
         self.stopper.live.discard(own)
         decision = self._scheduler.decisions.pop(number, None) if stage.is_search else None
-        if result.get("failed"):
+        if self.stopper.reason == DISK_FULL:
+            self._interrupt(stage, number, {})  # it reports again what was not kept, from its recorded checkpoint
+        elif result.get("failed"):
             self._retry_or_fail(stage, number, result)
         elif isinstance(decision, Stop):
             reason = f"stopped by the scheduler at {decision.env_steps} environment steps"
