@@ -23,7 +23,7 @@ from rltune.errors import StudyError
 from rltune.records import CERTIFY, TRIALS, Report, SweepRecord
 from rltune.study.disk_full import is_disk_full
 from rltune.study.tables import REPORTS, SWEEP_TRIALS, SWEEPS, connect_ledger, has_tables, make_tables
-from rltune.study.trial_table import TrialTable, make_report
+from rltune.study.trial_table import REPORT_COLUMNS, TrialTable, make_report
 
 _FIELDS = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
 
@@ -135,20 +135,11 @@ class Ledger:
 
     def mark_trial_sent(self, kind: str, number: int, revision: int) -> None:
         """Note that MLflow shows a trial as it was at this revision."""
-        self._mark(kind, number, sent_revision=revision)
+        self.table(kind).mark(number, sent_revision=revision)
 
     def mark_checkpoint_sent(self, kind: str, number: int, path: str | None) -> None:
         """Note that MLflow has a checkpoint's files; '' that there are none to send, None that they are sent again."""
-        self._mark(kind, number, sent_checkpoint=path)
-
-    def _mark(self, kind: str, number: int, **marks: Any) -> None:
-        of_it = (
-            SWEEP_TRIALS.c.sweep_id == self._sweep_id,
-            SWEEP_TRIALS.c.kind == kind,
-            SWEEP_TRIALS.c.number == number,
-        )
-        with self._engine.begin() as connection:
-            connection.execute(update(SWEEP_TRIALS).where(*of_it).values(**marks))
+        self.table(kind).mark(number, sent_checkpoint=path)
 
     def read_last_report(self) -> int:
         """Return the mark of the newest report; 0 before the first."""
@@ -173,9 +164,8 @@ class Ledger:
         Returns:
             For each its own mark, its trial's kind, and the report.
         """
-        columns = (REPORTS.c.env_steps, REPORTS.c.objective, REPORTS.c.numbers, REPORTS.c.time_s)
         newer = (
-            select(REPORTS.c.id, SWEEP_TRIALS.c.kind, SWEEP_TRIALS.c.number, *columns)
+            select(REPORTS.c.id, SWEEP_TRIALS.c.kind, SWEEP_TRIALS.c.number, *REPORT_COLUMNS)
             .join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id)
             .where(SWEEP_TRIALS.c.sweep_id == self._sweep_id, REPORTS.c.id > mark)
             .order_by(REPORTS.c.id)

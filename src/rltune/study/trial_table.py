@@ -21,6 +21,12 @@ from rltune.study.tables import REPORTS, SWEEP_TRIALS
 CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # what a worker calls its checkpoints, and what a record does
 _COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name != "reports"]
 _NAMES = frozenset(column.name for column in _COLUMNS)
+REPORT_COLUMNS = (
+    REPORTS.c.env_steps,
+    REPORTS.c.objective,
+    REPORTS.c.numbers,
+    REPORTS.c.time_s,
+)  # as `make_report` has them
 
 # Made once: SQLAlchemy would compare a new statement with those that it knows at each report.
 _ADD_REPORT = insert(REPORTS)
@@ -70,9 +76,7 @@ class TrialTable:
         with self._engine.begin() as connection:
             row |= {"sweep_id": self._sweep_id, "kind": self.kind, "number": number, "state": "RUNNING", "revision": 1}
             self._rows[number] = connection.execute(insert(SWEEP_TRIALS).returning(SWEEP_TRIALS.c.id), row).scalar_one()
-            record = self._read(connection, number)
         self._num_trials = number + 1
-        self._open[number] = record
         return self.record(number)
 
     def add_report(
@@ -155,10 +159,14 @@ class TrialTable:
 
     def set_mlflow_run(self, number: int, run_id: str) -> None:
         """Keep a trial's MLflow run, which a slow server may name only after the trial has ended."""
-        with self._engine.begin() as connection:
-            statement = update(SWEEP_TRIALS).where(self._of_kind, SWEEP_TRIALS.c.number == number)
-            connection.execute(statement.values(mlflow_run_id=run_id))
+        self.mark(number, mlflow_run_id=run_id)
         self._remember(number, {"mlflow_run_id": run_id})
+
+    def mark(self, number: int, **marks: Any) -> None:
+        """Note what MLflow has of a trial, whether it has ended or not."""
+        of_it = (self._of_kind, SWEEP_TRIALS.c.number == number)
+        with self._engine.begin() as connection:
+            connection.execute(update(SWEEP_TRIALS).where(*of_it).values(**marks))
 
     def forget_mlflow_runs(self) -> None:
         """Forget which runs of MLflow unfinished trials have, as `Ledger.forget_sent` has written it."""
@@ -217,23 +225,12 @@ class TrialTable:
     def record(self, number: int) -> TrialRecord:
         """Return one trial."""
         if number not in self._open:
-            with self._engine.connect() as connection:
-                record = self._read(connection, number)
+            (record,) = self.records([number])
             if record.state != "RUNNING":
                 return record
             self._open[number] = record
         known = self._open[number]
         return replace(known, reports=dict(known.reports))
-
-    def _read(self, connection: Connection, number: int) -> TrialRecord:
-        of_it = select(SWEEP_TRIALS.c.id, *_COLUMNS).where(self._of_kind, SWEEP_TRIALS.c.number == number)
-        row = connection.execute(of_it).mappings().one()
-        points = select(REPORTS.c.env_steps, REPORTS.c.objective).where(REPORTS.c.trial_id == row["id"])
-        curve = {
-            env_steps: math.nan if objective is None else objective
-            for env_steps, objective in connection.execute(points.order_by(REPORTS.c.env_steps))
-        }
-        return _to_record(row, curve)
 
     def read_curves(self) -> list[Report]:
         """Return all trials' reports in the order in which they came, without the numbers beside the objective."""
@@ -245,8 +242,7 @@ class TrialTable:
 
     def read_reports(self, number: int) -> list[Report]:
         """Return a trial's whole reports, in order."""
-        columns = (REPORTS.c.env_steps, REPORTS.c.objective, REPORTS.c.numbers, REPORTS.c.time_s)
-        of_it = select(*columns).where(REPORTS.c.trial_id == self._row(number)).order_by(REPORTS.c.env_steps)
+        of_it = select(*REPORT_COLUMNS).where(REPORTS.c.trial_id == self._row(number)).order_by(REPORTS.c.env_steps)
         with self._engine.connect() as connection:
             return [make_report(number, *row) for row in connection.execute(of_it)]
 
