@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rltune.config.uris import redact
+from rltune.errors import describe_exception
 from rltune.tracking.ledger_view import LedgerView
 from rltune.tracking.mlflow_runs import is_refusal
 
@@ -199,4 +200,4 @@ class Outbox:
             self._stopping.wait(FIRST_WAIT_S)
 
     def _describe(self, error: Exception) -> str:
-        return redact(f"{type(error).__name__}: {error}".splitlines()[0], self._secrets)[:200]
+        return redact(describe_exception(error), self._secrets)[:200]

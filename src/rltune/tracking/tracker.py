@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rltune.config.uris import redact, resolve_uri, secrets_of
+from rltune.errors import describe_exception
 from rltune.records import RunKey
 from rltune.study.ledger import Ledger
 from rltune.tracking.ledger_view import LedgerView
@@ -273,7 +274,7 @@ class MLflowTracker(Tracker):
             try:
                 answer: T | None = self._outbox.call(function, max(0.1, deadline - time.monotonic()))
             except Exception as error:
-                reason = redact(f"{type(error).__name__}: {error}".splitlines()[0], self._secrets)[:300]
+                reason = redact(describe_exception(error), self._secrets)[:300]
                 if is_refusal(error) or time.monotonic() > deadline:
                     break
                 time.sleep(attempt + 1)

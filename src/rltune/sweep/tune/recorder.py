@@ -49,11 +49,7 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
         try:
             method(self, *args, **kwargs)
         except Exception as error:
-            if is_disk_full(error):
-                self.stopper.request(DISK_FULL)
-                return
-            logger.exception("recording failed in %s", method.__name__)
-            self.notify(f"could not record an event ({type(error).__name__}: {error}); see the sweep's log")
+            self.excuse(error, "could not record an event")
 
     return safe
 
@@ -93,6 +89,19 @@ class Recorder(Callback):
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune pickles its callbacks for a restore that is never used."""
         return {}
+
+    def excuse(self, error: Exception, what: str) -> None:
+        """Log what went wrong and show it to the person; a full disk ends the sweep.
+
+        Args:
+            error: Why.
+            what: What was not done.
+        """
+        if is_disk_full(error):
+            self.stopper.request(DISK_FULL)
+            return
+        logger.error(what, exc_info=error)
+        self.notify(f"{what} ({type(error).__name__}: {error}); see the sweep's log")
 
     # -- Tune's events ------------------------------------------------------------------------------------------------
 
@@ -228,11 +237,7 @@ class Recorder(Callback):
         try:
             self._study.tell(record)
         except Exception as error:
-            if is_disk_full(error):
-                self.stopper.request(DISK_FULL)
-                return
-            logger.exception("Optuna was not told of %s", record.name)
-            self.notify(f"Optuna was not told of {record.name} ({type(error).__name__}: {error}); see the sweep's log")
+            self.excuse(error, f"Optuna was not told of {record.name}")
 
     def _interrupt(self, stage: Stage, number: int, result: Mapping[str, Any]) -> None:
         """Leave a trial RUNNING in the ledger: `sweeps.resume` goes on with it."""
