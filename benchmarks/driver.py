@@ -1,7 +1,8 @@
 """What the driver costs: a sweep of instant trials, 20 reports each, beside Tune alone with the same trials.
 
-    python benchmarks/driver.py [--trials 500,5000] [--kinds tune,off,local] [--profile]
+    python -m benchmarks.driver [--trials 500,5000] [--kinds tune,off,local] [--profile]
 
+About 6 minutes on two quiet cores; 2 with --quick, which keeps no record.
 CPU milliseconds of the whole process, all threads, per report, trials' starts and ends included, over the run and its
 first and last tenth, which must not differ. Of these: recording a report, what is ours when trials start and end (the
 searcher, Optuna), and the thread that sends to MLflow. Resident memory and files per trial. ``off`` and ``local`` are
@@ -17,7 +18,6 @@ import io
 import itertools
 import json
 import os
-import platform
 import pstats
 import subprocess
 import sys
@@ -27,10 +27,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
+from benchmarks.records import ROOT, make_record, write_record
+
 REPORTS = 20
-BARS = {"cpu_ms": 3.0, "memory_kb": 10.0}  # a report with MLflow; a trial
+KINDS = {"tune": "Tune alone", "off": "rltune, tracking=off", "local": "rltune with MLflow"}
 OVERRIDES = (
     "+algo.training.quality=1.0", "~tuned", "~space", "+space.quality=[uniform,0,1]", "searcher=random",
     "scheduler=none", "certify=off", "certify.top=0", "tracking.register=false", "report=false", "name=driver",
@@ -156,7 +156,8 @@ def run_tune(trials: int, meter: Meter) -> dict[str, float]:
             meter.add()
 
     def assign(number: int) -> dict[str, Any]:
-        budget = {"env_steps": REPORTS * 100, "reports": REPORTS, "checkpoint_every_s": 1e9, "stall_s": 600.0}
+        budget = {"env_steps": REPORTS * 100, "reports": REPORTS, "stall_s": 600.0}
+        budget |= {"checkpoint_every_s": 1e9, "replay_gb": 0}
         about = {"number": number, "params": {"quality": 0.5}, "seeds": (number,), "sweep": str(Path.cwd())}
         how = {"threads": 1, "engine": "fast", "build": {"algo": {"name": "instant"}, "env": {}}}
         return dict(vars(Assignment(**about, **budget, **how)))
@@ -193,7 +194,7 @@ def one(trials: int, kind: str, profile: bool) -> dict[str, Any]:
 def measure(trials: int, kind: str, profile: bool) -> dict[str, Any]:
     """Run it in a process and a folder of its own."""
     typed = [sys.executable, "-m", "benchmarks.driver", "--one", kind, "--trials", str(trials)]
-    paths = [str(HERE.parent), str(HERE.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}  # for Ray's workers, too
     with tempfile.TemporaryDirectory(prefix="bench-driver-") as folder:
         done = subprocess.run(
@@ -203,46 +204,43 @@ def measure(trials: int, kind: str, profile: bool) -> dict[str, Any]:
     return answer
 
 
-def table(results: dict[str, Any]) -> str:
-    """The figures as Markdown."""
-    lines = [
-        f"| driver, {REPORTS} reports a trial | CPU ms a report (first, last tenth) | recording it | starts, ends "
-        "| sending | reports/s | memory kB a trial | ledger.db, study.db kB a trial |",
-        "|---" * 8 + "|",
-    ]
-    bar, memory_bar = (f"<= {limit:g}" for limit in BARS.values())
-    for name, got in results.items():
+def table(record: dict[str, Any]) -> str:
+    """Return the record as Markdown."""
+    names = [f"driver, {REPORTS} reports a trial", "CPU ms a report (first, last tenth)", "recording it"]
+    names += ["starts, ends", "sending", "reports/s", "memory kB a trial", "ledger.db, study.db kB a trial"]
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    for got in record["results"]:
         first, last = got["cpu_ms_first_last"]
-        cells = [name, f"**{got['cpu_ms']:.2f}** ({first:.2f}, {last:.2f}; {bar})"]
+        cells = [f"{KINDS[got['kind']]}, {got['trials']:,} trials", f"{got['cpu_ms']:.2f} ({first:.2f}, {last:.2f})"]
         cells += [f"{got[key]:.2f}" for key in ("recording_ms", "trials_ms", "sending_ms")]
-        cells += [f"{got['reports_per_s']:.0f}", f"{got['memory_kb']:.1f} ({memory_bar})"]
+        cells += [f"{got['reports_per_s']:.0f}", f"{got['memory_kb']:.1f}"]
         cells += [", ".join(f"{got[key]:.1f}" for key in ("ledger.db_kb", "study.db_kb") if key in got)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Parse, run, print, and write JSON."""
+    """Parse, run, print, and keep the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", default="500", help="comma-separated")
-    parser.add_argument("--quick", action="store_true", help="100 trials")
-    parser.add_argument("--kinds", default="tune,off,local", help="comma-separated")
+    parser.add_argument("--quick", action="store_true", help="100 trials, no record")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="comma-separated")
     parser.add_argument("--profile", action="store_true", help="print where the driver's time goes")
     parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=Path, default=RESULTS / "driver.json")
+    parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/driver.json")
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(one(int(arguments.trials), arguments.one, arguments.profile)), flush=True)
         return
-    results = {}
-    for trials in (100,) if arguments.quick else map(int, arguments.trials.split(",")):
-        for kind in arguments.kinds.split(","):
-            results[f"{kind}, {trials:,} trials"] = measure(trials, kind, arguments.profile)
-    print(table(results))
-    machine = {"platform": platform.platform(), "cores": os.cpu_count()}
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    record = {"date": time.strftime("%Y-%m-%d"), "machine": machine, "bars": BARS, "results": results}
-    arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+    results = [
+        {"kind": kind, **measure(trials, kind, arguments.profile)}
+        for trials in ((100,) if arguments.quick else map(int, arguments.trials.split(",")))
+        for kind in arguments.kinds.split(",")
+    ]
+    record = make_record("driver", 1, results)
+    print(table(record))
+    if arguments.json or not arguments.quick:
+        write_record(record, arguments.json)
 
 
 if __name__ == "__main__":

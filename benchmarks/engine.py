@@ -1,12 +1,11 @@
-"""The engine against stock RLlib and Stable-Baselines3: interleaved rounds at equal settings, one table.
+"""The engine against stock RLlib and Stable-Baselines3: environment steps per second at equal settings.
 
-    python benchmarks/engine.py [--quick] [--cases ppo_cartpole_32,...] [--kinds ours,sb3] [--json results.json]
-    python benchmarks/engine.py --kinds ours,compiled       # ours with torch.compile
-    python benchmarks/engine.py --learning [--seeds 10]     # final returns of engine and stock RLlib
+    python -m benchmarks.engine [--quick] [--cases ppo_cartpole_32,...] [--kinds ours,sb3]
+    python -m benchmarks.engine --kinds ours,compiled       ours with torch.compile
 
-Each contender is a process that stays alive; they take turns, so that a noisy machine is noisy for all of
-them, and a round's ratio is the statistic, not two averages of different minutes. One torch thread each.
-Stable-Baselines3 lives in ``.bench-venv`` in the repository's root, made here when missing.
+About 9 minutes on two quiet cores; 3 with --quick, which keeps no record. Each contender is a process that stays
+alive; they take turns, so that a noisy machine is noisy for all of them, and a round's ratio is the statistic, not two
+averages of different minutes. One torch thread each. Stable-Baselines3 lives in an environment of its own (peers.py).
 """
 
 from __future__ import annotations
@@ -14,27 +13,41 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-VENV = Path(os.environ.get("RLTUNE_BENCH_VENV", ROOT / ".bench-venv"))
-PEERS = ["torch==2.13.0", "stable-baselines3==2.9.2", "gymnasium==1.2.2", "mujoco<4", "imageio", "packaging"]
-KINDS = {"ours": "ours", "rllib": "stock RLlib", "sb3": "SB3", "compiled": "ours, torch.compile"}
-CASES: dict[str, tuple[str, float, dict[str, float]]] = {
-    "ppo_cartpole_32": ("PPO CartPole, 32 envs, batch 2048, 10 epochs, 64x64", 1.5, {"sb3": 1.5, "rllib": 2.5}),
-    "ppo_cartpole_1": ("PPO CartPole, 1 env", 1.5, {"sb3": 1.2}),
-    "ppo_halfcheetah_norm": ("PPO HalfCheetah, 4 envs, normalised observations", 2.0, {"sb3": 1.2}),
-    "dqn_cartpole": ("DQN CartPole, batch 64, an update per 4 steps, 64x64", 1.5, {"sb3": 1.5, "rllib": 12.0}),
-    "sac_pendulum": ("SAC Pendulum, batch 256, an update per step, 256x256", 3.0, {"sb3": 1.1, "rllib": 8.0}),
+from benchmarks import peers
+from benchmarks.records import ROOT, compare_rounds, make_record, spread_of, write_record
+
+KINDS = {"ours": "rltune", "rllib": "stock RLlib", "sb3": "SB3", "compiled": "rltune, torch.compile"}
+ROUNDS = 9
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table.
+
+    Attributes:
+        words: What is trained.
+        seconds: Of a round, at least: an iteration that has begun is ended.
+    """
+
+    words: str
+    seconds: float
+
+
+CASES = {
+    "ppo_cartpole_32": Case("PPO CartPole, 32 environments, batch 2048, 10 epochs, 64x64", 1.5),
+    "ppo_cartpole_32_native": Case("the same, as a native vector environment", 1.5),
+    "ppo_cartpole_1": Case("PPO CartPole, 1 environment", 1.5),
+    "ppo_halfcheetah_norm": Case("PPO HalfCheetah, 4 environments, normalised observations", 2.0),
+    "dqn_cartpole": Case("DQN CartPole, batch 64, an update per 4 steps, epsilon 0.05, 64x64", 1.5),
+    "sac_pendulum": Case("SAC Pendulum, batch 256, an update per step, 256x256", 3.0),
 }
-"""Case: words, seconds of a round, and the least ratios that we hold it to."""
 
 
 class Contender:
@@ -44,25 +57,27 @@ class Contender:
         kind: ``ours``, ``rllib``, ``sb3`` or ``compiled``.
         case: What it trains.
         device: Of the learner: ``cpu`` or ``cuda``.
+
+    Attributes:
+        environments: What it steps, as it said when it had built it: ``native`` or ``single``.
     """
 
     def __init__(self, kind: str, case: str, device: str = "cpu") -> None:
-        python = VENV / "bin" / "python" if kind == "sb3" else Path(sys.executable)
-        site = next((VENV / "lib").glob("python*/site-packages"), None)
-        command = [str(python), str(ROOT / "benchmarks" / "engine_worker.py"), kind, case, "--device", device]
-        command += ["--site", str(site)] if site and kind != "sb3" else []
+        python, site = (str(peers.PYTHON), None) if kind == "sb3" else (sys.executable, peers.packages_folder())
+        command = [python, "-m", "benchmarks.engine_worker", kind, case, "--device", device]
+        command += ["--site", str(site)] if site else []
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "src"))),
         }
         # A file, not a pipe: nobody reads while the others work, and a full pipe would stop the contender.
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, env=environment
         )
-        self._answer()
+        self.environments: str = self._answer()["environments"]
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -72,107 +87,91 @@ class Contender:
         self._errors.seek(0)
         raise RuntimeError(f"{self.process.args} ended:\n{self._errors.read()[-2000:]}")
 
-    def round(self, seconds: float) -> float:
-        """Train for ``seconds``; environment steps per second."""
+    def round(self, seconds: float) -> tuple[int, float]:
+        """Train for at least ``seconds``; return environment steps and seconds."""
         assert self.process.stdin is not None
         print(seconds, file=self.process.stdin, flush=True)
         answer = self._answer()
-        return float(answer["steps"] / answer["seconds"])
+        return answer["steps"], answer["seconds"]
 
     def stop(self) -> None:
         """End the process."""
         self.process.communicate()
 
 
-def make_venv() -> None:
-    """Install the peers into an environment of their own, once."""
-    if (VENV / "bin" / "python").exists():
-        return
-    print(f"making {VENV} ...", flush=True)
-    subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-    subprocess.run([str(VENV / "bin" / "python"), "-m", "pip", "install", "-q", *PEERS], check=True)
-
-
-def measure(case: str, rounds: int, kinds: list[str], shorten: float, device: str = "cpu") -> dict[str, list[float]]:
-    """Steps per second of each contender in each round."""
+def measure(case: str, rounds: int, kinds: list[str], shorten: float = 1.0, device: str = "cpu") -> dict[str, Any]:
+    """Let the contenders take turns; return for each its environments, and steps and seconds of each round."""
     contenders = {kind: Contender(kind, case, device) for kind in kinds}
-    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
+    found: dict[str, Any] = {k: {"environments": c.environments, "rounds": []} for k, c in contenders.items()}
     try:
         for _ in range(rounds):
             for kind, contender in contenders.items():
-                rates[kind].append(contender.round(CASES[case][1] * shorten))
+                found[kind]["rounds"].append(contender.round(CASES[case].seconds * shorten))
     finally:
         for contender in contenders.values():
             contender.stop()
-    return rates
+    return found
 
 
-def summary(case: str, rates: dict[str, list[float]]) -> dict[str, Any]:
-    """Medians, and medians of the rounds' ratios with their quarters."""
-    ratios = {}
-    for kind in rates:
-        if kind != "ours":
-            each = sorted(a / b for a, b in zip(rates["ours"], rates[kind], strict=True))
-            quarter = len(each) // 4
-            ratios[kind] = {
-                "median": statistics.median(each),
-                "low": each[quarter],
-                "high": each[-1 - quarter],
-                "bar": CASES[case][2].get(kind),
-            }
-    return {"steps_per_s": {k: statistics.median(v) for k, v in rates.items()}, "ratios": ratios, "rounds": rates}
+def speeds(contender: dict[str, Any]) -> list[float]:
+    """Return environment steps per second of each round."""
+    return [steps / seconds for steps, seconds in contender["rounds"]]
 
 
 def head(kinds: list[str]) -> str:
-    """The table's first lines."""
-    names = [KINDS[kind] for kind in kinds] + [f"ours / {KINDS[kind]}" for kind in kinds if kind != "ours"]
-    return f"| env steps/s, one process, one torch thread | {' | '.join(names)} |\n|---" + "|---" * len(names) + "|"
+    """Return the table's first lines."""
+    names = [KINDS[kind] for kind in kinds] + [f"rltune / {KINDS[kind]}" for kind in kinds if kind != "ours"]
+    names = ["environment steps/s (steps taken)", "environments", *names]
+    return f"| {' | '.join(names)} |\n{'|---' * len(names)}|"
 
 
-def row(case: str, result: dict[str, Any]) -> str:
-    """One line of the table."""
-    cells = [f"{speed:,.0f}" for speed in result["steps_per_s"].values()]
-    for ratio in result["ratios"].values():
-        bar = f" (>= {ratio['bar']})" if ratio["bar"] else ""
-        cells.append(f"**{ratio['median']:.2f}** [{ratio['low']:.2f}, {ratio['high']:.2f}]{bar}")
-    return f"| {CASES[case][0]} | {' | '.join(cells)} |"
+def row(case: str, found: dict[str, Any] | None, kinds: list[str]) -> str:
+    """Return one line of the table: medians, and the rounds' ratios with least and greatest."""
+    words = CASES[case].words
+    if not found:
+        return f"| {words} | not measured |{' |' * (2 * len(kinds) - 1)}"
+    cells = []
+    for kind in kinds:
+        steps = sum(steps for steps, _ in found[kind]["rounds"])
+        cells.append(f"{spread_of(speeds(found[kind])).median:,.0f} ({steps:,})")
+    cells += [str(compare_rounds(speeds(found["ours"]), speeds(found[kind]))) for kind in kinds if kind != "ours"]
+    return f"| {words} | {describe_environments(found)} | {' | '.join(cells)} |"
 
 
-def speed(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run the cases and print the table."""
-    kinds = ["ours", *(kind for kind in arguments.kinds.split(",") if kind != "ours")]
-    if "sb3" in kinds:
-        make_venv()
-    rounds, shorten = (3, 0.5) if arguments.quick else (9, 1.0)
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    print(head(kinds))
-    results = {}
-    for case in arguments.cases.split(","):
-        results[case] = summary(case, measure(case, rounds, kinds, shorten))
-        print(row(case, results[case]), flush=True)
-    return results
+def describe_environments(found: dict[str, Any]) -> str:
+    """Say who steps a native vector environment and who single environments, one after another."""
+    kinds: dict[str, list[str]] = {}
+    for kind, one in found.items():
+        kinds.setdefault(one["environments"], []).append(KINDS[kind])
+    return next(iter(kinds)) if len(kinds) == 1 else "; ".join(f"{how}: {', '.join(who)}" for how, who in kinds.items())
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return the record as Markdown."""
+    results = record["results"]
+    kinds = list(next(iter(results.values())))
+    return "\n".join([head(kinds), *(row(case, results.get(case), kinds) for case in CASES)])
 
 
 def main() -> None:
-    """Parse, run, print, and write JSON where asked to."""
+    """Parse, run, print, and keep the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="three short rounds")
+    parser.add_argument("--quick", action="store_true", help="three short rounds, no record")
     parser.add_argument("--cases", default=",".join(CASES), help="comma-separated")
     parser.add_argument("--kinds", default="ours,rllib,sb3", help=f"comma-separated, of {', '.join(KINDS)}")
-    parser.add_argument("--json", type=Path, default=ROOT / "outputs" / "benchmarks" / "engine.json")
-    parser.add_argument("--learning", action="store_true", help="compare final returns instead of speed")
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--tasks", default="ppo,dqn,sac", help="of --learning, comma-separated")
+    parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/engine.json")
     arguments = parser.parse_args()
-    if arguments.learning:
-        import engine_learning
-
-        results = engine_learning.compare(arguments.seeds, arguments.tasks.split(","))
-    else:
-        results = speed(arguments)
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    record = {"date": time.strftime("%Y-%m-%d"), "machine": platform.platform(), "results": results}
-    arguments.json.write_text(json.dumps(record, indent=1))
+    kinds = ["ours", *(kind for kind in arguments.kinds.split(",") if kind != "ours")]
+    if "sb3" in kinds:
+        peers.make_venv()
+    rounds, shorten = (3, 0.5) if arguments.quick else (ROUNDS, 1.0)
+    results = {}
+    print(head(kinds))
+    for case in arguments.cases.split(","):
+        results[case] = measure(case, rounds, kinds, shorten)
+        print(row(case, results[case], kinds), flush=True)
+    if arguments.json or not arguments.quick:
+        write_record(make_record("engine", rounds, results, peers.versions()), arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One contender of ``benchmarks/engine.py``: waits for a line on stdin, trains for a moment, prints steps/s.
+"""One contender of ``benchmarks/engine.py``: waits for a line on stdin, trains for a moment, prints steps and seconds.
 
 Runs in this project's environment (``ours``, ``rllib``) or in the peers' own one (``sb3``); the contenders
 stay alive between rounds and only one works at a time, so that imports are not measured and noise is shared.
@@ -15,13 +15,19 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+Round = tuple[Callable[[float], tuple[int, float]], str]
+"""Trains for some seconds and returns steps and seconds; and the name of the class that steps the environments."""
+
 warnings.filterwarnings("ignore")
 TANH64 = {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh", "vf_share_layers": False}
 PPO_CASES: dict[str, tuple[str, int]] = {
     "ppo_cartpole_32": ("CartPole-v1", 32),
+    "ppo_cartpole_32_native": ("CartPole-v1", 32),
     "ppo_cartpole_1": ("CartPole-v1", 1),
     "ppo_halfcheetah_norm": ("HalfCheetah-v5", 4),
 }
+SINGLE = ("SyncEnvs", "SyncVectorEnv", "DummyVecEnv")  # these step one environment after another
+EPSILON = 0.05  # of DQN, constant: a schedule would let the fastest contender act greedily first
 
 
 def relu_nets(width: int) -> dict[str, Any]:
@@ -46,11 +52,14 @@ def rllib_config(case: str, device: str) -> Any:
         ).rl_module(model_config=dict(TANH64))  # fmt: skip
         if case.endswith("norm"):
             normalise_observations(config)
+        if case.endswith("native"):
+            config.env_runners(gym_env_vectorize_mode="vector_entry_point")
     elif case == "dqn_cartpole":
         env, envs = "CartPole-v1", 1
         config = DQNConfig().training(
             train_batch_size_per_learner=64, training_intensity=16, lr=1e-3, gamma=0.99, double_q=False,
-            dueling=False, num_steps_sampled_before_learning_starts=1000, target_network_update_freq=500,
+            dueling=False, epsilon=EPSILON, num_steps_sampled_before_learning_starts=1000,
+            target_network_update_freq=500,
             replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 50_000}, grad_clip=10.0,
         ).rl_module(model_config=relu_nets(64))  # fmt: skip
         config.env_runners(rollout_fragment_length=4)
@@ -68,12 +77,19 @@ def rllib_config(case: str, device: str) -> Any:
     return config.learners(num_learners=0, num_gpus_per_learner=int(device == "cuda")).debugging(seed=0)
 
 
-def rllib_round(kind: str, case: str, device: str) -> Callable[[float], tuple[int, float]]:
-    """A function that trains for some seconds and returns steps and seconds."""
+def rllib_round(kind: str, case: str, device: str) -> Round:
+    """Build ours or stock RLlib."""
     logging.disable(logging.WARNING)
+    import gymnasium as gym
+    from ray.tune import register_env
+
     from rltune.engine import build_algorithm
 
     config = rllib_config(case, device)
+    if kind != "rllib" and case == "ppo_cartpole_32":
+        # From an id the engine would take Gymnasium's native vector environment; from a function it cannot.
+        register_env("single", lambda _: gym.make("CartPole-v1"))
+        config.environment("single")
     if kind == "compiled":
         config.framework(torch_compile_learner=True)
     if kind == "rllib" and not case.startswith("ppo"):
@@ -97,11 +113,12 @@ def rllib_round(kind: str, case: str, device: str) -> Callable[[float], tuple[in
             steps += train()
         return steps, time.perf_counter() - start
 
-    return run
+    envs = algorithm.env_runner.env
+    return run, type(envs.env if type(envs).__name__ == "VectorEnvs" else envs.unwrapped).__name__
 
 
-def sb3_round(case: str, device: str) -> Callable[[float], tuple[int, float]]:
-    """The same with Stable-Baselines3, at equal settings."""
+def sb3_round(case: str, device: str) -> Round:
+    """Build the same with Stable-Baselines3, which has no native vector environments."""
     import gymnasium as gym
     from stable_baselines3 import DQN, PPO, SAC
     from stable_baselines3.common.callbacks import BaseCallback
@@ -122,7 +139,7 @@ def sb3_round(case: str, device: str) -> Callable[[float], tuple[int, float]]:
         model = DQN(
             "MlpPolicy", gym.make("CartPole-v1"), batch_size=64, train_freq=4, gradient_steps=1, buffer_size=50_000,
             learning_starts=1000, target_update_interval=500, policy_kwargs={"net_arch": [64, 64]}, learning_rate=1e-3,
-            device=device,
+            exploration_initial_eps=EPSILON, exploration_final_eps=EPSILON, device=device,
         )  # fmt: skip
         chunk = 1000
     else:
@@ -149,12 +166,12 @@ def sb3_round(case: str, device: str) -> Callable[[float], tuple[int, float]]:
         return model.num_timesteps - before, time.perf_counter() - start
 
     model.learn(2048 if chunk == 2048 else 1100 if chunk == 1000 else 400)
-    return run
+    return run, type(model.get_env().unwrapped).__name__
 
 
 def main() -> None:
     """Build the contender, then one round per line on stdin (the seconds)."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=["ours", "rllib", "sb3", "compiled"], help="compiled: ours with torch.compile")
     parser.add_argument("case")
     parser.add_argument("--device", default="cpu", help="of the learner: cpu or cuda")
@@ -166,11 +183,11 @@ def main() -> None:
 
     torch.set_num_threads(1)
     kind, case, device = arguments.kind, arguments.case, arguments.device
-    run = sb3_round(case, device) if kind == "sb3" else rllib_round(kind, case, device)
-    print(json.dumps({"ready": True}), flush=True)
+    run, steps_by = sb3_round(case, device) if kind == "sb3" else rllib_round(kind, case, device)
+    print(json.dumps({"environments": "single" if steps_by in SINGLE else "native"}), flush=True)
     for line in sys.stdin:
         steps, seconds = run(float(line))
-        print(json.dumps({"steps": steps, "seconds": seconds}), flush=True)
+        print(json.dumps({"steps": steps, "seconds": round(seconds, 3)}), flush=True)
 
 
 if __name__ == "__main__":

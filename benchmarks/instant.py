@@ -30,6 +30,15 @@ class InstantRunner:
     def restore(self, folder: Path) -> None:
         """Never needed."""
 
+    replay_bytes = 0
+
+    def save_replay(self, folder: Path) -> None:
+        """Never called."""
+
+    def load_replay(self, folder: Path | None) -> int:
+        """Nothing is lost."""
+        return 0
+
     def stop(self) -> None:
         """Nothing to stop."""
 

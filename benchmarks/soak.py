@@ -5,7 +5,7 @@
 Each part runs real drivers, real Ray, ledger and MLflow; only the training is pretended. Kills and outages meet
 ledgers in PostgreSQL too, where it is installed; the kills are thrown at a plain Ray Tune script as well
 (``soak_plain.py``). What is left is counted by ``soak_books.py``. All of it takes about 35 minutes on two cores. Prints
-each part's figures and writes benchmarks/results/soak.json.
+each part's figures; a run of all parts writes benchmarks/results/soak.json.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import signal
 import sys
@@ -27,9 +26,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent / "tests" / "support")]
 
-from benchmarks import soak_faults, soak_real, soak_storm, soak_tracking  # noqa: E402
-
-RESULTS = HERE / "results"
+from benchmarks import soak_cluster, soak_faults, soak_real, soak_storm, soak_tracking  # noqa: E402
+from benchmarks.records import make_record, write_record  # noqa: E402
 
 
 def parts(quick: bool, seed: int, down_s: float) -> dict[str, Callable[[Path], dict[str, Any]]]:
@@ -49,6 +47,7 @@ def parts(quick: bool, seed: int, down_s: float) -> dict[str, Callable[[Path], d
         "postgres": lambda folder: soak_tracking.together(folder, 2 if quick else 4),
         "certification": lambda folder: soak_real.certification(folder, 3 if quick else 6, seed),
         "remote": lambda folder: soak_real.remote(folder, not quick),
+        "cluster": lambda folder: soak_cluster.storms(folder, 1 if quick else 5, 8 if quick else 24),
         "full_disk": soak_real.full_disk,
         "memory_limit": soak_real.memory_limit,
         "memory": lambda folder: soak_faults.memory(folder, trials),
@@ -63,11 +62,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--down-s", type=float, default=40.0, help="seconds of each tracking outage")
     parser.add_argument("--keep", action="store_true", help="leave the folders behind")
-    parser.add_argument("--json", type=Path, default=RESULTS / "soak.json")
+    parser.add_argument("--json", type=Path, help="where the record goes; a whole run has its place")
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would drivers
     known = parts(arguments.quick, arguments.seed, arguments.down_s)
-    record: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "platform": platform.platform(), "parts": {}}
+    results: dict[str, Any] = {}
+    is_whole = not (arguments.quick or arguments.only)
     for name in arguments.only.split(",") if arguments.only else known:
         folder = Path(tempfile.mkdtemp(prefix=f"soak-{name}-"))
         began = time.monotonic()
@@ -77,10 +77,10 @@ def main() -> None:
             traceback.print_exc()
             found = {"failed": f"{type(error).__name__}: {error}"}
         found["took_s"] = round(time.monotonic() - began)
-        record["parts"][name] = found
+        results[name] = found
         print(f"== {name}, {os.cpu_count()} cores\n{json.dumps(found, indent=1)}", flush=True)
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+        if arguments.json or is_whole:
+            write_record(make_record("soak", 1, results), arguments.json)
         if not arguments.keep:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -52,7 +52,7 @@ def compare_with_mlflow(sweep: Path, storage: str | None, uri: str) -> dict[str,
     Returns:
         Runs by kind, those that the ledger does not know (``doubled``) and those that have not ended (``running``);
         points of the ledger that MLflow lacks, and points of MLflow that the ledger lacks or that MLflow has twice;
-        whether the parent's ``best_objective`` ends with the best report.
+        whether the parent's ``best_score`` ends with the best score.
     """
     from mlflow import MlflowClient
 
@@ -73,14 +73,14 @@ def compare_with_mlflow(sweep: Path, storage: str | None, uri: str) -> dict[str,
             numbers = {name for report in reports for name in report.numbers}
             names |= numbers
             for name in numbers:
-                wanted = {(one.env_steps, one.numbers[name]) for one in reports if name in one.numbers}
+                wanted = {(one.nominal_steps, one.numbers[name]) for one in reports if name in one.numbers}
                 curve = client.get_metric_history(record.mlflow_run_id, name) if record.mlflow_run_id else []
                 shown = [(point.step, point.value) for point in curve]
                 found["missing_points"] += len(wanted - set(shown))
                 found["doubled_points"] += len(shown) - len(wanted & set(shown))
-    best = max((record.best for record in ledger.trials.records() if record.best is not None), default=None)
+    best = max((record.score for record in ledger.trials.records() if record.score is not None), default=None)
     ledger.close()
-    curve = [point for run in parents for point in client.get_metric_history(run.info.run_id, "best_objective")]
+    curve = [point for run in parents for point in client.get_metric_history(run.info.run_id, "best_score")]
     last = max(curve, key=lambda point: point.step, default=None)
     return {
         "parents": len(parents),

@@ -135,7 +135,7 @@ def remote(folder: Path, whole: bool) -> dict[str, Any]:
         (record,) = read_records(folder / "outputs" / name)
         found = f"{record.state}, {record.stop_reason}"
         right += reason in found and code == 1
-        answers[name] = f"exit {code}: {found}"
+        answers[name] = f"exit {code}: {found}".replace(str(folder), "")
     return {"cases": len(answers), "right": right, "answers": answers}
 
 

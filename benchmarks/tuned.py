@@ -1,7 +1,10 @@
 """The tuned settings, trained and evaluated: the table of published and measured returns in docs/measurements.md.
 
-    python benchmarks/tuned.py                       every task, three seeds each
-    python benchmarks/tuned.py ppo_cartpole --seeds 1
+    python -m benchmarks.tuned                       every task, three seeds each
+    python -m benchmarks.tuned ppo_cartpole --seeds 1
+
+Hours in all; ppo_cartpole a minute, a task of a million steps much longer. A task's seeds replace those of its record,
+benchmarks/results/tuned.json; with --steps nothing is kept.
 
 Each run is what a sweep's first trial does with the files of conf/: the checkpoint with the best training return of 20
 reports is kept, and acts deterministically in 100 episodes of their own seeds. One process, one torch thread.
@@ -10,25 +13,18 @@ reports is kept, and acts deterministically in 100 episodes of their own seeds. 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.config_store import ConfigStore
+from benchmarks.records import make_record, read_record, write_record
 
-from rltune.config.schema import RunConfig
-from rltune.config.validation import parse_config
-from rltune.policies.evaluation import evaluate
-from rltune.policies.policy import load_policy
-from rltune.sweep.plan import make_plan
-from rltune.trial.algorithm_runner import AlgorithmRunner
-from sweeps._command import conf_dir
+if TYPE_CHECKING:
+    from rltune.config.schema import RunConfig
 
 REPORTS, EPISODES, FIRST_EPISODE = 20, 100, 10_000
 
@@ -78,7 +74,14 @@ class Run:
 
 
 def settings(task: Task) -> RunConfig:
-    """What ``python -m sweeps.run`` would run."""
+    """Return what ``python -m sweeps.run`` would run."""
+    from hydra import compose, initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+
+    from rltune.config.schema import RunConfig
+    from rltune.config.validation import parse_config
+    from sweeps._command import conf_dir
+
     ConfigStore.instance().store("base_run", RunConfig)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         return parse_config(compose("run", [f"algo={task.algo}", f"env={task.env}"]))
@@ -86,6 +89,11 @@ def settings(task: Task) -> RunConfig:
 
 def run(task: Task, seed: int, env_steps: int) -> Run:
     """Train one seed, keep its best checkpoint, evaluate that."""
+    from rltune.policies.evaluation import evaluate
+    from rltune.policies.policy import load_policy
+    from rltune.sweep.plan import make_plan
+    from rltune.trial.algorithm_runner import AlgorithmRunner
+
     made = make_plan(settings(task))
     (first, *_) = made.warm_starts
     runner = AlgorithmRunner(made.build, first, made.seeds(seed)[0], "fast", threads=1)
@@ -104,32 +112,41 @@ def run(task: Task, seed: int, env_steps: int) -> Run:
     return Run(task.name, seed, result.mean, result.low, result.high, best_at, steps, seconds)
 
 
-def row(task: Task, runs: list[Run]) -> str:
-    """Return one line of the table in docs/measurements.md."""
-    means = ", ".join(f"{one.mean:.1f}" for one in runs)
-    steps = f"{task.env_steps:,}"
-    mean = statistics.fmean(one.mean for one in runs)
-    return f"| {task.algo} {task.env} | {steps} | {task.published} | {mean:.1f} ({means}) |"
+def table(record: dict[str, Any]) -> str:
+    """Return the record as Markdown: what was published, the mean over the seeds, and each of them."""
+    lines = ["| pair | steps | published | measured | seeds | each | on |", "|---|---|---|---|---|---|---|"]
+    for task in TASKS:
+        cells = [f"{task.algo} {task.env}", f"{task.env_steps:,}", task.published]
+        if found := record["results"].get(task.name):
+            returns = found["returns"]
+            each = ", ".join(f"{one:.1f}" for one in returns)
+            cells += [f"{statistics.fmean(returns):.1f}", str(len(returns)), each, found["date"]]
+        else:
+            cells += ["not measured", "", "", ""]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Run what was asked for, one after another."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    """Run what was asked for, one after another, and keep each task's returns."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", help="names as in conf/tuned, such as ppo_cartpole; none: all")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=0, help="environment steps; 0: those of the table")
-    parser.add_argument("--json", type=Path, help="append each run to this file as a line")
+    parser.add_argument("--steps", type=int, default=0, help="environment steps, no record; 0: those of the table")
+    parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/tuned.json")
     args: Any = parser.parse_args()
     for task in [task for task in TASKS if not args.tasks or task.name in args.tasks]:
-        runs = []
+        returns = []
         for seed in range(args.seeds):
-            runs.append(run(task, seed, args.steps or task.env_steps))
-            print(runs[-1], flush=True)
-            if args.json:
-                with args.json.open("a") as file:
-                    file.write(json.dumps(asdict(runs[-1])) + "\n")
-        reached = "reached" if min(one.mean for one in runs) >= task.bar else "not reached by every seed"
-        print(row(task, runs), f" bar {task.bar:g}: {reached}", flush=True)
+            done = run(task, seed, args.steps or task.env_steps)
+            returns.append(round(done.mean, 1))
+            print(done, flush=True)
+        reached = "reached" if min(returns) >= task.bar else "not reached by every seed"
+        print(f"{task.name}: {returns}, bar {task.bar:g}: {reached}", flush=True)
+        if args.json or not args.steps:
+            record = make_record("tuned", args.seeds, (read_record("tuned") or {"results": {}})["results"])
+            record["results"][task.name] = {"date": record["date"], "commit": record["commit"], "returns": returns}
+            write_record(record, args.json)
 
 
 if __name__ == "__main__":

@@ -10,17 +10,20 @@ import os
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from types import TracebackType
+from typing import Any, NoReturn, get_args, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.config.uris import redact_address
+from rltune.config.uris import redact, redact_address, resolve_uri
 from rltune.errors import ConfigError, RltuneError, choices, nearest
 from sweeps import end_command
+from sweeps._logins import hide_typed_logins
 from sweeps._multirun import Job, collect_job, refuse_launchers, run_jobs
 
 EXIT_REQUEST = 2
@@ -31,6 +34,13 @@ class StudyConfig:
     """Where a command finds the ledger of a sweep whose settings name a database: its address, login included."""
 
     storage: str | None = None
+
+
+@dataclass
+class TrackingConfig:
+    """Where a command finds MLflow: its address, login included."""
+
+    uri: str | None = None
 
 
 def conf_dir() -> Path:
@@ -58,6 +68,8 @@ def command(
     if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
         print(help_text(root))
         sys.exit(0)
+    hide_typed_logins()
+    sys.excepthook = print_without_logins
     if not {"-m", "--multirun"} & set(sys.argv):
         early()
     import hydra
@@ -71,6 +83,7 @@ def command(
         # Hydra only composes: the work runs outside, where no handler of Hydra's reports or swallows what it raises.
         with told_by_signals():
             refuse_launchers(sys.argv[1:])
+            sys.argv[1:] = [write_whole_numbers(word, schema) for word in sys.argv[1:]]
             with scratch_folder():
                 main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)
                 main(lambda settings: jobs.append(collect_job(settings)))()
@@ -116,6 +129,24 @@ def told_by_signals() -> Iterator[None]:
         sys.exit(128 + signal.SIGTERM if stop.code == signal.SIGTERM else stop.code)
 
 
+def write_whole_numbers(word: str, schema: type) -> str:
+    """Write ``budget.env_steps=1e5`` as 100000 where the schema wants an integer, which OmegaConf makes of no float."""
+    key, equals, value = word.partition("=")
+    kind: Any = schema
+    for part in key.lstrip("+").split("."):
+        kind = get_type_hints(kind).get(part) if is_dataclass(kind) else None
+    if not equals or int not in (kind, *get_args(kind)):
+        return word
+    return "=".join([key, ",".join(_write_whole_number(one) for one in value.split(","))])
+
+
+def _write_whole_number(text: str) -> str:
+    with contextlib.suppress(ValueError, OverflowError):
+        if float(text) == int(float(text)) and not text.strip().lstrip("+-").isdigit():
+            return str(int(float(text)))
+    return text
+
+
 def need_policy(settings: DictConfig, root: str) -> None:
     """Refuse a command without the policy that it is about.
 
@@ -128,6 +159,12 @@ def need_policy(settings: DictConfig, root: str) -> None:
             "models:/<name>@champion, sweep:<name>, sweep:<name>/<trial>, runs:/<id> or a checkpoint folder",
             f"python -m sweeps.{root} policy=sweep:latest",
         )
+
+
+def use_tracking(settings: DictConfig) -> None:
+    """Let MLflow be asked where ``tracking.uri`` says; without it, where MLflow itself looks."""
+    if settings.tracking.uri:
+        os.environ["MLFLOW_TRACKING_URI"] = resolve_uri(settings.tracking.uri)
 
 
 def help_text(root: str) -> str:
@@ -144,6 +181,11 @@ def help_text(root: str) -> str:
     chosen = ["\nGroups (group=option; group.key=value changes a value inside):", *groups] if groups else []
     flags = "\nFlags: --cfg job shows the composed settings · --config-dir DIR adds your own groups · --hydra-help"
     return "\n".join([f"Usage: {page}", *chosen, flags])
+
+
+def print_without_logins(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print what nobody caught, as Python does."""
+    print(redact("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
 
 
 def leave(error: RltuneError) -> NoReturn:
@@ -164,16 +206,14 @@ def explain(error: Exception, root: str, schema: type) -> RltuneError:
         return RltuneError(
             f"{group}={option}: no such file conf/{group}/{option}.yaml",
             choices(option, error.options),
-            help_line,
+            f"{group}={close}" if (close := nearest(option, error.options)) else help_line,
         )
     if isinstance(error, OverrideParseException):
         about = fields(schema)[0].name  # what the command is about
         meant = "=" not in error.override and about in ("sweep", "sweeps", "policy")
         fix = f"python -m sweeps.{root} {about}={error.override}" if meant else help_line
         if error.override != (shown := redact_address(error.override)):  # Hydra's words would quote what is hidden
-            key = shown.partition("=")[0]
-            fix = f"RLTUNE_ADDRESS='...' python -m sweeps.{root} {key}='${{oc.env:RLTUNE_ADDRESS}}'"
-            return RltuneError(f"{shown}: not readable", "key=value, its value quoted for Hydra too", fix)
+            return RltuneError(f"{shown}: not readable", "key=value, its value quoted for Hydra too", help_line)
         return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _explain_key(lines[0], cause, help_line)

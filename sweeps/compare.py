@@ -16,6 +16,7 @@ class CompareConfig:
     sweeps: list[str] = field(default_factory=list)
     out: str = ""
     output_dir: str = ""
+    storage: str | None = None
     study: StudyConfig = field(default_factory=StudyConfig)
 
 
@@ -27,12 +28,12 @@ def work(settings: DictConfig) -> int:
 
     for name in settings.sweeps:
         if not (Path(name) / "config.yaml").is_file():
-            find_sweep(name, settings.output_dir, "sweeps")
+            find_sweep(name, settings.output_dir, "sweeps", settings.storage)
     from rltune.reporting.comparison import (
         compare_sweeps,  # brings SQLAlchemy with it, which a wrong name need not wait for
     )
 
-    found = compare_sweeps(list(settings.sweeps), settings.output_dir, settings.study.storage)
+    found = compare_sweeps(list(settings.sweeps), settings.output_dir, settings.study.storage, settings.storage)
     print(found.markdown())
     for path in found.save(Path(settings.out).expanduser().absolute()):
         print(path)

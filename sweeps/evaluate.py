@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rltune.errors import ConfigError
-from sweeps._command import StudyConfig, command, need_policy
+from sweeps._command import StudyConfig, TrackingConfig, command, need_policy, use_tracking
 
 
 @dataclass
@@ -21,13 +21,17 @@ class EvaluateConfig:
     env: dict[str, Any] = field(default_factory=dict)
     video: bool = MISSING
     out: str = MISSING
+    trust: bool = MISSING
     output_dir: str = MISSING
+    storage: str | None = None
     study: StudyConfig = field(default_factory=StudyConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
 def work(settings: DictConfig) -> int:
     """Evaluate and print a table."""
     need_policy(settings, "evaluate")
+    use_tracking(settings)
     if settings.episodes < 1:
         raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
     if settings.video and not settings.deterministic:
@@ -43,7 +47,13 @@ def work(settings: DictConfig) -> int:
     from rltune.reporting.tables import show_evaluation
 
     env = _other(settings)
-    policy = load_playable(settings.policy, output_dir=settings.output_dir, storage=settings.study.storage)
+    policy = load_playable(
+        settings.policy,
+        trust=settings.trust,
+        output_dir=settings.output_dir,
+        storage=settings.study.storage,
+        bucket=settings.storage,
+    )
     if settings.video:
         check_filmable(policy, env)
     result = evaluate(policy, settings.episodes, settings.seed, env=env, deterministic=settings.deterministic)
@@ -52,7 +62,9 @@ def work(settings: DictConfig) -> int:
         films = film_episodes(policy, result, Path(settings.out).expanduser().absolute(), settings.seed, env)
         for film in films:
             print(f"{film.which:<8}return {film.episode_return:.2f}, environment seed {film.seed}: {film.path}")
-        source = Source(settings.policy, Path(settings.output_dir), storage=settings.study.storage)
+        source = Source(
+            settings.policy, Path(settings.output_dir), storage=settings.study.storage, bucket=settings.storage
+        )
         kept = f"videos/{films[0].path.parent.name}"  # the policy is the run's
         run = keep_with_run(source, films[0].path.parent, kept)
         print(f"kept under {kept}/ of MLflow run {run}" if run else "not kept in MLflow: this policy has no run there")

@@ -16,6 +16,7 @@ class ListConfig:
     """The settings of conf/list.yaml."""
 
     output_dir: str = MISSING
+    storage: str | None = None
     study: StudyConfig = field(default_factory=StudyConfig)
 
 
@@ -23,7 +24,7 @@ def work(settings: DictConfig) -> int:
     """Print one line a sweep, the newest last."""
     from rltune.reporting.tables import list_sweeps
 
-    list_sweeps(settings.output_dir, storage=settings.study.storage)
+    list_sweeps(settings.output_dir, storage=settings.study.storage, bucket=settings.storage)
     return 0
 
 

@@ -13,6 +13,7 @@ class PruneConfig:
 
     sweep: str = MISSING
     output_dir: str = MISSING
+    storage: str | None = None
     delete: bool = MISSING
     study: StudyConfig = field(default_factory=StudyConfig)
 
@@ -22,10 +23,14 @@ def work(settings: DictConfig) -> int:
     from rltune.study.sweep_folder import find_sweep
 
     if settings.sweep != "all":
-        find_sweep(settings.sweep, settings.output_dir)  # a wrong name need not wait for SQLAlchemy
+        find_sweep(
+            settings.sweep, settings.output_dir, bucket=settings.storage
+        )  # a wrong name need not wait for SQLAlchemy
     from rltune.sweep.prune import prune_sweeps
 
-    prune_sweeps(settings.sweep, settings.output_dir, settings.delete, storage=settings.study.storage)
+    prune_sweeps(
+        settings.sweep, settings.output_dir, settings.delete, storage=settings.study.storage, bucket=settings.storage
+    )
     return 0
 
 

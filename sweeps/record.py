@@ -6,7 +6,7 @@ from pathlib import Path
 from omegaconf import MISSING, DictConfig
 
 from rltune.errors import ConfigError
-from sweeps._command import StudyConfig, command, need_policy
+from sweeps._command import StudyConfig, TrackingConfig, command, need_policy, use_tracking
 
 
 @dataclass
@@ -18,13 +18,17 @@ class RecordConfig:
     seed: int = MISSING
     deterministic: bool = MISSING
     out: str = MISSING
+    trust: bool = MISSING
     output_dir: str = MISSING
+    storage: str | None = None
     study: StudyConfig = field(default_factory=StudyConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
 def work(settings: DictConfig) -> int:
     """Play the episodes, write them, say what they are."""
     need_policy(settings, "record")
+    use_tracking(settings)
     if settings.episodes < 1:
         raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
     from rltune.algorithms.datasets import record_episodes
@@ -32,7 +36,14 @@ def work(settings: DictConfig) -> int:
     from rltune.policies.policy import load_policy
 
     policy = require_single_agent(
-        load_policy(settings.policy, output_dir=settings.output_dir, storage=settings.study.storage), "a dataset"
+        load_policy(
+            settings.policy,
+            trust=settings.trust,
+            output_dir=settings.output_dir,
+            storage=settings.study.storage,
+            bucket=settings.storage,
+        ),
+        "a dataset",
     )
     out = Path(settings.out).expanduser().absolute()
     made = record_episodes(policy, out, settings.episodes, settings.seed, settings.deterministic)

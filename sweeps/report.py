@@ -13,6 +13,7 @@ class ReportConfig:
 
     sweep: str = MISSING
     output_dir: str = MISSING
+    storage: str | None = None
     study: StudyConfig = field(default_factory=StudyConfig)
 
 
@@ -20,7 +21,7 @@ def work(settings: DictConfig) -> int:
     """Write it and say where it is."""
     from rltune.study.sweep_folder import find_sweep
 
-    folder = find_sweep(settings.sweep, settings.output_dir)
+    folder = find_sweep(settings.sweep, settings.output_dir, bucket=settings.storage)
     from rltune.reporting import html  # brings SQLAlchemy with it, which a wrong name need not wait for
     from rltune.reporting.html import write_report
 

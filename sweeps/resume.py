@@ -1,6 +1,7 @@
 """``python -m sweeps.resume sweep=latest``: go on with an interrupted sweep, or extend a finished one."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from omegaconf import MISSING, DictConfig
 
@@ -26,6 +27,15 @@ class Certify:
 
 
 @dataclass
+class Cluster:
+    """Where it runs now."""
+
+    address: str | None = None
+    num_cpus: int | None = None
+    num_gpus: int | None = None
+
+
+@dataclass
 class Study:
     """The ledger's address, where its login is needed again."""
 
@@ -45,18 +55,25 @@ class ResumeConfig:
 
     sweep: str = MISSING
     output_dir: str = MISSING
+    storage: str | None = None
     budget: Budget = field(default_factory=Budget)
     certify: Certify = field(default_factory=Certify)
+    cluster: Cluster = field(default_factory=Cluster)
     study: Study = field(default_factory=Study)
     tracking: Tracking = field(default_factory=Tracking)
+    trust: bool = MISSING
 
 
 def work(settings: DictConfig) -> int:
     """Resume the sweep."""
     from rltune.sweep.pipeline import resume_sweep
 
-    changes = {key: dict(settings[key]) for key in ("budget", "certify", "study", "tracking")}
-    return resume_sweep(settings.sweep, output_dir=settings.output_dir, changes=changes).exit_code
+    changes: dict[str, Any] = {
+        key: dict(settings[key]) for key in ("budget", "certify", "cluster", "study", "tracking")
+    }
+    changes |= {"storage": settings.storage}
+    done = resume_sweep(settings.sweep, output_dir=settings.output_dir, changes=changes, trust=settings.trust)
+    return done.exit_code
 
 
 if __name__ == "__main__":

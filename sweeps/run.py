@@ -1,5 +1,6 @@
 """``python -m sweeps.run algo=ppo env=cartpole``: search, choose the winner, register it."""
 
+import sys
 from collections.abc import Sequence
 
 from omegaconf import DictConfig
@@ -11,9 +12,25 @@ from rltune.errors import ConfigError
 from sweeps._command import command
 
 
+def read_request(settings: DictConfig) -> RunConfig:
+    """Turn the settings into a request.
+
+    Raises:
+        ConfigError: A key is wrong, or certification was turned off and is asked for all the same.
+    """
+    config = parse_config(settings)
+    if config.certify.seeds and "certify=off" in sys.argv[1:]:
+        raise ConfigError(
+            f"certify.seeds={config.certify.seeds} with certify=off, which retrains nothing",
+            "certify=on with seeds, or certify=off without them",
+            f"certify=on certify.seeds={config.certify.seeds}",
+        )
+    return config
+
+
 def work(settings: DictConfig) -> int:
     """Run the sweep that the settings describe."""
-    config = parse_config(settings)
+    config = read_request(settings)
     from rltune.sweep.pipeline import run_sweep
 
     return run_sweep(config).exit_code
@@ -27,7 +44,7 @@ def check(requests: Sequence[DictConfig]) -> None:
     """
     from rltune.sweep.pipeline import check_request
 
-    configs = [parse_config(settings) for settings in requests]
+    configs = [read_request(settings) for settings in requests]
     taken = set()
     for config in configs:
         if config.name and (config.output_dir, config.name) in taken:

@@ -13,6 +13,7 @@ class ShowConfig:
 
     sweep: str = MISSING
     output_dir: str = MISSING
+    storage: str | None = None
     study: StudyConfig = field(default_factory=StudyConfig)
 
 
@@ -20,7 +21,7 @@ def work(settings: DictConfig) -> int:
     """Print one line a trial, the best first."""
     from rltune.reporting.tables import show_sweep
 
-    show_sweep(settings.sweep, settings.output_dir, storage=settings.study.storage)
+    show_sweep(settings.sweep, settings.output_dir, storage=settings.study.storage, bucket=settings.storage)
     return 0
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +15,11 @@ from typing import Any
 import pytest
 from checkpoints import actions, checkpoint, made_store, outputs, store  # noqa: F401
 from composing import compose
+from s3 import Server, s3_server
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rltune-tests-")  # not the key of who runs the tests
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 # Ray's workers inherit the environment, not sys.path: they must find the toy too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (str(Path(__file__).parent / "support"), os.environ.get("PYTHONPATH")))
@@ -51,6 +57,25 @@ def choose_mark(item: pytest.Item) -> str:
     if folder == "whole" or trains or asked & {"finished_sweep", "server"}:
         return "slow"
     return "ray" if asked & {"ray_cluster", "toy_run", "checkpoint"} else "fast"  # stock RLlib starts one
+
+
+@pytest.fixture(autouse=True)
+def no_hidden_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one test's logins spoil no other's texts."""
+    monkeypatch.setattr("rltune.config.uris._hidden", {})
+
+
+@pytest.fixture(scope="session")
+def s3_instance() -> Iterator[Server]:
+    """One S3 server for all tests that need a bucket."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_instance: Server) -> str:
+    """The address of a place in its bucket, as ``storage`` takes it."""
+    return s3_instance.storage
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -40,14 +41,28 @@ def test_a_trial_and_a_certification_run_are_named_for_a_person() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reports", "best"),
+    ("reports", "score"),
     [
-        ([1.0, math.nan, 3.0, math.inf, 2.0], 3.0),
-        ([-3.0, -math.inf], -3.0),
+        ([90.0, 1.0, 2.0, 6.0], 3.0),
+        ([9.0, 1.0], 5.0),
         ([0.0], 0.0),
+        ([math.nan, 4.0, math.inf, 2.0], 3.0),
+        ([-3.0, -math.inf], -3.0),
         ([math.nan], None),
         ([], None),
     ],
 )
-def test_the_best_is_a_finite_report_and_none_without_one(reports: list[float], best: float | None) -> None:
-    assert TrialRecord(0, "RUNNING", {}, dict(enumerate(reports))).best == best
+def test_a_trials_score_is_the_mean_of_its_last_three_reports(reports: list[float], score: float | None) -> None:
+    for state in ("RUNNING", "COMPLETE", "PRUNED"):
+        assert TrialRecord(0, state, {}, dict(enumerate(reports))).score == score
+
+
+def test_a_score_is_known_at_each_mark_from_the_first_episode_on() -> None:
+    record = TrialRecord(0, "COMPLETE", {}, {50: math.nan, 100: 1.0, 150: 3.0, 200: 5.0, 250: 10.0})
+    assert record.scores == {100: 1.0, 150: 2.0, 200: 3.0, 250: 6.0}
+
+
+def test_a_certification_runs_score_is_what_its_policy_played() -> None:
+    run = TrialRecord(0, "RUNNING", {}, {100: 90.0}, kind=CERTIFY)
+    assert run.score is None
+    assert replace(run, returns=(1.0, 3.0)).score == 2.0

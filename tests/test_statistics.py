@@ -7,12 +7,19 @@ import pytest
 from scipy import stats
 
 from rltune import statistics
-from rltune.statistics import bootstrap_interval, interquartile_mean, predictive_interval, probability_of_improvement
+from rltune.statistics import (
+    interquartile_mean,
+    mean_interval,
+    median_interval,
+    predictive_interval,
+    probability_of_improvement,
+)
 
 
 def test_the_interquartile_mean_drops_both_outer_quarters():
     assert interquartile_mean([-1000.0, 1, 2, 3, 4, 5, 6, 1000]) == 3.5
     assert interquartile_mean([0.0, 10, 20, 30, 1000]) == 20, "of five the middle three"
+    assert interquartile_mean([-90.0, 1, 2, 1000]) == 1.5, "of four the middle two"
     assert interquartile_mean([5.0]) == 5
 
 
@@ -24,25 +31,39 @@ def test_the_probability_of_improvement_counts_ties_half():
     assert probability_of_improvement([5, 5, 5], [5, 5]) == 0.5
 
 
-def test_the_interval_holds_the_iqm_and_narrows_with_the_spread():
-    wide, narrow = (
-        bootstrap_interval([100, 200, 300, 400, 500]),
-        bootstrap_interval([290, 295, 300, 305, 310]),
-    )
-    assert 100 <= wide[0] < 300 < wide[1] <= 500
-    assert narrow[1] - narrow[0] == pytest.approx((wide[1] - wide[0]) / 20)
-    assert bootstrap_interval([7.0, 7.0, 7.0]) == (7.0, 7.0)
-    # Two runs: the resample is (a, a), (a, b) or (b, b), so the percentiles are the runs themselves.
-    assert bootstrap_interval([1.0, 3.0]) == (1.0, 3.0)
+@pytest.mark.parametrize(
+    ("count", "low", "high"), [(5, 0, 4), (6, 0, 5), (8, 0, 7), (9, 1, 7), (10, 1, 8), (12, 2, 9), (20, 5, 14)]
+)
+def test_the_ends_of_the_interval_are_two_of_the_values(count, low, high):
+    assert median_interval(np.random.default_rng(0).permutation(count)) == (low, high)
+    assert stats.binomtest(low, count).pvalue <= 0.07
+    assert stats.binomtest(low + 1, count).pvalue > 0.07, "no narrower one holds 93%"
 
 
-def test_the_interval_covers_the_true_mean_as_often_as_it_says():
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(200):
-        low, high = bootstrap_interval(rng.normal(size=20).tolist())
-        hits += low <= 0 <= high
-    assert 0.85 <= hits / 200 <= 1, "a percentile bootstrap of twenty runs covers a little less than 95%"
+@pytest.mark.parametrize("count", range(5))
+def test_below_five_values_there_is_no_interval(count):
+    assert median_interval(range(count)) is None
+
+
+@pytest.mark.parametrize("count", [5, 10])
+@pytest.mark.parametrize(
+    ("draw", "median"),
+    [
+        (lambda rng, shape: rng.normal(size=shape), 0.0),
+        (lambda rng, shape: rng.lognormal(size=shape), 1.0),
+        (lambda rng, shape: np.where(rng.random(shape) < 0.3, 9.0, rng.uniform(480, 500, shape)), 480 + 20 * 2 / 7),
+        (lambda rng, shape: np.minimum(rng.normal(500, 5, shape).round(), 500), 500.0),
+    ],
+    ids=["normal", "skewed", "bimodal", "capped"],
+)
+def test_at_least_93_percent_of_the_intervals_hold(draw, median, count):
+    every = [median_interval(values) for values in draw(np.random.default_rng(0), (5000, count))]
+    assert np.mean([low <= median <= high for low, high in every]) >= 0.93
+
+
+def test_a_policy_worse_than_its_sisters_may_fail_again_as_it_did():
+    own, better = predictive_interval([0.0, 1.0, 2.0], 1, worst=0.0), predictive_interval([0.0, 1.0, 2.0], 1, worst=9.0)
+    assert better == own, "the worst return that is known is one of its own"
 
 
 def test_fresh_episodes_fall_where_they_are_predicted():
@@ -66,14 +87,8 @@ def test_scipy_gives_the_same_numbers(count):
     rng = np.random.default_rng(count)
     ours, theirs = rng.normal(size=count), rng.normal(size=7).round(1)
 
-    def trimmed(rows, axis):
-        return stats.trim_mean(rows, 0.25, axis=axis)
-
-    for mine, scipys in ((interquartile_mean, trimmed), (np.mean, np.mean)):
-        wanted = stats.bootstrap(
-            (ours,), scipys, n_resamples=statistics.RESAMPLES, method="percentile", rng=np.random.default_rng(3)
-        ).confidence_interval
-        assert bootstrap_interval(ours, mine, seed=3) == pytest.approx(wanted)
+    low, high = stats.t.interval(0.95, count - 1, ours.mean(), stats.sem(ours))
+    assert mean_interval(ours) == pytest.approx((max(low, ours.min()), min(high, ours.max())))
     assert interquartile_mean(ours) == pytest.approx(stats.trim_mean(ours, 0.25))
     above = stats.mannwhitneyu(ours, theirs).statistic / (count * len(theirs))
     assert probability_of_improvement(ours, theirs) == pytest.approx(above)
@@ -81,6 +96,18 @@ def test_scipy_gives_the_same_numbers(count):
 
 def test_many_scores_are_resampled_in_blocks_as_if_whole(monkeypatch):
     scores = np.random.default_rng(0).normal(size=50)
-    whole = bootstrap_interval(scores)
+    whole = predictive_interval(scores, 50, -3.0)
     monkeypatch.setattr(statistics, "BLOCK", 777)
-    assert bootstrap_interval(scores) == whole
+    assert predictive_interval(scores, 50, -3.0) == pytest.approx(whole, abs=0.05)
+
+
+@pytest.mark.parametrize("count", [5, 10, 20, 100])
+def test_the_interval_of_a_mean_holds_as_often_as_it_says(count):
+    rng = np.random.default_rng(count)
+    ends = [mean_interval(rng.normal(200, 20, count)) for _ in range(2000)]
+    assert np.mean([low <= 200 <= high for low, high in ends]) >= 0.93
+
+
+def test_a_mean_at_a_cap_has_no_interval_above_it():
+    assert mean_interval([500.0, 500.0, 480.0]) == (480.0, 500.0)
+    assert mean_interval([500.0]) == (500.0, 500.0)

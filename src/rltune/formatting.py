@@ -37,6 +37,11 @@ def format_objective(value: float | None) -> str:
     return format_value(value) if 0 < abs(value) < 1e-3 else f"{value:.4g}"
 
 
+def format_interval(row: Mapping[str, Any]) -> str:
+    """Format the interval from ``low`` to ``high``; ``-`` where there is none."""
+    return "-" if row["low"] is None else f"{format_objective(row['low'])} to {format_objective(row['high'])}"
+
+
 def format_count(value: float) -> str:
     """Format a number of steps: ``8,214``, ``45.2k``, ``1.2M``."""
     if value < 9_999.5:

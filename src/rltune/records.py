@@ -6,12 +6,26 @@ Typed, and without behaviour beyond reading themselves. Imports nothing of rltun
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 TRIALS, CERTIFY = "trials", "certify"
 """Kinds of trials, and the folders of both in a sweep's: the search's, and the certification's runs."""
+
+WHOLE_BUDGET = "whole budget"
+"""Why a COMPLETE trial has ended."""
+
+SCORED_REPORTS = 3
+"""How many of a trial's last reports its score is the mean of."""
+
+BASELINE = "control"
+"""The configuration that the winner must beat, as a person and MLflow read it."""
+
+
+def trial_dir_of(kind: str, number: int) -> str:
+    """Return a trial's own folder, relative to the sweep's: ``trials/7``, ``certify/3``."""
+    return f"{kind}/{number}"
 
 
 @dataclass(frozen=True)
@@ -24,6 +38,7 @@ class CheckpointRecord:
         objective: The report's objective then; None before the first episode ended, or between two reports.
         digest: sha256 over its files.
         saved_s: When it was written, in seconds of the epoch.
+        replay: Whether the trial's replay memory was written with it.
     """
 
     path: str
@@ -31,6 +46,7 @@ class CheckpointRecord:
     objective: float | None
     digest: str
     saved_s: float = 0.0
+    replay: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, as it travels through Tune."""
@@ -41,19 +57,45 @@ class CheckpointRecord:
 class Report:
     """Hold one line of a trial's curve.
 
+    Every trial reports at the same marks of its budget, so that like is compared with like. It trains by whole
+    iterations, so that it has sampled somewhat more by then.
+
     Attributes:
         number: The trial's number.
-        env_steps: Environment steps of each seed so far.
+        nominal_steps: The mark, in environment steps of each seed: where reports are compared, and drawn.
         objective: What the sweep maximises; NaN before the first episode has ended.
         numbers: All logged numbers by name, the objective among them; see `rltune.trial.metrics`.
         time_s: When it came, in seconds of the epoch.
+        overshoot_steps: What each seed had sampled beyond the mark.
     """
 
     number: int
-    env_steps: int
+    nominal_steps: int
     objective: float
     numbers: Mapping[str, float] = field(default_factory=dict)
     time_s: float = 0.0
+    overshoot_steps: int = 0
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps that each seed had sampled: what it cost."""
+        return self.nominal_steps + self.overshoot_steps
+
+
+def compute_score(objectives: Iterable[float]) -> float | None:
+    """Compute a trial's score, the one number that it is ranked by and that a searcher is told.
+
+    The highest of twenty noisy reports is the luckiest, and a stopped trial's last one is not. So the score is the same
+    statistic of both: the mean of the last three.
+
+    Args:
+        objectives: Of the trial's reports, in order. Those that are not finite, before the first episode, are left out.
+
+    Returns:
+        None without a finite report; the mean of those that there are where they are fewer than three.
+    """
+    finite = [objective for objective in objectives if math.isfinite(objective)][-SCORED_REPORTS:]
+    return sum(finite) / len(finite) if finite else None
 
 
 @dataclass(frozen=True)
@@ -71,7 +113,7 @@ class RunKey:
     @property
     def name(self) -> str:
         """Its name in MLflow: ``trial-007``, ``control``, ``trial-007-seed-2``, ``control-seed-2``."""
-        owner = "control" if self.trial is None else f"trial-{self.trial:03d}"
+        owner = BASELINE if self.trial is None else f"trial-{self.trial:03d}"
         return owner if self.seed_index is None else f"{owner}-seed-{self.seed_index}"
 
     @property
@@ -88,11 +130,11 @@ class TrialRecord:
         number: Its number among those of its kind.
         state: RUNNING (also: interrupted, to be continued), COMPLETE, PRUNED (stopped by the rule, or diverged), FAIL.
         params: Sampled values by name, decoded.
-        reports: Objective by environment step, in order. Whole reports are read by `TrialTable.read_reports`.
+        reports: Objective by nominal steps, in order. Whole reports are read by `TrialTable.read_reports`.
         kind: TRIALS or CERTIFY.
         drawn: The searched quantities by their labels in Optuna's study; None for a run of a certification.
         seeds: One for each replicate.
-        env_steps: Environment steps of each seed at its last report.
+        env_steps: Environment steps that each seed has sampled.
         train_s: Seconds of training, all seeds together.
         node: The host of its worker; None before its first report.
         stop_reason: Why it ended or was interrupted; None while it runs.
@@ -108,7 +150,6 @@ class TrialRecord:
         of_trial: The trial that a run of a certification retrains; None for the baseline, and for a trial.
         seed_index: Which of the certification's seeds a run has, from 0; None for a trial.
         returns: The returns of the episodes that a run of the certification played at its end.
-        score: Their mean; None before they were played.
     """
 
     number: int
@@ -134,13 +175,23 @@ class TrialRecord:
     of_trial: int | None = None
     seed_index: int | None = None
     returns: tuple[float, ...] = ()
-    score: float | None = None
 
     @property
-    def best(self) -> float | None:
-        """The best finite report; None before the first."""
-        finite = [value for value in self.reports.values() if math.isfinite(value)]
-        return max(finite) if finite else None
+    def scores(self) -> dict[int, float]:
+        """Its score (`compute_score`) by nominal steps, as it was there; nothing before the first finite report."""
+        objectives = list(self.reports.values())
+        found = ((mark, compute_score(objectives[:number])) for number, mark in enumerate(self.reports, start=1))
+        return {mark: score for mark, score in found if score is not None}
+
+    @property
+    def score(self) -> float | None:
+        """What it is ranked by: see `compute_score`; of a run of the certification the mean of its returns.
+
+        None before the first finite report, or before the episodes were played.
+        """
+        if self.kind == TRIALS:
+            return compute_score(self.reports.values())
+        return sum(self.returns) / len(self.returns) if self.returns else None
 
     @property
     def run_key(self) -> RunKey:
@@ -197,7 +248,7 @@ class ToldTrial:
     Attributes:
         state: COMPLETE, PRUNED or FAIL, in Optuna's sense.
         value: COMPLETE needs one; None otherwise.
-        reports: Objective by environment step; a PRUNED trial's value in Optuna is the last of them.
+        reports: Score by nominal steps; a PRUNED trial's value in Optuna is the last of them.
     """
 
     state: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rltune.algorithms.arguments import apply_params, list_arguments, locate_argument, values_of
+from rltune.algorithms.arguments import apply_params, count_gpus, list_arguments, locate_argument, values_of
 from rltune.errors import ConfigError
 
 
@@ -50,3 +50,18 @@ def test_a_samples_values_go_into_a_copy_of_the_file(algo):
 
 def test_the_algo_files_own_values_are_found_by_name(algo):
     assert values_of(algo(), ("lr", "fcnet_hiddens")) == {"lr": 3.0e-4, "fcnet_hiddens": [64, 64]}
+
+
+@pytest.mark.parametrize(
+    ("learners", "per_learner", "per_trial", "gpus"),
+    [(0, None, 0.0, 0.0), (0, 0.5, 0.0, 0.5), (2, 1, 0.0, 2.0), (2, None, 4.0, 4.0), (2, 2, 4.0, 4.0)],
+)
+def test_a_trials_gpus_are_named_by_trial_or_by_learner(learners, per_learner, per_trial, gpus):
+    algo = {"learners": {"num_learners": learners, "num_gpus_per_learner": per_learner}}
+    assert count_gpus(algo, per_trial) == gpus
+
+
+def test_two_numbers_of_gpus_that_differ_are_refused():
+    with pytest.raises(ConfigError, match=r"makes 2 GPUs a trial, resources\.gpus_per_trial=1") as refused:
+        count_gpus({"learners": {"num_learners": 2, "num_gpus_per_learner": 1}}, 1.0)
+    assert refused.value.fix == "~algo.learners.num_gpus_per_learner"

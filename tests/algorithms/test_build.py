@@ -92,3 +92,57 @@ def test_a_trial_finds_the_dataset_from_its_own_folder(recorded, monkeypatch):
     monkeypatch.chdir(recorded.parent)
     algo = make_inputs_absolute({"name": "bc", "offline_data": {"input_": "data.parquet"}})
     assert algo["offline_data"]["input_"] == str(recorded)
+
+
+OWN = {
+    "env_runners.env_runner_cls": ("own_parts:OwnRunner", "env_runner_cls"),
+    "learners.learner_class": ("own_parts:OwnLearner", "learner_class"),
+    "training.learner_class": ("own_parts:OwnLearner", "learner_class"),  # as RLlib had it
+    "env_runners.env_to_module_connector": ("own_parts:make_mirror", "_env_to_module_connector"),
+    "env_runners.module_to_env_connector": ("own_parts:make_mirror", "_module_to_env_connector"),
+    "learners.learner_connector": ("own_parts:make_learner_connector", "_learner_connector"),
+}
+
+
+@pytest.mark.parametrize("path", OWN)
+def test_a_class_or_function_of_ones_own_reaches_rllib(algo, path):
+    target, field = OWN[path]
+    made = getattr(build_config(Build(set_in(algo(), path, target), CARTPOLE), {}, 0), field)
+    assert (made.__module__, made.__name__) == tuple(target.split(":"))
+
+
+@pytest.mark.parametrize(
+    ("path", "target", "what"),
+    [
+        ("env_runners.env_runner_cls", "nosuchmodule:Runner", "cannot be imported: ModuleNotFoundError"),
+        ("env_runners.env_runner_cls", "own_parts:OwnLearner", "is no ray.rllib.env.env_runner.EnvRunner"),
+        ("learners.learner_class", "os:system", "is no ray.rllib.core.learner.Learner"),
+        ("env_runners.env_to_module_connector", "own_parts:Mirror", "is no function that returns connectors"),
+    ],
+)
+def test_what_is_no_such_part_is_refused(algo, path, target, what):
+    with pytest.raises(ConfigError) as refused:
+        build_config(Build(set_in(algo(), path, target), CARTPOLE), {}, 0)
+    assert refused.value.what.startswith(f"algo.{path}={target} {what}")
+    assert refused.value.allowed.startswith("package.module:Name of a ")
+
+
+def test_an_own_connector_is_not_replaced_in_silence(algo):
+    own = set_in(algo(), "env_runners.env_to_module_connector", "own_parts:make_mirror")
+    with pytest.raises(ConfigError, match="there is place for one") as refused:
+        build_config(Build(own, EnvSpec("CartPole-v1", normalise_observations=True)), {}, 0)
+    assert refused.value.fix == "env.normalise_observations=false"
+
+
+def test_a_gpu_share_is_divided_among_remote_learners(algo):
+    made = build_config(Build(set_in(algo(), "learners.num_learners", 2), CARTPOLE, gpus=4), {}, 0)
+    assert (made.num_learners, made.num_gpus_per_learner, made.num_cpus_per_learner) == (2, 2.0, 1.0)
+
+
+@pytest.mark.parametrize("replicates", [1, 3, 7])
+def test_the_processes_of_several_seeds_fit_into_the_share_of_one(algo, replicates):
+    """They work in turn. Ray counts in ten thousandths, so that a seventh would be rounded up."""
+    own = set_in(algo(), "learners.num_learners", 2)
+    made = build_config(Build(own, CARTPOLE, gpus=2, replicates=replicates), {}, 0)
+    for part in (made.num_cpus_per_env_runner, made.num_cpus_per_learner, made.num_gpus_per_learner):
+        assert 0.99 < round(part, 4) * replicates <= 1.0

@@ -21,6 +21,10 @@ def test_a_dataset_holds_every_step_as_the_environment_gave_it(recorded, pusher)
     assert check_dataset(recorded)["env"] == pusher.info["env"]
 
 
+def test_a_dataset_is_readable_by_its_owner_alone(recorded):
+    assert recorded.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_dataset_is_not_overwritten(recorded, pusher):
     with pytest.raises(PolicyError, match="exists"):
         record_episodes(pusher, recorded, episodes=1, seed=0, deterministic=True)

@@ -14,9 +14,9 @@ from real import Project
 from rltune.certification.champion import Candidate, _compare, _make_description, _make_tags, register_champion
 from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import CertifiedPolicy, Configuration, SeedResult, judge_configurations
-from rltune.config.schema import CertifyConfig, EnvConfig, RunConfig
+from rltune.config.schema import CertifyConfig, EnvConfig, RewardsConfig, RunConfig
 from rltune.formatting import format_objective
-from rltune.policies.evaluation import evaluate
+from rltune.policies.evaluation import Evaluation, evaluate
 from rltune.policies.policy import load_policy
 from rltune.records import RunKey
 from rltune.tracking.model_registry import ModelRegistry, RegisteredModel
@@ -26,13 +26,15 @@ CONFIG = RunConfig(env=EnvConfig("cartpole", "CartPole-v1"), algo={"name": "ppo"
 
 
 def candidate(score: float, certified: bool = True) -> Candidate:
-    found: Any = SimpleNamespace() if certified else None
+    found: Any = SimpleNamespace(policy=None) if certified else None
     winner = Finalist("trial 1", 1, {}, score, Path(), RunKey(1))
     return Candidate(winner, found, CONFIG, "a-sweep")
 
 
 def champion(score: float, **tags: str) -> RegisteredModel:
-    known = {"rltune.score": repr(score), "rltune.episodes": candidate(0).episodes, "rltune.certified": "true"}
+    asked = candidate(0)
+    known = {"rltune.score": repr(score), "rltune.episodes": asked.episodes, "rltune.certified": "true"}
+    known["rltune.env_digest"] = asked.env.digest
     return RegisteredModel("cartpole-ppo", "4", "models:/cartpole-ppo/4", {**known, **tags})
 
 
@@ -54,6 +56,45 @@ def test_what_was_not_certified_does_not_replace_what_was() -> None:
     assert why == "version 4 is certified and this one is not"
 
 
+@pytest.mark.parametrize("changed", [{"kwargs": {"sutton_barto_reward": True}}, {"wrappers": [{"entry_point": "a:B"}]}])
+def test_champions_of_other_environments_stay_and_are_told(changed: dict[str, Any]) -> None:
+    challenger = candidate(500.0)
+    other = replace(challenger, config=replace(CONFIG, env=replace(CONFIG.env, **changed)))
+    known = champion(10.0, **{key: _make_tags(challenger)[key] for key in ("rltune.env", "rltune.env_digest")})
+    assert _compare(challenger, known, NoTracker())[0]
+    better, why = _compare(other, known, NoTracker())
+    assert not better
+    assert "trained in another environment (CartPole-v1; env.id, env.kwargs or env.wrappers differ)" in why
+    assert "env.name=cartpole-2" in why
+
+
+def test_how_rewards_are_shaped_makes_no_other_environment() -> None:
+    shaped = replace(CONFIG.env, rewards=RewardsConfig(normalise=True), normalise_observations=True)
+    assert replace(candidate(1.0), config=replace(CONFIG, env=shaped)).env.digest == candidate(1.0).env.digest
+
+
+def test_a_version_tells_its_mean_on_episodes_of_its_own() -> None:
+    score, own = (
+        Evaluation((mean,) * 3, (1,) * 3, mean, 0.0, mean, 440.0, 490.0, mean, mean) for mean in (499.0, 470.0)
+    )
+    measured = replace(candidate(0.0), certification=None)
+    measured = replace(measured, winner=replace(measured.winner, evaluation=score, measured=own))
+    text = _make_description(measured, "it is the first")
+    assert "On 3 episodes by which nothing was chosen its mean return is 470." in text
+    assert "between 440 and 490, about 95 times in a hundred (less often" in text
+    tags = _make_tags(measured)
+    assert (tags["rltune.score"], tags["rltune.mean"]) == ("499.0", "470.0")
+    assert tags["rltune.policy_interval"] == "440 to 490"
+
+
+def test_an_older_versions_score_is_not_trusted_to_be_of_this_environment() -> None:
+    known = champion(10.0)
+    older = replace(known, tags={key: value for key, value in known.tags.items() if key != "rltune.env_digest"})
+    better, why = _compare(candidate(500.0), older, NoTracker())
+    assert not better
+    assert "could not be evaluated" in why
+
+
 def test_a_score_on_other_episodes_is_not_compared() -> None:
     better, why = _compare(candidate(500.0), champion(10.0, **{"rltune.episodes": "7 others"}), NoTracker())
     assert not better
@@ -73,18 +114,18 @@ def test_a_champion_measured_on_other_episodes_plays_those_of_its_challenger(fin
 
 
 def test_a_version_tells_the_failed_seeds_of_its_certification() -> None:
-    whole = tuple(SeedResult(seed, 320.0, (319.0,)) for seed in range(3))
+    whole = tuple(SeedResult(seed, 320.0, (319.0,)) for seed in range(5))
     control = Configuration("control", 0, {}, None, whole)
     found = judge_configurations(
-        [control, Configuration("trial 1", 1, {"lr": 1.0}, None, whole[:1], (1, 2))], range(3), 1
+        [control, Configuration("trial 1", 1, {"lr": 1.0}, None, whole[:1], (1, 2, 3, 4))], range(5), 1
     )
     assert found is not None
     policy = CertifiedPolicy("control", 0, "certify/0/best-1", 100, 320.0, 320.0, 310.0, 330.0)
     told = replace(candidate(320.0), certification=replace(found, policy=policy))
     text = _make_description(told, "it is the first")
     assert "| trial 0 = control | 320 | 320 to 320 |  | 0 | winner |" in text
-    assert "| trial 1 | 319.3 | - | 17% | 2 | too many failed seeds |" in text
-    assert _make_tags(told)["rltune.failed_seeds"] == "0 of 3"
+    assert "| trial 1 | 319 | - | 10% | 4 | too many failed seeds |" in text
+    assert _make_tags(told)["rltune.failed_seeds"] == "0 of 5"
 
 
 def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: Path, monkeypatch: Any) -> None:

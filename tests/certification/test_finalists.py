@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from rltune.certification.finalists import rank_finalists
-from rltune.certification.selection import FinalEvaluation
+from rltune.certification.finalists import EVALUATION_SEED, derive_own_seed, describe_winner, rank_finalists
+from rltune.certification.result import Configuration, SeedResult, judge_configurations
+from rltune.certification.selection import FinalEvaluation, measure_policies
 from rltune.errors import RltuneError
 from rltune.policies.evaluation import Evaluation
 from rltune.records import RunKey, TrialRecord
@@ -40,7 +41,7 @@ class Aside:
     def __call__(self, function: Callable[..., Any], folder: Path, episodes: int, seed: int) -> Evaluation:
         number = int(folder.parent.name)
         self.asked.append(number)
-        if number != 1:
+        if number != 1 and seed == EVALUATION_SEED:
             self._both.wait()  # the search's first two meet here, or it breaks
         worth = WORTH[number]
         return Evaluation((worth,) * episodes, (1,) * episodes, worth, 0.0, worth, worth, worth, worth, worth)
@@ -70,7 +71,7 @@ def test_the_best_of_the_finalists_wins_and_they_play_beside_each_other(
     assert winner is not None
     assert winner.run == RunKey(1)
     assert (winner.trial, winner.score) == (1, 30.0)  # trial 3 would be better, and the search did not find out
-    assert sorted(aside.asked) == [0, 1, 2]
+    assert sorted(aside.asked) == [0, 1, 1, 2], "the winner once more"
     assert [line.partition(":")[0] for line in told] == [f"trial {n} on 2 fresh episodes" for n in (2, 0, 1)]
 
 
@@ -98,7 +99,7 @@ def test_who_has_played_before_the_search_ended_does_not_play_again(
     winner = finals.select([*early, entry(tmp_path, 3)], told.append)
     assert winner is not None
     assert winner.trial == 1
-    assert sorted(aside.asked) == [0, 1, 2]
+    assert sorted(aside.asked) == [0, 1, 1, 2]
 
 
 def test_without_a_process_for_it_nothing_plays_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +118,7 @@ def test_without_a_process_for_it_nothing_plays_before_the_end(tmp_path: Path, m
     winner = finals.select(entries, lambda line: None)
     assert winner is not None
     assert winner.trial == 2
-    assert len(played) == 2
+    assert len(played) == 3
 
 
 def test_no_evaluation_trusts_the_search_and_no_trial_has_no_winner(tmp_path: Path, told: list[str]) -> None:
@@ -134,3 +135,57 @@ def test_trials_that_ran_their_whole_budget_come_first_and_damaged_or_failed_one
     assert entries[0].checkpoint is not None
     (tmp_path / entries[0].checkpoint.path / "state.json").write_text("{}")
     assert [one.trial for one in rank_finalists(tmp_path, entries)] == [1, 2]
+
+
+def play_by_seed(folder: Path, episodes: int, seed: int) -> Evaluation:
+    """What chooses is lucky: 100 on the episodes of all sweeps, 60 and once 40 on those of one's own."""
+    worth = 100.0 if seed == EVALUATION_SEED else 60.0
+    returns = (worth if seed == EVALUATION_SEED else 40.0, *[worth] * (episodes - 1))
+    mean = sum(returns) / episodes
+    return Evaluation(returns, (1,) * episodes, mean, 0.0, worth, worth, worth, min(returns), worth)
+
+
+def test_the_winner_is_shown_by_episodes_that_did_not_choose_it(
+    tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play_by_seed)
+    finals = FinalEvaluation(tmp_path, top=3, episodes=20, slots=1, aside=None)
+    winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
+    shown = describe_winner(winner, tmp_path)
+    assert winner is not None
+    assert shown is not None
+    assert winner.score == 100, "champions are compared on the same episodes"
+    assert shown["evaluation"]["mean"] == 59
+    assert shown["evaluation"]["low"] < 59 < shown["evaluation"]["high"] <= 60
+
+
+def test_a_policys_interval_knows_nothing_of_its_sisters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", play_by_seed)
+    saved = entry(tmp_path, 0).checkpoint
+    assert saved is not None
+    runs = [SeedResult(seed, 100.0 - seed, (50.0, 100.0), saved.path) for seed in range(4)]
+    diverged = SeedResult(4, -1000.0, (-1000.0,), saved.path)
+    found = judge_configurations([Configuration("trial 0", 0, {}, 9.0, (*runs, diverged))], range(5), 1)
+    assert found is not None
+    found, winner = measure_policies(found, tmp_path, 20)
+    assert found.policy is not None
+    assert (winner.score, found.policy.mean) == (100, 59)
+    assert 50 <= found.policy.low < 59 < found.policy.high
+
+
+def test_each_sweep_has_episodes_of_its_own() -> None:
+    first, again, other = (derive_own_seed(name) for name in ("cartpole-1", "cartpole-1", "cartpole-2"))
+    assert first == again != other
+    assert EVALUATION_SEED + 1_000_000 < min(first, other) <= max(first, other) < 2**31 - 1_000_000
+
+
+def test_of_several_seeds_the_first_is_judged_and_it_is_told(tmp_path: Path, told: list[str], aside: Aside) -> None:
+    def fill(folder: Path) -> None:
+        for part in ("policy", "seed-1/policy"):
+            (folder / part).mkdir(parents=True)
+
+    saved = write_checkpoint(tmp_path, "trials/1", "best", {"env_steps": 100, "objective": 2.0}, fill)
+    finals = FinalEvaluation(tmp_path, top=1, episodes=2, slots=1, aside=aside)
+    finals.select([TrialRecord(1, "COMPLETE", {}, {100: 2.0}, checkpoint=saved)], told.append)
+    finals.close()
+    assert "replicates without certification: the policy of its first seed stands for each trial" in told

@@ -6,6 +6,7 @@ import io
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -20,7 +21,7 @@ from rltune.certification.result import (
 )
 from rltune.reporting.closing_page import describe_certification
 
-SEEDS = (11, 12, 13, 14)
+SEEDS = (11, 12, 13, 14, 15)
 
 
 def configuration(name, scores, search_score=None, failed=()):
@@ -32,25 +33,62 @@ def configuration(name, scores, search_score=None, failed=()):
 def test_the_winner_has_the_highest_iqm_and_ties_are_named():
     found = judge_configurations(
         [
-            configuration(BASELINE, [100, 110, 120, 130]),
-            configuration("trial 3", [290, 300, 310, 320], search_score=400.0),
-            configuration("trial 5", [280, 300, 308, 330], search_score=390.0),
-            configuration("trial 8", [10, 20, 30, 5000], search_score=500.0),
+            configuration(BASELINE, [100, 110, 115, 120, 130]),
+            configuration("trial 3", [290, 300, 305, 310, 320], search_score=400.0),
+            configuration("trial 5", [280, 303, 304, 307, 330], search_score=390.0),
+            configuration("trial 8", [10, 20, 25, 30, 5000], search_score=500.0),
         ],
         SEEDS,
         2,
     )
     assert found is not None
     assert [one.name for one in found.configurations][:2] == ["trial 3", "trial 5"]
-    assert (found.winner, found.best().iqm) == ("trial 3", 305)
+    assert (found.winner, found.best().raw_iqm) == ("trial 3", 305)
+    assert found.best().iqm == (300 + 305 + 307) / 3, "without its two best seeds, trial 5 would have won"
+    assert (found.best().low, found.best().high) == (290, 320)
     assert "trial 5" in found.ties
     assert BASELINE not in found.ties
     lucky = next(one for one in found.configurations if one.name == "trial 8")
     assert lucky.iqm == 25, "one lucky run makes no winner"
-    assert found.best().optimism == 400 - 305
-    assert (found.best().improvement, lucky.improvement) == (1.0, 0.25)
+    assert found.best().optimism == 400 - found.best().iqm
+    assert (found.best().improvement, lucky.improvement) == (1.0, 0.2)
     control = next(one for one in found.configurations if one.name == BASELINE)
     assert (control.improvement, control.optimism) == (None, None)
+
+
+def draw_normal(rng, shape):
+    return rng.normal(size=shape)
+
+
+def draw_skewed(rng, shape):
+    return rng.exponential(size=shape) - np.log(2.0)
+
+
+def draw_bimodal(rng, shape):
+    """Three seeds in ten come out ten deviations lower; the median is the good ones' 2/7 quantile."""
+    return np.where(rng.random(shape) < 0.3, -10.0, 0.0) + rng.normal(size=shape) + 0.5659488
+
+
+@pytest.mark.parametrize("num_seeds", [5, 10])
+@pytest.mark.parametrize("draw", [draw_normal, draw_skewed, draw_bimodal])
+def test_the_winner_among_equals_is_shown_as_it_is(draw, num_seeds):
+    scores = draw(np.random.default_rng(0), (1000, 4, num_seeds))
+    inside, shown, alone = 0, [], []
+    for equals in scores:
+        found = judge_configurations(
+            [
+                Configuration(name, None, {}, None, tuple(SeedResult(s, v, (v,)) for s, v in enumerate(own)))
+                for name, own in zip(("control", "trial 1", "trial 2", "trial 3"), equals.tolist(), strict=True)
+            ],
+            range(num_seeds),
+            1,
+        )
+        best = found.best()
+        inside += best.low <= 0 <= best.high
+        shown.append(best.iqm)
+        alone.append(np.sort(equals[0])[num_seeds // 4 : num_seeds - num_seeds // 4].mean())
+    assert inside / 1000 >= 0.93
+    assert np.mean(shown) == pytest.approx(np.mean(alone), abs=0.1 * scores.std()), "as if it had not been chosen"
 
 
 def said(found):
@@ -62,17 +100,17 @@ def said(found):
 
 
 def test_a_finalist_with_the_controls_values_is_the_control():
-    control, first, other = (configuration(name, [8, 9, 9, 9], 9.5) for name in (BASELINE, "trial 0", "trial 1"))
+    control, first, other = (configuration(name, [8, 9, 9, 9, 9], 9.5) for name in (BASELINE, "trial 0", "trial 1"))
     control = replace(control, search_score=None)
     other = replace(other, params={"lr": 2e-3})
     asked = drop_duplicates([control, first, other, replace(other, name="trial 2", trial=2)])
     assert [(one.name, one.trial, one.search_score) for one in asked] == [(BASELINE, 0, 9.5), ("trial 1", 1, 9.5)]
-    found = judge_configurations([asked[0], configuration("trial 1", [8, 8, 8, 9])], SEEDS, 2)
+    found = judge_configurations([asked[0], configuration("trial 1", [8, 8, 8, 8, 9])], SEEDS, 2)
     assert found is not None
     assert (found.winner, found.best().trial, found.best().improvement) == (BASELINE, 0, None)
     assert (found.ties, found.verdict(found.best())) == (("trial 1",), "winner")
     (row,) = [line for line in said(found).splitlines() if "trial 0" in line]
-    assert row.split() == ["trial", "0", "=", "control", "9", "8", "to", "9", "9.5", "0.5", "-", "4", "winner"]
+    assert row.split() == ["trial", "0", "=", "control", "9", "8", "to", "9", "9.5", "0.5", "-", "5", "winner"]
     assert "tied with control, their intervals overlap: trial 1" in said(found)
 
 
@@ -88,23 +126,27 @@ def test_too_few_seeds_for_an_interval_are_told(num_seeds, few):
     runs = tuple(SeedResult(seed, float(seed), (0.0,)) for seed in range(num_seeds))
     found = judge_configurations([Configuration("trial 0", 0, {}, 9.0, runs)], range(num_seeds), 1)
     assert found is not None
-    assert ((found.best().low, found.best().high) == (0, num_seeds - 1)) is few
-    assert (f"{num_seeds} seeds are too few for an interval" in said(found)) is few
+    text, best = said(found), found.best()
+    assert (best.low, best.high) == ((None, None) if few else (0, 4))
+    assert (f"{num_seeds} seeds are too few for an interval" in text) is few
+    assert ("95% interval: of the median of such runs, by 5 seeds" in text) is not few
+    assert (f"trial 0: {', '.join(map(str, range(num_seeds)))}" in text) is few, "the values instead"
+    assert (json.loads(json.dumps(found.summary()))["configurations"][0]["low"] is None) is few
 
 
 def test_one_seed_is_said_to_have_no_interval():
     found = judge_configurations([configuration("trial 0", [5.0], 9.0), configuration("control", [3.0])], [0], 1)
     text = "\n".join(part for part in describe_certification(found.summary()) if isinstance(part, str))
-    assert "one seed has no interval" in text
+    assert "one seed is too few for an interval" in text
 
 
 def test_the_control_wins_only_when_it_is_better():
-    same = [500.0, 500.0, 500.0, 500.0]
+    same = [500.0] * 5
     even = judge_configurations([configuration(BASELINE, same), configuration("trial 1", same, 480.0)], SEEDS, 2)
     assert even is not None
     assert (even.winner, even.ties) == ("trial 1", (BASELINE,))
     better = judge_configurations(
-        [configuration(BASELINE, same), configuration("trial 1", [1, 2, 3, 4], 480.0)], SEEDS, 2
+        [configuration(BASELINE, same), configuration("trial 1", [1, 2, 3, 4, 5], 480.0)], SEEDS, 2
     )
     assert better is not None
     assert (better.winner, better.ties) == (BASELINE, ())
@@ -127,15 +169,15 @@ def test_one_survivor_of_five_seeds_cannot_win():
     assert "a failed seed counts as the lowest return of all runs, 299: trial 1 (4 of 5)" in text
 
 
-@pytest.mark.parametrize(("num_failed", "winner"), [(1, "trial 1"), (2, BASELINE)])
-def test_what_the_iqm_leaves_out_may_fail_and_no_more(num_failed, winner):
+@pytest.mark.parametrize(("num_failed", "winner", "ties"), [(1, "trial 1", (BASELINE,)), (2, BASELINE, ())])
+def test_what_the_iqm_leaves_out_may_fail_and_no_more(num_failed, winner, ties):
     runs = tuple(SeedResult(seed, 345.0, (345.0,)) for seed in range(5 - num_failed))
     trial = Configuration("trial 1", 1, {"lr": 1.0}, 350.0, runs, tuple(range(5 - num_failed, 5)))
     control = Configuration(BASELINE, None, {}, None, tuple(SeedResult(seed, 320.0, (319.0,)) for seed in range(5)))
     for order in ([trial, control], [control, trial]):
         found = judge_configurations(order, range(5), 1)
         assert found is not None
-        assert (found.winner, found.ties) == (winner, ())
+        assert (found.winner, found.ties) == (winner, ties)
 
 
 def test_a_control_with_failed_seeds_is_judged_like_a_trial():
@@ -149,12 +191,12 @@ def test_a_control_with_failed_seeds_is_judged_like_a_trial():
 
 def test_a_configuration_whose_seeds_all_failed_is_last_and_told():
     found = judge_configurations(
-        [configuration(BASELINE, [], failed=SEEDS), configuration("trial 2", [5, 6, 7], 9.0, failed=(14,))], SEEDS, 2
+        [configuration(BASELINE, [], failed=SEEDS), configuration("trial 2", [5, 6, 7, 8], 9.0, failed=(15,))], SEEDS, 2
     )
     assert found is not None
     assert [one.name for one in found.configurations] == ["trial 2", BASELINE]
-    assert [row["failed_seeds"] for row in found.table()] == [1, 4]
-    assert "4: trial 2 (1 of 4), control (4 of 4)" in said(found)
+    assert [row["failed_seeds"] for row in found.table()] == [1, 5]
+    assert "4: trial 2 (1 of 5), control (5 of 5)" in said(found)
     assert judge_configurations([configuration(BASELINE, [])], SEEDS, 2) is None
     assert judge_configurations([configuration(BASELINE, [], failed=SEEDS)], SEEDS, 2) is None, "no winner"
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,30 @@ def test_a_call_without_an_answer_is_made_once(
         warm.call(function, str(calls))
     assert len(calls.read_text().split()) == 1
     assert int(calls.read_text()) != os.getpid()
+
+
+def hang(calls: str, progress: Callable[..., None] | None = None) -> None:
+    count_call(calls)
+    time.sleep(600)
+
+
+def work_slowly(progress: Callable[..., None]) -> str:
+    for done in range(8):
+        time.sleep(0.5)
+        progress(done, 8)
+    return "done"
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_a_call_that_hangs_ends_with_a_message(progress: bool, warm: ForkServer, tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    with pytest.raises(RltuneError, match=r"the process that runs .*hang has come no further for 2 s"):
+        warm.call(hang, str(calls), patience_s=2.0, progress=progress)
+    assert int(calls.read_text()) != os.getpid(), "called once, and not by the driver"
+
+
+def test_a_call_that_comes_further_is_waited_for(warm: ForkServer) -> None:
+    assert warm.call(work_slowly, patience_s=3.0, progress=True) == "done"
 
 
 def test_it_is_ready_for_calls_when_it_knows_the_raylet(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from rltune.cluster.resources import Machine, Request, available_cpus, count_gpu_slots, fit_share, local_machine
+from rltune.cluster.resources import Machine, Request, available_cpus, count_slots, fit_share, local_machine
 from rltune.errors import ResourceError
 
 
-def ask(cpus=None, gpus=0.0, max_concurrent=None, env_runners=0, trials=100):
-    return Request(cpus, gpus, max_concurrent, env_runners, trials)
+def ask(cpus=None, gpus=0.0, max_concurrent=None, env_runners=0, trials=100, learners=0):
+    return Request(cpus, gpus, max_concurrent, env_runners, trials, learners=learners)
+
+
+def slots_of(request, *nodes):
+    return count_slots(fit_share(request, *nodes).bundles, nodes, request.limit)
 
 
 @pytest.mark.parametrize(
@@ -26,8 +30,11 @@ def ask(cpus=None, gpus=0.0, max_concurrent=None, env_runners=0, trials=100):
         (ask(cpus=1 / 3), Machine(1, 0), 3),
         (ask(cpus=0.1), Machine(1, 0), 10),
         (ask(cpus=8), Machine(8, 0), 1),
+        (ask(cpus=0.1), Machine(0.3, 0), 3),  # 0.3 / 0.1 is a little less than 3
         (ask(env_runners=1), Machine(8, 0), 4),
         (ask(cpus=2, env_runners=2), Machine(8, 0), 2),
+        (ask(env_runners=1, learners=2), Machine(8, 0), 2),
+        (ask(gpus=2, learners=2), Machine(16, 5), 2),
         (ask(max_concurrent=3), Machine(8, 0), 3),
         (ask(max_concurrent=50), Machine(8, 0), 8),
         (ask(trials=5), Machine(8, 0), 5),
@@ -38,7 +45,7 @@ def ask(cpus=None, gpus=0.0, max_concurrent=None, env_runners=0, trials=100):
     ],
 )
 def test_as_many_trials_run_at_once_as_fit(request_, machine, slots):
-    assert fit_share(request_, machine).slots == slots
+    assert slots_of(request_, machine) == slots
 
 
 @pytest.mark.parametrize(
@@ -56,18 +63,50 @@ def test_as_many_trials_run_at_once_as_fit(request_, machine, slots):
     ],
 )
 def test_fractions_of_a_gpu_are_counted_as_ray_places_them(fraction, gpus, slots):
-    assert count_gpu_slots(fraction, gpus) == slots
+    assert count_slots([{"CPU": 1, "GPU": fraction}], [Machine(64, gpus)], 64) == slots
 
 
 def test_a_fraction_never_spans_two_gpus():
-    assert count_gpu_slots(0.6, 2) == 2
-    assert count_gpu_slots(0.4, 2) == 4  # two on each, though 5 x 0.4 is no more than 2
+    assert slots_of(ask(gpus=0.6), Machine(64, 2)) == 2
+    assert slots_of(ask(gpus=0.4), Machine(64, 2)) == 4  # two on each, though 5 x 0.4 is no more than 2
+
+
+NODES = [
+    (ask(), [Machine(0, 0), Machine(2, 0), Machine(2, 0)], 4),  # a head without CPUs runs none
+    (ask(cpus=2), [Machine(3, 0), Machine(3, 0)], 2),  # not three, though there are six CPUs
+    (ask(cpus=2, env_runners=1), [Machine(2, 0), Machine(1, 0)], 1),  # an env runner may be on another node
+    (ask(gpus=0.5), [Machine(1, 0), Machine(2, 1)], 2),
+    (ask(gpus=2), [Machine(8, 1), Machine(8, 1), Machine(8, 2)], 1),
+    (ask(max_concurrent=3), [Machine(2, 0), Machine(2, 0)], 3),
+]
+
+
+@pytest.mark.parametrize(("request_", "nodes", "slots"), NODES)
+def test_a_clusters_nodes_are_counted_one_by_one(request_, nodes, slots):
+    assert slots_of(request_, *nodes) == slots
+
+
+def test_a_cluster_without_cpus_refuses_nothing():
+    assert fit_share(ask(cpus=4, gpus=1), Machine(0, 0)).bundles == [{"CPU": 4, "GPU": 1}]
+    assert fit_share(ask()).bundles == [{"CPU": 1.0}], "nor does one without nodes"
+
+
+def test_no_trial_gets_two_cpus_where_no_node_has_them():
+    wide = replace(ask(trials=1), widest_layer=512)
+    assert fit_share(wide, Machine(1, 0), Machine(1, 0)).cpus == 1
+    assert fit_share(wide, Machine(1, 0), Machine(2, 0)).cpus == 2
 
 
 def test_a_trial_gets_its_share_as_one_bundle_and_one_more_for_each_env_runner():
     fitted = fit_share(ask(cpus=2, gpus=0.5, env_runners=2), Machine(8, 1))
     assert fitted.bundles == [{"CPU": 2, "GPU": 0.5}, {"CPU": 1.0}, {"CPU": 1.0}]
     assert fit_share(ask(), Machine(8, 1)).bundles == [{"CPU": 1.0}], "a trial without a GPU asks for none"
+
+
+def test_remote_learners_get_bundles_of_their_own_and_the_trials_gpus():
+    fitted = fit_share(ask(gpus=4, env_runners=1, learners=2), Machine(8, 4))
+    assert fitted.bundles == [{"CPU": 1.0}, {"CPU": 1.0}, {"CPU": 1.0, "GPU": 2.0}, {"CPU": 1.0, "GPU": 2.0}]
+    assert fit_share(ask(gpus=0.5, learners=1), Machine(8, 1)).bundles == [{"CPU": 1.0}, {"CPU": 1.0, "GPU": 0.5}]
 
 
 @pytest.mark.parametrize(("cpus", "threads"), [(0.25, 1), (1, 1), (1.5, 1), (2, 2), (4, 4)])
@@ -93,7 +132,7 @@ def test_torch_gets_as_many_threads_as_the_trial_has_cpus(cpus, threads):
 )
 def test_only_cpus_that_would_idle_become_a_second_thread_of_a_wide_network(wishes, machine, cpus, slots):
     wide = fit_share(replace(ask(**wishes), widest_layer=512), machine)
-    assert (wide.cpus, wide.slots) == (cpus, slots)
+    assert (wide.cpus, count_slots(wide.bundles, [machine], ask(**wishes).limit)) == (cpus, slots)
     assert fit_share(replace(ask(**wishes), widest_layer=64), machine).cpus == 1
 
 
@@ -105,6 +144,9 @@ REFUSED = [
     (ask(gpus=0.25), Machine(8, 0), "resources.gpus_per_trial=0.25", "0 without a GPU", "resources=auto"),
     (ask(gpus=3), Machine(8, 2), "exceeds the 2 GPUs", "at most 2", "resources.gpus_per_trial=2"),
     (ask(gpus=1.5), Machine(8, 4), "1.5 cannot be placed", "whole GPUs", "resources.gpus_per_trial=2"),
+    (ask(learners=2), Machine(2, 0), "num_learners=2 needs 3", "at most 2", "num_learners=0"),
+    (ask(gpus=1, learners=2), Machine(8, 4), "gives a learner 0.5 GPUs", "whole GPUs", "resources.gpus_per_trial=2"),
+    (ask(gpus=3, learners=2), Machine(8, 4), "gives a learner 1.5 GPUs", "whole GPUs", "resources.gpus_per_trial=2"),
 ]
 
 
@@ -117,6 +159,16 @@ def test_what_does_not_fit_is_refused_with_the_most_that_would(request_, machine
     assert fix in refused.value.fix
 
 
+def test_a_process_that_fits_no_single_node_is_refused():
+    with pytest.raises(ResourceError) as refused:
+        fit_share(ask(cpus=2), Machine(1, 0), Machine(1, 0))
+    assert refused.value.what == "resources.cpus_per_trial=2 fits into no node: a process needs all its CPUs on one"
+    assert refused.value.allowed == "at most 1 CPUs a process here"
+    assert refused.value.fix == "resources.cpus_per_trial=1"
+    with pytest.raises(ResourceError, match=r"with resources\.gpus_per_trial=1 fits into no node"):
+        fit_share(ask(cpus=2, gpus=1), Machine(8, 0), Machine(1, 1))
+
+
 @pytest.mark.parametrize(("request_", "machine"), [case[:2] for case in REFUSED[:4]])
 def test_what_a_refusal_says_to_type_is_accepted(request_, machine):
     with pytest.raises(ResourceError) as refused:
@@ -126,7 +178,7 @@ def test_what_a_refusal_says_to_type_is_accepted(request_, machine):
         fixed = ask(float(value), request_.gpus, None, request_.env_runners)
     else:
         fixed = ask(request_.cpus, request_.gpus, None, int(value))
-    assert fit_share(fixed, machine).slots >= 1
+    assert slots_of(fixed, machine) >= 1
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux binds a process to CPUs")
@@ -144,3 +196,13 @@ def test_only_cpus_that_this_process_may_use_are_counted():
 def test_hidden_gpus_do_not_count(hidden, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
     assert local_machine().gpus == 0
+
+
+@pytest.mark.parametrize(
+    ("quota", "cpus"), [("50000 100000", 1), ("150000 100000", 2), ("200000 100000", 2), ("max 100000", 64)]
+)
+def test_a_containers_quota_counts_as_whole_cpus(quota, cpus, monkeypatch, tmp_path):
+    (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.setattr("rltune.cluster.resources.Path", lambda _: tmp_path / "cpu.max")
+    assert available_cpus() == cpus

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from joined import another_machine, finish, ray_head, start_sweep, sweep
+from joined import another_machine, clean_environment, finish, needs_mounts, ray_head, start_sweep, sweep
 
 pytestmark = pytest.mark.slow  # Rays of its own
 
 OPEN = {"RAY_AUTH_MODE": "disabled"}
-
-
-def can_unshare() -> bool:
-    """Whether this user may give a process mounts and a host name of its own."""
-    try:
-        tried = ["unshare", "--mount", "--uts", "sh", "-c", "hostname other && mount -t tmpfs tmpfs /mnt"]
-        return subprocess.run(tried, capture_output=True).returncode == 0
-    except OSError:
-        return False
-
-
-needs_mounts = pytest.mark.skipif(not can_unshare(), reason="mounts of one's own need root (unshare --mount --uts)")
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +41,38 @@ def test_a_sweep_joins_a_cluster_without_a_token(joined: tuple[Path, int, str]) 
     assert summary["trials"]["complete"] >= 1
 
 
+def wait_for(folder: Path, pattern: str, typed: subprocess.Popen[str]) -> None:
+    """Wait until a file is there, or the command has ended."""
+    deadline = time.monotonic() + 120
+    while not list(folder.glob(pattern)) and typed.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def all_cpus_taken(address: str, folder: Path) -> Iterator[None]:
+    """Another job that holds the CPUs that the cluster has."""
+    script = folder / "holder.py"
+    script.write_text(
+        "import sys, time, ray\n"
+        "ray.init(address=sys.argv[1], log_to_driver=False)\n"
+        "cpus = ray.cluster_resources()['CPU']\n"
+        "held = ray.remote(num_cpus=cpus)(lambda: time.sleep(600)).remote()\n"
+        "while ray.available_resources().get('CPU', 0): time.sleep(0.1)\n"
+        "print('held', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    words = [sys.executable, str(script), address]
+    holder = subprocess.Popen(words, env=clean_environment(folder, OPEN), stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        while "held" not in (line := holder.stdout.readline()):
+            assert line, "the other job has ended"
+        yield
+    finally:
+        holder.kill()
+        holder.wait()
+
+
 @needs_mounts
 def test_a_node_without_the_shared_folder_is_refused(open_address: str, joined: tuple[Path, int, str]) -> None:
     outputs = joined[0] / "outputs"
@@ -67,15 +89,36 @@ def test_a_node_without_the_shared_folder_is_refused(open_address: str, joined: 
 
 
 @needs_mounts
+def test_a_blind_node_that_joins_later_costs_nothing(tmp_path: Path) -> None:
+    outputs = tmp_path / "outputs"
+    outputs.mkdir()
+    with ray_head(**OPEN) as address, contextlib.ExitStack() as others:
+        others.enter_context(all_cpus_taken(address, tmp_path))
+        typed = start_sweep("run", tmp_path, f"cluster.address={address}", "budget.trials=4")
+        assert typed.stdout is not None
+        begun = typed.stdout.readline()
+        with another_machine(address, "far", hidden=outputs):  # the only place for the first trials
+            while "gets no trials" not in begun:
+                line = typed.stdout.readline()
+                assert line, begun
+                begun += line
+            others.close()
+            code, out = finish(typed)
+    assert code == 0, begun + out
+    assert f"node far gets no trials: {outputs / 'toy'} cannot be seen there; trial " in begun
+    trials = json.loads((outputs / "toy/summary.json").read_text())["trials"]
+    assert (trials["total"], trials["complete"] + trials["pruned"]) == (4, 4)
+    assert len({path.parent for path in outputs.glob("toy/trials/*/best-*")}) == 4, "all checkpoints are here"
+
+
+@needs_mounts
 def test_a_folder_that_a_node_loses_later_stops_the_sweep(tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
     outputs.mkdir()
     with ray_head(num_cpus=0, **OPEN) as address, another_machine(address, "far") as node:
         words = (f"cluster.address={address}", "budget.trials=2", "algo.training.seconds=0.3")
         typed = start_sweep("run", tmp_path, *words)
-        deadline = time.monotonic() + 120
-        while not list(outputs.glob("toy/trials/*/best-*")) and typed.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_for(outputs, "toy/trials/*/best-*", typed)
         lose = ["nsenter", f"--target={node}", "--mount", "mount", "-t", "tmpfs", "tmpfs", str(outputs)]
         subprocess.run(lose, check=True)
         code, out = finish(typed)

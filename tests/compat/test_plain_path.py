@@ -49,7 +49,7 @@ def test_ray_starts_and_tune_runs_with_their_own_names():
     from ray.tune.execution import tune_controller as controller
     from ray.tune.registry import _Registry
 
-    owners = [parameter, services, usage, controller, RayActorManager, _Registry]
+    owners = [parameter, services, usage, controller, controller.TuneController, RayActorManager, _Registry]
     before = [dict(vars(owner)) for owner in owners]
     with contextlib.ExitStack() as stack:
         stack.enter_context(hold_auto_start())

@@ -27,12 +27,12 @@ NAMES: dict[str, tuple[str, ...]] = {
     "ray._private.auto_init_hook:auto_init_lock.acquire": (),
     "ray._private.auto_init_hook:enable_auto_connect": (),
     "ray._private.authentication.authentication_token_setup:ensure_token_if_auth_enabled": ("create_token_if_missing",),
-    "ray._private.authentication.authentication_token_setup:maybe_enable_token_auth_if_token_available": (
-        "warn_if_disabled",
-    ),
+    "ray._private.authentication.authentication_token_setup:AUTH_MODE_ENV_VAR": (),
+    "ray._private.authentication.authentication_token_setup:Config.initialize": (),
     "ray._private.parameter:RayParams": ("worker_path", "no_monitor", "include_log_monitor"),
     "ray._private.services:ConsolePopen": (),
     "ray._private.services:canonicalize_bootstrap_address": (),
+    "ray._private.services:find_node_ids": (),
     "ray._raylet:GcsClient": (),
     "ray._raylet:InnerGcsClient.check_alive": (),
     "ray._private.services:get_node": ("gcs_address", "node_id"),
@@ -42,14 +42,19 @@ NAMES: dict[str, tuple[str, ...]] = {
     "ray._private.state:GlobalState._initialize_global_state": ("gcs_options",),
     "ray._private.state:GlobalState.node_table": (),
     "ray._private.state:GlobalState.get_node": ("node_id",),
+    "ray._private.state:actors": ("actor_id",),
+    "ray._private.state:GlobalState.get_draining_nodes": (),
     "ray._private.worker:_global_node": (),
+    "ray._private.worker:print_to_stdstream": ("data", "ignore_prefix"),
     "ray._private.node:Node.get_logs_dir_path": (),
+    "ray.actor:ActorHandle._actor_id": (),
     "ray.actor:ActorClassID.from_random": (),
     "ray.actor:ActorClassID.size": (),
     "ray.tune.registry:_Registry.register": ("category", "key", "value"),
     "ray.tune.registry:_global_registry.get": ("category", "key"),
     "ray.tune.execution.tune_controller:PlacementGroupResourceManager": (),
     "ray.tune.execution.tune_controller:_ActorClassCache.get": ("trainable_cls",),
+    "ray.tune.execution.tune_controller:TuneController._maybe_reuse_cached_actor": ("trial",),
     "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed": ("tracked_actor_task", "exception"),
     "ray.air._internal.usage:tag_callbacks": ("callbacks",),
     "ray.rllib.connectors.connector_v2:inspect.stack": (),
@@ -59,6 +64,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "ray.rllib.core.learner.learner:Learner._set_optimizer_lr": ("optimizer", "lr"),
     "ray.rllib.core.rl_module.torch:TorchRLModule._forward": ("batch",),
     "ray.rllib.core.rl_module.torch:TorchRLModule._forward_train": ("batch",),
+    "ray.rllib.env.env_runner_group:EnvRunnerGroup._make_worker": ("worker_index", "config"),
     "torch:_C._set_deterministic_algorithms": (),
     "torch:_compile.__file__": (),
     "torch:_foreach_norm": (),
@@ -87,10 +93,12 @@ FIELDS = {
         "_local_env_runner",
         "_num_env_runners_dropped_lifetime",
         "_remote_config",
+        "_tune_trial_id",
         "_worker_manager",
     ),
     "ray.rllib.env.single_agent_env_runner:SingleAgentEnvRunner": ("_env_to_module",),
     "ray.rllib.utils.schedules.scheduler:Scheduler": ("_schedule",),
+    "ray.tune.execution.tune_controller:TuneController": ("_actor_manager", "_resetting_trials", "_trial_to_actor"),
 }
 
 # What we use of MLflow besides its documented functions: `tracking.model_registry` logs a model without global state.
@@ -145,7 +153,7 @@ def read_tune() -> str:
     return "".join(path.read_text() for room in ("tune", "air", "train") for path in (root / room).rglob("*.py"))
 
 
-@pytest.mark.parametrize("setting", [*TUNE_SETTINGS, "TUNE_MAX_PENDING_TRIALS_PG"])
+@pytest.mark.parametrize("setting", TUNE_SETTINGS)
 def test_a_setting_in_the_environment_is_still_read(setting):
     homes = read_tune() + Path(ray_constants.__file__).read_text()
     assert re.search(rf"[\"']{setting}[\"']", homes), f"Ray {ray.__version__} reads no {setting}"

@@ -22,6 +22,7 @@ from rltune.compat.ray_start import (
     forbid_auto_start,
     hold_auto_start,
     list_private_arguments,
+    match_token,
     start_in_own_session,
     start_without_extras,
     start_workers_by,
@@ -40,6 +41,11 @@ def test_an_untested_ray_stays_on_this_machine_while_it_can(monkeypatch):
     assert list_private_arguments() == {"_node_ip_address": "127.0.0.1"}
     monkeypatch.setattr(ray, "init", lambda **arguments: None)
     assert list_private_arguments() == {}
+
+
+@pytest.mark.usefixtures("off")
+def test_an_untested_ray_is_asked_for_no_token_beforehand():
+    assert match_token("127.0.0.1:9") == "127.0.0.1:9", "nobody listens there: `ray.init` will say so"
 
 
 @pytest.mark.usefixtures("off")

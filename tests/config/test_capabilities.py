@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from rltune.algorithms.build import import_config_class
 from rltune.compat.rllib_internals import read_part
-from rltune.config.capabilities import TABLE, UNKNOWN, capabilities_of, list_algos, network_of
+from rltune.config.capabilities import TABLE, UNKNOWN, capabilities_of, find_capabilities, list_algos, network_of
 from rltune.errors import ConfigError
 from rltune.sweep import plan
 from rltune.sweep.plan import make_plan
@@ -113,3 +113,23 @@ def test_preflight_builds_what_a_row_allows_and_nothing_else(algo: str, typed: s
         plan.preflight(make_plan(request))
     assert error.value.allowed
     assert error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("ray.rllib.algorithms.sac:SACConfig", "sac"),
+        ("ray.rllib.algorithms.sac.sac:SACConfig", "sac"),
+        ("mine:SACConfig", None),
+        ("ray.rllib.algorithms.sa:SACConfig", None),
+    ],
+)
+def test_a_row_is_found_by_how_a_class_is_written(target, name):
+    found = find_capabilities({"name": "sac", "class": target})
+    assert (found.name if found else None) == name
+
+
+@pytest.mark.parametrize("name", ALGOS)
+def test_the_row_of_each_algo_file_is_known_without_its_import(name):
+    algo: Any = OmegaConf.load(conf_dir() / "algo" / f"{name}.yaml")
+    assert find_capabilities(algo) == capabilities_of(import_config_class(algo))

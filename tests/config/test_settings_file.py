@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from composing import change_setting
 
-from rltune.config.settings_file import format_settings, read_settings, write_settings
+from rltune.config.settings_file import format_settings, read_settings, require_own_settings, write_settings
 from rltune.config.validation import parse_config
 from rltune.errors import StudyError
 
@@ -52,14 +52,14 @@ def test_damaged_settings_are_refused_and_a_copy_is_taken(damage, composed, tmp_
     assert parse_config(read_settings(tmp_path, whole=True)) == config
 
 
-@pytest.mark.parametrize(("first", "form"), [("", "1"), ("format: 1\n", "1"), ("format: 3\n", "3")])
+@pytest.mark.parametrize(("first", "form"), [("", "1"), ("format: 2\n", "2"), ("format: 4\n", "4")])
 @pytest.mark.parametrize("whole", [False, True])
 def test_another_format_is_refused_in_three_parts(first, form, whole, composed, tmp_path):
     text = format_settings(parse_config(composed))
-    (tmp_path / "config.yaml").write_text(text.replace("format: 2\n", first))
-    with pytest.raises(StudyError, match=f"has format {form}, not 2") as refused:
+    (tmp_path / "config.yaml").write_text(text.replace("format: 3\n", first))
+    with pytest.raises(StudyError, match=f"has format {form}, not 3") as refused:
         read_settings(tmp_path, whole=whole)
-    assert "format 2" in refused.value.allowed
+    assert "format 3" in refused.value.allowed
     assert "run it again under a new name" in refused.value.fix
 
 
@@ -67,3 +67,14 @@ def test_settings_that_a_person_changed_on_purpose_are_taken(composed, tmp_path)
     text = format_settings(parse_config(composed)).replace("trials: 24", "trials: 94")
     (tmp_path / "config.yaml").write_text(text[: text.rindex("# sha256")] + "# sha256: any\n")
     assert read_settings(tmp_path, whole=True).budget.trials == 94
+
+
+def test_settings_that_somebody_else_wrote_are_not_ones_own(composed, tmp_path):
+    """They name modules, which a resume imports."""
+    write_settings(tmp_path, parse_config(composed))
+    require_own_settings(tmp_path)
+    kept = (tmp_path / "config.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(kept.replace("CartPole-v1", "evil:CartPole-v1"))
+    with pytest.raises(StudyError, match="not as your rltune wrote it") as refused:
+        require_own_settings(tmp_path)
+    assert f"sweeps.resume sweep={tmp_path.name} trust=true" in refused.value.fix

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import sys
+from urllib.parse import quote
 
 import pytest
 import yaml
 from composing import compose
 
 from rltune.config.settings_file import format_settings
-from rltune.config.uris import redact, redact_address, resolve_uri, secrets_of
+from rltune.config.uris import hide_login, holds_plain_login, redact, redact_address, resolve_uri
 from rltune.config.validation import parse_config
+from rltune.errors import ConfigError
 from rltune.reporting.console import Console
 from rltune.reporting.wording import read_typed_command
 
@@ -59,8 +62,25 @@ def test_a_password_of_any_signs_is_in_no_sentence(password):
 
 @pytest.mark.parametrize("password", PASSWORDS)
 def test_pieces_of_a_password_are_in_no_error(password):
-    said = f"host 'right@db.example' not found; login me:{password} refused"
-    assert password not in redact(said, secrets_of(address(password)))
+    hide_login(address(password))
+    shown = redact(
+        f"host 'right@db.example' not found; {password!r} refused; {json.dumps(password)}; {quote(password)}"
+    )
+    assert "left" not in shown
+    assert "right" not in shown
+
+
+def test_a_password_that_is_a_word_spoils_no_longer_word():
+    hide_login("postgresql+psycopg://postgres:postgres@127.0.0.1/rl")
+    assert redact("postgresql refused 'postgres'") == "postgresql refused '***'"
+
+
+def test_a_login_in_any_other_setting_is_refused(composed_run):
+    composed_run["env"]["kwargs"] = {"source": {"urls": ["s3://key:left/right@bucket"]}}
+    with pytest.raises(ConfigError, match=r"env.kwargs.source.urls\[0\]=s3://\*\*\*@bucket holds a login") as refused:
+        parse_config(composed_run)
+    assert "right" not in refused.value.pretty()
+    assert "study.storage and tracking.uri" in refused.value.allowed
 
 
 @pytest.mark.parametrize(
@@ -103,3 +123,17 @@ def test_a_tracking_uri_is_made_absolute(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.example")
     assert resolve_uri(None) == "http://mlflow.example"
     assert resolve_uri("sqlite:///mine.db") == f"sqlite:///{tmp_path}/mine.db", "what is given wins"
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("http://me:secret@host/x", True),
+        ("https://host/x?api_key=abc", True),
+        ("https://host/x?keyframe=3", False),
+        ("http://host:80/a@b", False),
+        ("s3://bucket/a:b@c", False),
+    ],
+)
+def test_a_setting_is_refused_for_a_plain_login_alone(value: str, found: bool) -> None:
+    assert holds_plain_login(value) == found

@@ -42,6 +42,7 @@ OUT_OF_RANGE = [
     ("cluster.num_cpus", -3),
     ("cluster.num_gpus", -1),
     ("checkpoint.every_s", -1),
+    ("checkpoint.replay_gb", -1),
     ("failures.max_retries", -1),
     ("failures.stop_after", 0),
     ("certify.top", -1),
@@ -70,6 +71,11 @@ def test_more_reports_than_steps_are_refused(composed):
     error = refusal(change_setting(composed, "budget.env_steps", 10))
     assert "budget.reports=20" in error.what
     assert error.fix == "budget.reports=10"
+
+
+def test_this_machine_has_no_autoscaler(composed):
+    error = refusal(change_setting(composed, "cluster.autoscale", True))
+    assert error.fix == "cluster=address cluster.autoscale=true"
 
 
 @pytest.mark.parametrize(
@@ -124,3 +130,30 @@ def test_a_name_that_cannot_name_a_folder_is_refused(name, composed):
 def test_a_name_that_becomes_part_of_a_models_is_refused(group, composed):
     """A name that becomes part of the sweeps and the models is refused likewise."""
     assert f"{group}.name" in refusal({**composed, group: {**composed[group], "name": "a/b"}}).what
+
+
+def test_a_command_to_be_typed_again_needs_a_name(composed):
+    error = refusal(change_setting(composed, "resume", "auto"))
+    assert "resume=auto without a name" in error.what
+    assert error.fix == "name=my-sweep resume=auto"
+    parse_config(change_setting(change_setting(composed, "resume", "auto"), "name", "mine"))
+    assert "resume=maybe is unknown" in refusal(change_setting(composed, "resume", "maybe")).what
+
+
+@pytest.mark.parametrize("storage", ["/shared/outputs", "ftp://bucket/x", "s3:bucket", "s3://", "postgresql://host/db"])
+def test_storage_is_a_bucket_or_nothing(storage, composed):
+    error = refusal(change_setting(composed, "storage", storage))
+    assert error.what == f"storage={storage} names no bucket"
+    assert "output_dir" in error.allowed
+
+
+@pytest.mark.parametrize(
+    "storage", [None, "s3://bucket", "s3://bucket/a/b?endpoint_override=http://x:9000", "gs://b/c"]
+)
+def test_an_address_of_a_bucket_is_taken(storage, composed):
+    assert parse_config(change_setting(composed, "storage", storage)).storage == storage
+
+
+def test_a_login_in_the_storage_is_refused(composed):
+    error = refusal(change_setting(composed, "storage", "s3://key:word-of-honour@bucket/x"))
+    assert "word-of-honour" not in str(error)

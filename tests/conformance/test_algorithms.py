@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from ray.rllib.algorithms.dqn.dqn import calculate_rr_weights
 
 from rltune.algorithms.arguments import values_of
 from rltune.algorithms.build import Build, build_config
 from rltune.config.capabilities import TABLE, capabilities_of
+from rltune.engine import find_static_obstacle
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
 from rltune.policies.evaluation import evaluate
@@ -145,9 +147,49 @@ def test_tuned_settings_are_the_first_trial_exactly_and_name_their_source(name):
     build = Build(algo, preset, gpus=0.0)
     config = build_config(build, searched.decode(searched.encode(first)), seed=0)
     config.validate()
+    assert find_static_obstacle(config) is None or not capabilities_of(type(config)).engine
     for key, value in tuned.algo.training.items():
         if key not in ("epsilon", "replay_buffer_config"):
             assert getattr(config, key) == pytest.approx(value), key
+
+
+# Of the files alone, and of those with tuned settings as rl_zoo3 has them: gradient_steps / train_freq.
+UPDATES_PER_STEP = {
+    "dqn": 1 / 4, "rainbow": 1 / 5, "sac": 1.0, "tqc": 1.0,
+    "dqn_acrobot": 4 / 4, "dqn_breakout": 1 / 4, "dqn_cartpole": 128 / 256, "dqn_lunarlander": 4 / 4,
+    "dqn_mountaincar": 8 / 16, "dqn_pong": 1 / 4,
+}  # fmt: skip
+REPLAYING = [name for name in (*ALGOS, *TUNED) if name.partition("_")[0] in UPDATES_PER_STEP]
+
+
+@pytest.mark.parametrize("name", REPLAYING)
+def test_every_n_step_and_batch_gets_as_many_updates(name):
+    """Else what a search says of n_step would be the replay ratio's doing."""
+    algo_name, _, env = name.partition("_")
+    space = OmegaConf.load(CONF / "space" / f"{algo_name}.yaml")
+    files = [OmegaConf.load(CONF / "algo" / f"{algo_name}.yaml")]
+    if env:
+        files.append(OmegaConf.load(CONF / "tuned" / f"{name}.yaml").algo)
+    algo = OmegaConf.to_container(OmegaConf.merge(*files))
+    # An intensity is of transitions: who sets one, as tuned settings do, wants their number fixed, not the updates'.
+    batches = [{}] if algo["training"]["training_intensity"] else [{"train_batch_size_per_learner": 32}, {}]
+    found = set()
+    for n_step in space.get("n_step", ["choice", algo["training"]["n_step"]])[1:]:
+        for batch in batches:
+            preset = EnvSpec("Pendulum-v1" if algo_name in CONTINUOUS else "CartPole-v1")
+            config = build_config(Build(algo, preset), {"n_step": n_step} | batch, seed=0)
+            config.validate()
+            rounds, updates = calculate_rr_weights(config)
+            sampled = rounds * config.get_rollout_fragment_length() * config.num_envs_per_env_runner
+            found.add(updates / sampled)
+    assert found == {UPDATES_PER_STEP.get(name, 1.0)}
+
+
+@pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.engine])
+def test_the_engine_trains_what_its_algorithms_files_describe(name, request_of):
+    """At both ends of the space, too."""
+    env = "pendulum" if name in CONTINUOUS else "cartpole"
+    assert plan.preflight(make_plan(request_of(f"algo={name}", f"env={env}"))) == ()
 
 
 def test_the_tuned_values_are_what_a_sweep_tries_first(request_of):

@@ -7,9 +7,11 @@ import random
 
 import pytest
 from omegaconf import OmegaConf
+from toy import ToyTrial, make_task
 
 from rltune.records import Report, TrialRecord
-from rltune.search.schedulers import GO_ON, Exploit, GoOn, Stop, build_stopping_rule
+from rltune.search.schedulers import GO_ON, Exploit, GoOn, Stop, build_stopping_rule, replay_reports
+from rltune.trial.metrics import make_report
 from sweeps._command import conf_dir
 
 FILES = {path.stem: path for path in sorted((conf_dir() / "scheduler").glob("*.yaml"))}
@@ -24,7 +26,7 @@ def build_from_file(request):
     return lambda env_steps=BUDGET: build_stopping_rule(settings["kind"], settings.get("args", {}), env_steps)
 
 
-def run(rule, curves, slots=4, seed=0):
+def run(rule, curves, slots=4, seed=0, come=None):
     """Run trials as a sweep does, some at once, in an order drawn by chance; return what the ledger has by then.
 
     Args:
@@ -32,6 +34,7 @@ def run(rule, curves, slots=4, seed=0):
         curves: Objective by environment step, by number.
         slots: Trials at once.
         seed: Of the order.
+        come: Takes in each report and what it led to.
     """
     draw, waiting, running, records = random.Random(seed), list(curves), {}, {}
     while waiting or running:
@@ -41,8 +44,10 @@ def run(rule, curves, slots=4, seed=0):
         number = draw.choice(sorted(running))
         env_steps, objective = running[number].pop(0)
         records[number].reports[env_steps] = objective
-        decision = rule.decide(Report(number, env_steps, objective))
+        decision = rule.decide(report := Report(number, env_steps, objective))
         assert isinstance(decision, GoOn | Stop | Exploit)
+        if come is not None:
+            come.append((report, decision))
         if isinstance(decision, Stop):
             assert 0 < decision.env_steps <= env_steps
         if decision != GO_ON or not running[number]:
@@ -111,28 +116,59 @@ def test_a_rule_that_stops_any_stops_the_worst_of_many(build):
 
 
 @pytest.mark.parametrize("without_episode", [0.0, 0.4])
-@pytest.mark.parametrize("reverse", [False, True], ids=["in order", "backwards"])
-def test_a_rule_rebuilt_from_the_ledger_decides_the_same(build, without_episode, reverse):
+def test_a_rule_rebuilt_from_the_ledger_decides_the_same(build, without_episode):
+    """A driver is killed after each report: the next one knows every verdict, the last report's too."""
     for seed in range(3):
-        live, rebuilt = build(), build()
-        records = run(live, wander(seed, without_episode), seed=seed)
-        rebuilt.replay(records[::-1] if reverse else records)
+        live, come = build(), []
+        run(live, wander(seed, without_episode), seed=seed, come=come)
+        for killed_after in range(1, len(come) + 1, 29):
+            decisions = replay_reports(build(), [report for report, _ in come[:killed_after]])
+            assert decisions == {report.number: decision for report, decision in come[:killed_after]}
+        replay_reports(rebuilt := build(), [report for report, _ in come])
         more = {number + 100: curve for number, curve in wander(seed + 50, without_episode).items()}
         assert run(live, more, seed=seed) == run(rebuilt, more, seed=seed)
 
 
-def test_a_trial_that_runs_on_after_a_restart_is_not_judged_for_its_past(build):
-    """Half of the trials run when the driver is killed; all that they have reported is in the ledger."""
-    rule = build()
-    past = {number: {e: v for e, v in climb(24.0 - number).items() if e <= BUDGET // 2} for number in range(12)}
-    rule.replay(TrialRecord(number, "RUNNING", {}, curve) for number, curve in past.items())
-    for number, curve in past.items():
-        for env_steps, objective in curve.items():
-            assert rule.decide(Report(number, env_steps, objective)) == GO_ON, "trained again after a failure"
+def test_steps_that_are_trained_again_are_not_judged_again(build):
+    """After a failure a trial goes on from its last checkpoint."""
+    rule, come = build(), []
+    run(rule, {number: climb(24.0 - number) for number in range(12)}, come=come)
+    assert {rule.decide(report) for report, _ in come} == {GO_ON}
 
 
-def test_steps_between_and_beyond_the_marks_are_taken(build):
-    """Batches differ in size, and the last one may go beyond the budget."""
+def report_by_batch(folder, number, batch):
+    """What a trial of this batch hands to its driver, in order: the worker's own reports over a curve of its own."""
+    params = {"quality": -1.0 * number, "batch": batch}
+    task = make_task(folder, number=number, params=params, env_steps=20_000, reports=20, checkpoint_every_s=1e9)
+    trial = ToyTrial(task)
+    while True:
+        result = trial.step()
+        yield make_report(result | {"number": number})
+        if result["done"]:
+            return trial.stop()
+
+
+def test_batches_of_all_sizes_are_judged_at_the_same_marks(build, tmp_path):
+    """Trials of 512 and of 4,096 steps an iteration: each verdict falls at a mark, with what was known there."""
+    rule, seen, stops = build(20_000), {}, {}
+    running = {number: report_by_batch(tmp_path, number, 4096 if number % 2 else 512) for number in range(16)}
+    while running:
+        for number, reports in list(running.items()):
+            report = next(reports, None)
+            decision = rule.decide(report) if report else None
+            seen.setdefault(number, []).append(report)
+            if decision != GO_ON:
+                stops[number] = decision
+                del running[number]
+    marks = list(range(1000, 20_001, 1000))
+    for number, reports in seen.items():
+        kept = [report.nominal_steps for report in reports if report]
+        assert kept == marks[: len(kept)], "no mark is passed over"
+        assert stops[number] is None or stops[number] == Stop(kept[-1])
+        assert all(0 <= report.overshoot_steps < 4096 for report in reports if report)
+
+
+def test_steps_off_the_marks_are_taken(build):
     for batch in (1, 37, 256, 999, 1000, 5000):
         curves = {number: {n * batch: 1.0 * number for n in range(1, BUDGET // batch + 2)} for number in range(8)}
         run(build(), curves)

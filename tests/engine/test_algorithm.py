@@ -10,13 +10,17 @@ import numpy as np
 import pytest
 import torch
 from engine_toy import CONFIGS, CountEnv, ppo_config
+from gymnasium.utils import EzPickle
 from ray.rllib.algorithms.dqn import DQN
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.algorithms.sac import SAC
 from ray.tune import register_env
 
+from rltune.algorithms.a2c import A2CConfig
+from rltune.algorithms.rllib_env import Creator
 from rltune.engine import build_algorithm
 from rltune.engine.sampling.observation_filter import normalise_observations
+from rltune.envs.spec import EnvSpec
 from rltune.errors import NonFiniteError
 
 STOCK = {"PPO": PPO, "DQN": DQN, "SAC": SAC}
@@ -96,13 +100,60 @@ def test_a_checkpoint_brings_everything_back(name: str, tmp_path: Path) -> None:
     for key, value in (source.observation_stats() or {}).items():
         np.testing.assert_allclose((target.observation_stats() or {})[key], value)
     expected, found = (a.learner_group.get_state()["learner"]["optimizer"] for a in (source, target))
-    for optimizer, state in expected.items():
-        for index, moments in state["state"]["state"].items():
-            for key, value in moments.items():
-                np.testing.assert_allclose(found[optimizer]["state"]["state"][index][key], value)
+    np.testing.assert_equal(found, expected)
+    np.testing.assert_equal(target.engine_state(), source.engine_state())
     result = target.train()
     assert result["num_env_steps_sampled_lifetime"] > source.counters["num_env_steps_sampled_lifetime"]
     assert result["training_iteration"] == 3
+    source.stop(), target.stop()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_restored_generators_are_not_those_of_the_seed(name: str, tmp_path: Path) -> None:
+    """A loop that is built after they were set has new ones."""
+
+    def read_generators(algorithm: Any) -> dict[str, Any]:
+        sampling = algorithm.env_runner.sampling_state()
+        return {"rng": sampling["rng"], "actions": sampling["noise"], **algorithm.engine_state()}
+
+    source = build_algorithm(CONFIGS[name]())
+    begun = read_generators(source)
+    source.train()
+    kept = read_generators(source)
+    source.save_to_path(tmp_path)
+    target = build_algorithm(CONFIGS[name]())
+    target.restore_from_path(tmp_path)
+    restored = read_generators(target)
+    source.stop(), target.stop()
+    for key in {"PPO": ["rng", "actions", "shuffle"], "DQN": ["rng"], "SAC": ["rng", "actions", "noise"]}[name]:
+        np.testing.assert_equal(restored[key], kept[key])
+        with pytest.raises(AssertionError):
+            np.testing.assert_equal(begun[key], kept[key])
+
+
+def test_schedules_go_on_where_they_stood(tmp_path: Path) -> None:
+    config = ppo_config(lr=[[0, 1e-3], [1000, 0.0]], entropy_coeff=[[0, 0.1], [1000, 0.0]])
+    source = build_algorithm(config)
+    source.train(), source.train()
+    source.save_to_path(tmp_path)
+    target = build_algorithm(config)
+    target.restore_from_path(tmp_path)
+    assert (target.loop.lr, target.loop.coefficients()) == (source.loop.lr, source.loop.coefficients())
+    assert source.loop.lr == pytest.approx(5e-4, rel=0.05)
+    source.stop(), target.stop()
+
+
+def test_one_component_can_be_restored_alone(tmp_path: Path) -> None:
+    """As RLlib allows; the rest stays as it is."""
+    source, target = build_algorithm(ppo_config()), build_algorithm(ppo_config(seed=9))
+    source.train(), target.train(), target.train()
+    kept = target.engine_state()
+    source.save_to_path(tmp_path)
+    target.restore_from_path(
+        tmp_path / "learner_group" / "learner" / "rl_module", component="learner_group/learner/rl_module"
+    )
+    assert torch.equal(weights(source), weights(target))
+    np.testing.assert_equal(target.engine_state(), kept)
     source.stop(), target.stop()
 
 
@@ -153,6 +204,25 @@ def test_stop_closes_the_environments() -> None:
     assert SpyEnv.closed == 3
 
 
+class BrokenEnv(CountEnv):
+    """Observes what is no number from its second episode on."""
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        return np.full_like(obs, np.nan) if self.episode > 0 else obs, *rest
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_observations_that_are_no_numbers_end_the_trial(name: str, normalise: bool) -> None:
+    register_env("broken", lambda config: BrokenEnv(length=20))
+    config = CONFIGS[name]("broken")
+    algorithm = build_algorithm(normalise_observations(config) if normalise else config)
+    with pytest.raises(NonFiniteError, match="not finite after"):
+        algorithm.train()
+    algorithm.stop()
+
+
 @pytest.mark.parametrize("name", ["PPO", "DQN"])
 def test_a_loss_that_is_not_finite_ends_the_trial_with_its_reason(name: str) -> None:
     config = CONFIGS[name]("count").environment(env_config={"reward": float("nan")})
@@ -160,3 +230,68 @@ def test_a_loss_that_is_not_finite_ends_the_trial_with_its_reason(name: str) -> 
     with pytest.raises(NonFiniteError, match="not finite after"):
         algorithm.train()
     algorithm.stop()
+
+
+def a2c_config(env: str, envs: int, seed: int = 0) -> Any:
+    config = A2CConfig().environment(env).env_runners(num_env_runners=0, num_envs_per_env_runner=envs)
+    return config.training(train_batch_size_per_learner=96).debugging(seed=seed)
+
+
+INTERRUPTED = {
+    "PPO": lambda seed=0: ppo_config("shaped", envs=3, seed=seed),
+    "A2C": lambda seed=0: a2c_config("shaped", envs=3, seed=seed),
+    "native": lambda seed=0: ppo_config("CartPole-v1", envs=12, seed=seed),
+}
+
+
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_an_interrupted_run_ends_as_an_uninterrupted_one(name: str, tmp_path: Path) -> None:
+    """Bit for bit, the reports too: in the middle of episodes, with observations and rewards normalised."""
+    spec = EnvSpec("Pendulum-v1", rewards={"normalise": True})
+    register_env("shaped", Creator(spec))
+    whole, first = (build_algorithm(normalise_observations(INTERRUPTED[name]())) for _ in range(2))
+    results = [figures(whole.train()) for _ in range(4)]
+    first.train(), first.train()
+    first.save_to_path(tmp_path)
+    first.stop()
+    second = build_algorithm(normalise_observations(INTERRUPTED[name](seed=9)))
+    second.restore_from_path(tmp_path)
+    assert [figures(second.train()) for _ in range(2)] == results[2:]
+    assert torch.equal(weights(whole), weights(second))
+    whole.stop(), second.stop()
+
+
+class NoisyEnv(CountEnv, EzPickle):
+    """Draws a number when it is seeded; its pickle has no state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        EzPickle.__init__(self)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs = super().reset(seed=seed)
+        if seed is not None:
+            self.first = float(self.np_random.random())
+        return obs
+
+
+def test_episodes_that_cannot_be_kept_begin_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Not with those of the trial's start, which a seed alone would give again."""
+    register_env("noisy", lambda config: NoisyEnv())
+    config = ppo_config("noisy", envs=2)
+    source = build_algorithm(config)
+    source.train()
+    source.save_to_path(tmp_path)
+    begun = [env.unwrapped.first for env in source.env_runner.env.envs]
+    starts = []
+    for _ in range(2):
+        target = build_algorithm(config)
+        with caplog.at_level("WARNING"):
+            target.restore_from_path(tmp_path)
+        assert "every environment begins a new episode: NoisyEnv is pickled without its state" in caplog.text
+        target.train()
+        starts.append([env.unwrapped.first for env in target.env_runner.env.envs])
+        target.stop()
+    source.stop()
+    assert starts[0] == starts[1], "the same seed resumes alike"
+    assert len({*begun, *starts[0]}) == 4

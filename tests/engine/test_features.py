@@ -8,15 +8,19 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from engine_toy import CONFIGS, CountEnv, ppo_config
+from engine_toy import CONFIGS, CountEnv, dqn_config, ppo_config
+from own_parts import OwnRunner, make_mirror
 from ray.rllib.algorithms.appo import APPOConfig
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.ppo.torch.ppo_torch_learner import PPOTorchLearner
+from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.tune import register_env
 
 from rltune.algorithms.a2c import A2CConfig
 from rltune.engine import build_algorithm, find_obstacle
-from rltune.engine.features import find_unserved_setting
+from rltune.engine.features import IDLE_PREFIXES, SWITCHES, find_unserved_setting, list_served_fields
 from rltune.engine.sampling.observation_filter import normalise_observations
 
 
@@ -26,12 +30,25 @@ class EpisodeCallback(RLlibCallback):
 
 
 UNSUPPORTED: dict[str, tuple[str, Any]] = {
+    "range of n_step": ("a range of n_step", lambda c: dqn_config(n_step=(1, 3))),
+    "trained steps": ("min_train_timesteps", lambda c: c.reporting(min_train_timesteps_per_iteration=5000)),
+    "fragment": ("rollout_fragment_length=4", lambda c: c.env_runners(rollout_fragment_length=4)),
+    "NaN gradients": ("torch_skip_nan_gradients=True", lambda c: c.framework(torch_skip_nan_gradients=True)),
+    "filters": ("update_worker_filter_stats=False", lambda c: c.env_runners(update_worker_filter_stats=False)),
+    "runners on GPUs": ("num_gpus_per_env_runner=1", lambda c: c.env_runners(num_gpus_per_env_runner=1)),
+    "connectors": ("add_default_connectors", lambda c: c.learners(add_default_connectors_to_learner_pipeline=False)),
+    "no GAE": ("use_gae=False", lambda c: c.training(use_gae=False)),
     "lstm": ("recurrent", lambda c: c.rl_module(model_config={"use_lstm": True})),
     "callback": ("callbacks that see episodes", lambda c: c.callbacks(EpisodeCallback)),
     "callback function": ("callbacks that see episodes", lambda c: c.callbacks(on_episode_step=print)),
-    "evaluation": ("evaluation", lambda c: c.evaluation(evaluation_interval=1)),
-    "learners": ("remote learners", lambda c: c.learners(num_learners=1)),
+    "evaluation": ("evaluation_interval=1", lambda c: c.evaluation(evaluation_interval=1)),
+    "learners": ("num_learners=1", lambda c: c.learners(num_learners=1)),
     "connector": ("env-to-module connector", lambda c: c.env_runners(env_to_module_connector=lambda *a: [])),
+    "own env runner": ("env_runner_cls=OwnRunner", lambda c: c.env_runners(env_runner_cls=OwnRunner)),
+    "own connectors": (
+        "module_to_env_connector=make_mirror",
+        lambda c: c.env_runners(module_to_env_connector=make_mirror),
+    ),
     "complete episodes": ("complete_episodes", lambda c: c.env_runners(batch_mode="complete_episodes")),
     "image bytes": ("observation space Box of uint8", lambda c: c.environment("bytes")),
     "tuple": ("action space MultiDiscrete", lambda c: c.environment("multi")),
@@ -80,3 +97,25 @@ def test_a_users_own_learner_class_is_named() -> None:
     assert find_unserved_setting(config) is None
     config.learners().training(learner_class=PlainLearner)
     assert find_unserved_setting(config) == "a user's learner class (PlainLearner)"
+
+
+CLASSES: list[Any] = [PPOConfig, A2CConfig, DQNConfig, SACConfig]
+
+
+@pytest.mark.parametrize("config_class", CLASSES)
+def test_each_field_is_served_or_falls_back_by_its_name(config_class: Any) -> None:
+    served, fields = list_served_fields(config_class), vars(config_class())
+    assert find_unserved_setting(config_class()) is None
+    idle = {name for name in fields if name.startswith(IDLE_PREFIXES)} - set(SWITCHES)
+    others = fields.keys() - served - idle
+    assert len(others) > 100
+    for name in others:
+        config = config_class()
+        vars(config)[name] = "changed"
+        assert f"{name.lstrip('_')}='changed'" == find_unserved_setting(config)
+
+
+def test_the_lists_hold_fields_that_rllib_has() -> None:
+    known: set[str] = set().union(*(vars(config_class()) for config_class in CLASSES))
+    listed: set[str] = set().union(*(list_served_fields(config_class) for config_class in CLASSES), SWITCHES)
+    assert listed - known == set()

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import collections
+import json
+import math
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import TransformReward
 
 from rltune.envs.build import make_env, make_training_env
-from rltune.envs.rewards import collect_returns, get_return_sink
+from rltune.envs.rewards import collect_returns, get_return_sink, read_reward_moments, write_reward_moments
 from rltune.envs.spec import EnvSpec, spec_of
 
 
@@ -66,3 +71,30 @@ def test_an_episode_that_was_cut_off_counts_too():
     env.reset()
     env.reset()
     assert list(sink) == [(2.0, 2)]
+
+
+def test_reward_moments_go_from_one_environment_to_another():
+    """Another number of environments takes them in turn; native ones have none."""
+    spec = EnvSpec("Pendulum-v1", rewards={"normalise": True})
+    source = SyncVectorEnv([lambda: make_training_env(spec)] * 2)
+    source.reset(seed=0)
+    for _ in range(50):
+        source.step(np.zeros((2, 1), np.float32))
+    kept = read_reward_moments(source)
+    assert [count for count, _, _ in kept] == [50, 50]
+    assert kept[0] != kept[1]
+    target = SyncVectorEnv([lambda: make_training_env(spec)] * 3)
+    write_reward_moments(target, json.loads(json.dumps(kept)))
+    assert read_reward_moments(target) == [kept[0], kept[1], kept[0]]
+    native = gym.make_vec("CartPole-v1", 2, "vector_entry_point")
+    write_reward_moments(native, kept)
+    assert read_reward_moments(native) == []
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf])
+def test_clipping_hides_no_reward_that_is_no_number(reward):
+    """The largest reward in place of NaN would be learned from."""
+    env = make_training_env(EnvSpec("CartPole-v1", rewards={"clip": 1.0}))
+    env.env = TransformReward(env.env, lambda _: reward)
+    env.reset(seed=0)
+    assert str(env.step(0)[1]) == str(float(np.clip(reward, -1.0, 1.0)))

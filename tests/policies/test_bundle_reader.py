@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from bundles import BOX, DISCRETE, IMAGE, write_linear
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.algorithms.tqc import TQCConfig
@@ -163,3 +164,58 @@ print(bundle_reader.load_bundle({str(pendulum.folder)!r}).act([0.1, 0.2, 0.3])[0
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) == pytest.approx(float(pendulum.policy.act([0.1, 0.2, 0.3])[0]), abs=1e-6)
+
+
+FILTERED = {
+    "observation_filter": {"eps": 1e-8, "clip": 10.0},
+    "observation.mean": np.zeros(4, np.float32),
+    "observation.var": np.ones(4, np.float32),
+}
+NO_BOX = [
+    [np.nan, 0, 0, 0],
+    [0, np.inf, 0, 0],
+    [[0, 0, 0, 0], [0, 0, -np.inf, 0]],
+    ["0", "0", "0", "0"],
+    [None] * 4,
+    "a",
+]
+
+
+@pytest.mark.parametrize("more", [{}, FILTERED])
+@pytest.mark.parametrize("obs", NO_BOX)
+def test_what_is_no_number_of_a_box_is_refused(obs, more, tmp_path):
+    policy = load_bundle(write_linear(tmp_path, BOX, **more))
+    for act in (policy.act, policy.predict):
+        with pytest.raises(ValueError, match=r"no finite number|are numbers"):
+            act(obs)
+
+
+def test_a_number_that_float32_does_not_hold_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no finite number"), np.errstate(over="ignore"):
+        load_bundle(write_linear(tmp_path, BOX)).act([1e300, 0, 0, 0])
+    assert load_bundle(tmp_path).act([1e38, 1e38, 1e38, 1e38]) in (0, 1)
+    assert load_bundle(tmp_path).act(np.full((40, 4), 1e38)).shape == (40,)
+
+
+@pytest.mark.parametrize("obs", [-1, 5, 2.7, np.nan, np.inf, [0, 1, -1], True, "2", None])
+def test_what_a_discrete_space_does_not_have_is_refused(obs, tmp_path):
+    policy = load_bundle(write_linear(tmp_path, DISCRETE))
+    with pytest.raises(ValueError, match=r"whole number from 0 to 4|are numbers"):
+        policy.act(obs)
+    assert policy.act(4.0) == policy.act(4)
+    assert policy.act([0, 4]).shape == (2,)
+
+
+def test_a_range_is_checked_where_it_is_asked_for(tmp_path):
+    policy = load_bundle(write_linear(tmp_path / "box", BOX))
+    far = [0.0, 1e6, 30.0, 0.0]  # degrees for radians, beside a number without bounds
+    assert policy.act(far) in (0, 1), "environments leave their bounds, LunarLander-v3 by twice its range"
+    policy.check_range([4.9, 1e6, 0.5, 0.0])
+    for obs in (far, [[0.0] * 4, far]):
+        with pytest.raises(ValueError, match=r"holds 30.0 where -0.42 to 0.42 is the range"):
+            policy.check_range(obs)
+    image = load_bundle(write_linear(tmp_path / "image", IMAGE))
+    image.check_range([0, 255, 3, 4])
+    for value in (-1, 256):
+        with pytest.raises(ValueError, match="0 to 255"):
+            image.check_range([0, 0, 0, value])

@@ -10,6 +10,7 @@ from checkpoints import OBSERVATIONS
 from mlflow import MlflowClient
 
 from rltune.errors import PolicyError
+from rltune.policies import mlflow_artifacts
 from rltune.policies.policy import load_policy
 from rltune.policies.uri import Source, keep_with_run, locate_policy
 
@@ -70,3 +71,15 @@ def test_a_policy_without_a_run_keeps_nothing_and_makes_no_store(store, tmp_path
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")  # the fixture puts its own back
     assert keep_with_run(Source(f"runs:/{store['run']}", Path()), tmp_path, "videos") is None
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.fast
+def test_an_error_without_words_is_told_by_its_name(tmp_path, monkeypatch):
+    def fail(**arguments):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(mlflow_artifacts, "_has_store", lambda: True)
+    monkeypatch.setattr(mlflow_artifacts, "_find_artifact", lambda uri, part: uri)
+    monkeypatch.setattr("mlflow.artifacts.download_artifacts", fail)
+    with pytest.raises(PolicyError, match="policy=runs:/1: FileNotFoundError"):
+        mlflow_artifacts.download_part("runs:/1", "policy", str(tmp_path))

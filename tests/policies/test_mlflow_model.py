@@ -58,7 +58,7 @@ def test_a_recurrent_model_takes_its_state_and_gives_the_next(recurrent, tmp_pat
     model = mlflow.pyfunc.load_model(str(tmp_path / "model"))
     assert [one.name for one in model.metadata.signature.outputs] == ["actions", "state"]
     mine, given = None, {}
-    for place, obs in enumerate(some_observations(recurrent.policy.observation_space)[:60].reshape(20, 3, 4)):
+    for place, obs in enumerate((some_observations(recurrent.policy.observation_space)[:60] / 4).reshape(20, 3, 4)):
         start = np.array([place == 10, False, False])
         wanted, mine = recurrent.policy.predict(obs, mine, start)
         out = model.predict({"obs": obs, "episode_start": start, **given})

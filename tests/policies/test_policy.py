@@ -9,10 +9,14 @@ import sys
 
 import numpy as np
 import pytest
+from bundles import BOX, write_linear
 from checkpoints import OBSERVATIONS
 
+from rltune.config.authorship import mark_own
 from rltune.errors import PolicyError
+from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_policy
+from rltune.study.checkpoints import compute_digest
 
 
 @pytest.mark.parametrize("part", ["", "policy"])
@@ -27,11 +31,11 @@ def test_loading_is_quick_and_imports_neither_ray_nor_mlflow(checkpoint):
 import sys, time
 sys.modules["ray"] = sys.modules["mlflow"] = None
 from rltune.policies.policy import load_policy
-began = time.perf_counter()
+began = time.process_time()
 policy = load_policy({str(checkpoint)!r})
 env = policy.env()
 action = policy.act(env.reset(seed=0)[0])
-print(time.perf_counter() - began, env.action_space.contains(action))
+print(time.process_time() - began, env.action_space.contains(action))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -66,3 +70,47 @@ def test_the_environment_comes_with_its_arguments_and_wrappers(checkpoint, tmp_p
     assert env.render_mode == "rgb_array"
     assert env.unwrapped._sutton_barto_reward
     assert env.observation_space.shape == (5,)
+
+
+FOREIGN = [  # environments that would import a module of the author's choice
+    {"id": "chosen:CartPole-v1"},
+    {"id": "CartPole-v1", "wrappers": [{"entry_point": "chosen:Wrapper", "kwargs": {}}]},
+    {"id": "chosen", "policies": "shared"},
+]
+
+
+@pytest.fixture
+def chosen(tmp_path, monkeypatch):
+    """A module that leaves a file when it is imported."""
+    (tmp_path / "chosen.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path / "ran"
+    sys.modules.pop("chosen", None)
+
+
+@pytest.mark.parametrize("spec", FOREIGN)
+def test_no_module_of_a_strangers_choice_is_imported(spec, chosen, tmp_path):
+    policy = load_policy(write_linear(tmp_path / "best" / "policy", BOX, spec))
+    for use in (policy.env, lambda: evaluate(policy, 1)):
+        with pytest.raises(PolicyError, match="would import 'chosen', which its author has chosen") as refused:
+            use()
+        assert "trust=True" in refused.value.fix
+    assert not chosen.exists()
+
+
+@pytest.mark.parametrize("way", ["trust", "own", "imported"])
+def test_a_module_is_imported_for_ones_own_and_for_trust(way, chosen, tmp_path):
+    folder = write_linear(tmp_path / "best" / "policy", BOX, FOREIGN[0])
+    if way == "own":
+        mark_own(folder.parent, compute_digest(folder.parent))
+    elif way == "imported":
+        __import__("chosen")
+    assert load_policy(folder, trust=way == "trust").env().reset(seed=0)[0].shape == (4,)
+    assert chosen.exists()
+
+
+def test_an_environment_that_the_caller_names_needs_no_trust(chosen, tmp_path):
+    policy = load_policy(write_linear(tmp_path / "best" / "policy", BOX, FOREIGN[0]))
+    assert evaluate(policy, 1, env="CartPole-v1").lengths[0] > 0
+    assert not chosen.exists()
+    assert evaluate(policy, 1, env="chosen:CartPole-v1").lengths[0] > 0

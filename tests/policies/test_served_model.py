@@ -7,13 +7,27 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from bundles import BOX, DISCRETE, write_linear
+from mlflow.exceptions import MlflowException
 from real import PATIENCE_S, Project
 
 import rltune
+from rltune.policies.served_model import POLICIES, SeveralAgents, SingleAgent
 
+WRONG = [
+    [np.nan] * 4,
+    [[0, np.inf, 0, 0]],
+    [0, 0, 30.0, 0],
+    ["a"] * 4,
+    [0, 0, 0],
+    {"obs": [[0, 0, 0]]},
+    {"x": 1},
+    [[1], [1, 2]],
+]
 CHAMPION = "models:/cartpole-ppo@champion"
 ABSENT = ("ray", "rltune", "gymnasium", "optuna", "hydra", "_rltune", "__editable__", "sweeps")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "serve_and_query.py"
@@ -31,6 +45,27 @@ print(sorted(model.metadata.metadata["rltune"]), model.metadata.signature, model
 """
 
 
+@pytest.mark.fast
+@pytest.mark.parametrize("given", WRONG)
+def test_what_is_no_observation_is_refused_in_three_parts(given: Any, tmp_path: Path) -> None:
+    model = SingleAgent(write_linear(tmp_path, BOX))
+    assert model([[0, 0, 0, 0]]).shape == (1,)
+    with pytest.raises(MlflowException, match=r"(?s).+\n  allowed: finite numbers of shape .+\n  try: ") as refused:
+        model(given)
+    assert refused.value.get_http_status_code() == 400
+
+
+@pytest.mark.fast
+def test_each_of_several_agents_refuses_alike(tmp_path: Path) -> None:
+    write_linear(tmp_path / POLICIES / "shared", DISCRETE)
+    (tmp_path / "policy.json").write_text('{"format": 1, "owners": {"a": "shared", "b": "shared"}}')
+    model = SeveralAgents(tmp_path)
+    assert model({"a": 4})["a"].shape == (1,) or model({"a": 4})["a"].shape == ()
+    for given in ({"a": 1, "b": 2.7}, {"b": -1}, {"c": 1}):
+        with pytest.raises(MlflowException, match="allowed: "):
+            model(given)
+
+
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with all that is installed here but Ray, rltune and what only they need."""
@@ -46,7 +81,7 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_champion_acts_equally_without_ray_and_rltune(
     finished_sweep: Project, bare_python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    observations = np.random.default_rng(3).normal(scale=2.0, size=(1000, 4)).astype(np.float32)
+    observations = np.random.default_rng(3).normal(scale=0.5, size=(1000, 4)).astype(np.float32)
     home = finished_sweep.folder
     monkeypatch.chdir(bare_python.parents[2])
     np.save("observations.npy", observations)

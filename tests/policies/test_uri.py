@@ -7,10 +7,12 @@ import shutil
 import pytest
 from checkpoints import OBSERVATIONS, make_sweep, relabel
 
+from rltune.config.authorship import mark_own
 from rltune.errors import PolicyError
 from rltune.policies import mlflow_artifacts
 from rltune.policies.policy import load_playable, load_policy
-from rltune.policies.uri import Source, keep_with_run
+from rltune.policies.uri import Source, keep_with_run, locate_trusted_algorithm
+from rltune.study.checkpoints import compute_digest
 
 
 def test_a_damaged_summary_is_named(outputs, tmp_path):
@@ -69,10 +71,33 @@ def test_a_network_without_a_bundle_says_why_and_what_else_works(tmp_path):
         load_policy(tmp_path)
     assert "load_algorithm" in caught.value.fix
     assert "sweeps.evaluate" in caught.value.fix
-    with pytest.raises(PolicyError, match="TorchLSTMEncoder"):
+    (tmp_path / "algorithm").mkdir()
+    (tmp_path / "algorithm" / "rllib_checkpoint.json").write_text("{}")
+    with pytest.raises(PolicyError, match="not as a sweep of yours wrote it"):
         load_playable(tmp_path)  # RLlib's parts would run code
-    with pytest.raises(PolicyError, match="no algorithm in"):
+    with pytest.raises(PolicyError, match="cannot be played by RLlib's parts"):
         load_playable(tmp_path, trust=True)
+
+
+def test_a_checkpoint_that_was_unpacked_is_trusted_only_on_demand(tmp_path):
+    """Who unpacks an archive owns its files, whoever made them."""
+    for part in ("algorithm", "policy"):
+        (tmp_path / "best" / part).mkdir(parents=True)
+    (tmp_path / "best" / "algorithm" / "rllib_checkpoint.json").write_text("{}")
+    source = Source(str(tmp_path / "best"), tmp_path)
+    unpacked = "not as a sweep of yours wrote it"
+    with pytest.raises(PolicyError, match=unpacked) as refused, locate_trusted_algorithm(source):
+        pass
+    assert "trust=True" in refused.value.fix
+    mark_own(tmp_path / "best", compute_digest(tmp_path / "best"))
+    shutil.copytree(tmp_path / "best", tmp_path / "moved")
+    with locate_trusted_algorithm(Source(str(tmp_path / "moved"), tmp_path)) as folder:
+        assert folder == tmp_path / "moved" / "algorithm"
+    (tmp_path / "moved" / "algorithm" / "state.pkl").write_bytes(b"another's")
+    with pytest.raises(PolicyError), locate_trusted_algorithm(Source(str(tmp_path / "moved"), tmp_path)):
+        pass
+    with locate_trusted_algorithm(Source(str(tmp_path / "moved"), tmp_path, trust=True)):
+        pass
 
 
 def test_a_ledger_outside_the_sweeps_folder_is_found_too(checkpoint, tmp_path):
@@ -83,7 +108,7 @@ def test_a_ledger_outside_the_sweeps_folder_is_found_too(checkpoint, tmp_path):
 
 def test_a_ledger_behind_a_login_says_what_to_write_instead(tmp_path):
     (tmp_path / "far").mkdir()
-    settings = "{format: 2, study: {storage: 'postgresql+psycopg://***@db.example/rl'}}"
+    settings = "{format: 3, study: {storage: 'postgresql+psycopg://***@db.example/rl'}}"
     (tmp_path / "far" / "config.yaml").write_text(settings)
     with pytest.raises(PolicyError) as refused:
         load_policy("sweep:far/7", output_dir=tmp_path)
@@ -107,7 +132,7 @@ def test_a_trial_of_an_older_sweep_is_refused_its_winner_taken(outputs, tmp_path
     shutil.copytree(outputs / "cartpole-done", tmp_path / "old")
     (tmp_path / "old" / "config.yaml").write_text("study: {storage: null}")
     assert load_policy("sweep:old", output_dir=tmp_path).info["trial"] == 2
-    with pytest.raises(PolicyError, match="has format 1, not 2") as refused:
+    with pytest.raises(PolicyError, match="has format 1, not 3") as refused:
         load_policy("sweep:old/1", output_dir=tmp_path)
     assert f"policy={tmp_path / 'old'}/trials/" in refused.value.fix
 

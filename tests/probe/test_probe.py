@@ -47,19 +47,27 @@ def test_the_plainest_comes_first_and_only_what_the_cpus_allow(config):
     assert [(one.envs, one.env_runners, one.threads) for one in combinations[:4]] == [(n, 0, 1) for n in (1, 4, 16, 64)]
     assert max(one.cpus for one in combinations) == 2
     assert notes == ["1 env runner and 2 threads left out: 3 of 2 CPUs"]
-    assert len(list_combinations(config, 16)[0]) == 16
+    assert len(list_combinations(replace(config, env_runners=[0, 1]), 16)[0]) == 16
+
+
+@pytest.mark.parametrize(
+    ("cpus", "env_runners"), [(1, {0}), (2, {0, 1}), (3, {0, 1, 2}), (4, {0, 1, 2}), (16, {0, 1, 2, 4, 8})]
+)
+def test_env_runners_are_doubled_while_a_cpu_is_left(config, cpus, env_runners):
+    assert {one.env_runners for one in list_combinations(config, cpus)[0]} == env_runners
 
 
 def test_on_one_cpu_only_the_width_is_tried(config):
     combinations, notes = list_combinations(config, 1)
     assert len(combinations) == 4
-    assert len(notes) == 3
+    assert notes == ["0 env runners and 2 threads left out: 2 of 1 CPUs"]
 
 
 def test_shaped_rewards_are_measured_only_as_a_sweep_may_run(settings):
     shaped = {**settings, "env": {**settings["env"], "rewards": {"normalise": True}}}
-    combinations, notes = list_combinations(parse_probe_config(shaped), 16)
+    combinations, _ = list_combinations(parse_probe_config(shaped), 16)
     assert {one.env_runners for one in combinations} == {0}
+    _, notes = list_combinations(parse_probe_config({**shaped, "env_runners": [0, 1]}), 16)
     assert "1 env runner and 1 thread left out: with shaped rewards the trial samples itself" in notes
     with pytest.raises(ResourceError, match="with shaped rewards the trial samples itself") as refused:
         list_combinations(parse_probe_config({**shaped, "env_runners": [1, 2]}), 16)

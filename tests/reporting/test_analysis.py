@@ -10,13 +10,13 @@ from rltune.reporting.analysis import compute_importance, follow_best_so_far
 from rltune.reporting.sweep_data import load_sweep_data
 
 
-def test_best_so_far_counts_all_trials_steps_and_never_falls(tmp_path: Path) -> None:
+def test_best_so_far_counts_all_trials_steps_and_rises_with_them(tmp_path: Path) -> None:
     data = load_sweep_data(write_sweep(tmp_path / "s"))
     moments = follow_best_so_far(data)
     bests = [moment.best for moment in moments]
     assert moments[-1].env_steps == sum(entry.env_steps for entry in data.trials) == 6 * 400 + 6 * 1000
     assert bests == sorted(bests)
-    assert bests[-1] == 110
+    assert bests[-1] == 88, "the mean of the last three reports: 66, 88 and 110"
 
 
 def test_importance_is_told_from_enough_trials_only(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_without_any_report_no_unknown_number_is_shown(make, clock):
     assert line.endswith("| no report yet | best -")
 
 
-@pytest.mark.parametrize("value", [None, math.nan, math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_return_is_a_dash_until_an_episode_has_ended(make, clock, value):
     console, out = make(Terminal())
     console.start()
@@ -150,8 +150,8 @@ def test_a_resumed_sweep_counts_all_and_measures_its_own_pace(make, clock):
     console, out = make(num_trials=4)
     console.start(
         [
-            TrialView(0, "COMPLETE", {"lr": 0.1}, 480.0, 490.0, 100_000),
-            TrialView(1, "RUNNING", {"lr": 0.2}, 200.0, None, 50_000),
+            TrialView(0, "COMPLETE", {"lr": 0.1}, [490.0], 100_000),
+            TrialView(1, "RUNNING", {"lr": 0.2}, [200.0], 50_000),
         ]
     )
     console.show_start(trial(1, {"lr": 0.2}))
@@ -172,6 +172,23 @@ def test_pace_forgets_what_happened_before_the_last_half_minute(make, clock):
         clock.now += 1
         console.show_report(Report(0, step * 1000 if step <= 50 else 50_000 + (step - 50) * 10, 1.0))
     assert console.env_steps_per_s() == pytest.approx(10, rel=0.05)
+
+
+def test_what_trials_wait_for_is_said_until_they_run(make, clock):
+    console, out = make(slots=1)
+    console.start()
+    console.show_slots(1, "waiting for 2 CPUs held by others")
+    console.tick()
+    assert "0 running, 0 stopped, 0 failed of 8 | waiting for 2 CPUs held by others | best -" in out.getvalue()
+    console.show_start(trial(0, {}))
+    clock.now += 16
+    console.tick()
+    assert "1 running, 0 stopped, 0 failed of 8 | no report yet, waiting for 2 CPUs" in out.getvalue()
+    console.show_slots(3, "")
+    assert "trials at once on the cluster: 3, 1 before" in out.getvalue()
+    clock.now += 16
+    console.tick()
+    assert "waiting" not in out.getvalue().splitlines()[-1]
 
 
 def test_time_left_learns_from_trials_that_were_stopped_early(make, clock):
@@ -225,7 +242,7 @@ def test_a_closed_pipe_does_not_reach_the_driver(make, clock, tmp_path):
     console.show_report(Report(0, 5_000, 7.0))
     console.note("still here")
     console.summary(make_page(tmp_path))
-    assert console.best() == TrialView(0, "RUNNING", {"lr": 0.1}, 7.0, 7.0, 5_000)
+    assert console.best() == TrialView(0, "RUNNING", {"lr": 0.1}, [7.0], 5_000)
 
 
 def test_a_trial_that_diverged_is_named_and_cannot_be_the_best(make, clock):

@@ -8,13 +8,16 @@ import math
 import re
 import shutil
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ended import Trial, make_certification, write_sweep, write_trials
+from ledger import add_reports
 
 from rltune.reporting.html import PAGE, try_report, write_report
+from rltune.study.storage import open_ledger
 
 pytestmark = pytest.mark.slow  # Optuna and Plotly draw every page anew
 
@@ -37,14 +40,14 @@ def text_of(page: str) -> str:
 
 def test_a_certified_sweep_names_winner_control_and_ties(tmp_path: Path) -> None:
     said = text_of(page_of(write_sweep(tmp_path / "s", certified=make_certification(("control",)))))
-    assert "Trial 3 wins with a return of 99 (95% interval 95 to 103) over 3 fresh seeds" in said
+    assert "Trial 3 wins with a return of 99 (95% interval 95 to 103) over 5 fresh seeds" in said
     assert "the control's is 81 (95% interval 70 to 90)" in said
     assert "with probability 0.97" in said
     assert "tie with control" in said
 
 
 def test_a_trial_that_is_the_control_is_no_rival_of_it(tmp_path: Path) -> None:
-    record = make_certification() | {"winner": "control"}
+    record = make_certification() | {"winner": "control", "seeds": [11, 12, 13]}
     record["configurations"][1] |= {"trial": 4}
     page = page_of(write_sweep(tmp_path / "s", certified=record))
     said = text_of(page)
@@ -54,14 +57,15 @@ def test_a_trial_that_is_the_control_is_no_rival_of_it(tmp_path: Path) -> None:
     assert "seeds are too few for an interval" in said
 
 
-def test_failed_seeds_are_told_and_two_runs_have_no_interval(tmp_path: Path) -> None:
+def test_too_many_failed_seeds_have_no_interval_and_are_told(tmp_path: Path) -> None:
     record = make_certification()
     control = record["configurations"][1]
-    control |= {"per_seed": control["per_seed"][:2], "failed_seeds": [13], "failed_score": 70.0}
+    control |= {"per_seed": control["per_seed"][:3], "failed_seeds": [14, 15], "failed_score": 70.0}
+    control |= {"low": None, "high": None}
     page = page_of(write_sweep(tmp_path / "s", certified=record))
     said = text_of(page)
     assert "the control's is 81. A run" in said
-    assert "1 of 3 seeds of control failed, which counts against it." in said
+    assert "2 of 5 seeds of control failed, which counts against it." in said
     assert "A failed seed counts as the lowest return of all runs" in said
     assert "<th>control</th><td>81</td><td>-</td>" in page
 
@@ -129,9 +133,30 @@ def browser() -> str:
     return found
 
 
+SWALLOWS = "<!--<script>"  # after which a browser reads on to the end of the page
+
+
+def write_swallowing_sweep(folder: Path) -> Path:
+    """A sweep two of whose values would end its page."""
+    write_sweep(folder, certified=make_certification())
+    with closing(open_ledger(folder)) as ledger:
+        for place, value in enumerate((SWALLOWS, "</script>", SWALLOWS, "relu")):
+            number = ledger.trials.add({"lr": 1e-3 * (place + 1), "activation": value}, [7]).number
+            add_reports(ledger, number, {200: float(place), 1000: 2.0 * place})
+            ledger.trials.end(number, "COMPLETE", "")
+    return folder
+
+
+def test_a_value_that_opens_a_comment_swallows_no_page(tmp_path: Path) -> None:
+    page = page_of(write_swallowing_sweep(tmp_path / "s"))
+    (plots,) = re.findall(r'id="plots">(.*?)</script>', page, re.DOTALL)
+    assert "<" not in plots
+    assert SWALLOWS in json.dumps(json.loads(plots))
+
+
 def test_a_browser_draws_every_figure_without_errors_or_requests(tmp_path: Path) -> None:
     chromium = browser()
-    folder = write_report(write_sweep(tmp_path / "s", certified=make_certification()))
+    folder = write_report(write_swallowing_sweep(tmp_path / "s"))
     flags = ("--headless", "--no-sandbox", "--disable-background-networking", "--enable-logging=stderr", "--dump-dom")
     flags = (*flags, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1280,900")
     page = (folder / PAGE).as_uri()

@@ -25,7 +25,7 @@ def sweeps(tmp_path):
     def add(name, age=0, trials=ENTRIES[:5], storage=None):
         home = tmp_path / name
         home.mkdir(parents=True)
-        (home / "config.yaml").write_text(f"format: 2\nstudy:\n  storage: {storage or 'null'}\n")
+        (home / "config.yaml").write_text(f"format: 3\nstudy:\n  storage: {storage or 'null'}\n")
         os.utime(home / "config.yaml", (1e9 - age, 1e9 - age))
         with closing(make_ledger(home, name)) as ledger:
             for number, wanted in enumerate(trials):
@@ -107,7 +107,7 @@ def test_a_damaged_sweep_is_named_and_does_not_hide_the_others(sweeps, tmp_path)
     assert "5" in next(line for line in text.splitlines() if line.startswith("good"))
     for name in ("torn", "lost", "garbled", "ancient"):
         assert [line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")] == ["unreadable"]
-    assert f"ancient: {tmp_path / 'ancient' / 'config.yaml'} has format 1, not 2" in text
+    assert f"ancient: {tmp_path / 'ancient' / 'config.yaml'} has format 1, not 3" in text
 
 
 def test_a_database_behind_a_login_is_read_with_its_address(sweeps, tmp_path):
@@ -131,9 +131,9 @@ def test_an_older_sweep_is_refused_in_three_parts(sweeps, tmp_path):
     (home / "config.yaml").write_text("name: older\nstudy: {storage: null}\n")
     (home / "ledger.db").rename(home / "study.db")
     for name in ("older", "latest"):
-        with pytest.raises(StudyError, match="has format 1, not 2") as refused:
+        with pytest.raises(StudyError, match="has format 1, not 3") as refused:
             shown(name, tmp_path)
-        assert "format 2" in refused.value.allowed
+        assert "format 3" in refused.value.allowed
         assert "under a new name" in refused.value.fix
     assert shown("newer", tmp_path).startswith("newer: complete")
 
@@ -161,7 +161,7 @@ def test_an_uncertified_winner_need_not_be_the_searchs_first(sweeps, tmp_path):
     played = {"episodes": 10, "mean": 163.1, "low": 150.0, "high": 170.0}
     with closing(open_ledger(sweeps("s"))) as ledger:
         ledger.change_sweep(winner={"name": "trial 1", "objective": 12.0, "evaluation": played})
-    assert "winner    trial 1: mean return 163.1 on 10 fresh episodes (150 to 170)" in shown("s", tmp_path)
+    assert "winner    trial 1: mean return 163.1 on 10 fresh episodes (95% interval 150 to 170)" in shown("s", tmp_path)
 
 
 def test_latest_is_the_sweep_that_was_worked_on_last(sweeps, tmp_path):
@@ -186,3 +186,15 @@ def test_looking_at_a_sweep_needs_no_optuna(sweeps, tmp_path):
         "sys.exit('optuna' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", looking], check=False, capture_output=True).returncode == 0
+
+
+def test_a_running_trial_is_shown_with_its_machine(sweeps, tmp_path):
+    home = sweeps("mine", trials=ENTRIES[:1])
+    with closing(open_ledger(home)) as ledger:
+        record = ledger.trials.add({"lr": 0.1}, [1])
+        ledger.trials.start(record.number, node="n2")
+        ledger.change_sweep(status="running")
+    assert "on n2" in shown("mine", tmp_path)
+    with closing(open_ledger(home)) as ledger:
+        ledger.change_sweep(status="interrupted")
+    assert "on n2" not in shown("mine", tmp_path)

@@ -21,7 +21,7 @@ def test_a_control_that_is_not_beaten_is_said_to_win(tmp_path: Path) -> None:
 
 def test_an_uncertified_verdict_warns_of_the_searchs_own_score(tmp_path: Path) -> None:
     said = describe_verdict(load_sweep_data(write_sweep(tmp_path / "s")))
-    assert said.startswith("Trial 11 has the best return of 12 trials, 110.")
+    assert said.startswith("Trial 11 has the best score of 12 trials, 88.")
     assert "luckiest" in said
 
 

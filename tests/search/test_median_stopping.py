@@ -7,7 +7,7 @@ import math
 import pytest
 
 from rltune.errors import ConfigError
-from rltune.records import Report, TrialRecord
+from rltune.records import Report
 from rltune.search.median_stopping import MedianStopping
 from rltune.search.schedulers import GO_ON, Stop
 
@@ -24,7 +24,8 @@ def flat(objective, upto=1000):
 def make(*others, min_trials=3, grace=0.0):
     """A rule that has seen others' curves."""
     rule = MedianStopping(1000, grace, min_trials)
-    rule.replay(TrialRecord(number, "COMPLETE", {}, curve) for number, curve in enumerate(others))
+    for number, curve in enumerate(others):
+        show(rule, number, curve)
     return rule
 
 
@@ -69,23 +70,8 @@ def test_a_trial_goes_on_until_there_are_enough_others(min_trials):
 
 def test_no_trial_is_stopped_in_its_grace():
     rule = make(*[flat(5.0)] * 4, grace=0.3)
-    assert rule.marks[0] == 300
     assert show(rule, 9, {100: 1.0, 200: 1.0, 290: 1.0, 300: 1.0}) == [GO_ON, GO_ON, GO_ON, Stop(300)]
     assert show(make(*[flat(5.0)] * 4, grace=1.0), 9, flat(1.0)) == [GO_ON] * 10
-
-
-def test_batches_of_other_sizes_are_compared_at_the_same_marks():
-    """256 and 2048 steps at a time: the first report behind a mark is the one that counts there."""
-    others = [{256 * n: 5.0 for n in range(1, 40)}, {2048 * n: 6.0 for n in range(1, 6)}, {1000: 7.0, 9_999: 7.0}]
-    rule = MedianStopping(10_000, 0.0, 3)
-    rule.replay(TrialRecord(number, "COMPLETE", {}, curve) for number, curve in enumerate(others))
-    assert show(rule, 9, {700: 5.9}) == [Stop(500)]
-    assert show(rule, 10, {400: 0.0, 900: 6.0}) == [GO_ON, GO_ON], "nothing is judged before 500"
-
-
-def test_a_report_over_several_marks_is_judged_at_the_newest():
-    rule = make(*[flat(5.0)] * 3)
-    assert show(rule, 9, {460: 4.0}) == [Stop(450)]
 
 
 def test_a_trial_without_an_episode_ranks_below_every_number():
@@ -115,10 +101,12 @@ def test_steps_that_are_trained_again_count_once():
     assert show(rule, 10, {100: 5.0}) == [GO_ON], "the median is still 5"
 
 
-def test_the_marks_of_a_tiny_budget():
-    assert MedianStopping(3, 0.0, 1).marks == [1, 2]
-    assert MedianStopping(1, 0.0, 1).marks == []
-    assert MedianStopping(100, 0.15, 1).marks[0] == 15
+@pytest.mark.parametrize(("budget", "grace", "first"), [(3, 0.0, 1), (100, 0.15, 15), (100, 0.07, 7)])
+def test_trials_are_judged_from_the_grace_to_below_the_budget(budget, grace, first):
+    rule = MedianStopping(budget, grace, 1)
+    for number, objective in ((0, 5.0), (1, 1.0)):
+        decisions = show(rule, number, dict.fromkeys(range(1, budget + 1), objective))
+    assert decisions == [GO_ON] * (first - 1) + [Stop(mark) for mark in range(first, budget)] + [GO_ON]
 
 
 @pytest.mark.parametrize(

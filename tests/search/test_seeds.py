@@ -22,6 +22,11 @@ def test_seeds_fit_into_every_library():
     assert len(set(seeds)) == 400
 
 
+def test_certification_trains_with_no_seed_twice(monkeypatch):
+    monkeypatch.setattr("rltune.search.seeds._draw", lambda entropy, count: [7, 7, 8, 9][:count])
+    assert derive_certification_seeds(1, 2, {5, 6}) == [7, 8]
+
+
 def test_certification_draws_no_seed_of_a_trial():
     plain = derive_certification_seeds(1, 5, set())
     assert derive_certification_seeds(1, 3, set()) == plain[:3], "more seeds keep the first"

@@ -1,16 +1,14 @@
-"""Which trials go on: rungs worked out by hand, and the same again from the ledger."""
+"""Which trials go on: rungs worked out by hand."""
 
 from __future__ import annotations
 
-import copy
 import math
 import random
 
 import pytest
-from ledger import make_ledger
 
 from rltune.errors import ConfigError
-from rltune.records import Report, TrialRecord
+from rltune.records import Report
 from rltune.search.schedulers import Stop
 from rltune.search.successive_halving import SuccessiveHalving
 
@@ -108,66 +106,6 @@ def test_a_larger_factor_keeps_fewer():
     kept = [sum(decide(r, n, 100, v) is None for n, v in enumerate(values)) for r in (lenient, strict)]
     assert kept[0] > kept[1]
     assert kept[1] >= 60 / 5 / 2
-
-
-def live_sweep(seed, trials, reports_at, without_episode=0.0):
-    """A sweep as it happens: trials report in turn, four at once, and the stopped ones make room."""
-    draw, made = random.Random(seed), SuccessiveHalving(1000, 0.1, 3)
-    waiting, running = list(range(12)), {}
-    for _ in range(12):
-        trials.add({}, [0])
-    while waiting or running:
-        while waiting and len(running) < 4:
-            running[waiting.pop(0)] = list(reports_at)
-        number = draw.choice(sorted(running))
-        env_steps = running[number].pop(0)
-        objective = math.nan if draw.random() < without_episode else draw.gauss(number % 7, 2.0)
-        trials.add_report(Report(number, env_steps, objective))
-        if decide(made, number, env_steps, objective) is not None:
-            trials.end(number, "PRUNED", "stopped")
-            del running[number]
-        elif not running[number]:
-            trials.end(number, "COMPLETE", "whole budget")
-            del running[number]
-    return made
-
-
-def verdicts(made):
-    """What a next trial would be told at each rung, for objectives over the whole range."""
-    told = []
-    for level in made.levels:
-        for objective in (-100.0, *(0.5 * step for step in range(-10, 25)), math.nan):
-            one = SuccessiveHalving(1000, 0.1, 3)
-            one._seen = copy.deepcopy(made._seen)
-            told.append(decide(one, 99, level, objective))
-    return told
-
-
-SWEEPS = {
-    "a report at each rung": ([100, 300, 500, 900, 1000], 0.0),
-    "reports between the rungs": ([70, 140, 333, 600, 950, 1000], 0.0),
-    "one report over two rungs": ([350, 1000], 0.0),
-    "reports without an episode": ([100, 200, 300, 500, 900, 1000], 0.4),
-}
-
-
-@pytest.mark.parametrize(("reports_at", "without_episode"), SWEEPS.values(), ids=SWEEPS.keys())
-def test_rungs_rebuilt_from_the_ledger_decide_the_same(tmp_path, reports_at, without_episode):
-    """Rungs rebuilt from the ledger decide as those that saw it happen."""
-    trials = make_ledger(tmp_path).trials
-    live = live_sweep(1, trials, reports_at, without_episode)
-    records = trials.records()
-    assert {record.state for record in records} == {"PRUNED", "COMPLETE"}
-    for order in (records, records[::-1]):
-        rebuilt = SuccessiveHalving(1000, 0.1, 3)
-        rebuilt.replay(order)
-        assert verdicts(rebuilt) == verdicts(live)
-
-
-def test_a_replayed_trial_goes_on_without_being_judged_again():
-    made = SuccessiveHalving(1000, 0.1, 3)
-    made.replay(TrialRecord(number, "RUNNING", {}, {100: float(number), 200: float(number)}) for number in range(6))
-    assert decide(made, 0, 250, -50.0) is None, "it was let through at 100, and 300 is not reached"
 
 
 @pytest.mark.parametrize(

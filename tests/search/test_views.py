@@ -10,12 +10,13 @@ from rltune.errors import ConfigError
 from rltune.records import ToldTrial, TrialRecord
 from rltune.search.views import choose_view, tell_as_complete, tell_as_pruned
 
-CURVE = {100: 1.0, 200: 7.0, 300: 4.0}
+CURVE = {100: 50.0, 200: 1.0, 300: 7.0, 400: 4.0}  # its score is 4: the mean of the last three
+SCORES = {100: 50.0, 200: 25.5, 300: 58 / 3, 400: 4.0}
 ENDS = {
     "whole": TrialRecord(0, "COMPLETE", {}, CURVE),
     "whole without an episode": TrialRecord(0, "COMPLETE", {}, {100: math.nan}),
     "stopped": TrialRecord(0, "PRUNED", {}, CURVE),
-    "stopped after a report without an episode": TrialRecord(0, "PRUNED", {}, {100: 1.0, 200: 5.0, 300: math.nan}),
+    "stopped after a report without an episode": TrialRecord(0, "PRUNED", {}, {100: 3.0, 200: 5.0, 300: math.nan}),
     "stopped without an episode": TrialRecord(0, "PRUNED", {}, {100: math.nan}),
     "diverged": TrialRecord(0, "PRUNED", {}, CURVE, diverged=True),
     "diverged at once": TrialRecord(0, "PRUNED", {}, diverged=True),
@@ -26,7 +27,7 @@ ENDS = {
 @pytest.mark.parametrize(
     ("end", "state", "value", "has_curve"),
     [
-        ("whole", "COMPLETE", 7.0, True),
+        ("whole", "COMPLETE", 4.0, True),
         ("whole without an episode", "PRUNED", None, False),
         ("stopped", "PRUNED", None, True),
         ("stopped after a report without an episode", "PRUNED", None, True),
@@ -38,17 +39,17 @@ ENDS = {
 )
 def test_what_tpe_is_told(end, state, value, has_curve):
     record = ENDS[end]
-    told = ToldTrial(state, value, record.reports if has_curve else {})
+    told = ToldTrial(state, value, record.scores if has_curve else {})
     assert tell_as_pruned(record, None) == tell_as_pruned(record, -9.0) == told
 
 
 @pytest.mark.parametrize(
     ("end", "state", "value"),
     [
-        ("whole", "COMPLETE", 7.0),
+        ("whole", "COMPLETE", 4.0),
         ("whole without an episode", "COMPLETE", -9.0),
         ("stopped", "COMPLETE", 4.0),
-        ("stopped after a report without an episode", "COMPLETE", 5.0),
+        ("stopped after a report without an episode", "COMPLETE", 4.0),
         ("stopped without an episode", "COMPLETE", -9.0),
         ("diverged", "COMPLETE", -9.0),
         ("diverged at once", "COMPLETE", -9.0),
@@ -56,11 +57,19 @@ def test_what_tpe_is_told(end, state, value, has_curve):
     ],
 )
 def test_what_a_gp_is_told(end, state, value):
-    assert tell_as_complete(ENDS[end], -9.0) == ToldTrial(state, value, ENDS[end].reports)
+    assert tell_as_complete(ENDS[end], -9.0) == ToldTrial(state, value, ENDS[end].scores)
+
+
+@pytest.mark.parametrize("tell", [tell_as_pruned, tell_as_complete])
+def test_whole_and_stopped_trials_are_told_by_one_statistic(tell):
+    """Optuna's value of a PRUNED trial is the last point of its curve."""
+    whole, stopped = (tell(ENDS[end], None) for end in ("whole", "stopped"))
+    assert whole.reports == stopped.reports == SCORES
+    assert whole.value == stopped.reports[400] == 4.0
 
 
 def test_a_diverged_trial_has_no_value_while_no_other_has_one():
-    assert tell_as_complete(ENDS["diverged"], None) == ToldTrial("FAIL", None, CURVE)
+    assert tell_as_complete(ENDS["diverged"], None) == ToldTrial("FAIL", None, SCORES)
     assert tell_as_complete(ENDS["stopped"], None).value == 4.0
 
 

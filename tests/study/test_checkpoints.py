@@ -6,12 +6,25 @@ import json
 import shutil
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from rltune.records import CheckpointRecord
 from rltune.study import checkpoints
-from rltune.study.checkpoints import compute_digest, copy_checkpoint, is_whole, read_state, write_checkpoint
+from rltune.study.checkpoints import (
+    REPLAY,
+    SupersededError,
+    begin_attempt,
+    choose_newest,
+    compute_digest,
+    copy_checkpoint,
+    drop_replays,
+    find_replay,
+    is_whole,
+    read_state,
+    write_checkpoint,
+)
 
 
 @pytest.fixture
@@ -147,6 +160,23 @@ def test_an_objective_that_is_not_known_yet_stays_unknown(tmp_path):
     assert read_state(tmp_path / record.path)["objective"] is None
 
 
+def test_a_digest_tells_where_a_name_ends_and_its_content_begins(tmp_path):
+    for folder, name, content in (("one", "a", "bc"), ("two", "ab", "c")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text(content)
+    assert compute_digest(tmp_path / "one") != compute_digest(tmp_path / "two")
+
+
+def test_a_digest_does_not_depend_on_the_order_of_a_folder(tmp_path, monkeypatch):
+    for name in "abc":
+        (tmp_path / name).write_text(name)
+    first, listed = compute_digest(tmp_path), Path.rglob
+    monkeypatch.setattr(Path, "rglob", lambda self, pattern: sorted(listed(self, pattern), reverse=True))
+    backwards = compute_digest(tmp_path)
+    monkeypatch.setattr(Path, "rglob", lambda self, pattern: sorted(listed(self, pattern)))
+    assert backwards == compute_digest(tmp_path) == first
+
+
 def test_a_digest_changes_with_content_name_and_place(tmp_path):
     folder = tmp_path / "a"
     (folder / "sub").mkdir(parents=True)
@@ -191,3 +221,86 @@ def test_a_copy_outlives_the_next_checkpoint(write, tmp_path):
     copy = copy_checkpoint(tmp_path, source, "trials/2")
     write(1500, number=2)
     assert is_whole(tmp_path, copy)
+
+
+@pytest.fixture
+def write_with_replay(tmp_path):
+    def fill(folder):
+        (folder / "weights.bin").write_text("weights")
+        (folder / REPLAY / "0").mkdir(parents=True)
+        (folder / REPLAY / "0" / "rows.npy").write_bytes(b"0" * 5_000_000)
+
+    return lambda env_steps, number=7: write_checkpoint(
+        tmp_path, f"trials/{number}", "latest", {"env_steps": env_steps, "objective": 1.5}, fill
+    )
+
+
+def test_a_checkpoint_is_whole_without_its_replay_memory(write_with_replay, tmp_path):
+    record = write_with_replay(1000)
+    assert find_replay(is_whole(tmp_path, record)) == tmp_path / record.path / REPLAY
+    drop_replays(tmp_path, "trials/7")
+    assert find_replay(is_whole(tmp_path, record)) is None
+
+
+def test_a_damaged_replay_memory_is_not_found(write_with_replay, tmp_path):
+    record = write_with_replay(1000)
+    with (tmp_path / record.path / REPLAY / "0" / "rows.npy").open("r+b") as file:
+        file.write(b"1")
+    assert find_replay(is_whole(tmp_path, record)) is None
+
+
+def test_a_checkpoint_without_a_replay_memory_has_none(write, tmp_path):
+    assert find_replay(is_whole(tmp_path, write(1000))) is None
+
+
+def test_a_replay_memory_goes_before_a_newer_state(write, write_with_replay, tmp_path):
+    """Seconds of training are made up for sooner than a memory."""
+    best, latest, newer = write(900, kind="best"), write_with_replay(1000), write(1100, kind="best")
+    assert choose_newest(tmp_path, [best, newer, latest]) == latest
+    assert choose_newest(tmp_path, [best, newer]) == newer
+    assert choose_newest(tmp_path, []) is None
+
+
+def test_another_trials_replay_memory_is_not_copied(write_with_replay, tmp_path):
+    """Both trials have it, and the disk once."""
+    source = write_with_replay(1000, number=1)
+    copy = copy_checkpoint(tmp_path, source, "trials/2")
+    theirs, ours = (tmp_path / record.path / REPLAY / "0" / "rows.npy" for record in (source, copy))
+    assert ours.stat().st_ino == theirs.stat().st_ino
+    drop_replays(tmp_path, "trials/1")
+    assert find_replay(is_whole(tmp_path, copy))
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "more"])
+def test_a_link_is_no_content_of_a_checkpoint(write, tmp_path, name):
+    """It may lead to a folder of pickles, or to a file that changes."""
+    record, aside = write(1000), tmp_path / "aside"
+    folder = is_whole(tmp_path, record)
+    if (folder / name).exists():
+        (folder / name).rename(aside)
+    else:
+        aside.mkdir()
+    (folder / name).symlink_to(aside)
+    assert is_whole(tmp_path, record) is None
+
+
+def test_a_worker_that_was_replaced_writes_and_drops_nothing(tmp_path):
+    """One that was cut off from the driver comes back when another one has gone on with its trial."""
+    home, state = tmp_path / "trials" / "7", {"env_steps": 100, "objective": 1.0}
+    write_checkpoint(tmp_path, "trials/7", "latest", state, lambda folder: None)
+    name = begin_attempt(tmp_path, "trials/7")
+    draft = home / ".latest-4711"
+    draft.mkdir()
+    before = folders(tmp_path)
+    for attempt in ("", "an earlier one"):
+        with pytest.raises(SupersededError, match="another worker goes on with trials/7"):
+            write_checkpoint(tmp_path, "trials/7", "latest", state, lambda folder: None, attempt)
+    assert folders(tmp_path) == before, "the other's draft is there, too"
+    assert write_checkpoint(tmp_path, "trials/7", "latest", state, lambda folder: None, name)
+
+
+def test_a_worker_that_is_replaced_while_it_writes_leaves_nothing(tmp_path):
+    state = {"env_steps": 100, "objective": 1.0}
+    with pytest.raises(SupersededError):
+        write_checkpoint(tmp_path, "trials/7", "best", state, lambda folder: begin_attempt(tmp_path, "trials/7"))
+    assert folders(tmp_path) == [".attempt"]

@@ -232,10 +232,10 @@ def test_a_database_without_tables_gets_none_by_looking(tmp_path: Path) -> None:
 
 def test_a_ledger_of_another_format_is_refused(ledger: Ledger, url: str, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "ledger.db") as raw:
-        raw.execute("update sweeps set format = 3")
-    with pytest.raises(StudyError, match="its ledger has format 3") as refused:
+        raw.execute("update sweeps set format = 4")
+    with pytest.raises(StudyError, match="its ledger has format 4") as refused:
         Ledger(url, "sweep")
-    assert "format 2" in refused.value.allowed
+    assert "format 3" in refused.value.allowed
     assert refused.value.fix
 
 

@@ -72,9 +72,9 @@ def test_a_plain_study_shows_states_values_params_and_curves(tmp_path):
     driver.propose()
     trials = driver.read()
     assert [trial.state.name for trial in trials] == ["COMPLETE", "PRUNED", "PRUNED", "FAIL", "RUNNING"]
-    assert [trial.values for trial in trials] == [[5.0], [2.0], None, None, None]
-    assert trials[0].intermediate_values == {10: 1.0, 20: 5.0, 30: 3.0}
-    assert math.isnan(trials[1].intermediate_values[10])
+    assert [trial.values for trial in trials] == [[3.0], [2.0], None, None, None], "their scores"
+    assert trials[0].intermediate_values == {10: 1.0, 20: 3.0, 30: 3.0}
+    assert trials[1].intermediate_values == {20: 2.0}, "without an episode there is no score"
     records = driver.ledger.trials.records()
     assert [trial.params for trial in trials] == [record.drawn for record in records]
     assert trials[0].user_attrs == {"params": records[0].params, "seeds": [7]}
@@ -247,8 +247,8 @@ def test_a_kill_in_the_middle_of_telling_is_made_up(tmp_path):
     driver.study._storage.set_trial_intermediate_value(driver.read()[6]._trial_id, 10, record.reports[10])
     driver = driver.restart()
     trial = driver.read()[-1]
-    assert (trial.state, trial.value) == (TrialState.COMPLETE, record.best)
-    assert trial.intermediate_values == record.reports
+    assert (trial.state, trial.value) == (TrialState.COMPLETE, record.score)
+    assert trial.intermediate_values == record.scores
 
 
 def test_trials_that_run_stay_running_and_can_be_told_later(tmp_path):

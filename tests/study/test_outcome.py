@@ -10,7 +10,7 @@ from trials import ENTRIES
 from rltune.certification.finalists import Finalist, describe_winner
 from rltune.config.schema import BudgetConfig, RunConfig
 from rltune.records import RunKey, TrialRecord
-from rltune.study.outcome import Outcome, compute_cost, count_states
+from rltune.study.outcome import Outcome, compute_cost, count_states, load_outcome
 from rltune.sweep.publish import make_closing_page
 
 
@@ -72,6 +72,15 @@ def test_the_summary_file_has_what_it_promises(tmp_path):
     assert set(summary["cost"]) >= {"env_steps", "env_steps_saved", "train_s", "wall_s", "slots", "efficiency"}
     assert {"trial", "params", "objective"} <= set(summary["winner"])
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"], "written whole, with no draft left"
+
+
+def test_an_outcome_is_loaded_as_it_was_saved(tmp_path):
+    assert load_outcome(tmp_path) is None
+    for outcome in (ended(tmp_path), ended(tmp_path, status="failed", winner=None, exit_code=1)):
+        outcome.save()
+        assert load_outcome(tmp_path) == outcome
+    (tmp_path / "summary.json").write_text("{")
+    assert load_outcome(tmp_path) is None
 
 
 def test_a_sweep_without_a_winner_says_so_in_its_summary(tmp_path):

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from rltune.errors import StudyError
-from rltune.study.sweep_folder import find_sweep, list_sweep_folders, lock_sweep, make_resume_command
+from rltune.study import sweep_folder
+from rltune.study.sweep_folder import (
+    DRIVER,
+    claim_sweep,
+    find_sweep,
+    is_half_made,
+    list_sweep_folders,
+    lock_sweep,
+    make_resume_command,
+)
 
 
 @pytest.fixture
@@ -29,9 +43,21 @@ def test_a_sweep_is_found_by_name_and_the_newest_as_latest(outputs: Path) -> Non
 
 @pytest.mark.parametrize("name", ["no-sweep", "oldst"])
 def test_what_is_no_sweep_is_refused_with_the_nearest_name(name: str, outputs: Path) -> None:
+    (outputs / "no-sweep" / "ledger.db").touch()
     with pytest.raises(StudyError, match=f"sweep={name}: no such sweep") as refused:
         find_sweep(name, str(outputs))
     assert "oldest" in refused.value.allowed
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "ledger.db", "trials", "somebody's.txt"])
+def test_a_folder_is_half_made_until_something_would_be_lost(name: str, tmp_path: Path) -> None:
+    assert not is_half_made(tmp_path / "absent")
+    assert is_half_made(tmp_path)
+    for left in (".lock", ".processes", ".made-by", ".config.yaml"):
+        (tmp_path / left).touch()
+    assert is_half_made(tmp_path)
+    (tmp_path / name).touch()
+    assert not is_half_made(tmp_path)
 
 
 def test_latest_without_any_sweep_is_refused(tmp_path: Path) -> None:
@@ -50,3 +76,88 @@ def test_the_resume_command_names_a_folder_elsewhere(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert make_resume_command(tmp_path / "outputs" / "mine") == "python -m sweeps.resume sweep=mine"
     assert make_resume_command(tmp_path / "other" / "mine").endswith(f"sweep=mine output_dir={tmp_path / 'other'}")
+
+
+# -- one driver, whatever host it is on --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beats by the hundredth of a second."""
+    for name, seconds in {"BEAT_S": 0.02, "SILENT_S": 0.2, "FREED_S": 1.0}.items():
+        monkeypatch.setattr(sweep_folder, name, seconds)
+
+
+def drive_from_elsewhere(folder: Path, beats: int) -> threading.Thread:
+    """A driver on another host, of whose lock this one knows nothing."""
+
+    def drive() -> None:
+        for beat in range(beats):
+            other = {"host": "far", "boot": "another", "pid": 1, "beat": beat}
+            (folder / DRIVER).write_text(json.dumps(other))
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=drive)
+    thread.start()
+    time.sleep(0.03)
+    return thread
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_driver_on_another_host_keeps_others_out(tmp_path: Path) -> None:
+    far = drive_from_elsewhere(tmp_path, 50)
+    with claim_sweep(tmp_path) as other:
+        assert other == "on far (process 1)"
+    far.join()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_driver_whose_host_is_gone_keeps_nobody_out(tmp_path: Path) -> None:
+    drive_from_elsewhere(tmp_path, 1).join()
+    began = time.monotonic()
+    with claim_sweep(tmp_path) as other:
+        assert other is None
+        assert time.monotonic() - began >= 0.2, "clocks differ: it has to be watched"
+        assert json.loads((tmp_path / DRIVER).read_text())["pid"] == os.getpid()
+    assert not (tmp_path / DRIVER).exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_lock_that_outlives_its_host_is_waited_for(tmp_path: Path) -> None:
+    """As NFS keeps one for its lease of 90 s."""
+    drive_from_elsewhere(tmp_path, 1).join()
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        threading.Timer(0.5, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
+        with claim_sweep(tmp_path) as other:
+            assert other is None
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_driver_on_this_host_is_refused_at_once(tmp_path: Path) -> None:
+    with claim_sweep(tmp_path) as first:
+        began = time.monotonic()
+        with claim_sweep(tmp_path) as second:
+            assert first is None
+            assert second == f"on {socket.gethostname()} (process {os.getpid()})"
+        assert time.monotonic() - began < 0.1
+        assert (tmp_path / DRIVER).exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_killed_driver_of_this_host_keeps_nobody_waiting(tmp_path: Path) -> None:
+    with claim_sweep(tmp_path):
+        left = (tmp_path / DRIVER).read_text()
+    (tmp_path / DRIVER).write_text(left)
+    began = time.monotonic()
+    with claim_sweep(tmp_path) as other:
+        assert (other, time.monotonic() - began < 0.1) == (None, True)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_driver_that_stood_still_learns_that_it_is_replaced(tmp_path: Path) -> None:
+    taken = threading.Event()
+    with claim_sweep(tmp_path, taken.set):
+        drive_from_elsewhere(tmp_path, 1).join()
+        assert taken.wait(2)
+    assert json.loads((tmp_path / DRIVER).read_text())["host"] == "far", "it is the other's now"

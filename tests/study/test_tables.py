@@ -27,11 +27,6 @@ from rltune.study.optuna_study import open_optuna_study
 NUM_DRIVERS = 4
 
 
-def test_a_file_is_written_ahead_so_that_readers_and_kills_do_no_harm(tmp_path: Path) -> None:
-    with closing(make_ledger(tmp_path)), closing(sqlite3.connect(tmp_path / "ledger.db")) as raw:
-        assert raw.execute("pragma journal_mode").fetchone() == ("wal",)
-
-
 def test_marks_of_reports_only_grow(tmp_path: Path) -> None:
     with closing(make_ledger(tmp_path)) as ledger:
         add_reports(ledger, ask(ledger)[0], {100: 1.0, 200: 2.0})
@@ -66,7 +61,7 @@ def test_ours_stand_beside_optunas_and_a_users_tables(address: str) -> None:
     add_reports(ledger, number, {100: 1.0})
 
     def tell(record: TrialRecord, lowest: float | None) -> ToldTrial:
-        return ToldTrial(record.state, record.best, record.reports)
+        return ToldTrial(record.state, record.score, record.scores)
 
     study = open_optuna_study(url, "sweep", tell, SPACE.distributions(), ledger.trials.records())
     study.tell(ledger.trials.end(number, "COMPLETE", "whole budget"))
@@ -141,7 +136,7 @@ def test_postgresql_takes_what_a_file_takes(address: str) -> None:
 @needs_server
 @pytest.mark.slow
 def test_a_refused_login_tells_no_password(address: str) -> None:
-    wrong = f"postgresql+psycopg://{address}postgres".replace(postgres.PASSWORD, "s3cret-word")
+    wrong = f"postgresql+psycopg://{address}postgres".replace(postgres.SPELT, "s3cret-word")
     with pytest.raises(StudyError, match="cannot be opened") as refused:
         Ledger(wrong, "sweep")
     assert "s3cret" not in refused.value.pretty()

@@ -58,7 +58,7 @@ def test_every_field_of_a_trial_reads_as_it_was_written(ledger: Ledger, read: An
 
 def test_every_field_of_a_certification_run_does_too(ledger: Ledger) -> None:
     ledger.runs.add({}, [11], key="k", of_trial=7, seed_index=2)
-    ledger.runs.end(0, "COMPLETE", "whole budget", returns=(1.0, 2.0), score=1.5)
+    ledger.runs.end(0, "COMPLETE", "whole budget", returns=(1.0, 2.0))
     (run,) = Ledger(ledger.url, "sweep").runs.records()
     assert (run.key, run.of_trial, run.seed_index, run.returns, run.score) == ("k", 7, 2, (1.0, 2.0), 1.5)
     assert (run.seeds, run.drawn, run.run_key.name) == ((11,), None, "trial-007-seed-2")
@@ -70,7 +70,7 @@ def test_a_stopped_trial_keeps_its_reports_and_says_why(ledger: Ledger, read: An
     add_reports(ledger, 0, {100: 9.0, 200: 4.0})
     ledger.trials.end(0, "PRUNED", "stopped at 200 environment steps", diverged=diverged)
     (found,) = read()
-    assert (found.state, found.best, found.env_steps, found.diverged) == ("PRUNED", 9.0, 200, diverged)
+    assert (found.state, found.score, found.env_steps, found.diverged) == ("PRUNED", 6.5, 200, diverged)
     assert found.stop_reason == "stopped at 200 environment steps"
 
 
@@ -130,7 +130,7 @@ def test_numbers_go_on_where_an_earlier_driver_stopped(ledger: Ledger) -> None:
     assert again.trials.num_trials == 3
     assert ask(again)[0] == 3
     assert again.trials.add_report(Report(1, 50, 2.0))
-    assert again.trials.end(1, "COMPLETE", "whole budget").best == 2.0
+    assert again.trials.end(1, "COMPLETE", "whole budget").score == 2.0
     again.close()
 
 
@@ -162,16 +162,16 @@ def test_steps_that_are_trained_again_keep_the_first_report(ledger: Ledger, read
 
 
 @pytest.mark.parametrize("objective", [math.nan, math.inf, -math.inf])
-def test_a_report_that_is_not_finite_never_becomes_the_best(ledger: Ledger, read: Any, objective: float) -> None:
+def test_a_report_that_is_not_finite_does_not_count(ledger: Ledger, read: Any, objective: float) -> None:
     ask(ledger)
     ledger.trials.add_report(Report(0, 100, objective, {"objective": objective, "loss": 1.0}))
     for found in (ledger.trials.record(0), *read()):
         assert repr(dict(found.reports)) == repr({100: objective})
-        assert found.best is None
+        assert found.score is None
     (report,) = ledger.trials.read_reports(0)
     assert (repr(report.objective), report.numbers) == (repr(objective), {"loss": 1.0})
     add_reports(ledger, 0, {200: -3.0})
-    assert read()[0].best == -3.0
+    assert read()[0].score == -3.0
 
 
 def test_curves_are_read_in_the_order_in_which_reports_came(ledger: Ledger) -> None:

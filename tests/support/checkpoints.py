@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rltune.config.settings_file import FORMAT
+
 CARTPOLE = {"id": "CartPole-v1", "kwargs": {}, "wrappers": []}
-OBSERVATIONS = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)
+OBSERVATIONS = np.random.default_rng(0).uniform(-0.4, 0.4, size=(1000, 4)).astype(np.float32)  # as CartPole has them
 
 
 @pytest.fixture(scope="session")
@@ -70,12 +72,13 @@ def make_sweep(sweep: Path, checkpoint: Path, storage: str | None = None) -> Non
         checkpoint: What each trial's is a copy of; its policy is told the trial's number.
         storage: The ledger's address; None is a file in the folder.
     """
+    from rltune.config.authorship import mark_own
     from rltune.records import CheckpointRecord, Report
     from rltune.study.checkpoints import compute_digest
     from rltune.study.ledger import Ledger
 
     sweep.mkdir()
-    (sweep / "config.yaml").write_text(json.dumps({"format": 2, "study": {"storage": storage}}))
+    (sweep / "config.yaml").write_text(json.dumps({"format": FORMAT, "study": {"storage": storage}}))
     ledger = Ledger(storage or f"sqlite:///{sweep}/ledger.db", sweep.name, create=True)
     for number, objective in enumerate((None, 150.0, 90.0, 170.0)):
         ledger.trials.add({"lr": 1e-3}, [number])
@@ -84,6 +87,7 @@ def make_sweep(sweep: Path, checkpoint: Path, storage: str | None = None) -> Non
             shutil.copytree(checkpoint, sweep / path)
             relabel(sweep / path / "policy", number)
             record = CheckpointRecord(path, 2048, objective, compute_digest(sweep / path))
+            mark_own(sweep / path, record.digest)
             ledger.trials.add_report(Report(number, 2048, objective), {"checkpoint": record})
             ledger.trials.set_mlflow_run(number, f"run-{number}")
         ledger.trials.end(number, "PRUNED" if number == 3 else "COMPLETE", "done")

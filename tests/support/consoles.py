@@ -30,7 +30,7 @@ def screen(stream: io.StringIO) -> str:
 
 
 def make_page(folder: Path, **changes: Any) -> ClosingPage:
-    top = [TrialView(n, "COMPLETE", {"lr": 10.0**-n}, 500.0 - n, 500.0 - n, 100_000) for n in range(1, 8)]
+    top = [TrialView(n, "COMPLETE", {"lr": 10.0**-n}, [500.0 - n], 100_000) for n in range(1, 8)]
     given: dict[str, Any] = {
         "name": "cartpole-ppo",
         "status": "complete",

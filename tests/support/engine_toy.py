@@ -100,7 +100,13 @@ def sac_config(env: Any = "Pendulum-v1", envs: int = 1, seed: int | None = 0, **
 def make_collector(envs: Any, normaliser: RunningMoments | None = None) -> Collector:
     """Steps environments with a policy that knows nothing."""
     actions = make_actions(envs.single_action_space, envs.num_envs, np.random.default_rng(0), ppo_config())
-    return Collector(envs, actions, lambda obs: np.zeros((len(obs), 2), np.float32), normaliser=normaliser, seed=0)
+    return Collector(
+        envs,
+        actions,
+        lambda obs: np.zeros((len(obs), 2), np.float32),
+        normaliser=normaliser,
+        seeds=range(envs.num_envs),
+    )
 
 
 CONFIGS = {"PPO": ppo_config, "DQN": dqn_config, "SAC": sac_config}

@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parent
 START_S = 60.0
 QUIET = ("--disable-usage-stats", "--object-store-memory=80000000", "--min-worker-port=0", "--max-worker-port=0")
@@ -21,11 +23,13 @@ QUIET = ("--disable-usage-stats", "--object-store-memory=80000000", "--min-worke
 SCRIPT = """
 import sys
 import rltune.sweep.plan
+from omegaconf import OmegaConf
 from toy import TOY, ToyTrial
 from composing import compose
 from rltune.config.validation import parse_config
 from rltune.errors import RltuneError
 from rltune.sweep.pipeline import resume_sweep, run_sweep
+from omegaconf import OmegaConf
 from sweeps._command import leave
 
 rltune.sweep.plan.preflight = lambda plan: None
@@ -35,11 +39,24 @@ try:
         settings = compose("run", *TOY, "tracking=off", "cluster=address", f"output_dir={outputs}", "name=toy", *words)
         code = run_sweep(parse_config(settings), trainable=ToyTrial).exit_code
     else:
-        code = resume_sweep("toy", output_dir=outputs, trainable=ToyTrial).exit_code
+        changes = OmegaConf.to_container(OmegaConf.from_dotlist(words))
+        code = resume_sweep("toy", output_dir=outputs, changes=changes, trainable=ToyTrial).exit_code
 except RltuneError as error:
     leave(error)
 sys.exit(code)
 """
+
+
+def can_unshare() -> bool:
+    """Whether this user may give a process mounts and a host name of its own."""
+    try:
+        tried = ["unshare", "--mount", "--uts", "sh", "-c", "hostname other && mount -t tmpfs tmpfs /mnt"]
+        return subprocess.run(tried, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+needs_mounts = pytest.mark.skipif(not can_unshare(), reason="mounts of one's own need root (unshare --mount --uts)")
 
 
 def free_port() -> int:
@@ -97,8 +114,14 @@ def ray_node(arguments: Sequence[str], settings: Mapping[str, str], before: Sequ
 
 
 @contextlib.contextmanager
-def ray_head(num_cpus: int = 2, **settings: str) -> Iterator[str]:
-    """A head; its address."""
+def ray_head(num_cpus: int = 2, before: Sequence[str] = (), **settings: str) -> Iterator[str]:
+    """A head; its address.
+
+    Args:
+        num_cpus: Its CPUs.
+        before: A command that becomes it.
+        settings: Of its environment.
+    """
     port = free_port()
     head = (
         "--head",
@@ -107,7 +130,7 @@ def ray_head(num_cpus: int = 2, **settings: str) -> Iterator[str]:
         "--include-dashboard=false",
         "--dashboard-agent-listen-port=0",
     )
-    with ray_node(head, settings):
+    with ray_node(head, settings, before):
         yield f"127.0.0.1:{port}"
 
 

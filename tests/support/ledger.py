@@ -10,6 +10,7 @@ import optuna
 
 from rltune.records import Report, TrialRecord
 from rltune.search.space import parse_space
+from rltune.study.journal import choose_journal
 from rltune.study.ledger import Ledger
 from rltune.study.optuna_study import suggest
 
@@ -20,7 +21,10 @@ SPACE = parse_space(
 
 def make_ledger(folder: Path, name: str = "sweep") -> Ledger:
     """Make a ledger without trials in a folder's ``ledger.db``."""
-    return Ledger(f"sqlite:///{folder / 'ledger.db'}", name, create=True)
+    ledger = Ledger(f"sqlite:///{folder / 'ledger.db'}", name, create=True)
+    ledger.close()
+    choose_journal(folder / "ledger.db")
+    return ledger
 
 
 def ask(ledger: Ledger, **fixed: Any) -> tuple[int, dict[str, Any]]:

@@ -12,8 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-PASSWORD = "correct-horse-battery"  # what must appear nowhere
+# What must appear nowhere: two halves, and between them every sign that ends a password somewhere.
+HALVES = ("correct-horse", "battery-staple")
+PASSWORD = """/ @:#%'"\\?&=+,;$§ü""".join(HALVES)
+SPELT = quote(PASSWORD, safe="")  # in an address
 
 
 def binaries() -> Path | None:
@@ -45,7 +49,7 @@ def server() -> Iterator[str]:
         nobody = pwd.getpwnam("nobody")
         os.chown(folder, nobody.pw_uid, nobody.pw_gid)
         user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-    (folder / "word").write_text(PASSWORD)
+    (folder / "word").write_text(PASSWORD, encoding="utf-8")
     (folder / "word").chmod(0o644)
     home = binaries()
     assert home is not None
@@ -59,7 +63,7 @@ def server() -> Iterator[str]:
     control = [home / "pg_ctl", "-D", folder / "data", "-w", "-t", "60"]
     try:
         subprocess.run([*control, "-o", options, "-l", folder / "log", "start"], check=True, **quiet)
-        yield f"sweeper:{PASSWORD}@127.0.0.1:{port}/"
+        yield f"sweeper:{SPELT}@127.0.0.1:{port}/"
     finally:
         subprocess.run([*control, "-m", "immediate", "stop"], check=False, **quiet)
         shutil.rmtree(folder, ignore_errors=True)

@@ -10,6 +10,7 @@ import torch
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
+from rltune.engine.on_policy.ppo import TrainBatch
 from rltune.engine.on_policy.ppo_loss import PPOBatch, gaussian_logp
 
 ROWS, INPUTS = 96, 5
@@ -17,7 +18,7 @@ OBS = gym.spaces.Box(-10, 10, (INPUTS,), np.float32)
 SPACES = {"discrete": gym.spaces.Discrete(3), "continuous": gym.spaces.Box(-1, 1, (2,), np.float32)}
 
 
-def make_config(space: str, model: dict[str, Any], **training: Any) -> PPOConfig:
+def make_config(space: str, model: dict[str, Any], kind: type[PPOConfig] = PPOConfig, **training: Any) -> PPOConfig:
     settings = {
         "lr": 3e-3,
         "num_epochs": 3,
@@ -25,7 +26,7 @@ def make_config(space: str, model: dict[str, Any], **training: Any) -> PPOConfig
         "shuffle_batch_per_epoch": False,
     } | training
     return (
-        PPOConfig()
+        kind()
         .environment(observation_space=OBS, action_space=SPACES[space])
         .training(train_batch_size_per_learner=ROWS, **settings)
         .rl_module(model_config=DefaultModelConfig(**({"fcnet_hiddens": [16, 16], "vf_share_layers": False} | model)))
@@ -72,3 +73,9 @@ def our_batch(space: str, columns: dict[str, torch.Tensor]) -> PPOBatch:
     return PPOBatch(
         columns["obs"], actions, dist, columns["action_logp"], columns["advantages"], columns["value_targets"]
     )
+
+
+def train_batch(space: str, columns: dict[str, torch.Tensor]) -> TrainBatch:
+    """The batch without artificial steps."""
+    rows = our_batch(space, columns)
+    return TrainBatch(rows, torch.zeros(0), torch.ones(len(rows), dtype=torch.bool))

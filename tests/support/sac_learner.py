@@ -36,14 +36,18 @@ def make_learner(config: SACConfig) -> Any:
 
 
 def random_columns(space: str, n_step: int, seed: int) -> dict[str, np.ndarray]:
+    """A drawn batch: errors on both sides of Huber's bend, no, some or all of its rows at an episode's end."""
     rng = np.random.default_rng(seed)
+    reward_scale, obs_scale = 10.0 ** rng.uniform(-2, 1), 10.0 ** rng.uniform(-1, 0.5)
+    ends = rng.choice([0.0, 0.2, 1.0])
     continuous = np.tanh(rng.normal(size=(ROWS, 2))).astype(np.float32)
     return {
-        "obs": rng.normal(size=(ROWS, INPUTS)).astype(np.float32),
-        "new_obs": rng.normal(size=(ROWS, INPUTS)).astype(np.float32),
+        "obs": rng.normal(0, obs_scale, (ROWS, INPUTS)).astype(np.float32),
+        "new_obs": rng.normal(0, obs_scale, (ROWS, INPUTS)).astype(np.float32),
         "actions": continuous if space == "continuous" else rng.integers(0, 3, ROWS),
-        "rewards": rng.normal(size=ROWS).astype(np.float32) * 3,
-        "terminateds": rng.random(ROWS) < 0.2,
+        "rewards": rng.normal(0, reward_scale, ROWS).astype(np.float32),
+        "terminateds": rng.random(ROWS) < ends,
+        "truncateds": rng.random(ROWS) < 0.2,  # their next observation has its value: no mask
         "weights": rng.random(ROWS).astype(np.float32),
         "n_step": np.full(ROWS, n_step, np.float32),
     }

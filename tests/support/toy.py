@@ -22,7 +22,7 @@ from rltune.trial.assignment import Assignment
 from rltune.trial.metrics import Progress
 from rltune.trial.trainable import Trial
 
-STEP = 100  # environment steps an iteration
+STEP = 100  # environment steps an iteration, unless ``params['batch']`` says otherwise
 TOY = (
     # The toy reads these two; they stand in the algo file so that the space may name them.
     "+algo.training.quality=1.0",
@@ -54,7 +54,7 @@ class ToyRunner:
 
     def train(self) -> Progress:
         time.sleep(self.seconds)
-        self.env_steps += STEP
+        self.env_steps += self.params.get("batch", STEP)
         self._misbehave(self.params.get("fault"))
         value = self.params["quality"] * self.env_steps / 1000
         if self.params.get("fault") == "no_episode":
@@ -95,6 +95,19 @@ class ToyRunner:
     def restore(self, folder: Path) -> None:
         self.env_steps, self.resumed = json.loads((folder / "toy.json").read_text())["env_steps"], True
 
+    @property
+    def replay_bytes(self) -> int:
+        """A memory of a kilobyte a step, where the parameters ask for one."""
+        return 1000 * self.env_steps if self.params.get("replay") else 0
+
+    def save_replay(self, folder: Path) -> None:
+        (folder / "toy.bin").write_bytes(bytes(self.replay_bytes))
+
+    def load_replay(self, folder: Path | None) -> int:
+        if not self.params.get("replay"):
+            return 0
+        return 50 if folder is None or len((folder / "toy.bin").read_bytes()) != self.replay_bytes else 0
+
     def stop(self) -> None:
         pass
 
@@ -116,7 +129,7 @@ def make_task(sweep: Path, **other: Any) -> dict[str, Any]:
     """Return Tune's config of a trial with two reports, whose checkpoints are due every 100 steps."""
     known: dict[str, Any] = {
         "number": 0, "params": {"quality": 1.0}, "seeds": (1,), "sweep": str(sweep), "env_steps": 1000, "reports": 2,
-        "checkpoint_every_s": 0.0, "stall_s": 600.0, "threads": 1, "engine": "rllib",
+        "checkpoint_every_s": 0.0, "replay_gb": 0.0, "stall_s": 600.0, "threads": 1, "engine": "rllib",
         "build": {"algo": {"name": "toy"}, "env": {}},
     }  # fmt: skip
     return Assignment(**known | other).to_config()

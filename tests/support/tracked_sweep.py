@@ -123,7 +123,7 @@ class Sweep:
         for table in (self.ledger.trials, self.ledger.runs):
             for record in table.records():
                 wanted = Counter(
-                    (name, report.env_steps, value, int(report.time_s * 1000))
+                    (name, report.nominal_steps, value, int(report.time_s * 1000))
                     for report in table.read_reports(record.number)
                     for name, value in report.numbers.items()
                 )
@@ -132,27 +132,28 @@ class Sweep:
                 there = Counter(
                     (name, point.step, point.value, point.timestamp)
                     for name in run.data.metrics
-                    if not name.startswith(("best_", "certified_"))
+                    if name != "score" and not name.startswith("certified_")
                     for point in self.client.get_metric_history(run.info.run_id, name)
                 )
                 assert there == wanted, record.name
                 num_points += wanted.total()
-                ends = self.client.get_metric_history(run.info.run_id, "best_objective")
+                ends = self.client.get_metric_history(run.info.run_id, "score")
                 assert len({point.step for point in ends}) == len(ends), record.name
-                if record.state != "RUNNING" and record.reports:
-                    assert run.data.metrics["best_objective"] == record.best
-        curve = self.client.get_metric_history(runs[self.name].info.run_id, "best_objective")
+                if record.state != "RUNNING" and record.score is not None:
+                    assert run.data.metrics["score"] == record.score
+        curve = self.client.get_metric_history(runs[self.name].info.run_id, "best_score")
         assert [(point.step, point.value) for point in curve] == self.best_curve()
         return num_points
 
     def best_curve(self):
-        best, total, steps, points = float("-inf"), 0, {}, []
+        curves, total, steps, points = {}, 0, {}, []
         for _, kind, report in self.ledger.read_reports_after(0, 1_000_000):
             if kind == "trials":
                 total += 2 * (report.env_steps - steps.get(report.number, 0))
                 steps[report.number] = report.env_steps
-                if report.objective > best:
-                    best = report.objective
+                curves.setdefault(report.number, []).append(report.objective)
+                best = max(sum(curve[-3:]) / len(curve[-3:]) for curve in curves.values())
+                if not points or points[-1][1] != best:
                     points.append((total, best))
         return points
 

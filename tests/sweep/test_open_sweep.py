@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rltune.records import Report
-from rltune.study.storage import COPY, start_ledger
-from rltune.trial.trainable import STOP_FILE
+from rltune.errors import StudyError
+from rltune.records import CheckpointRecord, Report
+from rltune.search.schedulers import Stop
+from rltune.study.checkpoints import REPLAY
+from rltune.study.ledger import Ledger
+from rltune.study.storage import start_ledger
+from rltune.study.sweep_folder import LEDGER_COPY
+from rltune.trial.stop_flag import STOP_FILE
 
 
 @pytest.fixture
@@ -40,6 +46,50 @@ def test_a_resumed_sweep_knows_what_is_unfinished(open_mine: Callable[..., Any],
         assert not sweep.is_searched(), "two of two trials were proposed, but one has not ended"
 
 
+ASHA = ("scheduler=asha", "budget.env_steps=1000", "budget.trials=4", "certify=off")
+
+
+def leave(folder: Path, *reports: tuple[int, int, float]) -> Ledger:
+    """What a driver leaves that is killed after its last report was committed, and before anything followed."""
+    (folder / "mine").mkdir()
+    ledger = start_ledger(None, folder / "mine", new=True)
+    for number in sorted({number for number, _, _ in reports}):
+        ledger.trials.add({}, [number], drawn={})
+    for number, nominal_steps, objective in reports:
+        ledger.trials.add_report(Report(number, nominal_steps, objective))
+    return ledger
+
+
+def test_a_trial_that_stood_at_a_rung_at_a_kill_is_judged(open_mine: Callable[..., Any], tmp_path: Path) -> None:
+    """The rung is at 100. Trial 0 was let through, being the first; the third is the first that is judged."""
+    leave(tmp_path, (0, 100, 5.0), (1, 100, 9.0), (0, 150, 5.0), (2, 100, 1.0)).close()
+    with open_mine(*ASHA, resumed=True) as sweep:
+        records = sweep.ledger.trials.records()
+        assert [record.state for record in records] == ["RUNNING", "RUNNING", "PRUNED"]
+        assert records[2].stop_reason == "stopped by the scheduler at 100 environment steps"
+        assert [trial.state.name for trial in sweep.study._study.get_trials()] == ["RUNNING", "RUNNING", "PRUNED"]
+        assert sweep.rule.decide(Report(3, 100, 2.0)) == Stop(100), "the fourth to come there, and not among the best"
+
+
+def test_a_trial_that_was_let_through_at_a_kill_goes_on(open_mine: Callable[..., Any], tmp_path: Path) -> None:
+    """Two better ones came after it, and the sweep was killed before it reported again."""
+    leave(tmp_path, (0, 100, 5.0), (1, 100, 9.0), (2, 100, 10.0)).close()
+    with open_mine(*ASHA, resumed=True) as sweep:
+        assert {record.state for record in sweep.ledger.trials.records()} == {"RUNNING"}
+
+
+def test_a_whole_trial_is_not_trained_again_after_a_kill(open_mine: Callable[..., Any], tmp_path: Path) -> None:
+    leave(tmp_path, (0, 950, 5.0), (0, 1000, 5.0), (1, 1000, math.nan)).close()
+    memories = [tmp_path / "mine" / "trials" / number / "latest-1" / REPLAY for number in "01"]
+    for memory in memories:
+        memory.mkdir(parents=True)
+    with open_mine(*ASHA, resumed=True) as sweep:
+        whole, silent = sweep.ledger.trials.records()
+        assert (whole.state, whole.stop_reason) == ("COMPLETE", "whole budget")
+        assert silent.state == "RUNNING", "without an episode it fails, which its worker says"
+        assert [memory.exists() for memory in memories] == [False, True], "only the one that goes on needs its own"
+
+
 @pytest.mark.parametrize(("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])
 def test_a_sweep_closes_whatever_happens(
     open_mine: Callable[..., Any], error: type[BaseException], status: str, monkeypatch: pytest.MonkeyPatch
@@ -53,4 +103,18 @@ def test_a_sweep_closes_whatever_happens(
         raise error
     assert ends == [status]
     assert not (sweep.context.folder / STOP_FILE).exists()
-    assert (sweep.context.folder / COPY).is_file(), "the ledger as it was at the end, to go back to"
+    assert (sweep.context.folder / LEDGER_COPY).is_file(), "the ledger as it was at the end, to go back to"
+
+
+@pytest.mark.usefixtures("begun")
+def test_checkpoints_that_somebody_else_wrote_need_trust_once(open_mine: Callable[..., Any], tmp_path: Path) -> None:
+    ledger = start_ledger(None, tmp_path / "mine", new=False)
+    (tmp_path / "mine" / "trials" / "1" / "latest-1").mkdir(parents=True)
+    ledger.trials.change(1, latest=CheckpointRecord("trials/1/latest-1", 1, 1.0, "abc"))
+    ledger.close()
+    with pytest.raises(StudyError, match="trials/1/latest-1 was not written by a sweep of yours") as refused:
+        open_mine(resumed=True).__enter__()
+    assert "trust=true" in refused.value.fix
+    for trust in (True, False):  # what was trusted is one's own from then on
+        with open_mine(resumed=True, trust=trust) as sweep:
+            assert sweep.ledger.trials.record(1).latest is not None

@@ -15,9 +15,13 @@ from mlflow import MlflowClient
 from toy import ToyTrial, ledger
 
 from rltune.compat.patching import is_supported
+from rltune.config.settings_file import read_settings
 from rltune.errors import StudyError
 from rltune.study.outcome import Outcome
+from rltune.sweep import pipeline
+from rltune.sweep.context import SweepContext
 from rltune.sweep.pipeline import resume_sweep
+from rltune.sweep.plan import make_plan
 from rltune.sweep.stopper import SweepStopper
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -45,7 +49,7 @@ def test_the_ledger_holds_every_report_of_every_trial(toy_run: Callable[..., Out
     for entry in entries:
         assert list(entry.reports) == list(range(100, 2001, 100))
         assert entry.reports[1000] == pytest.approx(entry.params["quality"])
-        assert entry.best == pytest.approx(2 * entry.params["quality"])
+        assert entry.score == pytest.approx(1.9 * entry.params["quality"]), "the mean of the last three"
         assert entry.stop_reason == "whole budget"
 
 
@@ -365,11 +369,13 @@ def test_a_finished_sweep_is_extended_by_a_larger_budget(toy_run: Callable[..., 
     last = resume_sweep(
         first.name,
         output_dir=str(tmp_path / "outputs"),
-        changes={"budget": {"trials": 5}},
+        changes={"budget": {"trials": 5}, "cluster": {"address": "local", "num_cpus": 2}},
         stream=io.StringIO(),
         trainable=ToyTrial,
     )
     assert last.trials["complete"] == 5
+    kept = read_settings(last.folder).cluster
+    assert (kept.address, kept.num_cpus) == (None, 2), "where it runs may change"
     assert [dict(e.params) for e in ledger(last)][:2] == [dict(e.params) for e in ledger(first)][:2]
 
 
@@ -433,3 +439,96 @@ def test_the_sweeps_folder_is_private_and_holds_the_summary(toy_run: Callable[..
     names = {path.name for path in outcome.folder.iterdir()}
     assert {"config.yaml", "ledger.db", "study.db", "summary.json", "sweep.log", "trials"} <= names
     assert ".tune" not in names
+
+
+class Aside:
+    """Stands in for the fork server: it notes how long it is to wait."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, dict[str, Any]]] = []
+
+    def call(self, function: Any, *arguments: Any, **named: Any) -> None:
+        self.asked.append((function, named))
+
+
+def test_what_is_called_aside_may_hang_no_longer_than_a_trial(request_of: Callable[..., Any], tmp_path: Path) -> None:
+    plan = make_plan(request_of("tracking=off", "failures.stall_s=7"))
+    server: Any = Aside()
+    context = pipeline._check(SweepContext(plan, "x", tmp_path, False, 0.0), server)
+    assert context.call_aside is not None
+    context.call_aside(len, "abc")
+    checked, aside = (named for _, named in server.asked)
+    assert checked == {"patience_s": pipeline.PREFLIGHT_S}, "it imports RLlib first"
+    assert aside == {"patience_s": 7.0, "progress": True}
+
+
+# -- one command, typed again and again -------------------------------------------------------------------------------
+
+AUTO = ("name=mine", "resume=auto", "tracking=off", "scheduler=none")
+
+
+def test_auto_begins_goes_on_and_finishes(
+    toy_run: Callable[..., Outcome], stream: io.StringIO, monkeypatch: Any
+) -> None:
+    words = (*AUTO, "budget.trials=4", "+space.seconds=0.02")
+    with monkeypatch.context() as once:
+        _interrupt_after(20, once)
+        first = toy_run(*words)
+    assert (first.exit_code, first.status) == (130, "interrupted")
+    second = toy_run(*words)
+    assert (second.exit_code, second.status) == (0, "complete")
+    before, after = ledger(first), ledger(second)
+    assert [entry.state for entry in after] == ["COMPLETE"] * 4
+    assert [dict(entry.params) for entry in after][: len(before)] == [dict(entry.params) for entry in before]
+
+    def connect(*_: Any, **__: Any) -> None:
+        raise AssertionError("nothing is run")
+
+    monkeypatch.setattr(pipeline, "connect_ray", connect)
+    third = toy_run(*words)
+    assert third == second
+    assert "mine has ended (complete)" in stream.getvalue()
+
+
+def test_auto_extends_a_sweep_by_a_larger_budget_alone(toy_run: Callable[..., Outcome]) -> None:
+    toy_run(*AUTO, "budget.trials=2")
+    assert toy_run(*AUTO, "budget.trials=3").trials["complete"] == 3
+    with pytest.raises(StudyError, match=r"budget\.trials=2: the sweep mine has budget\.trials=3"):
+        toy_run(*AUTO, "budget.trials=2")
+    with pytest.raises(StudyError, match="seed=1: the sweep mine has seed=0"):
+        toy_run(*AUTO, "budget.trials=3", "seed=1")
+
+
+def test_auto_goes_on_with_an_extension_that_was_cut_off(toy_run: Callable[..., Outcome]) -> None:
+    """Its summary is that of the end before: the ledger says that there is work left."""
+    from contextlib import closing
+
+    from rltune.study.storage import open_ledger
+
+    words = (*AUTO, "budget.trials=2")
+    first = toy_run(*words)
+    with closing(open_ledger(first.folder)) as opened:
+        opened.change_sweep(status="running")
+    last = toy_run(*words)
+    assert (last.status, last.cost["wall_s"] > first.cost["wall_s"]) == ("complete", True), "it was opened again"
+
+
+def test_auto_says_again_that_every_trial_failed(toy_run: Callable[..., Outcome]) -> None:
+    words = (*AUTO, "+space.fault=raise", "budget.trials=1", "failures.max_retries=0")
+    assert (toy_run(*words).exit_code, toy_run(*words).exit_code) == (1, 1)
+
+
+def test_auto_begins_anew_in_a_half_made_folder(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
+    (tmp_path / "outputs" / "mine").mkdir(parents=True)
+    assert toy_run(*AUTO, "budget.trials=1").exit_code == 0
+
+
+def test_auto_leaves_a_sweep_to_the_driver_that_has_it(toy_run: Callable[..., Outcome]) -> None:
+    from rltune.study.sweep_folder import claim_sweep
+
+    first = toy_run(*AUTO, "budget.trials=1")
+    with (
+        claim_sweep(first.folder),
+        pytest.raises(StudyError, match=r"another driver is working on it, on .* \(process"),
+    ):
+        toy_run(*AUTO, "budget.trials=2")

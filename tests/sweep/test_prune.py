@@ -30,7 +30,7 @@ def a_sweep(root: Path, name: str = "one", status: str = "interrupted", top: int
     """Five trials with two best and one latest checkpoint each; trial 0 has won."""
     folder = root / name
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(f"format: 2\nstudy: {{storage: null}}\ncertify: {{top: {top}}}\n")
+    (folder / "config.yaml").write_text(f"format: 3\nstudy: {{storage: null}}\ncertify: {{top: {top}}}\n")
     with closing(make_ledger(folder, name)) as ledger:
         for number, (state, best) in TRIALS.items():
             ledger.trials.add({}, [number])
@@ -69,6 +69,13 @@ def test_nothing_is_deleted_before_it_was_said_what(tmp_path: Path) -> None:
     assert there(folder) == before
     assert "5.0 MB" in text  # ten of sixteen
     assert f"python -m sweeps.prune sweep=all delete=true output_dir={tmp_path}" in text
+
+
+def test_what_an_extension_would_choose_from_is_kept(tmp_path: Path) -> None:
+    folder = a_sweep(tmp_path, status="complete", top=3)
+    said(tmp_path, sure=True)
+    kept = {place for place in there(folder) if not place.startswith("trials/4/")}
+    assert kept == {f"trials/{number}/best-000000000200" for number in (0, 1, 2)}
 
 
 def test_winners_unfinished_trials_and_a_certification_under_way_keep_their_checkpoints(tmp_path: Path) -> None:

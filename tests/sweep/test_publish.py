@@ -24,14 +24,14 @@ def outcome(folder, status="complete", **trials):
     return Outcome("mine", status, counts, None, None, cost, folder=folder)
 
 
-def test_a_trial_is_shown_by_its_last_and_its_best_report():
+def test_a_trial_is_shown_by_its_last_report_and_its_score():
     view = trial_view_of(record(3, "RUNNING", {100: 5.0, 200: 9.0, 300: 7.0}))
-    assert (view.number, view.objective, view.best, view.env_steps) == (3, 7.0, 9.0, 300)
+    assert (view.number, view.objective, view.score, view.env_steps) == (3, 7.0, 7.0, 300)
 
 
 def test_a_trial_without_a_report_is_shown_without_numbers():
     view = trial_view_of(record(0, "FAIL", {}, stop_reason="it broke"))
-    assert (view.objective, view.best, view.reason) == (None, None, "it broke")
+    assert (view.objective, view.score, view.reason) == (None, None, "it broke")
 
 
 def test_whole_trials_stand_above_stopped_ones(tmp_path):

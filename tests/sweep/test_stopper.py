@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from rltune.sweep.stopper import EXIT_S, GRACE_S, SweepStopper
-from rltune.trial.trainable import STOP_FILE
+from rltune.trial.stop_flag import STOP_FILE
 
 
 @pytest.fixture
@@ -46,6 +46,19 @@ def test_time_is_counted_from_the_start(make_stopper, monkeypatch):
     for clock[0], ends in ((159.9, False), (160.0, True)):
         stopper.check_budgets()
         assert stopper.is_requested() is ends
+    assert stopper.reason == "budget.wall_time_s is spent"
+
+
+def test_a_wait_for_others_on_a_cluster_spends_no_time(make_stopper, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr("rltune.sweep.stopper.time.monotonic", lambda: clock[0])
+    stopper = make_stopper("budget.wall_time_s=60", "cluster=address")
+    for clock[0], live, ends in ((1000.0, set(), False), (1001.0, {"trials/0"}, False), (1060.9, set(), False)):
+        stopper.live = live
+        stopper.check_budgets()
+        assert stopper.is_requested() is ends
+    clock[0] = 1061.0
+    stopper.check_budgets()
     assert stopper.reason == "budget.wall_time_s is spent"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from typing import Any
@@ -35,6 +36,17 @@ def test_the_searchs_best_wins_where_none_can_be_evaluated(open_mine: Callable[.
         assert (winner.trial, winner.evaluation, certification) == (1, None, None)
         if signal:
             assert register_winner(sweep, winner, None) is None
+
+
+def test_a_budget_that_left_nothing_for_certification_is_named(
+    open_mine: Callable[..., Any], stream: io.StringIO
+) -> None:
+    with open_mine("certify.seeds=2", "budget.wall_time_s=1") as sweep:
+        add_trial(sweep, 0, 10.0)
+        sweep.stopper.request("budget.wall_time_s is spent")
+        winner, certification = select_winner(sweep, sweep.ledger.trials.records())
+        assert (winner is None, certification) == (False, None)
+    assert "not certified: budget.wall_time_s is spent, so that the winner is the search's" in stream.getvalue()
 
 
 def test_a_sweep_that_was_given_up_has_no_winner(open_mine: Callable[..., Any]) -> None:
@@ -73,3 +85,15 @@ def test_the_outcome_says_how_a_sweep_ended(
         assert (outcome.status, outcome.exit_code, outcome.reason) == (status, exit_code, reason)
         assert json.loads((sweep.context.folder / "summary.json").read_text())["status"] == status
         assert sweep.ledger.sweep().status == status
+
+
+def test_without_the_clusters_head_a_sweep_is_interrupted(open_mine: Callable[..., Any]) -> None:
+    with open_mine("certify=off") as sweep:
+        add_trial(sweep, 0, 10.0)
+        sweep.stopper.lose_head()
+        records = sweep.ledger.trials.records()
+        winner, certification = select_winner(sweep, records)
+        assert register_winner(sweep, winner, None) is None, "there are seconds left"
+        outcome = save_outcome(sweep, records, winner, certification, None)
+    assert (outcome.status, outcome.exit_code) == ("interrupted", 75)
+    assert outcome.reason == "the cluster's head is gone"

@@ -78,7 +78,7 @@ def test_a_resumed_sweep_continues_its_runs(folder):
     assert after.tracker.close("FINISHED")
     assert after.statuses() == {"first": "FINISHED", "trial-000": "FINISHED", "trial-001": "KILLED"}
     assert after.check_curves() == 12
-    assert after.steps("trial-000", "best_objective") == [200, 300]
+    assert after.steps("trial-000", "score") == [200, 300]
     runs = after.runs()
     assert runs["first"].data.params["budget"] == "24"
     assert runs["first"].data.tags["resumed.budget"] == "48"
@@ -222,7 +222,7 @@ def test_a_point_that_mlflow_refuses_holds_up_no_other(folder):
     sweep.wait_for("MLflow refused a//b of trial-000")
     assert sweep.tracker.close("FINISHED")
     assert sweep.tracker.warnings() == []
-    metrics = {"objective": 2.0, "learner/loss": 0.5, "best_objective": 2.0, "loss _kl_0.1_": 0.5}
+    metrics = {"objective": 2.0, "learner/loss": 0.5, "score": 1.5, "loss _kl_0.1_": 0.5}
     assert sweep.runs()["trial-000"].data.metrics == metrics
     assert sweep.steps("trial-000") == sweep.steps("trial-000", "learner/loss") == [1, 2]
 

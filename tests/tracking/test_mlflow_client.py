@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 
 import pytest
 
-from rltune.tracking.mlflow_client import make_store
+from rltune.config.uris import resolve_uri
+from rltune.tracking.mlflow_client import make_artifact_folder, make_store
+from rltune.tracking.mlflow_runs import MLflowRuns
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
 
@@ -39,3 +42,36 @@ def test_a_store_that_is_there_is_left_as_it_is(tmp_path):
     store.write_bytes(b"somebody's")
     make_store(f"sqlite:///{store}")
     assert store.read_bytes() == b"somebody's"
+
+
+@pytest.mark.slow
+def test_a_new_store_and_its_artifacts_are_readable_by_their_owner_alone(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # mlflow.set_tracking_uri leaves it behind
+    monkeypatch.chdir(tmp_path)
+    before = os.umask(0o022)
+    try:
+        runs = MLflowRuns(resolve_uri(None), "cartpole")
+        runs.connect()
+        runs.open_experiment()
+        runs.log_text(runs.create("sweep", {}, 0), "text", "file.txt")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "mlflow.db").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "mlruns").stat().st_mode & 0o777 == 0o700
+    assert list((tmp_path / "mlruns").rglob("file.txt")), "there they are"
+
+
+def test_artifact_folders_that_are_there_or_elsewhere_are_left_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir(mode=0o755)
+    for location in (
+        f"file://{tmp_path}/mine/1",
+        "s3://bucket/mlruns/1",
+        "mlflow-artifacts:/1",
+        str(tmp_path / "mine/2"),
+    ):
+        make_artifact_folder(location)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o755
+    make_artifact_folder(f"file://{tmp_path}/new%20one/1")
+    assert (tmp_path / "new one").stat().st_mode & 0o777 == 0o700

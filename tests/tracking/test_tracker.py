@@ -40,7 +40,7 @@ def test_a_sweep_is_a_parent_with_one_child_per_trial(folder):
     assert sweep.check_curves() == 20
     runs = sweep.runs()
     parent = runs.pop("first")
-    assert parent.data.metrics == {"best_objective": 204.0, "certified_iqm": 9.0}
+    assert parent.data.metrics == {"best_score": 154.0, "certified_iqm": 9.0}
     assert parent.data.params == {"algo": "ppo"}
     assert parent.data.tags["rltune.winner"] == "trial 0"
     assert parent.info.run_id == sweep.ledger.sweep().mlflow_run_id
@@ -49,9 +49,9 @@ def test_a_sweep_is_a_parent_with_one_child_per_trial(folder):
     assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
     first = runs["trial-000"]
     assert first.data.params == {"lr": "0.001"}  # the sampled values and nothing else
-    shown = {"objective": 200.0, "learner/loss": 0.5, "best_objective": 200.0, "certified_iqm": 9.0}
+    shown = {"objective": 200.0, "learner/loss": 0.5, "score": 150.0, "certified_iqm": 9.0}
     assert first.data.metrics == shown
-    assert sweep.steps("trial-000", "best_objective") == [200]
+    assert sweep.steps("trial-000", "score") == [200]
     assert (first.data.tags["rltune.trial"], first.data.tags["rltune.seeds"]) == ("0", "7,8")
     assert first.data.tags["rltune.checkpoint"] == "best-200"
     kept = sweep.client.list_artifacts(first.info.run_id, "checkpoint")

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import ray
+import torch
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from rltune.cluster.resources import Machine
 from rltune.errors import NonFiniteError
+from rltune.policies.policy import load_playable
+from rltune.policies.rllib_policy import REASON_FILE
 from rltune.sweep.plan import make_plan
 from rltune.trial.algorithm_runner import AlgorithmRunner
 
@@ -55,3 +64,131 @@ def test_a_loss_of_an_update_that_is_not_finite_ends_the_trial(runner_of: Callab
     runner.train()
     with pytest.raises(NonFiniteError, match="total_loss=inf"):
         runner.train()
+
+
+NORMALISED = ("algo=ppo", "env=pendulum", "env.rewards.normalise=true", "algo.env_runners.num_envs_per_env_runner=3")
+
+
+@pytest.mark.parametrize("engine", ["fast", pytest.param("rllib", marks=pytest.mark.ray)])
+def test_normalised_rewards_go_on_at_their_scale(
+    engine: str, request_of: Callable[..., Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A deviation that began anew would give the first rewards after a resume a hundred times their size."""
+    if engine == "rllib":
+        request.getfixturevalue("ray_cluster")
+    build = make_plan(request_of(*NORMALISED)).build
+    params = {"train_batch_size_per_learner": 600, "num_epochs": 1}
+    source, target = (AlgorithmRunner(build, params, seed, engine, threads=1) for seed in (1, 2))
+    source.train(), source.train()
+    source.save(tmp_path, {})
+    target.restore(tmp_path)
+    rewards = []
+    for runner in (source, target):
+        envs = runner.algorithm.env_runner.env
+        envs.reset(seed=[1, 2, 3]) if engine == "rllib" else envs.reset([1, 2, 3])
+        rewards.append(envs.step(np.zeros((3, 1), np.float32))[1].tolist())
+        runner.stop()
+    assert rewards[1] == rewards[0]
+    assert source._returns == target._returns
+
+
+def test_stock_rllib_fills_a_lost_memory_before_it_learns(
+    request_of: Callable[..., Any], ray_cluster: Any, tmp_path: Path
+) -> None:
+    """It saves none, and compares with the steps of the whole trial, which are enough at once."""
+    short = ["algo.training.num_steps_sampled_before_learning_starts=60", "algo.reporting={}"]
+    made = make_plan(request_of("algo=dqn", "env=cartpole", "~tuned", *short))
+    made.build.algo["reporting"].update(min_sample_timesteps_per_iteration=1, min_time_s_per_iteration=0)
+    first, second = (AlgorithmRunner(made.build, {}, seed=1, engine="rllib", threads=1) for _ in range(2))
+    while (began := first.train().env_steps) < 100:
+        pass
+    first.save(tmp_path, {})
+    assert first.replay_bytes == 0, "it has none to save"
+    second.restore(tmp_path)
+    assert second.load_replay(None) == 60
+
+    def learned() -> float:
+        return float(sum(p.detach().abs().sum() for p in second._learner_module().parameters()))
+
+    before = learned()
+    while (steps := second.train().env_steps) and learned() == before:
+        pass
+    first.stop(), second.stop()
+    assert 60 <= steps - began < 70
+
+
+FOUR = Machine(4, 1)  # the tests' Ray
+PLAIN = ("algo=ppo", "env=cartpole", "~tuned", "cluster.num_cpus=4", "algo.env_runners.num_envs_per_env_runner=2")
+SHORT = {"train_batch_size_per_learner": 128, "minibatch_size": 64, "num_epochs": 2}
+
+
+def test_an_own_connector_is_played_by_rllib_and_not_bundled(
+    request_of: Callable[..., Any], ray_cluster: Any, tmp_path: Path
+) -> None:
+    """A bundle would show the network observations that it has not learned from."""
+    own = "+algo.env_runners.env_to_module_connector=own_parts:make_mirror"
+    runner = AlgorithmRunner(make_plan(request_of(*PLAIN, own)).build, SHORT, seed=1, engine="fast", threads=1)
+    runner.train()
+    runner.save(tmp_path, {"env": {"id": "CartPole-v1"}})
+    assert (tmp_path / REASON_FILE).read_text() == "a bundle cannot express an own env_to_module_connector\n"
+    obs = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    module = runner.algorithm.get_module()
+    with torch.no_grad():
+        scores = module.forward_inference({"obs": torch.from_numpy(-obs)})["action_dist_inputs"]
+    actions, _ = load_playable(tmp_path, trust=True).predict(obs)
+    runner.stop()
+    assert actions.tolist() == scores.argmax(1).tolist()
+    assert len(set(actions.tolist())) == 2
+
+
+def read_learners(runner: AlgorithmRunner) -> list[np.ndarray]:
+    """The weights of each learner, in one row."""
+
+    def flatten(learner: Any) -> np.ndarray:
+        params = learner.module["default_policy"].parameters()
+        return np.concatenate([param.detach().numpy().ravel() for param in params])
+
+    return [answer.get() for answer in runner.algorithm.learner_group.foreach_learner(flatten)]
+
+
+def test_two_learners_learn_the_same_from_twice_the_batch(
+    request_of: Callable[..., Any], ray_cluster: Any, tmp_path: Path
+) -> None:
+    build = make_plan(request_of(*PLAIN, "algo.learners.num_learners=2")).build
+    runner = AlgorithmRunner(build, SHORT, seed=1, engine="fast", threads=1)
+    begun = read_learners(runner)[0]
+    progress = runner.train()
+    first, second = read_learners(runner)
+    assert 256 <= progress.env_steps < 260
+    assert np.abs(first - begun).max() > 0
+    np.testing.assert_allclose(first, second, rtol=0, atol=1e-6)
+    runner.save(tmp_path, {"env": {"id": "CartPole-v1"}})
+    runner.stop()
+    assert not (tmp_path / REASON_FILE).exists()
+    load_playable(tmp_path, trust=True).predict(np.zeros((1, 4), np.float32))
+    resumed = AlgorithmRunner(build, SHORT, seed=2, engine="fast", threads=1)
+    resumed.restore(tmp_path)
+    for weights in read_learners(resumed):
+        np.testing.assert_array_equal(weights, first)
+    assert resumed.train().env_steps >= 2 * 256
+    resumed.stop()
+
+
+def test_the_env_runners_of_several_seeds_share_the_trials_bundles(
+    request_of: Callable[..., Any], ray_cluster: Any
+) -> None:
+    """RLlib asks for each by its bundle's number: with a whole CPU each the second seed's would wait for ever."""
+    made = make_plan(request_of(*PLAIN, "algo.env_runners.num_env_runners=1", "replicates=2"))
+
+    @ray.remote(num_cpus=1)
+    def train_in_turn(seeds: list[int]) -> list[int]:
+        runners = [AlgorithmRunner(made.build, SHORT, seed, "fast", 1) for seed in seeds]
+        return [runner.train().env_steps for runner in runners]
+
+    group = placement_group(made.share_of(FOUR).bundles)
+    inside = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
+    try:
+        steps = ray.get(train_in_turn.options(scheduling_strategy=inside).remote(made.seeds(0)), timeout=120)
+    finally:
+        remove_placement_group(group)
+    assert all(128 <= each < 132 for each in steps)

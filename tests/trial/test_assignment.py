@@ -11,7 +11,7 @@ from rltune.trial.assignment import Assignment
 
 
 def test_tunes_config_gives_the_same_task_back(tmp_path: Path) -> None:
-    task = Assignment(**make_task(tmp_path, best_objective=1.5)["assignment"])
+    task = Assignment(**make_task(tmp_path, engine="fast")["assignment"])
     assert Assignment(**task.to_config()["assignment"]) == task
 
 

@@ -9,38 +9,41 @@ from typing import Any
 import pytest
 from toy import ToyRunner, make_task
 
-from rltune.study.checkpoints import DamagedError, read_state
+from rltune.records import CheckpointRecord
+from rltune.study.checkpoints import REPLAY, DamagedError, read_state
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
 from rltune.trial.metrics import Progress
 
 
 def checkpoints(sweep: Path, **other: Any) -> TrialCheckpoints:
-    return TrialCheckpoints(Assignment(**make_task(sweep, **({"checkpoint_every_s": 600.0} | other))["assignment"]))
+    task = make_task(sweep, **({"checkpoint_every_s": 600.0} | other))
+    return TrialCheckpoints(Assignment(**task["assignment"]), sweep)
 
 
 def make_state(env_steps: int = 100) -> TrialState:
     return TrialState([Progress(env_steps, 1, 1.0, 0.0, 2.0, 10.0, {}, 12.0)], train_s=2.0, reports=3)
 
 
-def make_runners(env_steps: int = 100) -> list[ToyRunner]:
-    runner = ToyRunner({}, 1, 0.0)
+def make_runners(env_steps: int = 100, **params: Any) -> list[ToyRunner]:
+    runner = ToyRunner(params, 1, 0.0)
     runner.env_steps = env_steps
     return [runner]
 
 
 def test_only_an_objective_that_improves_is_saved_as_the_best(tmp_path: Path) -> None:
-    saver = checkpoints(tmp_path, best_objective=1.0, best_path="trials/0/best-old")
+    before = CheckpointRecord("trials/0/best-old", 50, 1.0, "digest")
+    saver = checkpoints(tmp_path, best=before.to_dict())
     for objective in (math.nan, 0.5, 1.0):
-        assert saver.save_if_due(make_state(), make_runners(), objective, force=False) == {}
-    assert saver.best_path == "trials/0/best-old"
-    records = saver.save_if_due(make_state(), make_runners(), 1.5, force=False)
+        assert saver.save_if_due(make_state(), make_runners(), objective) == {}
+    assert saver.best == before
+    records = saver.save_if_due(make_state(), make_runners(), 1.5)
     assert records.keys() == {"best"}
-    assert saver.best_path == records["best"]["path"]
+    assert saver.best == CheckpointRecord(**records["best"])
 
 
 def test_the_best_state_serves_as_the_latest_when_both_are_due(tmp_path: Path) -> None:
-    records = checkpoints(tmp_path).save_if_due(make_state(), make_runners(), 1.0, force=True)
+    records = checkpoints(tmp_path, checkpoint_every_s=0.0).save_if_due(make_state(), make_runners(), 1.0)
     assert records["latest"] == records["best"]
     assert len(list((tmp_path / "trials" / "0").iterdir())) == 1
 
@@ -70,3 +73,42 @@ def test_a_checkpoint_says_where_its_policy_came_from(tmp_path: Path) -> None:
         "env": {}, "env_name": "toy",
     }  # fmt: skip
     assert read_state(tmp_path / record["path"])["reports"] == 3
+
+
+def test_the_latest_state_has_the_replay_memory_and_the_best_has_not(tmp_path: Path) -> None:
+    """The best one stays for long, and its policy is handed on."""
+    saver = checkpoints(tmp_path, replay_gb=0.001, checkpoint_every_s=0.0)
+    records = saver.save_if_due(make_state(), make_runners(replay=True), 1.0)
+    assert records["latest"]["path"] != records["best"]["path"]
+    assert [(tmp_path / records[kind]["path"] / REPLAY).is_dir() for kind in ("latest", "best")] == [True, False]
+    again = checkpoints(tmp_path, replay_gb=0.001, latest=records["latest"])
+    again.restore(make_runners(0, replay=True))
+    assert again.notes == []
+
+
+@pytest.mark.parametrize(("seeds", "replay_gb", "why"), [
+    (1, 0.0, " (0.00 GB, checkpoint.replay_gb=0)"), (11, 0.001, " (0.00 GB, checkpoint.replay_gb=0.001)"),
+])  # fmt: skip
+def test_memories_too_large_together_are_left_out_and_the_log_says_so(
+    seeds: int, replay_gb: float, why: str, tmp_path: Path
+) -> None:
+    runners = [make_runners(replay=True)[0] for _ in range(seeds)]
+    state = TrialState(make_state().progress * seeds)
+    task = {"seeds": tuple(range(seeds)), "replay_gb": replay_gb}
+    record = checkpoints(tmp_path, **task).save_latest(state, runners)["latest"]
+    assert not (tmp_path / record["path"] / REPLAY).exists()
+    again = checkpoints(tmp_path, **task, latest=record)
+    again.restore([make_runners(0, replay=True)[0] for _ in range(seeds)])
+    assert again.notes == [f"goes on without its replay memory{why} and learns again after 50 environment steps"]
+    quiet = checkpoints(tmp_path, **task, latest=record)
+    quiet.restore(make_runners(0) * seeds)
+    assert quiet.notes == [], "a trial that has no such memory misses none"
+
+
+def test_the_older_checkpoint_serves_where_the_newest_is_damaged(tmp_path: Path) -> None:
+    saver = checkpoints(tmp_path)
+    older, newest = (saver.save_latest(make_state(steps), make_runners(steps))["latest"] for steps in (100, 200))
+    (tmp_path / newest["path"] / "toy.json").write_text("{}")
+    again = checkpoints(tmp_path, latest=newest, older=older)
+    assert again.restore(make_runners()) == make_state(100)
+    assert again.notes == [f"goes on from {older['path']}: its checkpoint {newest['path']} is damaged or gone"]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from toy import ToyTrial, make_task
 
 from rltune.records import CheckpointRecord
 from rltune.study.checkpoints import is_whole, read_state
+from rltune.sweep.plan import make_plan
+from rltune.trial.stop_flag import STOP_FILE
+from rltune.trial.trainable import Trial
 
 
 def run_trial(config: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -24,7 +30,7 @@ def run_trial(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def reports(results: list[dict[str, Any]]) -> list[tuple[int, float]]:
-    return [(result["env_steps"], result["objective"]) for result in results if not result.get("between")]
+    return [(result["nominal_steps"], result["objective"]) for result in results if "nominal_steps" in result]
 
 
 def test_checkpoints_come_when_due_between_reports_too(tmp_path: Path) -> None:
@@ -33,7 +39,7 @@ def test_checkpoints_come_when_due_between_reports_too(tmp_path: Path) -> None:
     assert [result["env_steps"] for result in results] == list(range(100, 1001, 100))
     assert reports(results) == [(500, 0.5), (1000, 1.0)]
     assert all(result["records"]["latest"]["env_steps"] == result["env_steps"] for result in results)
-    assert {result["records"].keys() >= {"best"} for result in results if result.get("between")} == {False}
+    assert not any("best" in result["records"] for result in results if "nominal_steps" not in result)
 
 
 def test_nothing_comes_between_reports_while_no_checkpoint_is_due(tmp_path: Path) -> None:
@@ -55,3 +61,215 @@ def test_a_trial_restored_between_reports_sends_the_same_ones(
     rest = run_trial(make_task(tmp_path, seeds=seeds, latest=record, checkpoint_every_s=600.0))
     assert reports(rest) == [(500, 0.5), (1000, 1.0)][-len(rest) :]
     assert len(rest) == len(seeds)
+
+
+@pytest.mark.parametrize(
+    ("batch", "sampled"),
+    [
+        (100, [300, 500, 800, 1000]),
+        (512, [512, 512, 1024, 1024]),
+        (700, [700, 700, 1400, 1400]),
+        (4096, [4096] * 4),
+    ],
+)
+def test_every_batch_reports_at_the_same_marks(batch: int, sampled: list[int], tmp_path: Path) -> None:
+    """What was sampled by then stands beside the mark: whole iterations, of which one may pass several marks."""
+    task = make_task(tmp_path, reports=4, params={"quality": 1.0, "batch": batch}, checkpoint_every_s=600.0)
+    results = run_trial(task)
+    assert [result["nominal_steps"] for result in results] == [250, 500, 750, 1000]
+    assert [result["env_steps"] for result in results] == sampled
+    assert [result["objective"] for result in results] == [result["env_steps"] / 1000 for result in results]
+    assert [result["done"] for result in results] == [False, False, False, True]
+    trained = {result["env_steps"] for result in results if "env_steps_per_s" in result}
+    assert trained == {result["env_steps"] for result in results}, "no rate where nothing was trained"
+    assert sum("env_steps_per_s" in result for result in results) == len(trained)
+
+
+def test_a_budget_that_its_reports_do_not_divide_has_whole_marks(tmp_path: Path) -> None:
+    results = run_trial(make_task(tmp_path, env_steps=1001, reports=3, checkpoint_every_s=600.0))
+    assert [result["nominal_steps"] for result in results] == [334, 668, 1001]
+    (only,) = run_trial(make_task(tmp_path, env_steps=1, reports=1, checkpoint_every_s=600.0))
+    assert (only["nominal_steps"], only["env_steps"], only["done"]) == (1, 100, True)
+
+
+def test_a_trial_restored_within_an_iteration_goes_on_at_the_next_mark(tmp_path: Path) -> None:
+    """One iteration passes three marks; the driver is killed after the first of them."""
+    params = {"quality": 1.0, "batch": 800}
+    trial = ToyTrial(make_task(tmp_path, reports=4, params=params))
+    first = trial.step()
+    trial.stop()
+    record = first["records"]["latest"]
+    rest = run_trial(make_task(tmp_path, reports=4, params=params, latest=record, checkpoint_every_s=600.0))
+    assert reports([first, *rest]) == [(250, 0.8), (500, 0.8), (750, 0.8), (1000, 1.6)]
+
+
+def test_an_interruption_saves_the_state_and_is_no_report(tmp_path: Path) -> None:
+    """A report between two marks could be compared with no other trial's."""
+    trial = ToyTrial(make_task(tmp_path, reports=1, checkpoint_every_s=600.0, params={"quality": 1.0, "batch": 300}))
+    train = trial._runners[0].train
+
+    def train_and_stop() -> Any:
+        (tmp_path / STOP_FILE).touch()
+        return train()
+
+    trial._runners[0].train = train_and_stop
+    result = trial.step()
+    trial.stop()
+    assert (result["done"], result["interrupted"], "nominal_steps" in result) == (True, True, False)
+    assert (result["env_steps"], result["records"]["latest"]["env_steps"]) == (300, 300)
+
+
+def test_an_interruption_before_the_first_step_saves_nothing(tmp_path: Path) -> None:
+    (tmp_path / STOP_FILE).touch()
+    (result,) = run_trial(make_task(tmp_path))
+    assert (result["interrupted"], result.get("records")) == (True, {})
+
+
+NORMALISED = (
+    "env=pendulum",
+    "env.rewards.normalise=true",
+    "env.normalise_observations=true",
+    "algo.env_runners.num_envs_per_env_runner=3",
+)
+
+
+def read_numbers(report: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report says of the training, without what a clock says."""
+    names = ("env_steps", "episodes", "objective", "return_mean", "return_min", "return_max", "episode_length_mean")
+    numbers = {name: value for name, value in report.items() if name in names or name.startswith("learner/")}
+    return {name: None if math.isnan(value) else value for name, value in numbers.items()}
+
+
+@pytest.mark.parametrize("algo", ["ppo", "a2c"])
+def test_a_resumed_trial_ends_as_one_that_never_stopped(
+    algo: str, request_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Same reports and weights, bit for bit, though its rewards and observations are normalised by what it has seen."""
+    task = {
+        "params": {"train_batch_size_per_learner": 300},
+        "env_steps": 1500,
+        "engine": "fast",
+        "build": make_plan(request_of(f"algo={algo}", *NORMALISED)).assignment_build(),
+    }
+
+    def begin(name: str, **other: Any) -> Trial:
+        (tmp_path / name).mkdir(exist_ok=True)
+        return Trial(make_task(tmp_path / name, **task, **other))
+
+    def finish(trial: Trial) -> tuple[list[dict[str, Any]], Any]:
+        results = [trial.step()]
+        while not results[-1].get("done"):
+            results.append(trial.step())
+        assert "failed" not in results[-1], results[-1]["traceback"]
+        flat = trial._runners[0].algorithm.loop.flat.data.clone()  # type: ignore[attr-defined]
+        trial.stop()
+        return [read_numbers(result) for result in results if "nominal_steps" in result], flat
+
+    reports, weights = finish(begin("whole", checkpoint_every_s=600.0))
+    assert len(reports) == 2
+    first = begin("interrupted")
+    for _ in range(4):  # past the first report, and in the middle of an episode
+        record = first.step()["records"]["latest"]
+    first.stop()
+    resumed, again = finish(begin("interrupted", latest=record, checkpoint_every_s=600.0))
+    assert resumed == reports[-1:]
+    assert resumed[0]["episodes"] > 0
+    assert again.equal(weights)
+
+
+REAL = {
+    # Batches, targets and noise are all in use well before the middle. CartPole ends episodes, Pendulum cuts them.
+    "dqn": ("cartpole", {"num_steps_sampled_before_learning_starts": 200, "target_network_update_freq": 70}),
+    "sac": ("pendulum", {"num_steps_sampled_before_learning_starts": 100, "train_batch_size_per_learner": 32}),
+}
+
+
+def make_real_trial(algo: str, request_of: Callable[..., Any], folder: Path, **other: Any) -> Trial:
+    env, training = REAL[algo]
+    build = make_plan(request_of(f"algo={algo}", f"env={env}", "~tuned")).assignment_build()
+    build["algo"]["training"] |= training
+    build["algo"]["reporting"] |= {"min_sample_timesteps_per_iteration": 100, "min_time_s_per_iteration": 0}
+    build["algo"]["rl_module"]["model_config"] |= {"fcnet_hiddens": [16], "head_fcnet_hiddens": []}
+    known = {
+        "checkpoint_every_s": 1e9,
+        "replay_gb": 0.001,
+        "engine": "fast",
+        "env_steps": 1200,
+        "reports": 2,
+        "build": build,
+    }
+    return Trial(make_task(folder, **known | {"params": {}} | other))
+
+
+def read_weights(trial: Trial) -> torch.Tensor:
+    parameters = trial._runners[0].algorithm.learner_module.parameters()
+    return torch.cat([one.detach().flatten() for one in parameters]).clone()
+
+
+def interrupt(trial: Trial, at: int, folder: Path) -> dict[str, Any]:
+    """Train on to ``at`` steps, ask the trial to stop, and return the record of what it saved."""
+    runner = trial._runners[0]
+    train = runner.train
+
+    def train_and_stop() -> Any:
+        progress = train()
+        if progress.env_steps >= at:
+            (folder / STOP_FILE).touch()
+        return progress
+
+    runner.train = train_and_stop
+    while not (report := trial.step()).get("interrupted"):
+        assert not report["done"]
+    trial.cleanup()
+    (folder / STOP_FILE).unlink()
+    return dict(report["records"]["latest"])
+
+
+@pytest.mark.parametrize("algo", REAL)
+def test_an_interrupted_trial_ends_with_the_same_weights(
+    algo: str, request_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Bit for bit: memory, draws, noise, clocks, optimizers and the episode under way are as they were."""
+    whole, first = (make_real_trial(algo, request_of, tmp_path / name) for name in ("whole", "parts"))
+    while not (report := whole.step())["done"]:
+        pass
+    assert "failed" not in report, report.get("traceback")
+    record = interrupt(first, 700, tmp_path / "parts")
+    second = make_real_trial(algo, request_of, tmp_path / "parts", latest=record, seeds=(1,))
+    while not (resumed := second.step())["done"]:
+        pass
+    assert "notes" not in resumed
+    assert torch.equal(read_weights(second), read_weights(whole))
+    ours, theirs = (trial._runners[0].algorithm.replay for trial in (second, whole))
+    np.testing.assert_array_equal(ours.rows, theirs.rows)
+    about = ("return_mean", "episodes", "env_steps")
+    assert [resumed[name] for name in about] == [report[name] for name in about]
+    whole.cleanup(), second.cleanup()
+
+
+@pytest.mark.parametrize("algo", REAL)
+def test_a_trial_without_its_memory_learns_when_its_log_says(
+    algo: str, request_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    record = interrupt(make_real_trial(algo, request_of, tmp_path, replay_gb=0.0), 700, tmp_path)
+    trial = make_real_trial(algo, request_of, tmp_path, latest=record, replay_gb=0.0)
+    start = REAL[algo][1]["num_steps_sampled_before_learning_starts"]
+    kept, runner = read_weights(trial), trial._runners[0]
+    began, learned = record["env_steps"], []
+    runner.algorithm.config = runner.algorithm.config.copy(copy_frozen=False)
+    runner.algorithm.config.min_sample_timesteps_per_iteration = 1
+    train = runner.train
+
+    def train_and_look() -> Any:
+        progress = train()
+        if not torch.equal(read_weights(trial), kept):
+            learned.append(progress.env_steps - began)
+        return progress
+
+    runner.train = train_and_look
+    report = trial.step()
+    (note,) = report["notes"]
+    assert note.startswith("goes on without its replay memory (0.00 GB, checkpoint.replay_gb=0)")
+    assert note.endswith(f"learns again after {start} environment steps")
+    assert start <= learned[0] < start + 8
+    trial.cleanup()

@@ -28,6 +28,8 @@ class WithoutItsEnvRunner:
         time.sleep(0.01)
         return Progress(env_steps=100, episodes=1, return_mean=1.0)
 
+    replay_bytes = 0
+
     def save(self, folder, info):
         pass
 
@@ -42,7 +44,7 @@ def test_iterations_without_an_environment_step_are_no_progress(tmp_path, monkey
     monkeypatch.setattr(Trial, "build_runner", lambda self, seed: WithoutItsEnvRunner(ended))
     task = Assignment(
         number=0, params={}, seeds=(1,), sweep=str(tmp_path), env_steps=1000, reports=2, checkpoint_every_s=60.0,
-        stall_s=0.2, threads=1, engine="rllib", build={"algo": {"name": "ppo"}, "env": {}},
+        replay_gb=0, stall_s=0.2, threads=1, engine="rllib", build={"algo": {"name": "ppo"}, "env": {}},
     )  # fmt: skip
     trial = Trial(task.to_config())
     trial.step()

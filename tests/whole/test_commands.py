@@ -15,6 +15,9 @@ import psutil
 import pytest
 from omegaconf import OmegaConf
 
+from rltune.config.schema import RunConfig
+from sweeps._command import use_tracking, write_whole_numbers
+
 LATE = ("ray", "torch", "mlflow", "optuna")  # seconds each: nothing that a typo should wait for
 
 
@@ -31,11 +34,29 @@ class Typed:
 
 REFUSED = {
     # what is typed: what is wrong, what is allowed, what to type next
-    "run algo=pp0": ("algo=pp0", "did you mean 'ppo'?", "sweeps.run --help"),
+    "run algo=pp0": ("algo=pp0", "did you mean 'ppo'?", "algo=ppo"),
+    "run algo=zzz": ("algo=zzz", "one of", "sweeps.run --help"),
+    "run certify=off certify.seeds=2": (
+        "certify.seeds=2 with certify=off",
+        "without them",
+        "certify=on certify.seeds=2",
+    ),
+    "run budget.env_steps=1.5e0": ("budget.env_steps=1.5e0", "the key's type", "sweeps.run --help"),
+    "run algo=sac env=cartpole": (
+        "algo=sac cannot act in env.id=CartPole-v1",
+        "discrete actions are for ppo",
+        "algo=ppo",
+    ),
+    "run output_dir=/proc/x": ("output_dir=/proc/x", "a folder of yours", "output_dir="),
     "run space.lrr=1": ("space.lrr=1", "did you mean 'lr'?", "space.lr"),
     "run budget.env_steps=-5": ("budget.env_steps=-5", "at least 1", "budget.env_steps="),
     "run resources.cpus_per_trial=4096": ("resources.cpus_per_trial=4096", "at most", "resources.cpus_per_trial="),
     "run resources=gpu_fraction": ("resources.gpus_per_trial=0.25", "no GPU here", "resources=auto"),
+    "run cluster=address cluster.address=ray://head:10001": (
+        "cluster.address=ray://head:10001",
+        "head:6379",
+        "ray job submit",
+    ),
     "run env.id=NoSuchEnv-v0": ("env.id=NoSuchEnv-v0", "Gymnasium", "env.id="),
     "run tracking=server tracking.uri=http://me:s3cret@127.0.0.1:9": (
         "tracking.uri=http://***@127.0.0.1:9",
@@ -44,12 +65,12 @@ REFUSED = {
     ),
     "run study.storage=postgresql://me:s3cret's@db.example/rl": (
         "study.storage=postgresql://***@db.example/rl",
-        "quoted",
-        "study.storage='${oc.env:RLTUNE_ADDRESS}'",
+        "a database that can be reached",
+        "study.storage=null",
     ),
     "run -m seed=1,2 name=twice": ("name=twice", "a name for each", "leave name= out"),
     "run -m env.id=CartPole-v1,NoSuchEnv-v0": ("env.id=NoSuchEnv-v0", "Gymnasium", "env.id="),
-    "run -m algo=ppo,pp0": ("algo=pp0", "did you mean 'ppo'?", "sweeps.run --help"),
+    "run -m algo=ppo,pp0": ("algo=pp0", "did you mean 'ppo'?", "algo=ppo"),
     "run -m hydra/launcher=basic seed=1,2": ("hydra/launcher=basic", "Hydra's own launcher", "leave hydra/launcher"),
     "probe widths=[0]": ("widths=[0]", "at least 1", "widths="),
     "probe env.id=NoSuchEnv-v0": ("env.id=NoSuchEnv-v0", "Gymnasium", "env.id="),
@@ -61,7 +82,7 @@ REFUSED = {
     "prune sweep=nope": ("sweep=nope", "", "sweeps.list"),
     "export": ("policy has no value", "models:/<name>@champion", "policy=sweep:latest"),
     "compare sweeps=[nope]": ("sweeps=nope", "", "sweeps.list"),
-    "evaluate env=nope": ("env=nope", "acrobot", "sweeps.evaluate --help"),
+    "evaluate env=nope": ("env=nope", "acrobot", "env="),
     "evaluate": ("policy has no value", "models:/<name>@champion", "policy=sweep:latest"),
     "evaluate policy=sweep:nope": ("policy=sweep:nope", "", "sweeps.list"),
 }
@@ -102,7 +123,9 @@ def test_a_wrong_request_ends_with_2_and_says_what_is_wrong_what_is_allowed_and_
     what, allowed, fix = REFUSED[command]
     done = typed[command]
     assert done.code == 2, done.err
-    parts = re.fullmatch(r"error: (.+)\n  allowed: (.+)\n  try:     (.+)\n?", done.err)
+    parts = re.fullmatch(
+        r"(?:.+ in the list of processes.+\n)?error: (.+)\n  allowed: (.+)\n  try:     (.+)\n?", done.err
+    )
     assert parts, f"three lines and no traceback, not:\n{done.err}"
     assert parts[1].startswith(what)
     assert allowed in done.err
@@ -181,3 +204,30 @@ def test_sigterm_while_ray_starts_ends_with_143_says_that_nothing_was_begun_and_
     assert "Traceback" not in out
     assert list(tmp_path.iterdir()) == []
     assert psutil.wait_procs(started, timeout=60)[1] == []
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("budget.env_steps=1e5", "budget.env_steps=100000"),
+        ("budget.env_steps=1e5,2.0e5", "budget.env_steps=100000,200000"),
+        ("budget.total_env_steps=3.0", "budget.total_env_steps=3"),
+        ("budget.env_steps=1.5", "budget.env_steps=1.5"),
+        ("budget.env_steps=inf", "budget.env_steps=inf"),
+        ("budget.total_env_steps=null", "budget.total_env_steps=null"),
+        ("budget.wall_time_s=1e3", "budget.wall_time_s=1e3"),
+        ("algo.training.lr=1e0", "algo.training.lr=1e0"),
+        ("no.such.key=1e5", "no.such.key=1e5"),
+        ("-m", "-m"),
+    ],
+)
+def test_a_whole_number_may_be_written_as_a_float(typed, read):
+    assert write_whole_numbers(typed, RunConfig) == read
+
+
+def test_mlflow_is_asked_where_the_command_says(monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://usual")
+    for uri, asked in ((None, "http://usual"), ("http://given", "http://given")):
+        use_tracking(OmegaConf.create({"tracking": {"uri": uri}}))
+        assert os.environ["MLFLOW_TRACKING_URI"] == asked

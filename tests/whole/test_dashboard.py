@@ -16,7 +16,7 @@ import pytest
 from joined import finish, free_port, start_sweep
 
 from rltune.errors import StudyError
-from rltune.records import TrialRecord
+from rltune.records import TrialRecord, compute_score
 from rltune.study.storage import open_ledger
 
 PATIENCE_S = 120.0
@@ -25,13 +25,13 @@ WARM = (
     "{quality:0.8,fault:raise,seconds:0.0}",
     "{quality:0.8,fault:nan_loss,seconds:0.0}",
     "{quality:0.1,fault:null,seconds:0.0}",
-    "{quality:0.95,fault:null,seconds:0.5}",
-    "{quality:0.97,fault:null,seconds:0.5}",
+    "{quality:0.95,fault:null,seconds:1.5}",
+    "{quality:0.97,fault:null,seconds:1.5}",
 )
 NUM_QUICK = 4  # the others still run when the first of these have ended
 WORDS = (
     "cluster.address=null", "cluster.num_cpus=2", "failures.max_retries=0", f"budget.trials={len(WARM)}",
-    "+space.fault=[choice,null,raise,nan_loss]", "+space.seconds=[choice,0.0,0.5]", f"warm_start=[{','.join(WARM)}]",
+    "+space.fault=[choice,null,raise,nan_loss]", "+space.seconds=[choice,0.0,1.5]", f"warm_start=[{','.join(WARM)}]",
 )  # fmt: skip
 RUN_DASHBOARD = "import sys, optuna_dashboard as od; od.run_server(sys.argv[1], '127.0.0.1', int(sys.argv[2]))"
 
@@ -117,7 +117,7 @@ def run_dashboard(study: Path) -> Iterator[Callable[[], list[dict[str, Any]]]]:
 
 def describe_record(record: TrialRecord) -> dict[str, Any]:
     """What a person should see of a trial: a stopped one's value is what it had reached, a diverged one has none."""
-    values = {"COMPLETE": [record.best], "PRUNED": list(record.reports.values())[-1:]}.get(record.state, [])
+    values = [record.score] if record.state in ("COMPLETE", "PRUNED") else []
     return {
         "number": record.number,
         "state": record.state,
@@ -149,11 +149,16 @@ def test_unfinished_trials_are_shown_as_running(shown: dict[str, Shown], moment:
     assert states == ["Complete", "Fail", "Pruned", "Pruned", "Running", "Running"]
 
 
+def score_at(record: TrialRecord, mark: int) -> float | None:
+    return compute_score([value for step, value in record.reports.items() if step <= mark])
+
+
 def test_the_curve_of_a_trial_that_has_ended_is_shown(shown: dict[str, Shown]) -> None:
     records, trials = shown["finished"]
     curves = [{point["step"]: point["value"] for point in trial["intermediate_values"]} for trial in trials]
     for record, curve in zip(records, curves, strict=True):
-        assert curve.items() <= record.reports.items()
+        scores = {mark: score_at(record, mark) for mark in record.reports}
+        assert curve == pytest.approx({mark: scores[mark] for mark in curve})
         assert max(curve, default=None) == (None if record.diverged else max(record.reports))
     assert list(curves[0]) == list(range(200, 2001, 200)), "ten points of twenty"
     assert "Running" not in {trial["state"] for trial in trials}

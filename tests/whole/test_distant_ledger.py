@@ -12,6 +12,7 @@ from checkpoints import make_sweep
 from ended import make_certification, write_sweep
 from omegaconf import OmegaConf
 
+from rltune.config.settings_file import FORMAT
 from rltune.errors import RltuneError
 
 REDACTED = "postgresql+psycopg://***@db.example/rl"
@@ -64,7 +65,7 @@ def test_a_policy_is_found_where_the_command_says(
     monkeypatch.chdir(tmp_path)
     storage = f"sqlite:///{tmp_path / 'shared.db'}"
     make_sweep(tmp_path / "far", checkpoint, storage)
-    (tmp_path / "far" / "config.yaml").write_text(json.dumps({"format": 2, "study": {"storage": REDACTED}}))
+    (tmp_path / "far" / "config.yaml").write_text(json.dumps({"format": FORMAT, "study": {"storage": REDACTED}}))
     words: dict[str, Any] = {"policy": "sweep:far/3", "output_dir": str(tmp_path)}
     words |= {"format": "torch"} if command == "export" else {"episodes": 1}
     words |= {"out": "data"} if command == "record" else {}

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from real import Project, finish
 
 import rltune
-from rltune.certification.finalists import EVALUATION_SEED
+from rltune.certification.finalists import derive_own_seed
 from rltune.config.schema import RunConfig
 from rltune.records import TrialRecord
 from rltune.study.storage import open_ledger
@@ -149,7 +149,7 @@ def test_the_whole_process_tree_stays_below_4_gib(finished_sweep: Project) -> No
 
 @pytest.mark.usefixtures("store")
 def test_the_champion_acts_alike_through_mlflow_and_through_rltune(finished_sweep: Project) -> None:
-    observations = np.random.default_rng(0).normal(scale=2.0, size=(1000, 4)).astype(np.float32)
+    observations = np.random.default_rng(0).normal(scale=0.5, size=(1000, 4)).astype(np.float32)
     policy = rltune.load_policy(CHAMPION)
     actions = policy.act(observations)
     np.testing.assert_array_equal(mlflow.pyfunc.load_model(CHAMPION).predict(observations), actions)
@@ -280,13 +280,12 @@ def test_a_resumed_trials_curve_goes_on_where_it_broke_off(interrupted: dict[str
     assert broken
     for number in broken:
         history = client.get_metric_history(children[number].info.run_id, "train_s")
-        points = [(point.step, point.value) for point in sorted(history, key=lambda point: point.timestamp)]
+        points = [(point.step, point.value) for point in sorted(history, key=lambda one: (one.timestamp, one.step))]
         assert points == sorted(points), "environment steps and training seconds never go back"
         assert len({step for step, _ in points}) == len(points)
-        assert points[-1][0] >= LONG
+        assert points[-1][0] == LONG <= after[number].env_steps
         gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(points)]
-        assert max(gaps) <= LONG / 30 + 2 * 1024, f"trial {number} has a hole in its curve: {points}"
-        assert after[number].env_steps == points[-1][0]
+        assert max(gaps) <= LONG / 30 + 1, f"trial {number} has a hole in its curve: {points}"
 
 
 # -- every shipped environment and algorithm ----------------------------------------------------------------------
@@ -317,7 +316,7 @@ def test_a_smoke_sweep_finds_a_winner_that_acts(algo: str, smoked: dict[str, Pro
     summary = project.summary
     assert summary["model"]["uri"] == f"models:/{env}-{algo}@champion"
     policy = rltune.load_policy(f"sweep:{summary['name']}", output_dir=project.folder / "outputs")
-    found = rltune.evaluate(policy, episodes=10, seed=EVALUATION_SEED)
+    found = rltune.evaluate(policy, episodes=10, seed=derive_own_seed(summary["name"]))
     assert found.mean == pytest.approx(summary["winner"]["evaluation"]["mean"])
     _, children = runs_of(project, env)
     assert len(children) == 2

@@ -30,6 +30,7 @@ def first_reports(config: RunConfig, folder: Path, params: dict[str, Any]) -> li
         env_steps=12000,
         reports=6,
         checkpoint_every_s=3600,
+        replay_gb=0,
         stall_s=300,
         threads=1,
         engine=config.engine,
@@ -105,4 +106,6 @@ def test_ppo_solves_cartpole_within_100k_steps_with_the_tuned_settings(
     finally:
         runner.stop()
     print(f"CartPole, mean return over 100 episodes by environment steps: {curve}")
-    assert max(curve.values()) >= 475, curve
+    best = max(curve, key=curve.__getitem__)
+    fresh = evaluate(load_policy(tmp_path / str(best)), episodes=100, seed=20_000).mean
+    assert fresh >= 475, f"{curve}, on episodes that did not choose it {fresh}"

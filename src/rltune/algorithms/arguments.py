@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rltune.config.bounds import check_bounds
 from rltune.errors import ConfigError, choices
 from rltune.search.space import Space, parse_space
 
@@ -78,11 +79,55 @@ def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]
     return found
 
 
+def check_values(algo: Mapping[str, Any], space: Space) -> None:
+    """Refuse fixed values and ranges of `training` that make no sense.
+
+    Raises:
+        ConfigError: Names the first, its bounds and a usual value.
+    """
+    for name, value in (algo.get("training") or {}).items():
+        check_bounds(f"algo.training.{name}", str(name), value)
+    for name, value in space.fixed.items():
+        check_bounds(f"space.{name}", name.rpartition(".")[2], value)
+    for dimension in space.dimensions:
+        values = dimension.args if dimension.kind == "choice" else dimension.ends()
+        for value in values:
+            check_bounds(f"space.{dimension.name}", dimension.name.rpartition(".")[2], value, dimension)
+
+
 def widest_layer(algo: Mapping[str, Any]) -> int:
     """Return the units of the widest hidden layer that the algo file names; 0 when it names none."""
     model = (algo.get("rl_module") or {}).get("model_config") or {}
     layers = [model.get("fcnet_hiddens") or [], model.get("head_fcnet_hiddens") or []]
     return max((units for sizes in layers for units in sizes if isinstance(units, int)), default=0)
+
+
+def count_env_runners(algo: Mapping[str, Any]) -> int:
+    """Count the remote sampling processes that the algo file asks for."""
+    return int((algo.get("env_runners") or {}).get("num_env_runners") or 0)
+
+
+def count_learners(algo: Mapping[str, Any]) -> int:
+    """Count the remote learners that the algo file asks for; 0 has the trial's own process learn."""
+    return int((algo.get("learners") or {}).get("num_learners") or 0)
+
+
+def count_gpus(algo: Mapping[str, Any], per_trial: float) -> float:
+    """Count a trial's GPUs: ``resources.gpus_per_trial``, or what the algo file asks for by learner.
+
+    Raises:
+        ConfigError: Both are given, and disagree.
+    """
+    per_learner = float((algo.get("learners") or {}).get("num_gpus_per_learner") or 0)
+    asked = per_learner * max(1, count_learners(algo))
+    if asked and per_trial and asked != per_trial:
+        raise ConfigError(
+            f"algo.learners.num_gpus_per_learner={per_learner:g} makes {asked:g} GPUs a trial, "
+            f"resources.gpus_per_trial={per_trial:g} another number",
+            "one of the two; the learners of a trial share its GPUs evenly",
+            "~algo.learners.num_gpus_per_learner",
+        )
+    return per_trial or asked
 
 
 def apply_params(algo: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,16 +6,18 @@ the functions, since that takes seconds. Runs in the driver (checks before the f
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from rltune.algorithms.arguments import META, apply_params
 from rltune.algorithms.rllib_env import name_for_rllib
+from rltune.compat.rllib_internals import list_connectors
+from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.envs.build import is_plain
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError, choices
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 
 DEFAULT_MODULE = "default_policy"
+CONNECTORS = ("env_to_module_connector", "module_to_env_connector", "learner_connector")
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,14 @@ class Build:
         env: The environment.
         vectorize: How copies of it step together: auto, sync, async or vector_entry_point.
         gpus: GPUs of the trial, or the fraction of one.
+        replicates: Algorithms that a trial holds, one a seed; they work in turn.
     """
 
     algo: Mapping[str, Any]
     env: EnvSpec
     vectorize: str = "auto"
     gpus: float = 0.0
+    replicates: int = 1
 
 
 def import_config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:
@@ -53,15 +58,12 @@ def import_config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
     logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it announces its new API stack with every first config
-    target = str(algo["class"])
-    module, _, name = target.partition(":")
     usage = "'module:Class' of an AlgorithmConfig in an installed package"
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"algo.class={target} cannot be imported: {error}", usage, "see conf/algo/ppo.yaml") from None
-    if not (isinstance(found, type) and issubclass(found, AlgorithmConfig)):
-        raise ConfigError(f"algo.class={target} is no AlgorithmConfig", usage, "see conf/algo/ppo.yaml")
+    is_config = is_subclass(AlgorithmConfig)
+    target = str(algo["class"])
+    found: type[AlgorithmConfig] = import_entry_point(
+        "algo.class", target, "AlgorithmConfig", is_config, usage, "see conf/algo/ppo.yaml"
+    )
     return found
 
 
@@ -94,14 +96,39 @@ def build_config(build: Build, params: Mapping[str, Any], seed: int) -> Algorith
     if config.is_offline:
         _read_recorded(config, build.env)
     if build.env.normalise_observations:
+        _check_own_connector(config)
         config.env_runners(env_to_module_connector=make_mean_std_connector)
     if build.vectorize not in ("auto", "sync"):
         config.env_runners(gym_env_vectorize_mode=build.vectorize)
-    if build.gpus:
-        # resources(num_gpus=...) is ignored by the new API stack; the local learner's share is what counts (Ray 2.60).
-        config.learners(num_gpus_per_learner=build.gpus)
+    _share_resources(config, build)
     config.debugging(seed=seed, log_level="ERROR")
     return config
+
+
+def _share_resources(config: AlgorithmConfig, build: Build) -> None:
+    """Give the trial's processes what `rltune.cluster.resources.Share` holds for them.
+
+    One CPU for each env runner and learner, in a bundle of its own. The algorithms of several seeds work in turn, so
+    that each of their processes takes a part of it: with a whole one the second seed's would wait for ever.
+    """
+    part = math.floor(10_000 / build.replicates) / 10_000  # Ray counts in ten thousandths
+    config.env_runners(num_cpus_per_env_runner=part)
+    # resources(num_gpus=...) is ignored by the new API stack; the learner's share is what counts (Ray 2.60).
+    if config.num_learners:
+        gpus = build.gpus / config.num_learners
+        config.learners(num_cpus_per_learner=part, num_gpus_per_learner=gpus * part)
+    elif build.gpus:
+        config.learners(num_gpus_per_learner=build.gpus)
+
+
+def _check_own_connector(config: AlgorithmConfig) -> None:
+    """Refuse an own env-to-module connector beside the observations' filter, which takes its place."""
+    if "env_to_module_connector" in list_connectors(config):
+        raise ConfigError(
+            "env.normalise_observations=true with algo.env_runners.env_to_module_connector: there is place for one",
+            "one of the two; an own connector function can return [MeanStdFilter(), ...]",
+            "env.normalise_observations=false",
+        )
 
 
 def _read_recorded(config: AlgorithmConfig, spec: EnvSpec) -> None:
@@ -142,6 +169,7 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
     """Call the fluent method of one section; an argument that RLlib does not know is answered with the nearest."""
     if section == "rl_module" and isinstance(arguments.get("model_config"), Mapping):
         arguments["model_config"] = _make_model_config(arguments["model_config"])
+    _import_own_parts(section, arguments)
     try:
         getattr(config, section)(**arguments)
     except TypeError as error:
@@ -163,6 +191,28 @@ def _apply(config: AlgorithmConfig, section: str, arguments: dict[str, Any], nam
         raise ConfigError(
             f"algo.{section} of '{name}': {error}", "what RLlib accepts", "see RLlib's documentation"
         ) from None
+
+
+def _import_own_parts(section: str, arguments: dict[str, Any]) -> None:
+    """Import the env runner, learner and connectors that a section names as ``package.module:Name``.
+
+    Raises:
+        ConfigError: One cannot be imported, or is something else.
+    """
+    from ray.rllib.core.learner import Learner
+    from ray.rllib.env.env_runner import EnvRunner
+
+    connector = ("function that returns connectors", lambda found: callable(found) and not isinstance(found, type))
+    parts: dict[str, tuple[str, Callable[[Any], bool]]] = {
+        "env_runner_cls": ("ray.rllib.env.env_runner.EnvRunner", is_subclass(EnvRunner)),
+        "learner_class": ("ray.rllib.core.learner.Learner", is_subclass(Learner)),
+        **dict.fromkeys(CONNECTORS, connector),
+    }
+    for name, (what, is_one) in parts.items():
+        if isinstance(arguments.get(name), str):
+            usage, fix = f"package.module:Name of a {what}", "see examples/own_sampler_and_learner.py"
+            key = f"algo.{section}.{name}"
+            arguments[name] = import_entry_point(key, arguments[name], what, is_one, usage, fix)
 
 
 def _list_keywords(cls: type, section: str) -> list[str]:

@@ -7,6 +7,7 @@ A dataset is one Parquet file of plain columns, a row a step: ``episode``, ``obs
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ def record_episodes(policy: Any, path: Path, episodes: int, seed: int, determini
     table = pa.table({name: np.array(columns[name]).tolist() for name in COLUMNS})
     about = {"env": policy.info.get("env"), "spaces": policy.spaces, "episodes": episodes}
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table.replace_schema_metadata({"rltune": json.dumps(about)}), path)
+    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:  # for you alone
+        pq.write_table(table.replace_schema_metadata({"rltune": json.dumps(about)}), file)
     return {"steps": float(len(columns["reward"])), "return_mean": sum(columns["reward"]) / episodes}
 
 

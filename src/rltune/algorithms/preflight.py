@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rltune.algorithms.arguments import count_env_runners, count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
-from rltune.config.capabilities import capabilities_of, list_algos
+from rltune.config.capabilities import capabilities_of, find_capabilities, list_algos
 from rltune.envs.pettingzoo import policy_spaces
 from rltune.errors import ConfigError
 from rltune.search.space import Space
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+
+# Settings of processes that `rltune.cluster.resources.Share` has no place for, and values that ask for none.
+ONE_CPU_EACH: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+    ("env_runners", "num_cpus_per_env_runner", (1,)),
+    ("env_runners", "num_gpus_per_env_runner", ()),
+    ("env_runners", "custom_resources_per_env_runner", ()),
+    ("learners", "num_cpus_per_learner", (1, "auto")),
+    ("learners", "custom_resources_per_learner", ()),
+    ("learners", "num_aggregator_actors_per_learner", ()),
+    ("evaluation", "evaluation_num_env_runners", ()),
+)
 
 
 def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
@@ -51,16 +65,24 @@ def _check_processes(config: AlgorithmConfig, algo: Mapping[str, Any]) -> None:
 
     Some of RLlib's configs ask for remote processes by default (APPO for one learner and two env runners, Ray 2.60).
     """
-    counted = int((algo.get("env_runners") or {}).get("num_env_runners") or 0)
-    for key, found, allowed in (
-        ("algo.env_runners.num_env_runners", config.num_env_runners, counted),
-        ("algo.learners.num_learners", config.num_learners, 0),
+    for key, found, counted in (
+        ("algo.env_runners.num_env_runners", config.num_env_runners, count_env_runners(algo)),
+        ("algo.learners.num_learners", config.num_learners, count_learners(algo)),
     ):
-        if found != allowed:
+        if found != counted:
             raise ConfigError(
                 f"{key}={found} by RLlib's default for {type(config).__name__}, which the trial's share does not hold",
-                "the number of env runners in the algo file, and the learner in the trial's own process",
-                f"+{key}={allowed}",
+                "the number of env runners and of learners in the algo file",
+                f"+{key}={counted}",
+            )
+    for section, name, allowed in ONE_CPU_EACH:
+        found = (algo.get(section) or {}).get(name)
+        if found and found not in allowed:
+            raise ConfigError(
+                f"algo.{section}.{name}={found}: a trial's share does not hold it",
+                "one CPU for the trial's process (resources.cpus_per_trial) and for each env runner and learner; "
+                "GPUs (resources.gpus_per_trial) for the learners alone",
+                f"~algo.{section}.{name}",
             )
 
 
@@ -109,7 +131,7 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
         spaces = policy_spaces(build.env, env)
     else:
         spaces = {DEFAULT_MODULE: (env.observation_space, env.action_space)}
-        _check_actions(build, env.action_space)
+        check_actions(build.algo, build.env.id, env.action_space)
     env.close()
     try:
         config.get_multi_rl_module_spec(spaces=spaces, inference_only=False).build()
@@ -121,17 +143,29 @@ def _build_module(config: AlgorithmConfig, build: Build) -> None:
         ) from None
 
 
-def _check_actions(build: Build, action_space: Any) -> None:
-    """Refuse the two mismatches whose errors inside RLlib say nothing to a reader."""
+def check_actions(algo: Mapping[str, Any], env_id: str, action_space: Any) -> None:
+    """Refuse the two mismatches whose errors inside RLlib say nothing to a reader.
+
+    An algorithm of the table is known by its name; any other is imported only where RLlib is there already.
+
+    Args:
+        algo: The algo file.
+        env_id: The environment's.
+        action_space: Its actions; None where each of several agents has its own.
+    """
     import gymnasium
 
+    if action_space is None:
+        return
     kind = "discrete" if isinstance(action_space, gymnasium.spaces.Discrete) else "continuous"
-    able = capabilities_of(import_config_class(build.algo)).actions
-    if able not in ("both", kind):
+    known = find_capabilities(algo)
+    if known is None and "ray.rllib" in sys.modules:
+        known = capabilities_of(import_config_class(algo))
+    if known is not None and known.actions not in ("both", kind):
         raise ConfigError(
-            f"algo={build.algo['name']} cannot act in env.id={build.env.id}, whose actions are {action_space}",
-            f"{'Discrete' if able == 'discrete' else 'Box'} actions",
-            "algo=ppo, or an environment with such actions",
+            f"algo={algo['name']} cannot act in env.id={env_id}, whose actions are {action_space}",
+            f"{kind} actions are for {list_algos(lambda row: row.actions in ('both', kind))}",
+            "algo=ppo, or another env=",
         )
 
 

@@ -15,18 +15,24 @@ from rltune.policies.uri import Source, locate_trusted_algorithm
 
 
 def load_algorithm(
-    uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs", storage: str | None = None
+    uri: str | Path,
+    *,
+    trust: bool = False,
+    output_dir: str | Path = "outputs",
+    storage: str | None = None,
+    bucket: str | None = None,
 ) -> Any:
     """Load RLlib's algorithm, to train on; starts Ray where none runs.
 
-    RLlib's checkpoints hold pickles, so that loading one runs whatever its author put there. Files that another user
-    owns, and those from a tracking server, are taken only with ``trust``.
+    RLlib's checkpoints hold pickles, so that loading one runs whatever its author put there. Only those of sweeps that
+    this user ran are taken without ``trust``.
 
     Args:
         uri: As for ``load_policy``; a registered model leads to the run that it came from.
         trust: Whether the files' author is trusted.
         output_dir: The folder of all sweeps.
         storage: As for ``load_policy``.
+        bucket: Likewise.
 
     Returns:
         An RLlib ``Algorithm``; call ``train()`` on it and ``stop()`` at the end.
@@ -34,7 +40,7 @@ def load_algorithm(
     Raises:
         PolicyError: There is no such checkpoint, or it is not trusted.
     """
-    source = Source(str(uri), Path(output_dir), trust, storage)
+    source = Source(str(uri), Path(output_dir), trust, storage, bucket)
     with locate_trusted_algorithm(source) as folder:
         ensure_ray()
         from ray.rllib.algorithms.algorithm import Algorithm

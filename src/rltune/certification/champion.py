@@ -15,12 +15,14 @@ from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import Certification
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import format_settings
+from rltune.envs.spec import EnvSpec, spec_of
 from rltune.errors import PolicyError
-from rltune.formatting import format_objective
+from rltune.formatting import format_interval, format_objective
 from rltune.tracking.model_registry import RegisteredModel
 from rltune.tracking.tracker import Tracker
 
 ALIAS = "champion"
+ENV_TAG = "rltune.env_digest"
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Candidate:
     """What is to be registered.
 
     Attributes:
-        winner: The policy.
+        winner: The policy, by its score on the episodes that are the same in every sweep.
         certification: What speaks for it; None when it was not certified.
         config: The sweep's settings, which the model carries.
         sweep: The sweep's name.
@@ -50,6 +52,11 @@ class Candidate:
         config = self.config
         count, first = config.certify.champion_episodes, EVALUATION_SEED
         return f"{count} episodes of {config.env.id}, environment seeds from {first}"
+
+    @property
+    def env(self) -> EnvSpec:
+        """What it was trained in, and is compared in."""
+        return spec_of(self.config.env)
 
 
 def register_champion(candidate: Candidate, tracker: Tracker, notify: Callable[[str], None]) -> dict[str, Any] | None:
@@ -95,6 +102,12 @@ def _compare(candidate: Candidate, before: RegisteredModel | None, tracker: Trac
     if before is None:
         return True, f"it is the first champion, with a mean return of {ours} on {candidate.episodes}"
     who = f"version {before.version}"
+    if before.tags.get(ENV_TAG, candidate.env.digest) != candidate.env.digest:
+        return False, (
+            f"{who} was trained in another environment ({before.tags.get('rltune.env')}; env.id, env.kwargs or "
+            "env.wrappers differ), so that their returns cannot be compared; "
+            f"env.name={candidate.config.env.name}-2 gives this one a champion of its own"
+        )
     if candidate.certification is None and before.tags.get("rltune.certified") == "true":
         return False, f"{who} is certified and this one is not"
     theirs = _score_of(before, candidate, tracker)
@@ -107,7 +120,8 @@ def _compare(candidate: Candidate, before: RegisteredModel | None, tracker: Trac
 
 def _score_of(before: RegisteredModel, candidate: Candidate, tracker: Tracker) -> float | None:
     """Return the champion's score on the candidate's episodes: noted, else played now; None if it cannot play."""
-    if before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags:
+    noted = before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags
+    if noted and ENV_TAG in before.tags:  # an older version's may be of another environment of the same id
         return float(before.tags["rltune.score"])
     with tempfile.TemporaryDirectory(prefix="rltune-champion-") as folder:
         files = tracker.fetch(before, Path(folder))
@@ -118,8 +132,10 @@ def _score_of(before: RegisteredModel, candidate: Candidate, tracker: Tracker) -
 
         try:
             policy = load_policy(files)
+            if spec_of(policy.info["env"]).digest != candidate.env.digest:
+                return None
             episodes = candidate.config.certify.champion_episodes
-            return evaluate(policy, episodes, EVALUATION_SEED, env=None).mean
+            return evaluate(policy, episodes, EVALUATION_SEED, env=candidate.env.to_dict()).mean
         except PolicyError:  # of other spaces, or by an rltune that wrote other files
             return None
 
@@ -130,18 +146,21 @@ def _make_tags(candidate: Candidate) -> dict[str, str]:
         "rltune.episodes": candidate.episodes,
         "rltune.sweep": candidate.sweep,
         "rltune.env": candidate.config.env.id,
+        ENV_TAG: candidate.env.digest,
         "rltune.configuration": candidate.winner.name,
         "rltune.certified": "false",
     }
+    if measured := candidate.winner.measured:
+        tags["rltune.mean"] = repr(measured.mean)
+        tags["rltune.policy_interval"] = f"{measured.low:.6g} to {measured.high:.6g}"
     found = candidate.certification
     if found and found.policy:
-        best, policy = found.best(), found.policy
+        best = found.best()
         tags |= {
             "rltune.certified": "true",
             "rltune.iqm": f"{best.iqm:.6g}",
-            "rltune.interval": f"{best.low:.6g} to {best.high:.6g}" if best.has_interval else "-",
+            "rltune.interval": f"{best.low:.6g} to {best.high:.6g}" if best.low is not None else "-",
             "rltune.failed_seeds": f"{len(best.failed_seeds)} of {best.num_seeds}",
-            "rltune.policy_interval": f"{policy.low:.6g} to {policy.high:.6g}",
         }
     return tags
 
@@ -150,19 +169,26 @@ def _make_description(candidate: Candidate, why: str) -> str:
     """Describe in Markdown where it comes from, why it is the champion or not, and the certification's table."""
     winner, found = candidate.winner, candidate.certification
     lines = [f"{winner.name.capitalize()} of sweep {candidate.sweep}. As {ALIAS}: {why}."]
-    if found and found.policy:
-        policy = found.policy
+    if measured := winner.measured:
         lines += [
             "",
-            f"Retrained on seed {policy.seed}; the mean of {policy.episodes} fresh episodes lies between "
-            f"{format_objective(policy.low)} and {format_objective(policy.high)}, 95 times in a hundred.",
+            f"On {len(measured.returns)} episodes by which nothing was chosen its mean return is "
+            f"{format_objective(measured.mean)}. That of as many fresh ones lies between "
+            f"{format_objective(measured.low)} and {format_objective(measured.high)}, about 95 times in a hundred "
+            "(less often where one episode in hundreds fails badly).",
+        ]
+    if found and found.policy:
+        lines += [
             "",
-            "| configuration | IQM over seeds | 95% interval | better than control | failed seeds | |",
+            f"Retrained on seed {found.policy.seed}.",
+            "",
+            f"| configuration | IQM over {len(found.seeds)} seeds | 95% interval of the median | better than control "
+            "| failed seeds | |",
             "|---|---|---|---|---|---|",
         ]
         for one in found.configurations:
             odds = "" if one.improvement is None else f"{one.improvement:.0%}"
-            span = f"{format_objective(one.low)} to {format_objective(one.high)}" if one.has_interval else "-"
+            span = format_interval(vars(one))
             score, failed = format_objective(one.iqm if one.per_seed else None), len(one.failed_seeds)
             lines.append(f"| {one.label} | {score} | {span} | {odds} | {failed} | {found.verdict(one)} |")
     return "\n".join(lines)

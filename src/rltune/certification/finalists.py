@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,20 @@ if TYPE_CHECKING:
 
 EVALUATION_SEED = 1_000_003  # the same episodes for all sweeps, so that a champion and its challenger are comparable
 RUN_SEED = 2_000_003  # others for the runs of a certification: what chooses a policy must not measure it too
+OWN_SEED = 10_000_003  # from here on the episodes of one sweep alone, see `derive_own_seed`
+
+
+def derive_own_seed(sweep: str) -> int:
+    """Return the first environment seed of the episodes that a sweep's winner is measured on, and nothing is chosen by.
+
+    Every sweep's champion is the best of all so far on the episodes from `EVALUATION_SEED`. Its mean there is the
+    luckiest of as many, so that it tells too much; on episodes of the sweep's own it does not.
+
+    Args:
+        sweep: Its name.
+    """
+    digest = hashlib.sha256(sweep.encode()).digest()
+    return OWN_SEED + int.from_bytes(digest[:8]) % 2_000_000_000  # below 2**31, which all libraries take
 
 
 @dataclass(frozen=True)
@@ -32,7 +47,9 @@ class Finalist:
         objective: What the search believed; None without a trial.
         folder: The checkpoint.
         run: Its run in MLflow: the trial's, or that of a certification's seed.
-        evaluation: On fresh episodes; None when it was not evaluated.
+        evaluation: On the episodes that are the same in every sweep; None when it was not evaluated.
+        measured: On the sweep's own episodes, with the interval of `rltune.statistics.predictive_interval`: what a
+            person is shown. None when it was not measured.
     """
 
     name: str
@@ -42,6 +59,7 @@ class Finalist:
     folder: Path
     run: RunKey
     evaluation: Evaluation | None = None
+    measured: Evaluation | None = None
 
     @property
     def score(self) -> float:
@@ -56,7 +74,7 @@ def rank_finalists(sweep: Path, records: Sequence[TrialRecord]) -> Iterator[Fina
     for record in rank_records(records):
         folder = is_whole(sweep, record.checkpoint)
         if folder is not None:
-            yield Finalist(record.name, record.number, record.params, record.best, folder, record.run_key)
+            yield Finalist(record.name, record.number, record.params, record.score, folder, record.run_key)
 
 
 def is_playable(folder: Path) -> bool:
@@ -75,8 +93,7 @@ def describe_winner(finalist: Finalist | None, sweep: Path) -> dict[str, Any] | 
         "objective": finalist.objective,
         "checkpoint": str(finalist.folder.relative_to(sweep)),
     }
-    if finalist.evaluation:
-        evaluation = finalist.evaluation
+    if evaluation := finalist.measured:
         found["evaluation"] = {
             "episodes": len(evaluation.returns),
             "mean": evaluation.mean,

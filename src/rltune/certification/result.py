@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from rltune.records import RunKey
-from rltune.statistics import bootstrap_interval, interquartile_mean, probability_of_improvement
+from rltune.records import BASELINE, RunKey
+from rltune.statistics import interquartile_mean, median_interval, probability_of_improvement
 
-BASELINE = "control"
-MIN_RUNS = 3  # that an interval is shown of
+MIN_RUNS = 5  # that `median_interval` has an interval of
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,14 @@ class Configuration:
         name: ``trial 7``, or ``control``: the tuned settings if there are any for the pair, else the algo's own.
         trial: The search's trial; of the control the finalist that has its values, None without one.
         params: Its values.
-        search_score: What the search believed: that trial's best report; None without a trial.
+        search_score: What the search believed: that trial's score; None without a trial.
         per_seed: The runs.
         failed_seeds: Seeds whose training failed.
         failed_score: What each of them counts as: the lowest return of all runs. None without one that failed.
         mean: Of the scores.
-        iqm: Interquartile mean of the scores: the certified score, by which the winner is chosen.
-        low: Lower end of the IQM's 95% stratified bootstrap interval over seeds.
+        raw_iqm: Interquartile mean of the scores, by which the winner is chosen; None in a record that lacks it.
+        iqm: The certified score: the same, and the winner's free of the choice, see `judge_configurations`.
+        low: Lower end of the 95% interval of the runs' median; None without an interval (`has_interval`).
         high: Its upper end.
         improvement: Probability that a run of it beats one of the control; None for the control itself.
         optimism: search_score - iqm; None without a search score that is of the whole budget.
@@ -74,12 +74,13 @@ class Configuration:
     failed_seeds: tuple[int, ...] = ()
     mean: float = 0.0
     iqm: float = 0.0
-    low: float = 0.0
-    high: float = 0.0
+    low: float | None = None
+    high: float | None = None
     improvement: float | None = None
     optimism: float | None = None
     whole_budget: bool = True
     failed_score: float | None = None
+    raw_iqm: float | None = None
 
     @property
     def num_seeds(self) -> int:
@@ -93,8 +94,8 @@ class Configuration:
 
     @property
     def has_interval(self) -> bool:
-        """Whether enough runs succeeded to show one."""
-        return len(self.per_seed) >= MIN_RUNS
+        """Whether there are runs enough, and no more failed than the IQM leaves out."""
+        return self.num_seeds >= MIN_RUNS and not self.excess_failures
 
     @property
     def label(self) -> str:
@@ -104,27 +105,41 @@ class Configuration:
     @property
     def scores(self) -> list[float]:
         """One a seed, those of failed ones last."""
-        failed = [] if self.failed_score is None else [self.failed_score] * len(self.failed_seeds)
-        return [*(result.mean for result in self.per_seed), *failed]
+        return list(self.by_seed.values())
+
+    @property
+    def by_seed(self) -> dict[int, float]:
+        """The scores by their seeds, those of failed ones last."""
+        failed = {} if self.failed_score is None else dict.fromkeys(self.failed_seeds, self.failed_score)
+        return {result.seed: result.mean for result in self.per_seed} | failed
 
     @property
     def worst(self) -> float:
         """The lowest return of any episode."""
         return min(value for result in self.per_seed for value in result.returns)
 
+    def without(self, seed: int) -> Configuration:
+        """Return it as it would be without one of its seeds."""
+        return replace(
+            self,
+            per_seed=tuple(result for result in self.per_seed if result.seed != seed),
+            failed_seeds=tuple(failed for failed in self.failed_seeds if failed != seed),
+        )
+
 
 @dataclass(frozen=True)
 class CertifiedPolicy:
     """The one policy that is registered: of the winner's runs the one with the highest score.
 
-    It was chosen by the certification's episodes and is measured on other ones, so that the choice flatters nothing.
+    It was chosen by the certification's episodes, and champions are compared on those that are the same in every sweep;
+    it is measured on the sweep's own, so that neither choice flatters it.
 
     Attributes:
         name: Its configuration.
         seed: The training seed.
         checkpoint: Relative to the sweep's folder.
-        episodes: How many it was measured on; the same environment seeds in every sweep.
-        mean: Of their returns: the score by which champions are compared.
+        episodes: How many it was measured on, of environment seeds that are this sweep's own.
+        mean: Of their returns.
         iqm: Interquartile mean of their returns.
         low: Lower end of the mean's 95% interval over so many fresh episodes (`statistics.predictive_interval`).
         high: Upper end.
@@ -148,9 +163,10 @@ class Certification:
         seeds: The training seeds, the same for every configuration and none of them the search's.
         episodes: Of each run, with environment seeds that no training saw.
         env_steps: Each run's budget.
-        configurations: The best first by IQM, the control among them, after those with fewer `excess_failures`.
+        configurations: The best first by `raw_iqm`, the control among them, after those with fewer `excess_failures`.
         winner: The first one's name.
-        ties: Names of those whose interval overlaps the winner's: these data do not tell them apart.
+        ties: Names of those whose interval overlaps the winner's: these data do not tell them apart. None of fewer
+            than five seeds, which have no intervals.
         train_s: Training seconds of all its runs.
         policy: What is registered; None before it was measured.
     """
@@ -191,7 +207,7 @@ class Certification:
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row a configuration, without params and single runs."""
-        shown = ("name", "trial", "search_score", "mean", "iqm", "low", "high", "improvement", "optimism")
+        shown = ("name", "trial", "search_score", "mean", "iqm", "raw_iqm", "low", "high", "improvement", "optimism")
         return [
             {key: getattr(one, key) for key in shown}
             | {"seeds": len(one.per_seed), "failed_seeds": len(one.failed_seeds), "failed_score": one.failed_score}
@@ -210,7 +226,8 @@ class Certification:
     def summary(self) -> dict[str, Any]:
         """Return it as ``summary.json`` has it."""
         content = {key: value for key, value in self.to_dict().items() if key != "configurations"}
-        return content | {"configurations": self.table()}
+        rows = zip(self.table(), self.configurations, strict=True)
+        return content | {"configurations": [row | {"scores": one.scores} for row, one in rows]}
 
 
 def label(name: str, trial: int | None) -> str:
@@ -243,6 +260,12 @@ def judge_configurations(
 ) -> Certification | None:
     """Judge configurations by their runs: IQM, intervals, winner, ties.
 
+    The highest of several IQMs is too high: among four equals by half a standard deviation of a run at five seeds. So
+    what is shown of the winner is free of the choice. Its score comes from every seed in turn, as that of the
+    configuration which the other seeds choose: cross-validation of the whole choice (Stone 1974; Varma & Simon 2006).
+    Its interval reaches down to where a third of its runs and those of the configurations that it overlaps are lower:
+    among equals these runs would all be one sample. `benchmarks/coverage.py` simulates both.
+
     Args:
         configurations: With their runs. A failed run counts as the lowest return of all: it is known to be bad, and not
             how bad, so that a configuration of which more runs failed than the IQM leaves out ranks below those with
@@ -258,38 +281,58 @@ def judge_configurations(
     if lowest is None:
         return None
     begun = [replace(one, failed_score=lowest if one.failed_seeds else None) for one in configurations if one.num_seeds]
-    baseline = next((one for one in begun if one.name == BASELINE), None)
-    judged = [_judge(one, baseline) for one in begun]
-    believed = float("-inf")
-    judged.sort(
-        key=lambda one: (
-            -one.excess_failures,
-            one.iqm,
-            one.mean,
-            believed if one.name == BASELINE or one.search_score is None else one.search_score,
-        ),
-        reverse=True,
-    )
+    ranked = sorted(begun, key=_rank, reverse=True)
+    baseline = next((one for one in ranked if one.name == BASELINE), None)
+    judged = [_judge(one, one.scores, baseline) for one in ranked]
+    judged[0] = _correct_for_choice(judged, baseline)
     winner = judged[0]
-    ties = tuple(
-        one.name
-        for one in judged[1:]
-        if one.excess_failures == winner.excess_failures and one.high >= winner.low and one.low <= winner.high
-    )
+    ties = tuple(one.name for one in judged[1:] if _overlap(one, winner))
     return Certification(tuple(seeds), episodes, 0, tuple(judged), winner.name, ties)
 
 
-def _judge(one: Configuration, baseline: Configuration | None) -> Configuration:
-    score = float(interquartile_mean(one.scores))
-    low, high = bootstrap_interval(one.scores)
+def _rank(one: Configuration) -> tuple[float, ...]:
+    """Return what configurations are ranked by, the highest first."""
+    scores = one.scores
+    believed = float("-inf") if one.name == BASELINE or one.search_score is None else one.search_score
+    return -one.excess_failures, float(interquartile_mean(scores)), sum(scores) / len(scores), believed
+
+
+def _judge(one: Configuration, scores: Sequence[float], baseline: Configuration | None) -> Configuration:
+    """Fill in a configuration's numbers; ``scores`` are what its own are shown as."""
+    own = one.scores
+    score = float(interquartile_mean(scores))
+    low, high = (median_interval(own) if one.has_interval else None) or (None, None)
+    rival = baseline if one.name != BASELINE else None
     return replace(
         one,
-        mean=sum(one.scores) / len(one.scores),
+        mean=sum(own) / len(own),
+        raw_iqm=float(interquartile_mean(own)),
         iqm=score,
         low=low,
         high=high,
-        improvement=(
-            probability_of_improvement(one.scores, baseline.scores) if baseline and one.name != BASELINE else None
-        ),
+        improvement=probability_of_improvement(scores, rival.scores) if rival else None,
         optimism=one.search_score - score if one.search_score is not None and one.whole_budget else None,
     )
+
+
+def _correct_for_choice(judged: Sequence[Configuration], baseline: Configuration | None) -> Configuration:
+    """Return the winner, the first of all, as it is shown: without what it owes to being chosen."""
+    winner = judged[0]
+    held_out = []
+    for seed in winner.by_seed:
+        rivals = [one for one in judged if seed in one.by_seed and one.num_seeds > 1]
+        chosen = max(rivals, key=lambda one: _rank(one.without(seed)), default=winner)
+        held_out.append(chosen.by_seed[seed])
+    shown = _judge(winner, held_out, baseline)
+    if shown.low is None or shown.high is None:
+        return shown
+    pooled = sorted(score for one in judged if one is winner or _overlap(one, winner) for score in one.scores)
+    third = pooled[len(pooled) // 3]
+    return replace(shown, low=min(shown.low, third, shown.iqm), high=max(shown.high, shown.iqm))
+
+
+def _overlap(one: Configuration, other: Configuration) -> bool:
+    """Whether two intervals overlap; without one there is nothing to tell by."""
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return False
+    return one.low <= other.high and one.high >= other.low

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from rltune.certification.finalists import is_playable, rank_finalists
 from rltune.certification.result import (
-    BASELINE,
     Certification,
     Configuration,
     SeedResult,
@@ -23,7 +22,7 @@ from rltune.certification.result import (
 )
 from rltune.config.schema import RunConfig
 from rltune.policies.rllib_policy import REASON_FILE
-from rltune.records import TrialRecord
+from rltune.records import BASELINE, TrialRecord
 from rltune.study.ledger import Ledger
 
 

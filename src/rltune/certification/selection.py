@@ -16,11 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rltune.certification.finalists import EVALUATION_SEED, Finalist, is_playable, rank_finalists
+from rltune.certification.finalists import EVALUATION_SEED, Finalist, derive_own_seed, is_playable, rank_finalists
 from rltune.certification.result import Certification, CertifiedPolicy
 from rltune.errors import RltuneError
 from rltune.records import TrialRecord
 from rltune.statistics import predictive_interval
+from rltune.study.checkpoints import find_checkpoint
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
@@ -40,14 +41,14 @@ class FinalEvaluation:
         top: How many to evaluate; 0 trusts the search.
         episodes: Fresh episodes for each.
         slots: How many play at once.
-        aside: Calls a function in a process of its own; None without such processes.
+        aside: Calls a function in a process of its own, with ``progress`` added; None without such processes.
     """
 
     def __init__(self, sweep: Path, top: int, episodes: int, slots: int, aside: Callable[..., Any] | None) -> None:
         self._sweep, self._top, self._episodes = sweep, top, episodes
         self._aside = aside
         self._pool = ThreadPoolExecutor(slots if aside else 1)
-        self._known: dict[Path, Future[Evaluation]] = {}
+        self._known: dict[tuple[Path, int], Future[Evaluation]] = {}
 
     def begin(self, records: Sequence[TrialRecord]) -> None:
         """Let the best trials so far play, before it is known that none is better."""
@@ -57,7 +58,9 @@ class FinalEvaluation:
                     self._start_playing(finalist.folder)
 
     def select(self, records: Sequence[TrialRecord], notify: Callable[[str], None]) -> Finalist | None:
-        """Select the best by the evaluation's mean; the search's first when none can be evaluated; None without trials.
+        """Select the best by the evaluation's mean, and measure it once more on episodes that did not choose it.
+
+        The search's first wins when none can be evaluated; None without trials.
 
         Args:
             records: All trials.
@@ -74,32 +77,46 @@ class FinalEvaluation:
                 continue
             try:
                 evaluation = future.result()
-            except RltuneError as error:  # its process died: the others' results are no worse for that
+            except RltuneError as error:  # its process died or hangs: the others' results are no worse for that
                 notify(f"{finalist.name} cannot be evaluated: {error.what}")
                 continue
             notify(f"{finalist.name} on {self._episodes} fresh episodes: {evaluation.mean:.1f}")
             evaluated.append(replace(finalist, evaluation=evaluation))
+        if any((one.folder / "seed-1").is_dir() for one in best):
+            notify("replicates without certification: the policy of its first seed stands for each trial")
         if evaluated:
-            return max(evaluated, key=lambda one: one.score)
+            return self._measure(max(evaluated, key=lambda one: one.score), notify)
         return best[0] if best else None
 
     def close(self) -> None:
         """Cancel what waits to play, and wait for nothing that plays."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _start_playing(self, folder: Path) -> Future[Evaluation]:
-        if folder not in self._known:
-            self._known[folder] = self._pool.submit(_play, folder, self._episodes, self._aside)
-        return self._known[folder]
+    def _measure(self, winner: Finalist, notify: Callable[[str], None]) -> Finalist:
+        try:
+            played = self._start_playing(winner.folder, derive_own_seed(self._sweep.name)).result()
+        except RltuneError as error:  # what was chosen stays chosen
+            notify(f"{winner.name} cannot be measured once more: {error.what}")
+            return winner
+        worst = winner.evaluation.min if winner.evaluation else played.min
+        return replace(winner, measured=_bound(played, worst))
+
+    def _start_playing(self, folder: Path, seed: int = EVALUATION_SEED) -> Future[Evaluation]:
+        if (folder, seed) not in self._known:
+            self._known[folder, seed] = self._pool.submit(_play, folder, self._episodes, seed, self._aside)
+        return self._known[folder, seed]
 
 
 def measure_policies(found: Certification, sweep: Path, episodes: int) -> tuple[Certification, Finalist]:
     """Measure the winner's policy, of its runs the one with the highest score, on episodes that did not choose it.
 
+    It plays twice as many: those that are the same in every sweep, by which champions are compared, and as many of the
+    sweep's own, by which nothing is chosen.
+
     Args:
         found: The arithmetic's result.
         sweep: The sweep's folder.
-        episodes: How many it plays, the same ones in every sweep.
+        episodes: How many of each.
 
     Returns:
         The record with its policy, and the policy; a checkpoint without a policy (its network needs RLlib) is not
@@ -107,24 +124,30 @@ def measure_policies(found: Certification, sweep: Path, episodes: int) -> tuple[
     """
     best = found.best()
     run = max(best.per_seed, key=lambda result: result.mean)
-    folder = sweep / run.checkpoint
+    folder = find_checkpoint(sweep, run.checkpoint)
     winner = Finalist(best.name, best.trial, best.params, best.search_score, folder, run.run)
     if not is_playable(folder):
         return found, winner
-    evaluation = _play(folder, episodes)
-    low, high = predictive_interval(evaluation.returns, episodes, best.worst)
-    policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, evaluation.mean, evaluation.iqm, low, high)
-    return replace(found, policy=policy), replace(winner, evaluation=evaluation)
+    compared = _play(folder, episodes, EVALUATION_SEED)
+    measured = _bound(_play(folder, episodes, derive_own_seed(sweep.name)), min(compared.min, *run.returns))
+    ends = measured.mean, measured.iqm, measured.low, measured.high
+    policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, *ends)
+    return replace(found, policy=policy), replace(winner, evaluation=compared, measured=measured)
 
 
-def _play(folder: Path, episodes: int, aside: Callable[..., Any] | None = None) -> Evaluation:
-    """Let a checkpoint's policy play the episodes that are the same in every sweep."""
+def _bound(played: Evaluation, worst: float) -> Evaluation:
+    """Give the policy's own episodes the interval in which the mean of as many fresh ones will lie."""
+    low, high = predictive_interval(played.returns, len(played.returns), worst)
+    return replace(played, low=low, high=high)
+
+
+def _play(folder: Path, episodes: int, seed: int, aside: Callable[..., Any] | None = None) -> Evaluation:
+    """Let a checkpoint's policy play the episodes from a seed on."""
     from rltune.policies.evaluation import evaluate_checkpoint  # brings torch, for which a sweep's start need not wait
 
-    arguments = (folder, episodes, EVALUATION_SEED)
     if aside is None:
-        return evaluate_checkpoint(*arguments)
-    evaluation: Evaluation = aside(evaluate_checkpoint, *arguments)
+        return evaluate_checkpoint(folder, episodes, seed)
+    evaluation: Evaluation = aside(evaluate_checkpoint, folder, episodes, seed)
     return evaluation
 
 

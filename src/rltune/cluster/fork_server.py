@@ -30,7 +30,7 @@ from rltune.compat.ray_start import find_worker_script
 from rltune.errors import RltuneError
 
 MAX_ADDRESS = 100  # letters of a Unix socket's address: Linux takes 107
-PATIENCE_S = 120.0  # for an answer, which waits until a Ray that starts requests its first worker
+PATIENCE_S = 120.0  # for a process that takes a call, which waits until a Ray that starts requests its first worker
 Answer = TypeVar("Answer")
 
 
@@ -93,43 +93,54 @@ class ForkServer:
             connection.connect(self.address)
             send_request(connection, {"environment": environment}, [])
 
-    def call(self, function: Callable[..., Answer], *arguments: Any, patience_s: float | None = PATIENCE_S) -> Answer:
+    def call(
+        self, function: Callable[..., Answer], *arguments: Any, patience_s: float = PATIENCE_S, progress: bool = False
+    ) -> Answer:
         """Call a function where the imports are done, in a process of its own; Ray must be starting, or up.
 
         Where no process takes the request, the function is called here. It is never called a second time because its
-        process has died: what ended that process could end the driver, too.
+        process has died or hangs: what became of that process could become of the driver, too.
 
         Args:
             function: A function of a module, by whose name it is found there.
             arguments: Its arguments, which can be pickled; so can its answer.
-            patience_s: The longest wait, after which the function is called here; None waits as long as the process
-                lives.
+            patience_s: The longest wait for the answer, or between two signs of progress.
+            progress: Whether it also takes ``progress``, which it calls, with whatever, whenever it has come further.
 
         Raises:
             Exception: What the function raises; a RuntimeError with its words if it cannot be pickled.
-            RltuneError: Its process ended without an answer.
+            RltuneError: Its process ended without an answer, or came no further.
             OSError: The fork server was closed meanwhile.
         """
-        content = b""
+        taken, content = False, b""
         try:
             with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(patience_s)
+                connection.settimeout(PATIENCE_S)  # the fork server may still wait for Ray
                 connection.connect(self.address)
-                connection.sendall(CALL + pickle.dumps((function, arguments)))
+                connection.sendall(CALL + pickle.dumps((function, arguments, progress)))
                 connection.shutdown(socket.SHUT_WR)
+                taken = connection.recv(1) == FORKED
+                connection.settimeout(patience_s)
                 content = b"".join(iter(lambda: connection.recv(65536), b""))
+        except TimeoutError:
+            if taken:
+                raise RltuneError(
+                    f"the process that runs {_name(function)} has come no further for {patience_s:g} s",
+                    "an environment that is made, reset and stepped within failures.stall_s",
+                    "failures.stall_s=3600 if it needs so long; else find out where it hangs",
+                ) from None
         except (OSError, pickle.PickleError):
             if self._closed:  # the sweep ends: nobody waits for the answer any more
                 raise
         if self._closed and not content:
             raise ConnectionAbortedError("the fork server was closed")
-        if not content:
+        if not taken:
             return function(*arguments)
         try:
-            failed, answer = pickle.loads(content.removeprefix(FORKED))  # noqa: S301 - our own process's, by a private socket
+            failed, answer = pickle.loads(content.lstrip(FORKED))  # noqa: S301 - our own process's, by a private socket
         except (EOFError, pickle.UnpicklingError):
             raise RltuneError(
-                f"the process that ran {function.__module__}.{function.__qualname__} ended without an answer",
+                f"the process that ran {_name(function)} ended without an answer",
                 "a process that is neither ended for want of memory nor crashes in a library",
                 "RLTUNE_COMPAT=off, then the same command: it runs in the driver, and says why it crashes",
             ) from None
@@ -145,6 +156,10 @@ class ForkServer:
         assert self._process.stdin is not None
         self._process.stdin.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
 
 
 _early: list[ForkServer] = []  # at most one: started before the command's settings are composed

@@ -179,9 +179,10 @@ def _answer_call(connection: socket.socket, head: bytes) -> None:
     connection.settimeout(None)
     connection.sendall(FORKED)  # from now on the driver does not call the function itself
     content = head + b"".join(iter(lambda: connection.recv(65536), b""))
-    function, arguments = pickle.loads(content)  # noqa: S301 - the driver's, by a private socket
+    function, arguments, progress = pickle.loads(content)  # noqa: S301 - the driver's, by a private socket
+    named = {"progress": lambda *_: connection.sendall(FORKED)} if progress else {}
     try:
-        answer = pickle.dumps((False, function(*arguments)))
+        answer = pickle.dumps((False, function(*arguments, **named)))
     except Exception as error:
         answer = _pickle_error(error)
     connection.sendall(answer)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,18 +15,22 @@ from contextlib import contextmanager
 
 from rltune.cluster.fork_server import ForkServer
 from rltune.cluster.resources import Machine, local_machine
+from rltune.cluster.slots import list_nodes
 from rltune.compat import ray_start
 from rltune.compat.patching import is_supported
+from rltune.compat.ray_nodes import log_raylet_messages
 from rltune.compat.ray_start import (
-    check_token,
+    NoNodeError,
+    OpenRayError,
     hold_auto_start,
     list_private_arguments,
+    match_token,
     start_in_own_session,
     start_without_extras,
     start_workers_by,
 )
 from rltune.config.schema import ClusterConfig
-from rltune.errors import ResourceError
+from rltune.errors import ResourceError, describe_exception
 
 # Tune reads these when it is imported or run. They switch off its own output, loggers and snapshots: a sweep has its
 # console, MLflow and the ledger for that.
@@ -35,13 +40,46 @@ TUNE_SETTINGS = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "100000000",
+    # Tune would start a searcher's trials one after the other, each after the last one's process is up (Ray 2.60). How
+    # many may wait to be started is for our searcher to say.
+    "TUNE_MAX_PENDING_TRIALS_PG": "100000000",
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
     "TUNE_RESULT_BUFFER_LENGTH": "1",
     "TUNE_WARN_THRESHOLD_S": "60",
     "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "0",
+    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",  # else Tune itself starts such a trial again, from where it began
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_DEDUP_LOGS": "0",
 }
 OBJECT_STORE_BYTES = 256 * 2**20  # reports and placement messages only: samples never leave a trial
+
+
+def check_address(cluster: ClusterConfig) -> None:
+    """Refuse an address by which no sweep can join a Ray.
+
+    Raises:
+        ResourceError: It is a Ray Client's or a dashboard's, or none at all.
+    """
+    if cluster.address is None:
+        return
+    key, address = "cluster.address", cluster.address
+    if address == "auto":  # then Ray reads it from here
+        key, address = "RAY_ADDRESS", os.environ.get("RAY_ADDRESS", "")
+        if address in ("", "auto"):
+            return
+    if found := re.match(r"\w+://(?:[^/@]*@)?([^:/]+)", address):
+        host = found[1]
+        raise ResourceError(
+            f"{key}={address}: a sweep is not run through a Ray Client or a dashboard",
+            f"host:port of the cluster's head, such as {host}:6379, or auto, on a node of the cluster",
+            f"ray job submit --address http://{host}:8265 -- python -m sweeps.run cluster=address ...",
+        )
+    if not re.fullmatch(r"\S+:\d+", address):
+        raise ResourceError(
+            f"{key}={address}: no address of a Ray",
+            "host:port of the cluster's head, or auto on one of its nodes",
+            f"{key}={address or 'head'}:6379",
+        )
 
 
 def machine_of(cluster: ClusterConfig) -> Machine | None:
@@ -78,7 +116,7 @@ def prepare_environment(cluster: ClusterConfig | None = None) -> None:
 @contextmanager
 def connect_ray(
     cluster: ClusterConfig, modules: Sequence[str] = (), fork_server: ForkServer | None = None
-) -> Iterator[Machine]:
+) -> Iterator[tuple[Machine, ...]]:
     """Start or join Ray, and leave it again.
 
     A Ray that runs in this process already (a test's, a notebook's) is used and left running.
@@ -89,7 +127,7 @@ def connect_ray(
         fork_server: Forks those processes, with their imports done; None lets Ray start them.
 
     Yields:
-        The CPUs and GPUs that it has for trials.
+        What each of its nodes has for trials, at this moment.
 
     Raises:
         ResourceError: No Ray answers at the address.
@@ -100,8 +138,8 @@ def connect_ray(
     if ours:
         _start_alone(cluster, modules, fork_server)
     try:
-        total = ray.cluster_resources()
-        yield Machine(cpus=total.get("CPU", 0.0), gpus=total.get("GPU", 0.0))
+        with log_raylet_messages():
+            yield list_nodes()
     finally:
         if ours:
             ray.shutdown()
@@ -127,31 +165,61 @@ def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), fork_serve
 
 
 def _start(cluster: ClusterConfig, modules: Sequence[str]) -> None:
-    import ray
-    from ray.exceptions import AuthenticationError
-
     if cluster.address is not None:
-        try:
-            check_token(cluster.address)
-            ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-        except AuthenticationError:
-            raise ResourceError(
-                f"cluster.address={cluster.address}: wrong or missing token",
-                "the cluster's own token, in RAY_AUTH_TOKEN, in the file that RAY_AUTH_TOKEN_PATH names, "
-                "or in ~/.ray/auth_token",
-                "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=..., then the same command",
-            ) from None
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise ResourceError(
-                f"cluster.address={cluster.address}: no Ray answers ({str(error).splitlines()[0]})",
-                "the address of a running Ray, or auto on one of its nodes",
-                "ray start --head, or cluster=local",
-            ) from None
+        _join(cluster.address)
         return
     machine = machine_of(cluster)
     assert machine is not None
     with start_in_own_session(), start_without_extras(cluster.dashboard):
         _init_local(cluster, machine, modules)
+
+
+def _join(address: str) -> None:
+    import ray
+    from ray.exceptions import AuthenticationError
+
+    try:
+        ray.init(address=match_token(address), log_to_driver=False, logging_level="ERROR")
+    except OpenRayError:
+        raise ResourceError(
+            f"cluster.address={address}: this Ray asks for no token, but RAY_AUTH_MODE=token is set here",
+            "the cluster's own mode: with ours its trials would be refused and end",
+            "unset RAY_AUTH_MODE, then the same command; or start the cluster with a token (docs/clusters.md)",
+        ) from None
+    except AuthenticationError:
+        raise ResourceError(
+            f"cluster.address={address}: wrong or missing token",
+            "the cluster's own token, in RAY_AUTH_TOKEN, in the file that RAY_AUTH_TOKEN_PATH names, "
+            "or in ~/.ray/auth_token",
+            "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=..., then the same command",
+        ) from None
+    except (NoNodeError, OSError, RuntimeError, ValueError) as error:  # a ConnectionError is an OSError
+        raise _explain_failed_join(address, error) from None
+
+
+def _explain_failed_join(address: str, error: BaseException) -> ResourceError:
+    """Say why a running Ray could not be joined."""
+    said = "\n".join(str(one) for one in (error, error.__cause__, error.__context__) if one)
+    versions = re.findall(r"    Ray: (\S+)\n    Python: (\S+)", said)
+    if "Version mismatch" in said and len(versions) >= 2:
+        (their_ray, their_python), (ray, python) = versions[:2]
+        return ResourceError(
+            f"cluster.address={address}: Ray {their_ray} on Python {their_python} runs there, "
+            f"Ray {ray} on Python {python} here",
+            "the same versions of Ray and Python on every node, to the last digit",
+            f"pip install ray=={ray} on the nodes, under Python {python}, and start them again",
+        )
+    if isinstance(error, NoNodeError) or "No node info found" in said:  # the latter by Ray, after a minute
+        return ResourceError(
+            f"cluster.address={address}: a Ray answers, but this machine is none of its nodes",
+            "a node of the cluster, if only one without CPUs for trials",
+            f"ray start --address={address} --num-cpus=0 here, then the same command; or ray job submit",
+        )
+    return ResourceError(
+        f"cluster.address={address}: no Ray answers ({describe_exception(error)})",
+        "the address of a running Ray, or auto on one of its nodes",
+        "ray start --head, or cluster=local",
+    )
 
 
 def _init_local(cluster: ClusterConfig, machine: Machine, modules: Sequence[str]) -> None:

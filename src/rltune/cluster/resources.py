@@ -1,6 +1,6 @@
-"""Fit trials into a machine: CPUs and GPU fractions of each, how many at once, or why none. Pure arithmetic.
+"""Fit trials into a machine or a cluster: CPUs and GPU fractions of each, how many at once, or why none.
 
-Runs in the driver, before Ray is started: Ray itself waits for ever for resources that no node has.
+Pure arithmetic, in the driver: Ray itself waits for ever for resources that no node has.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ WIDE_LAYER = 512  # units from which a second torch thread was measured to pay, 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine or a cluster has for trials."""
+    """What a machine, or one node of a cluster, has for trials."""
 
     cpus: float
     gpus: float
@@ -28,25 +29,32 @@ class Machine:
 
 @dataclass(frozen=True)
 class Share:
-    """What one trial gets, and how many trials run at once.
+    """What one trial gets.
 
     Attributes:
         cpus: CPUs of the trial's own process.
         gpus: GPUs, or the fraction of one.
         env_runners: Remote sampling processes beside it, one CPU each.
-        slots: Trials at once.
+        learners: Remote learners beside it, one CPU each; they share the trial's GPUs. 0 has it learn itself.
     """
 
     cpus: float
     gpus: float
     env_runners: int
-    slots: int
+    learners: int = 0
 
     @property
     def bundles(self) -> list[dict[str, float]]:
-        """Return the bundles of Ray's placement group: the trial's process first, then its remote env runners."""
-        first = {"CPU": self.cpus} | ({"GPU": self.gpus} if self.gpus else {})
-        return [first, *({"CPU": 1.0} for _ in range(self.env_runners))]
+        """Return the bundles of Ray's placement group, one a process, in RLlib's order.
+
+        The trial's own, its remote env runners (RLlib puts the first into the second bundle, and so on), its remote
+        learners. They may lie on different nodes.
+        """
+        own, learner = {"CPU": self.cpus}, {"CPU": 1.0}
+        if self.gpus:
+            (learner if self.learners else own)["GPU"] = self.gpus / max(1, self.learners)
+        beside = [*([{"CPU": 1.0}] * self.env_runners), *([learner] * self.learners)]
+        return [own, *(dict(bundle) for bundle in beside)]
 
     @property
     def threads(self) -> int:
@@ -96,6 +104,7 @@ class Request:
         env_runners: Remote sampling processes of a trial.
         trials: Of the whole sweep.
         widest_layer: Units of the network's widest hidden layer; 0 where it is not known.
+        learners: Remote learners of a trial.
     """
 
     cpus: float | None
@@ -104,42 +113,103 @@ class Request:
     env_runners: int
     trials: int
     widest_layer: int = 0
+    learners: int = 0
+
+    @property
+    def beside(self) -> dict[str, int]:
+        """Return how many processes of one CPU each a trial has beside its own, by the setting that asks for them."""
+        counts = {"algo.env_runners.num_env_runners": self.env_runners, "algo.learners.num_learners": self.learners}
+        return {key: count for key, count in counts.items() if count}
+
+    @property
+    def limit(self) -> int:
+        """Return the most trials at once that are of use, however many would fit."""
+        return min(self.trials, self.max_concurrent or self.trials)
 
 
-def fit_share(request: Request, machine: Machine) -> Share:
-    """Fit trials into a machine.
+def fit_share(request: Request, *nodes: Machine) -> Share:
+    """Fit a trial into a machine or a cluster.
 
     Args:
         request: What one trial asks for.
-        machine: What there is.
+        nodes: What there is. Without a CPU yet everything fits: nodes are still to come.
 
     Returns:
-        One trial's share and the number of trials at once, never more than ``request.trials``.
+        One trial's share.
 
     Raises:
         ResourceError: Not even one trial fits, or a GPU fraction cannot be placed.
     """
-    cpus = choose_cpus(request, machine) if request.cpus is None else request.cpus
+    gpus = [node.gpus for node in nodes]  # one process needs all of its own on one node, learners may lie on several
+    machine = Machine(
+        cpus=sum(node.cpus for node in nodes), gpus=sum(gpus) if request.learners > 1 else max(gpus, default=0)
+    )
+    cpus = choose_cpus(request, *nodes) if request.cpus is None else request.cpus
+    share = Share(cpus, request.gpus, request.env_runners, request.learners)
+    if not machine.cpus:
+        return share
     _check_gpus(request.gpus, machine)
-    needed = cpus + request.env_runners
+    _check_learners(request)
+    beside = sum(request.beside.values())
+    needed = cpus + beside
     if needed > machine.cpus + EPSILON:
+        with_them = "".join(f" with {key}={count}" for key, count in request.beside.items())
+        raise ResourceError(
+            f"resources.cpus_per_trial={cpus:g}{with_them} needs {needed:g} CPUs",
+            f"at most {machine.cpus:g} CPUs a trial here",
+            f"resources.cpus_per_trial={max(1, int(machine.cpus - beside))}"
+            if machine.cpus > beside
+            else " ".join(f"{key}=0" for key in request.beside),
+        )
+    if not count_slots(share.bundles, nodes, 1):
+        largest = max(node.cpus for node in nodes if node.gpus >= min(1, request.gpus))
         raise ResourceError(
             f"resources.cpus_per_trial={cpus:g}"
-            + (f" with algo.env_runners.num_env_runners={request.env_runners}" if request.env_runners else "")
-            + f" needs {needed:g} CPUs",
-            f"at most {machine.cpus:g} CPUs a trial here",
-            f"resources.cpus_per_trial={max(1, int(machine.cpus - request.env_runners))}"
-            if machine.cpus > request.env_runners
-            else "algo.env_runners.num_env_runners=0",
+            + (f" with resources.gpus_per_trial={request.gpus:g}" if request.gpus else "")
+            + f" fits into no node: a process needs all its CPUs{' and GPUs' if request.gpus else ''} on one",
+            f"at most {largest:g} CPUs a process here",
+            f"resources.cpus_per_trial={max(1, int(largest))}",
         )
-    fits = int((machine.cpus + EPSILON) / needed)
-    if request.gpus:
-        fits = min(fits, count_gpu_slots(request.gpus, machine.gpus))
-    slots = min(fits, request.trials, request.max_concurrent or fits)
-    return Share(cpus=cpus, gpus=request.gpus, env_runners=request.env_runners, slots=max(1, slots))
+    return share
 
 
-def choose_cpus(request: Request, machine: Machine) -> float:
+def count_slots(bundles: Sequence[Mapping[str, float]], nodes: Sequence[Machine], limit: int) -> int:
+    """Count the trials that fit at once, as Ray places them: no bundle spans two nodes, no fraction of one two GPUs.
+
+    Args:
+        bundles: One trial's, with ``CPU`` and ``GPU`` of each.
+        nodes: What there is.
+        limit: Count no further.
+    """
+    free = [_FreeNode(node) for node in nodes]
+    largest_first = sorted(bundles, key=lambda bundle: (bundle.get("GPU", 0), bundle.get("CPU", 0)), reverse=True)
+    for num_placed in range(limit):
+        if not all(any(node.take(bundle) for node in free) for bundle in largest_first):
+            return num_placed
+    return limit
+
+
+class _FreeNode:
+    """What is left of a node while bundles are placed."""
+
+    def __init__(self, node: Machine) -> None:
+        self._cpus, self._gpus = node.cpus, [1.0] * int(node.gpus)
+
+    def take(self, bundle: Mapping[str, float]) -> bool:
+        """Take a bundle's CPUs and GPUs if they are there: a fraction of one GPU, or whole ones."""
+        cpus, gpus = bundle.get("CPU", 0.0), bundle.get("GPU", 0.0)
+        num_gpus = math.ceil(gpus - EPSILON)
+        of_each = gpus / num_gpus if num_gpus else 0.0
+        able = [index for index, left in enumerate(self._gpus) if left >= of_each - EPSILON][:num_gpus]
+        if cpus > self._cpus + EPSILON or len(able) < num_gpus:
+            return False
+        self._cpus -= cpus
+        for index in able:
+            self._gpus[index] -= of_each
+        return True
+
+
+def choose_cpus(request: Request, *nodes: Machine) -> float:
     """Choose the CPUs of a trial's own process: one, or two where the second would idle and makes it faster.
 
     The rule of ``resources=auto``. Nothing is measured when a sweep starts; ``python -m sweeps.probe`` measures, and
@@ -156,19 +226,12 @@ def choose_cpus(request: Request, machine: Machine) -> float:
 
     Args:
         request: What one trial asks for.
-        machine: What there is.
+        nodes: What there is.
     """
-    at_once = min(request.trials, request.max_concurrent or request.trials)
-    spare = machine.cpus / at_once - request.env_runners
+    spare = sum(node.cpus for node in nodes) / request.limit - sum(request.beside.values())
     pays = request.widest_layer >= WIDE_LAYER and not request.gpus  # with a GPU the learner's threads are there
-    return 2.0 if pays and spare >= 2 - EPSILON else 1.0
-
-
-def count_gpu_slots(fraction: float, gpus: float) -> int:
-    """Count the trials at once on ``gpus`` GPUs at ``fraction`` of one each; less than 1 never spans two GPUs."""
-    if fraction < 1:
-        return int(gpus) * int((1 + EPSILON) / fraction)
-    return int((gpus + EPSILON) / fraction)
+    fits = any(node.cpus >= 2 - EPSILON for node in nodes)
+    return 2.0 if pays and fits and spare >= 2 - EPSILON else 1.0
 
 
 def _check_gpus(gpus: float, machine: Machine) -> None:
@@ -189,4 +252,15 @@ def _check_gpus(gpus: float, machine: Machine) -> None:
             f"resources.gpus_per_trial={gpus:g} exceeds the {machine.gpus:g} GPUs here",
             f"at most {machine.gpus:g}",
             f"resources.gpus_per_trial={machine.gpus:g}",
+        )
+
+
+def _check_learners(request: Request) -> None:
+    """Refuse several learners on one GPU: NCCL, by which they add up their gradients, takes one process a GPU."""
+    if request.learners > 1 and request.gpus % request.learners:
+        raise ResourceError(
+            f"resources.gpus_per_trial={request.gpus:g} with algo.learners.num_learners={request.learners} gives a "
+            f"learner {request.gpus / request.learners:g} GPUs",
+            "whole GPUs for each of several learners, or none; a fraction for a single one",
+            f"resources.gpus_per_trial={request.learners}",
         )

@@ -1,87 +1,81 @@
-"""Check that all nodes of a cluster see the sweep's folder: what a node writes for itself alone is lost.
+"""Ask all nodes of a cluster whether they see the sweep's files: what a node writes for itself alone is lost.
 
-Runs in the driver; `read_token` on each node.
+Runs in the driver.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from rltune.errors import StudyError
 
-PREFIX = ".shared-"  # a new name for each check: network file systems remember what they did not find
-VISIBLE_S = 2.0  # for a network's file system to show a new file
-ANSWER_S = 60.0  # for a node to start a process and read
+ANSWER_S = 60.0  # for a node to start a process, to import and to read
+SILENCE = "it does not answer, or lacks rltune"
 
 
-def check_nodes(folder: Path) -> None:
-    """Have each node that can run trials read a file in the sweep's folder.
+def check_nodes(look: Callable[[], str]) -> dict[str, str]:
+    """Have each node that can run trials look for the sweep's files.
 
     A node without CPUs runs none: its storage does not matter.
 
     Args:
-        folder: The sweep's folder, absolute; it exists here.
+        look: Runs on the node, and says why it does not see them; empty where it does.
 
-    Raises:
-        StudyError: A node does not see it, or does not answer.
+    Returns:
+        What the nodes said that do not see them, or that do not answer, by their names.
     """
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    token = folder / f"{PREFIX}{secrets.token_hex(8)}"
-    token.write_text(token.name)
-    try:
-        nodes = {}
-        for node in ray.nodes():
-            if node["Alive"] and node["Resources"].get("CPU"):
-                there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                # No share of a CPU: a busy node answers too.
-                task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(read_token)
-                nodes[task.remote(str(token))] = node
-        answered, silent = ray.wait(list(nodes), num_returns=len(nodes), timeout=ANSWER_S) if nodes else ([], [])
-        for task in silent:
-            ray.cancel(task, force=True)
-        blind = [nodes[task] for task in silent] + [nodes[task] for task in answered if not _has_read(task, token)]
-        dead = {node["NodeID"] for node in ray.nodes() if not node["Alive"]} if blind else set()
-        names = sorted({name_of(node) for node in blind if node["NodeID"] not in dead})
-    finally:
-        token.unlink(missing_ok=True)
-    if names:
-        raise not_shared(folder, ", ".join(names))
+    nodes = {}
+    for node in ray.nodes():
+        if node["Alive"] and node["Resources"].get("CPU"):
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            # No share of a CPU: a busy node answers too.
+            task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(_call)
+            nodes[task.remote(look)] = node
+    answered, silent = ray.wait(list(nodes), num_returns=len(nodes), timeout=ANSWER_S) if nodes else ([], [])
+    for task in silent:
+        ray.cancel(task, force=True)
+    said = dict.fromkeys(silent, SILENCE) | {task: _read_answer(task) for task in answered}
+    dead = {node["NodeID"] for node in ray.nodes() if not node["Alive"]} if any(said.values()) else set()
+    return {name_of(nodes[task]): why for task, why in said.items() if why and nodes[task]["NodeID"] not in dead}
 
 
-def read_token(path: str) -> str:
-    """Read the file, on a node; return "" when it does not become visible there."""
-    deadline = time.monotonic() + VISIBLE_S
-    while True:
-        with contextlib.suppress(OSError):
-            return Path(path).read_text()
-        if time.monotonic() > deadline:
-            return ""
-        time.sleep(0.1)
+def _call(look: Callable[[], str]) -> str:
+    return look()
 
 
-def _has_read(task: Any, token: Path) -> bool:
-    """Return whether a node has answered with the token; one without rltune, or that died meanwhile, has not."""
+def _read_answer(task: Any) -> str:
+    """Read what a node has answered; one without rltune, or that died meanwhile, has said nothing."""
     import ray
     from ray.exceptions import RayError
 
     try:
-        return bool(ray.get(task) == token.name)
+        return str(ray.get(task))
     except (RayError, ImportError):
-        return False
+        return SILENCE
 
 
 def name_of(node: Mapping[str, Any]) -> str:
     """Describe a node for a person: host and address, and its name where it was given one."""
     host, address, given = node["NodeManagerHostname"], node["NodeManagerAddress"], node.get("NodeName")
     return f"{host} ({address})" if given in (None, "", host, address) else f"{given} on {host} ({address})"
+
+
+def has_other_nodes(refused: Collection[str]) -> bool:
+    """Return whether a node that can run trials is left, apart from some.
+
+    Args:
+        refused: Their ids.
+    """
+    import ray
+
+    return any(node["Alive"] and node["Resources"].get("CPU") and node["NodeID"] not in refused for node in ray.nodes())
 
 
 def is_here(path: Path) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,36 +24,99 @@ STRANGER = "ab" * 28  # no cluster's number: its GCS refuses whoever asks by it,
 TOKEN_S = 3.0  # for that answer
 
 
-def check_token(address: str) -> None:
-    """Check that a running Ray accepts our token.
+class OpenRayError(Exception):
+    """A Ray that asks for no token, where this process would ask its answers for one."""
 
-    What: a client of the GCS with the number of no cluster.
-    Why: `ray.init` tries for 20 s with a wrong token, and then says only that it failed.
-    Gains: 20 s until a wrong token is answered. On the plain path `ray.init` answers, later and with less.
+
+class NoNodeError(Exception):
+    """This machine is no node of the Ray that is to be joined."""
+
+
+def match_token(address: str) -> str:
+    """Let this process show a running Ray the token that it asks for, and none where it asks for none.
+
+    What: a client of the GCS with the number of no cluster; Ray's reader of tokens.
+    Why: `ray.init` looks for a token file only with `auto`, and then also before a Ray that asks for none; it tries for
+    20 s with a wrong one, and says only that it failed. A driver with a token refuses what a Ray without one asks it,
+    which takes all its actors for forgotten and ends them.
+    Gains: a token file serves every address, and what is wrong is answered in seconds. On the plain path `ray.init`
+    answers, later and with less.
     Tested with Ray 2.60.
 
+    Returns:
+        The address for `ray.init`.
+
     Raises:
-        AuthenticationError: It does not accept the token.
+        AuthenticationError: It asks for a token, and does not accept ours, or there is none.
+        OpenRayError: It asks for none, and `RAY_AUTH_MODE=token` is set.
+        NoNodeError: This machine is no node of any Ray.
+        OSError: Nobody listens there.
     """
     if not is_supported("ray"):
-        return
+        return address
     from ray._private.authentication import authentication_token_setup as tokens
-    from ray._private.services import canonicalize_bootstrap_address
+    from ray._private.services import canonicalize_bootstrap_address, find_node_ids
+    from ray.exceptions import AuthenticationError
+
+    found: str | None = canonicalize_bootstrap_address(address)
+    if found is None:
+        return address
+    host, _, port = found.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), TOKEN_S).close()  # Ray would knock for 13 s, and again
+    mode = os.environ.get(tokens.AUTH_MODE_ENV_VAR)
+    _set_token_mode("disabled")
+    asks = _is_refused(found)
+    _set_token_mode(mode)
+    if asks is False and mode == "token":
+        raise OpenRayError
+    if asks:
+        _check_token_file()  # Ray ends this process for one that it cannot read
+        if mode is None:
+            _set_token_mode("token")
+        tokens.ensure_token_if_auth_enabled(create_token_if_missing=False)  # as it does without any
+        if _is_refused(found):
+            raise AuthenticationError("another token")
+    if not find_node_ids():  # Ray would look for 60 s
+        raise NoNodeError
+    return found
+
+
+def _check_token_file() -> None:
+    from ray.exceptions import AuthenticationError
+
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if path and not os.environ.get("RAY_AUTH_TOKEN"):
+        try:
+            content = Path(path).read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            content = ""
+        if not content:
+            raise AuthenticationError(f"no token in {path}")
+
+
+def _is_refused(address: str) -> bool | None:
+    """Return whether a Ray's GCS refuses our token, or that we show none; None where it does not answer."""
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
     from ray.exceptions import AuthenticationError, RayError
 
-    if "://" in address or (found := canonicalize_bootstrap_address(address)) is None:
-        return  # a Ray Client's, or none: for `ray.init` to say
-    if address == "auto":
-        tokens.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)  # as `ray.init` does
-    tokens.ensure_token_if_auth_enabled(create_token_if_missing=False)  # a client without one ends this process
     try:
-        GcsClient(address=found, cluster_id=STRANGER).check_alive([], timeout=TOKEN_S)
+        GcsClient(address=address, cluster_id=STRANGER).check_alive([], timeout=TOKEN_S)
     except AuthenticationError as error:
-        if "InvalidAuthToken" in str(error):
-            raise
-    except (RayError, OSError):
-        pass  # nobody there, or not yet
+        return "InvalidAuthToken" in str(error)  # otherwise it refuses a stranger, after a look at the token
+    except RayError:
+        pass  # not yet, perhaps: for `ray.init` to say
+    return None
+
+
+def _set_token_mode(mode: str | None) -> None:
+    """Set whether this process's clients of Ray show a token; None leaves it to Ray, which shows none."""
+    from ray._private.authentication import authentication_token_setup as tokens
+
+    if mode is None:
+        os.environ.pop(tokens.AUTH_MODE_ENV_VAR, None)
+    else:
+        os.environ[tokens.AUTH_MODE_ENV_VAR] = mode
+    tokens.Config.initialize("")
 
 
 def hold_auto_start() -> AbstractContextManager[Any]:

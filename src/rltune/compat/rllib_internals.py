@@ -33,6 +33,17 @@ def list_remote_runners(group: Any) -> list[Any]:
     return list(manager.actors().values()) if hasattr(manager, "actors") else []
 
 
+def list_connectors(config: Any) -> dict[str, Any]:
+    """Return the functions that make further connectors around the module, by the argument that sets them.
+
+    Returns:
+        None of them where RLlib keeps them elsewhere: a bundle is then written that leaves them out.
+    """
+    names = ("env_to_module_connector", "module_to_env_connector")
+    made = {name: getattr(config, f"_{name}", None) for name in names}
+    return {name: make for name, make in made.items() if make is not None}
+
+
 def freeze_filters(pipeline: Any) -> None:
     """Keep the running statistics of a connector pipeline as they are: what is played must not change them.
 

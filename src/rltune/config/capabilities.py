@@ -7,7 +7,7 @@ algorithm of ``engine/`` is one file there, one row here, and its files in ``con
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -198,6 +198,21 @@ UNKNOWN = Capabilities()
 def capabilities_of(config: type) -> Capabilities:
     """Return the row of an AlgorithmConfig's class, or of the nearest class that it derives from; else `UNKNOWN`."""
     return next((TABLE[name] for name in _dotted_names(config) if name in TABLE), UNKNOWN)
+
+
+def find_capabilities(algo: Mapping[str, Any]) -> Capabilities | None:
+    """Return the row of an algo file without importing its class; None where that takes the import.
+
+    RLlib's classes may be named by the package of the table's module, and a class of ours that derives from one of
+    them by the file's name.
+    """
+    module, _, cls = str(algo["class"]).partition(":")
+    for dotted, row in TABLE.items():
+        its_module, _, its_cls = dotted.partition(":")
+        is_named = its_cls == cls and f"{its_module}.".startswith(f"{module}.")
+        if is_named or (row.name == algo["name"] and module.startswith("rltune.")):
+            return row
+    return None
 
 
 def network_of(module: type) -> PolicyNetwork | None:

@@ -100,13 +100,15 @@ class ClusterConfig:
     num_cpus: int | None = None
     num_gpus: int | None = None
     dashboard: bool = False
+    autoscale: bool = False
 
 
 @dataclass
 class CheckpointConfig:
-    """How often a trial's latest state is written."""
+    """How often a trial's latest state is written, and how large a replay memory it may hold."""
 
     every_s: float = MISSING
+    replay_gb: float = MISSING
 
 
 @dataclass
@@ -140,7 +142,9 @@ class RunConfig:
     """One sweep: everything that ``python -m sweeps.run`` composes."""
 
     name: str | None = None
+    resume: str = "never"  # older sweeps' settings have none
     output_dir: str = MISSING
+    storage: str | None = None
     seed: int = MISSING
     replicates: int = MISSING
     engine: str = MISSING

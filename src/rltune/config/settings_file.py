@@ -9,13 +9,17 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rltune.config.authorship import find_key_file, is_own, mark_own
 from rltune.config.schema import RunConfig
 from rltune.config.uris import redact_settings
-from rltune.errors import StudyError
+from rltune.errors import StudyError, describe_exception
 
 DIGEST_MARK = "# sha256: "
-FORMAT = 2
-"""Of a sweep's folder and its ledger. Format 1 had no number, and kept everything in Optuna's tables."""
+FORMAT = 3
+"""Of a sweep's folder and its ledger.
+
+Format 1 had no number, and kept everything in Optuna's tables; the reports of format 2 knew no marks.
+"""
 
 
 def read_settings(folder: Path, *, whole: bool = False) -> DictConfig:
@@ -33,9 +37,10 @@ def read_settings(folder: Path, *, whole: bool = False) -> DictConfig:
         text = path.read_text()
         loaded = OmegaConf.create(text)
     except (OSError, ValueError, OmegaConfBaseException, yaml.YAMLError) as error:
-        why = str(error).splitlines()[0]
         raise StudyError(
-            f"{path} cannot be read: {why}", "the sweep's settings as YAML", _describe_recovery(path)
+            f"{path} cannot be read: {describe_exception(error)}",
+            "the sweep's settings as YAML",
+            _describe_recovery(path),
         ) from None
     if not isinstance(loaded, DictConfig) or not loaded:
         raise StudyError(f"{path} holds no settings", "the sweep's settings as YAML", _describe_recovery(path))
@@ -78,6 +83,26 @@ def format_settings(config: RunConfig) -> str:
 
 def write_settings(folder: Path, config: RunConfig) -> None:
     """Write the settings into a sweep's folder, whole or not at all."""
-    draft = folder / ".config.yaml"
-    draft.write_text(format_settings(config))
+    draft, text = folder / ".config.yaml", format_settings(config)
+    draft.write_text(text)
+    mark_own(folder, _compute_digest(text))
     draft.rename(folder / "config.yaml")
+
+
+def require_own_settings(folder: Path) -> None:
+    """Refuse a sweep that somebody else made: its settings name the modules that a resume imports.
+
+    Raises:
+        StudyError: This user's rltune has not written the settings as they are.
+    """
+    if not is_own(folder, _compute_digest((folder / "config.yaml").read_text())):
+        raise make_foreign_sweep_error(folder, "its config.yaml is not as your rltune wrote it")
+
+
+def make_foreign_sweep_error(folder: Path, why: str) -> StudyError:
+    """Say that a sweep is not known as this user's own, and how it is resumed all the same."""
+    return StudyError(
+        f"sweep={folder.name}: {why}, and a resume runs code that its settings name and its checkpoints hold",
+        f"sweeps that you ran with the key in {find_key_file()}, unchanged",
+        f"python -m sweeps.resume sweep={folder.name} trust=true, if you trust whoever made it",
+    )

@@ -5,38 +5,89 @@ MLflow is not imported, which would take seconds.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 # A password may hold any sign, even @ and /, so that only the last @ can be the login's end. A user name without a
 # password is kept: whoever reads the URI later has no other way to know it.
 _LOGIN = re.compile(r"://[^\s:]*:\S*@")
 _LOGIN_OF_ONE = re.compile(r"(?s)://[^:]*:.*@")
 _QUERY = r"(?i)([?&][\w-]*(?:password|passwd|token|secret|key)[\w-]*=)(?!\*\*\*)"
-_QUERY_SECRET, _QUERY_SECRET_OF_ONE = re.compile(_QUERY + r"[^&\s]+"), re.compile(_QUERY + r"[^&]+")
+_QUERY_SECRET, _QUERY_SECRET_OF_ONE = re.compile(_QUERY + r"[^&\s]+"), re.compile(_QUERY + r"([^&]+)")
+_PLAIN_LOGIN = re.compile(
+    r"(?i)://[^/\s:@]*:(?!\d+/)\S+@|[?&](?:\w+[_-])?(?:password|passwd|token|secret|key)=(?!\*\*\*)"
+)
+_CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # signs of a password at which a library may take it to end
+BUCKET_SCHEMES = ("s3", "gs")
+_LEAST = 4  # letters: shorter words are in every text
+_hidden: dict[str, re.Pattern[str]] = {}  # by the word, of all addresses that this process has used
 
 
-def redact(text: str, secrets: Sequence[str] = ()) -> str:
-    """Remove the logins of all URLs in a text.
+def hide_login(uri: str) -> None:
+    """Have `redact` take the words of a URI's login out of every text from now on.
+
+    Whoever is about to use an address calls this first: libraries end a password at one of its signs, or decode it, and
+    their errors then quote the pieces, where nothing looks like an address any more.
+    """
+    login = uri.partition("://")[2].rpartition("@")[0]
+    given = {login.partition(":")[2], *(found[1] for found in _QUERY_SECRET_OF_ONE.findall(uri))}
+    given |= {os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("PASSWORD", "TOKEN")}
+    meant = {read(word) for word in given for read in (str, unquote, unquote_plus)}
+    words = {spelling for word in meant for spelling in _spell(word)}
+    words |= {piece for word in meant for piece in re.split(r"[@:/?#%&\s'\"\\]", word)}
+    for word in words:
+        if len(word) >= _LEAST:
+            # What is a word of its own must not spoil longer ones: "postgres" and "postgresql".
+            before, after = (r"(?<![^\W_])" * word[0].isalnum(), r"(?![^\W_])" * word[-1].isalnum())
+            _hidden.setdefault(word, re.compile(f"{before}{re.escape(word)}{after}"))
+
+
+def _spell(word: str) -> set[str]:
+    """Return the ways in which texts show a word: as it is, in an address, in Python, in JSON."""
+    coded = {quote(word), quote(word, safe=""), quote_plus(word)}
+    return {word, *coded, repr(word)[1:-1], json.dumps(word)[1:-1], json.dumps(word, ensure_ascii=False)[1:-1]}
+
+
+def redact(text: str) -> str:
+    """Remove the logins of all URLs in a text, and every word that `hide_login` was given.
 
     White space ends a URL here. Where a URL stands alone, use `redact_address`, which also finds passwords with blanks.
-
-    Args:
-        text: Anything that may be shown or written.
-        secrets: Further words that must not appear, such as those of `secrets_of`.
     """
-    for secret in secrets:
-        text = text.replace(secret, "***")
+    for word in sorted(_hidden, key=len, reverse=True):
+        if word in text:
+            text = _hidden[word].sub("***", text)
     return _QUERY_SECRET.sub(r"\1***", _LOGIN.sub("://***@", text))
+
+
+def redact_error(address: str, text: str) -> str:
+    """Remove the login of an address from a library's error about it.
+
+    Where the password has a sign at which a library takes it to end, the error may quote any piece of it, however
+    short: nothing of its words is kept.
+    """
+    password = address.partition("://")[2].rpartition("@")[0].partition(":")[2]
+    if _CUTTING.search(password):
+        return "why is not shown, for it may quote the password, whose signs are to be written as %2F and the like"
+    return redact(text)
 
 
 def redact_address(value: str) -> str:
     """Remove the login of a single value, such as a setting or a word of the command line, blanks and all."""
     return _QUERY_SECRET_OF_ONE.sub(r"\1***", _LOGIN_OF_ONE.sub("://***@", value))
+
+
+def holds_login(value: str) -> bool:
+    """Return whether a value has what may be a login: all that `redact_address` takes out."""
+    return redact_address(value) != value
+
+
+def holds_plain_login(value: str) -> bool:
+    """Return whether a value has what can only be a login; addresses have other colons and @, too."""
+    return bool(_PLAIN_LOGIN.search(value))
 
 
 def redact_settings(settings: Any) -> Any:
@@ -48,20 +99,16 @@ def redact_settings(settings: Any) -> Any:
     return redact_address(settings) if isinstance(settings, str) else settings
 
 
+def is_bucket(address: str) -> bool:
+    """Return whether an address names a bucket, or a place in one."""
+    scheme, _, rest = address.partition("://")
+    return scheme in BUCKET_SCHEMES and bool(re.match(r"[\w.-]+(/|\?|$)", rest))
+
+
 def resolve_uri(uri: str | None) -> str:
     """Return MLflow's tracking URI with an absolute path; None is the store that a plain ``mlflow ui`` here shows."""
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
+    hide_login(uri)
     if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
         return f"sqlite:///{Path.cwd() / uri.removeprefix('sqlite:///')}"
     return uri
-
-
-def secrets_of(uri: str) -> list[str]:
-    """Return the words of a URI's login that `redact` could miss, longest first; short ones would spoil plain text."""
-    login = uri.partition("://")[2].rpartition("@")[0]
-    password = login.partition(":")[2]
-    given = {os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("PASSWORD", "TOKEN")}
-    # Libraries end a password at one of its signs, or decode it, and their errors then quote the pieces.
-    words = {password, unquote(password), quote(password, safe=""), quote_plus(password)} | given
-    words |= {word for piece in (password, unquote(password)) for word in re.split(r"[@:/?#\s]", piece)}
-    return sorted((word for word in words if len(word) >= 6), key=len, reverse=True)

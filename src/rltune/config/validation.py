@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
 
 from rltune.config.schema import EnvConfig, RunConfig
+from rltune.config.uris import holds_plain_login, is_bucket, redact_address
 from rltune.errors import ConfigError, choices
 
 # The fluent methods of RLlib's AlgorithmConfig that an algo file may fill, one section each.
@@ -36,6 +37,8 @@ SECTIONS = (
 )
 MAX_COUNT = 100_000  # of trials and seeds
 ENGINES = ("fast", "rllib")
+RESUME = ("never", "auto")
+WITH_LOGIN = ("study.storage", "tracking.uri")  # the settings that may hold one
 VIEWS = ("auto", "pruned", "complete")  # rltune.search.views has what they mean
 VECTORIZE = ("auto", "sync", "async", "vector_entry_point")
 T = TypeVar("T")
@@ -103,10 +106,57 @@ def check_config(config: RunConfig) -> None:
             "at most one report per environment step",
             f"budget.reports={min(20, config.budget.env_steps)}",
         )
+    if config.cluster.autoscale and config.cluster.address is None:
+        raise ConfigError(
+            "cluster.autoscale=true without a cluster",
+            "a Ray that runs already",
+            "cluster=address cluster.autoscale=true",
+        )
     _check_one_of("searcher.view", config.searcher.view, VIEWS)
     _check_one_of("tracking.kind", config.tracking.kind, ("local", "server", "off"))
     check_pair(config.algo, config.env, config.engine)
+    _check_one_of("resume", config.resume, RESUME)
     _check_name("name", config.name)
+    if config.resume == "auto" and config.name is None:
+        raise ConfigError(
+            "resume=auto without a name: typed again, the command would not find its sweep",
+            "a name, by which one sweep is begun, gone on with and finished",
+            "name=my-sweep resume=auto",
+        )
+    check_bucket(config.storage)
+    for key, text in _texts(OmegaConf.to_container(OmegaConf.structured(config))):
+        if key not in WITH_LOGIN and holds_plain_login(text):
+            raise ConfigError(
+                f"{key}={redact_address(text)} holds a login, which every checkpoint and policy would keep",
+                f"logins in {' and '.join(WITH_LOGIN)} alone, which are written nowhere",
+                f"leave the login out of {key}; what uses it can read an environment variable of its own",
+            )
+
+
+def check_bucket(storage: str | None) -> None:
+    """Refuse what is no address of a bucket; whether it answers is asked later.
+
+    Raises:
+        ConfigError: ``storage`` is neither null nor an address.
+    """
+    if storage is not None and not is_bucket(storage):
+        raise ConfigError(
+            f"storage={redact_address(storage)} names no bucket",
+            "null, s3://bucket/prefix (S3, MinIO) or gs://bucket/prefix; a folder that all nodes share is output_dir",
+            "storage=s3://bucket/sweeps",
+        )
+
+
+def _texts(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every text in nested settings, by its key."""
+    if isinstance(settings, str):
+        yield key, settings
+    elif isinstance(settings, Mapping):
+        for name, value in settings.items():
+            yield from _texts(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(settings, list):
+        for place, value in enumerate(settings):
+            yield from _texts(value, f"{key}[{place}]")
 
 
 def check_pair(algo: Mapping[str, Any], env: EnvConfig, engine: str) -> None:
@@ -144,6 +194,7 @@ def _lower_bounds(config: RunConfig) -> Iterator[tuple[str, float | None, float,
     yield "cluster.num_cpus", cluster.num_cpus, 1, 2
     yield "cluster.num_gpus", cluster.num_gpus, 0, 0
     yield "checkpoint.every_s", config.checkpoint.every_s, 0, 30
+    yield "checkpoint.replay_gb", config.checkpoint.replay_gb, 0, 0.2
     yield "failures.max_retries", config.failures.max_retries, 0, 1
     yield "failures.stall_s", config.failures.stall_s, 1, 300
     yield "failures.stop_after", config.failures.stop_after, 1, 5

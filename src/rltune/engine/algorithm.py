@@ -7,6 +7,7 @@ Runs in the worker that holds the trial.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from typing import Any
@@ -17,18 +18,22 @@ from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModule
 from ray.rllib.env import INPUT_ENV_SPACES
-from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils.debug.deterministic import update_global_seed_if_necessary
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from ray.tune import Trainable
 
 from rltune.engine.sampling.env_runner import ArrayEnvRunner, LocalRunners, StockCheckpoint
 from rltune.engine.sampling.observation_filter import RunningMoments
+from rltune.engine.sampling.remote import RemoteRunners
 from rltune.errors import NonFiniteError
 
 COUNTERS = ("num_env_steps_sampled_lifetime", "num_episodes_lifetime")
 ENGINE_STATE = "rltune_engine"
 """Key in ``get_state`` for what RLlib's state has no place for; stock RLlib ignores it."""
+SAMPLING_STATE = "rltune_sampling"
+"""Key for where the local runner's sampling stands."""
+
+logger = logging.getLogger(__name__)
 
 
 class FastAlgorithm(StockCheckpoint):
@@ -85,7 +90,7 @@ class FastAlgorithm(StockCheckpoint):
         config.freeze()
         if config.num_env_runners == 0:
             return LocalRunners(config)
-        return EnvRunnerGroup(
+        return RemoteRunners(
             env_creator=self.env_creator,
             validate_env=None,
             default_policy_class=None,
@@ -178,6 +183,9 @@ class FastAlgorithm(StockCheckpoint):
             enough = sampled >= (config.min_sample_timesteps_per_iteration or 0)
             if enough and time.perf_counter() - start >= (config.min_time_s_per_iteration or 0):
                 break
+        normaliser: RunningMoments | None = self.env_runner_group.local_env_runner.normaliser
+        if normaliser is not None:
+            normaliser.flush()  # saving does so, too: whether a checkpoint is written must change nothing
         return {
             "env_runners": {**self._episode_results(), "num_env_steps_sampled": sampled, **self.counters},
             "learners": {DEFAULT_MODULE_ID: dict(self.learner_stats)},
@@ -215,12 +223,14 @@ class FastAlgorithm(StockCheckpoint):
     # ---- state ----------------------------------------------------------------------------------------
 
     def engine_state(self) -> dict[str, Any]:
-        """Return what RLlib's state has no place for."""
-        return {"counters": dict(self.counters)}
+        """Return what RLlib's state has no place for, as plain values: stock RLlib reads the checkpoint, too."""
+        return {"counters": dict(self.counters), "episodes": list(self.episodes)}
 
     def load_engine_state(self, state: dict[str, Any]) -> None:
         """Set what :meth:`engine_state` returned."""
         self.counters.update(state["counters"])
+        self.episodes.clear()
+        self.episodes.extend(state["episodes"])
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Return RLlib's state, with the lifetime counters where stock RLlib looks for them."""
@@ -233,6 +243,7 @@ class FastAlgorithm(StockCheckpoint):
         self.metrics.aggregate([logger.reduce()], key="env_runners")
         state: dict[str, Any] = super().get_state(*args, **kwargs)
         state[ENGINE_STATE] = self.engine_state()
+        state[SAMPLING_STATE] = self.env_runner_group.local_env_runner.sampling_state()
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -240,25 +251,54 @@ class FastAlgorithm(StockCheckpoint):
         # The learner ignores weights whose number is not higher than its own, also when going back is meant.
         self.learner._weights_seq_no = 0
         super().set_state(state)
-        if ENGINE_STATE in state:
-            self.load_engine_state(state[ENGINE_STATE])
-        else:  # stock RLlib's: it counts in its metrics alone
+        if ENGINE_STATE not in state:  # stock RLlib's: it counts in its metrics alone
             for name in COUNTERS:
                 self.counters[name] = int(self.metrics.peek(("env_runners", name), default=0))
-        self._after_restore()
+        self._rebuild_loop(state.get(ENGINE_STATE))
+        self._restore_sampling(state.get(SAMPLING_STATE))
 
     def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        """Restore a checkpoint of ours or of stock RLlib."""
+        """Restore a checkpoint of ours or of stock RLlib, or one component of it."""
         self.learner._weights_seq_no = 0
-        super().restore_from_path(path, *args, **kwargs)
-        self._after_restore()
+        super().restore_from_path(path, *args, **kwargs)  # a whole checkpoint goes through set_state()
+        if kwargs.get("component") is not None:
+            self._rebuild_loop(self.engine_state())
 
-    def _after_restore(self) -> None:
-        # RLlib's restore replaces the optimizers' state tensors: the flat ones must take them over again.
+    def _rebuild_loop(self, state: dict[str, Any] | None) -> None:
+        """Build the hot loop on RLlib's restored state, then set the engine's own state, then publish the weights.
+
+        Args:
+            state: What `engine_state` returned; None for a stock algorithm's checkpoint, which has none.
+        """
+        # RLlib's restore replaces the optimizers' state tensors: the flat ones must take them over again. The engine's
+        # own state comes after it, because the loop holds part of it and a new loop begins with the seed's generators.
         self.build_loop()
+        if state is not None:
+            self.load_engine_state(state)
         self.publish_weights()
-        runner = self.env_runner_group.local_env_runner
-        runner.read_filter()
+        self.env_runner_group.local_env_runner.read_filter()
+
+    def _restore_sampling(self, state: dict[str, Any] | None) -> None:
+        """Go on in the middle of the checkpoint's episodes; say why where they begin anew.
+
+        Args:
+            state: What the local runner's ``sampling_state`` returned; None where it sampled nothing, and of stock
+                RLlib.
+        """
+        group, steps = self.env_runner_group, self.counters["num_env_steps_sampled_lifetime"]
+        group.foreach_env_runner(
+            lambda remote: remote.restart(steps),
+            local_env_runner=False,
+            timeout_seconds=self.config.sample_timeout_s,
+        )
+        reason: str | None = "those of other processes, and of stock RLlib, are in no checkpoint"
+        if state is None:
+            group.local_env_runner.restart(steps)
+        else:
+            reason = group.local_env_runner.load_sampling_state(state, steps)
+        group.local_env_runner.read_filter()
+        if reason is not None:
+            logger.warning("engine: after the restore every environment begins a new episode: %s", reason)
 
 
 def _as_list(value: Any) -> list[Any]:

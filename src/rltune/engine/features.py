@@ -1,10 +1,12 @@
 """Find the setting of an RLlib config that the fast engine does not serve.
 
-No setting is ignored in silence: each one that the hot loops do not know forces stock RLlib, and is named in the log.
+No setting is ignored in silence. The lists name what the hot loops honour and what cannot change what is learned; any
+other setting that differs from its default forces stock RLlib, and is named in the log.
 """
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -30,43 +32,72 @@ HARMLESS_EVENTS = {"on_algorithm_init", "on_train_result", "on_checkpoint_loaded
 
 Check = Callable[[Any], Any]
 
-# Each row: the feature as the log names it, and whether a config has it. Private fields of the config are read where
-# RLlib 2.60 has no public one.
+# Each row: the feature as the log names it, and whether a config has it; for what one field's value does not tell.
+# Private fields of the config are read where RLlib 2.60 has no public one.
 CHECKS: tuple[tuple[str, Check], ...] = (
-    (
-        "the old API stack",
-        lambda c: not (c.enable_rl_module_and_learner and c.enable_env_runner_and_connector_v2),
-    ),
     ("multi-agent environments", lambda c: c.is_multi_agent),
-    ("remote learners (num_learners > 0)", lambda c: c.num_learners > 0),
     ("offline data", lambda c: c.is_offline or c.input_ != "sampler"),
-    ("recording to files (output)", lambda c: c.output),
-    ("evaluation during training", lambda c: c.evaluation_interval or c.evaluation_num_env_runners),
-    ("batch_mode 'complete_episodes'", lambda c: c.batch_mode != "truncate_episodes"),
-    ("a user's env runner class", lambda c: c.env_runner_cls is not None),
-    ("a user's learner connector", lambda c: c._learner_connector is not None),
-    ("a user's module-to-env connector", lambda c: c._module_to_env_connector is not None),
     (
         "a user's env-to-module connector",
         lambda c: c._env_to_module_connector is not None and not wants_normalisation(c),
     ),
-    ("add_default_connectors_* turned off", lambda c: not _has_default_connectors(c)),
     ("a user's RLModule", lambda c: c._rl_module_spec is not None and not _is_plain_spec(c._rl_module_spec)),
     ("recurrent modules (use_lstm)", lambda c: _model_setting(c, "use_lstm")),
-    ("per-module config overrides", lambda c: c.algorithm_config_overrides_per_module),
-    ("distributional values (num_atoms > 1)", lambda c: getattr(c, "num_atoms", 1) > 1),
-    ("torch learning rate schedulers", lambda c: c._torch_lr_scheduler_classes),
-    ("gradient scalers", lambda c: c._torch_grad_scaler_class),
-    ("aggregator actors", lambda c: c.num_aggregator_actors_per_learner),
-    ("restart_failed_sub_environments", lambda c: c.restart_failed_sub_environments),
     ("callbacks that see episodes or samples", lambda c: _has_episode_callbacks(c)),
-    ("counting steps by agent", lambda c: c.count_steps_by != "env_steps"),
-    ("policies_to_train", lambda c: c.policies_to_train is not None),
-    (
-        "training without a critic or GAE",
-        lambda c: not (getattr(c, "use_critic", True) and getattr(c, "use_gae", True)),
-    ),
+    ("a range of n_step", lambda c: not isinstance(getattr(c, "n_step", 1), int)),
 )
+
+CHECKED = """
+    policies policy_mapping_fn input_ offline_data_class _env_to_module_connector _rl_module_spec _model_config
+    callbacks_class _learner_class
+"""
+"""Fields that the rows above decide on, and `find_unserved_setting` itself."""
+
+HONOURED = """
+    algo_class env env_config observation_space action_space _is_atari normalize_actions clip_actions explore seed
+    num_env_runners num_envs_per_env_runner gym_env_vectorize_mode sample_timeout_s
+    validate_env_runners_after_construction restart_failed_env_runners ignore_env_runner_failures
+    max_num_env_runner_restarts delay_between_env_runner_restarts_s num_consecutive_env_runner_failures_tolerance
+    env_runner_health_probe_timeout_s env_runner_restore_timeout_s
+    gamma lr grad_clip grad_clip_by train_batch_size _train_batch_size_per_learner num_gpus_per_learner local_gpu_idx
+    torch_compile_learner torch_compile_learner_dynamo_backend torch_compile_learner_dynamo_mode
+    min_time_s_per_iteration min_sample_timesteps_per_iteration metrics_num_episodes_for_smoothing
+    checkpoint_trainable_policies_only _use_msgpack_checkpoints _validate_config
+"""
+"""Fields that every hot loop honours, or RLlib's code around it."""
+
+OFF_POLICY = """
+    rollout_fragment_length num_steps_sampled_before_learning_starts target_network_update_freq tau n_step
+    training_intensity replay_buffer_config store_buffer_in_checkpoints
+"""
+
+HONOURED_BY = {
+    "PPOConfig": """
+        num_epochs minibatch_size shuffle_batch_per_epoch lambda_ clip_param vf_clip_param vf_loss_coeff entropy_coeff
+        use_kl_loss kl_coeff kl_target
+    """,
+    "A2CConfig": "rmsprop_alpha rmsprop_epsilon",
+    "DQNConfig": OFF_POLICY + "epsilon adam_epsilon double_q dueling td_error_loss_fn",
+    "SACConfig": OFF_POLICY + "actor_lr critic_lr alpha_lr initial_alpha target_entropy twin_q",
+}
+"""The same for one config class and those that inherit from it."""
+
+WITHOUT_EFFECT = """
+    model v_min v_max categorical_distribution_temperature custom_evaluation_function
+    num_gpus placement_strategy num_cpus_for_main_process custom_resources_for_main_process num_cpus_per_env_runner
+    custom_resources_per_env_runner num_cpus_per_learner custom_resources_per_learner
+    extra_python_environs_for_driver extra_python_environs_for_worker
+    log_level log_sys_usage disable_env_checking torch_compile_learner_what_to_compile
+    torch_compile_worker torch_compile_worker_dynamo_backend torch_compile_worker_dynamo_mode
+    simple_optimizer _is_frozen _per_module_overrides
+"""
+"""Fields that cannot change what is learned: places, logs, caches, the old API stack, and such as need another one."""
+
+IDLE_PREFIXES = ("callbacks_on_", "evaluation_", "offline_", "input_", "output_", "prelearner_")
+"""Of fields that are read by callbacks, evaluation, input and output alone, each of which one field turns on."""
+
+SWITCHES = ("evaluation_interval", "evaluation_num_env_runners", "offline_evaluation_interval")
+"""Fields with such a prefix that turn something on."""
 
 
 def find_unserved_setting(config: Any) -> str | None:
@@ -74,6 +105,14 @@ def find_unserved_setting(config: Any) -> str | None:
     for feature, present in CHECKS:
         if present(config):
             return feature
+    known, default = list_served_fields(type(config)), vars(config.algo_class.get_default_config())
+    for name, value in vars(config).items():
+        idle = name.startswith(IDLE_PREFIXES) and name not in SWITCHES
+        # What the algorithm's own config does not have, stock RLlib does not read either.
+        if name in known or idle or name not in default or value is default[name] or value == default[name]:
+            continue
+        # A class or a function by its name: its repr has its place in memory.
+        return f"{name.lstrip('_')}={getattr(value, '__name__', None) or reprlib.repr(value)}"
     stock = config.get_default_learner_class()
     # To name the stock class explicitly changes nothing.
     if config._learner_class is not None and config._learner_class is not stock:
@@ -81,12 +120,10 @@ def find_unserved_setting(config: Any) -> str | None:
     return None
 
 
-def _has_default_connectors(config: Any) -> bool:
-    return bool(
-        config.add_default_connectors_to_env_to_module_pipeline
-        and config.add_default_connectors_to_module_to_env_pipeline
-        and config.add_default_connectors_to_learner_pipeline
-    )
+def list_served_fields(config_class: type) -> set[str]:
+    """List the fields of a config class that may have any value, as far as no row of ``CHECKS`` objects."""
+    own = (HONOURED_BY.get(cls.__name__, "") for cls in config_class.__mro__)
+    return set(" ".join((CHECKED, HONOURED, WITHOUT_EFFECT, *own)).split())
 
 
 def _is_plain_spec(spec: Any) -> bool:

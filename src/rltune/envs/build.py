@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rltune.envs.pettingzoo import make_parallel_env
-from rltune.envs.spec import EXTRAS, EnvSpec, spec_of
+from rltune.envs.spec import EXTRAS, KNOWN_PACKAGES, EnvSpec, spec_of
 from rltune.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -128,6 +129,14 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
             "see gymnasium.wrappers for names",
         )
     return functools.partial(cls, **dict(wrapper.get("kwargs") or {}))
+
+
+def find_modules(spec: EnvSpec | Mapping[str, Any]) -> list[str]:
+    """Find the modules that building an environment would import, but for known packages' and those that are there."""
+    spec = spec_of(spec)
+    named = [spec.id if spec.policies is not None else spec.id.rpartition(":")[0]]
+    named += [str(wrapper.get("entry_point", "")).rpartition(":")[0] for wrapper in spec.wrappers]
+    return [name for name in named if name and name.partition(".")[0] not in KNOWN_PACKAGES and name not in sys.modules]
 
 
 def import_env_module(module: str, env_id: str) -> None:

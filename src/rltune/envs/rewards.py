@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, SupportsFloat, cast
@@ -13,6 +13,7 @@ import gymnasium
 
 Step = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
 Returns = deque[tuple[float, int]]
+Moments = tuple[int, float, float]
 # A trial cannot pass its sink to RLlib, which builds the environments: they find it here.
 _SINK: ContextVar[Returns | None] = ContextVar("rltune_returns", default=None)
 
@@ -37,6 +38,23 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._return, self._length = 0.0, 0
         self._discounted, self._count, self._mean, self._squares = 0.0, 0, 0.0, 0.0
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the sink: a copy would collect for nobody."""
+        return {**self.__dict__, "_sink": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the sink of the `collect_returns` around."""
+        self.__dict__.update(state, _sink=get_return_sink())
+
+    @property
+    def reward_moments(self) -> Moments:
+        """How many discounted returns were seen, their mean and sum of squared deviations; they can be set."""
+        return self._count, self._mean, self._squares
+
+    @reward_moments.setter
+    def reward_moments(self, moments: Moments) -> None:
+        self._count, self._mean, self._squares = moments
+
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Start an episode. The last one ends here if an outer wrapper cut it off, and counts too."""
         self._end_episode()
@@ -55,7 +73,8 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         reward *= self._scale
         if self._normalise:
             reward /= self._update_deviation(reward)
-        return max(-self._clip, min(self._clip, reward)) if self._clip else reward
+        # In this order NaN stays NaN, and ends the trial; min(clip, nan) is clip.
+        return max(min(reward, self._clip), -self._clip) if self._clip else reward
 
     def _update_deviation(self, reward: float) -> float:
         """Update the discounted return, and return its running standard deviation (Welford 1962)."""
@@ -70,6 +89,24 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._length and self._sink is not None:
             self._sink.append((self._return, self._length))
         self._return, self._length, self._discounted = 0.0, 0, 0.0
+
+
+def read_reward_moments(envs: Any) -> list[Moments]:
+    """Return what each environment's rewards are normalised by; nothing where rewards are not shaped one by one.
+
+    Args:
+        envs: A Gymnasium vector environment, or one of the engine's.
+    """
+    try:
+        return list(envs.unwrapped.get_attr("reward_moments"))
+    except AttributeError:  # native ones, whose rewards are not normalised
+        return []
+
+
+def write_reward_moments(envs: Any, moments: Sequence[Sequence[Any]]) -> None:
+    """Set what `read_reward_moments` returned; another number of environments takes them in turn."""
+    if moments and read_reward_moments(envs):
+        envs.unwrapped.set_attr("reward_moments", [tuple(moments[env % len(moments)]) for env in range(envs.num_envs)])
 
 
 def get_return_sink() -> Returns | None:

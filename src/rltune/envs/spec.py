@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any
 
 EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid"}
 """Which of rltune's extras installs a module; those of Gymnasium's own families follow from their entry points."""
+
+KNOWN_PACKAGES = ("gymnasium", "pettingzoo", "rltune", "ale_py", "minigrid", "mpe2")
+"""Whose modules a policy may name whoever made it: what the extras and conf/env bring."""
 
 UNSHAPED = {"normalise": False, "scale": 1.0, "clip": None}
 """The settings that leave rewards as the environment gives them."""
@@ -44,6 +49,13 @@ class EnvSpec:
         if self.policies is not None:
             plain["policies"] = self.policies if isinstance(self.policies, str) else dict(self.policies)
         return plain
+
+    @property
+    def digest(self) -> str:
+        """What tells tasks apart whose returns cannot be compared: id, arguments and wrappers, not reward shaping."""
+        wrappers = [[wrapper.get("entry_point"), dict(wrapper.get("kwargs") or {})] for wrapper in self.wrappers]
+        task = json.dumps([self.id, dict(self.kwargs), wrappers], sort_keys=True, default=str)
+        return hashlib.sha256(task.encode()).hexdigest()[:12]
 
 
 def spec_of(config: Any) -> EnvSpec:

@@ -12,15 +12,18 @@ from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError, describe_exception, nearest
 
 
-def check_env(spec: EnvSpec) -> None:
+def check_env(spec: EnvSpec) -> Any:
     """Build an environment and step it once, to find a wrong id, argument or wrapper before the first trial.
+
+    Returns:
+        Its action space; None with several agents.
 
     Raises:
         ConfigError: It cannot be built, stepped or learned from; names the nearest id, or the extra to install.
     """
     if spec.policies is not None:
         check_agents(spec)
-        return
+        return None
     module, colon, _ = spec.id.rpartition(":")
     if colon and not module:
         raise ConfigError(
@@ -46,6 +49,7 @@ def check_env(spec: EnvSpec) -> None:
     _check_first_step(env, spec)
     _check_normalisation(env, spec)
     env.close()
+    return env.action_space
 
 
 def _check_first_step(env: Any, spec: EnvSpec) -> None:

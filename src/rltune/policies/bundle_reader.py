@@ -8,8 +8,10 @@ that reading one runs no code of its author's.
 from __future__ import annotations
 
 import json
+import math
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -41,6 +43,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "Permute": ("dims",),
     "LSTMCell": ("input_size", "hidden_size"),
 }
+BEYOND = 4.0
+"""How many widths of its range an observation may lie outside: LunarLander-v3 itself leaves its bounds by two."""
 WEIGHTED = ("Linear", "LayerNorm", "Conv2d", "LSTMCell")
 
 
@@ -194,7 +198,10 @@ class Policy:
         head: The head's distribution: categorical, q, or one of the Gaussian kinds.
         observation_filter: The normalisation of observations; None without.
         action_scaling: From the network's choice to an action; None for discrete actions.
+        is_trusted: Tells whether the modules that its environment names may be imported.
     """
+
+    is_trusted: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(self, spec: dict[str, Any], weights: dict[str, np.ndarray]) -> None:
         self.info: dict[str, Any] = spec["info"]
@@ -303,7 +310,7 @@ class Policy:
         """Give a memory as an array (batch, memory_size), zeros for None. Subclasses may override it.
 
         Raises:
-            ValueError: It is the memory of another number of episodes, or of another policy.
+            ValueError: It is the memory of another number of episodes, or of another policy, or not finite.
         """
         wanted = (num_episodes, self.memory_size)
         if state is None or not self.memory_size:
@@ -311,6 +318,7 @@ class Policy:
         memory = np.asarray(state, np.float32)
         if memory.shape != wanted:
             raise ValueError(f"a memory of shape {memory.shape} for {num_episodes} observations: {wanted} is wanted")
+        _check_finite(memory, "a memory")
         return memory
 
     def _decide(
@@ -328,19 +336,57 @@ class Policy:
             Float32 rows (batch, features), and whether ``obs`` was a single observation.
 
         Raises:
-            ValueError: ``obs`` fits neither one observation nor a batch.
+            ValueError: ``obs`` fits neither one observation nor a batch, or holds what is no observation: text, NaN, an
+                infinite number, or one that a discrete space does not have. A Box's bounds are not checked, because
+                environments leave them; see ``check_range``.
         """
         array = np.asarray(obs)
+        if array.dtype.kind not in "fiub":
+            raise ValueError(f"observations are numbers; got {array.dtype} ({str(obs)[:40]})")
         single = array.shape == self._shape
         if (not single and array.shape[1:] != self._shape) or array.ndim > len(self._shape) + 1:
             raise ValueError(f"an observation has shape {self._shape}, a batch (n, *{self._shape}); got {array.shape}")
         if self.spaces["observation"]["type"] == "Discrete":
-            # RLlib's FlattenObservations takes the value itself as the index, whatever the space's start.
-            return np.eye(self.spaces["observation"]["n"], dtype=np.float32)[array.reshape(-1)], single
+            return self._encode_values(array.reshape(-1)), single
         rows = array.reshape(1 if single else len(array), -1)
         if self.observation_filter is not None:
+            _check_finite(rows, "an observation")  # a filter clips infinite numbers
             rows = self.observation_filter.apply(rows)
-        return np.ascontiguousarray(rows, dtype=np.float32), single
+        rows = np.ascontiguousarray(rows, dtype=np.float32)
+        _check_finite(rows, "an observation")
+        return rows, single
+
+    def _encode_values(self, values: np.ndarray) -> np.ndarray:
+        """Turn values of a discrete space into one-hot rows."""
+        n, start = (int(self.spaces["observation"][key]) for key in ("n", "start"))
+        wrong = values[(values != np.floor(values)) | (values < start) | (values >= start + n)]
+        if wrong.size or values.dtype.kind == "b":
+            found = wrong[0] if wrong.size else values.dtype
+            raise ValueError(f"an observation is a whole number from {start} to {start + n - 1}; got {found}")
+        # RLlib's FlattenObservations takes the value itself as the index, whatever the space's start.
+        return np.eye(n, dtype=np.float32)[values.astype(np.int64)]
+
+    def check_range(self, obs: Any) -> None:
+        """Refuse observations that lie far outside of a Box, as those in other units do; for served models.
+
+        Args:
+            obs: As for ``act``.
+
+        Raises:
+            ValueError: A number of an integer space is outside its bounds, or one of another space by more than
+                ``BEYOND`` times the width of its range.
+        """
+        space, array = self.spaces["observation"], np.asarray(obs)
+        if space["type"] != "Box" or array.dtype.kind not in "fiub" or array.shape[-len(self._shape) :] != self._shape:
+            return
+        low, high = (_read_bound(space, key).astype(np.float64) for key in ("low", "high"))
+        bounded = np.isfinite(low) & np.isfinite(high)
+        room = 0.0 if np.dtype(space["dtype"]).kind in "iu" else BEYOND * np.where(bounded, high - low, np.inf)
+        outside = bounded & ((array < low - room) | (array > high + room))
+        if outside.any():
+            at = tuple(np.argwhere(outside)[0])
+            least, most = (np.broadcast_to(bound, array.shape)[at] for bound in (low, high))
+            raise ValueError(f"an observation holds {array[at]} where {least:g} to {most:g} is the range")
 
     def _choose_best(self, out: np.ndarray) -> np.ndarray:
         """Choose deterministically, before post-processing.
@@ -365,6 +411,18 @@ class Policy:
         mean, log_std = np.split(out, 2, axis=-1)
         chosen: np.ndarray = mean + np.exp(log_std) * rng.standard_normal(mean.shape, dtype=np.float32)
         return np.asarray(np.tanh(chosen) if self.head == "squashed_gaussian" else chosen)
+
+
+def _check_finite(values: np.ndarray, what: str) -> None:
+    """Refuse NaN and infinite numbers: a network makes some action of them.
+
+    Raises:
+        ValueError: There are some.
+    """
+    # Of few numbers Python's sum takes a fifth of the time.
+    if not (np.isfinite(values).all() if values.size > 64 else math.isfinite(sum(values.ravel().tolist()))):
+        flat = values.ravel()
+        raise ValueError(f"{what} holds {flat[~np.isfinite(flat)][0]}, which is no finite number")
 
 
 def load_bundle(folder: str | Path) -> Policy:

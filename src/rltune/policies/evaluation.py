@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -18,8 +19,10 @@ from rltune.policies.bundle_writer import describe_space
 from rltune.policies.multi_agent import MultiAgentPolicy, play_multi_agent
 from rltune.policies.policy import load_playable
 from rltune.policies.rllib_policy import RLlibPolicy
-from rltune.statistics import bootstrap_interval, interquartile_mean
+from rltune.policies.uri import require_own_environment
+from rltune.statistics import interquartile_mean, mean_interval
 
+BEAT_S = 1.0  # the longest that an evaluation says nothing: who waits for it may take it for one that hangs
 NUM_ENVS = 32  # at once in an evaluation: enough to share one forward pass, few enough to start quickly
 SMALL_NETWORK = 300_000  # weights; below it several torch threads cost more than they bring
 
@@ -34,7 +37,7 @@ class Evaluation:
         mean: Of the returns.
         std: Of the returns (n - 1 in the denominator; 0 for one episode).
         iqm: Interquartile mean: of the middle half (Agarwal et al. 2021).
-        low: Lower end of the mean's 95% bootstrap interval (percentiles).
+        low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`).
         high: Its upper end.
         min: The worst return.
         max: The best return.
@@ -74,7 +77,8 @@ def evaluate(
         env: Another environment with the same spaces: an id, which is put under the policy's own wrappers, or a
             specification as in conf/env. None: the one that it was trained in.
         deterministic: As for ``Policy.act``.
-        progress: Called with the number of finished episodes and of all, after each.
+        progress: Called with the number of finished episodes and of all, after each, and every second meanwhile: long
+            episodes, side by side, come to an end late.
 
     Raises:
         PolicyError: There is no policy or environment, its spaces are others, or ``episodes`` is below 1.
@@ -82,7 +86,7 @@ def evaluate(
     if episodes < 1:
         raise PolicyError(f"episodes={episodes}", "at least 1", "episodes=100")
     found = load_playable(policy) if isinstance(policy, str | Path) else policy
-    shown = progress or (lambda done, total: None)
+    shown = _tell_in_time(progress or (lambda done, total: None))
     with _limit_threads(found.network):
         if isinstance(found, MultiAgentPolicy):
             spec = environment_of(found, env)
@@ -90,12 +94,27 @@ def evaluate(
         else:
             make = _make_env_factory(found, env)
             returns, lengths = _play(found, make, episodes, seed, deterministic, shown)
-    return _summarise(returns, lengths, seed)
+    return _summarise(returns, lengths)
 
 
-def evaluate_checkpoint(folder: Path, episodes: int, seed: int) -> Evaluation:
+def _tell_in_time(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Return what takes the numbers after each step, and hands them on when they are new or a second has passed."""
+    before, told = 0, time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal before, told
+        if done > before or time.monotonic() - told >= BEAT_S:
+            before, told = done, time.monotonic()
+            progress(done, total)
+
+    return tell
+
+
+def evaluate_checkpoint(
+    folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None] | None = None
+) -> Evaluation:
     """Evaluate a checkpoint of one's own sweep: what is pickled in it is trusted."""
-    return evaluate(load_playable(folder, trust=True), episodes, seed)
+    return evaluate(load_playable(folder, trust=True), episodes, seed, progress=progress)
 
 
 def environment_of(
@@ -108,14 +127,17 @@ def environment_of(
         env: As for `evaluate`.
 
     Raises:
-        PolicyError: None was named, and the policy names none.
+        PolicyError: None was named, and the policy names none, or one whose module somebody else has chosen.
     """
     own: Mapping[str, Any] = policy.info.get("env") or {}
     if not env and not own:
         raise PolicyError("this policy does not say which environment it is for", "a Gymnasium id", "env=CartPole-v1")
-    if isinstance(env, str):
-        return own if env == own.get("id") else {**own, "id": env, "kwargs": {}}
-    return env or own
+    if env and not isinstance(env, str):
+        return env
+    spec = {**own, "id": env, "kwargs": {}} if env and env != own.get("id") else own
+    theirs = {**spec, "id": "", "policies": None} if env else spec  # wrappers alone where the caller named the rest
+    require_own_environment(theirs, policy)
+    return spec
 
 
 @contextlib.contextmanager
@@ -200,11 +222,12 @@ def _play(
                 kept.append(row)
             memory = None if memory is None else memory[kept]
             begins, busy = begins[kept], [busy[row] for row in kept]
+            progress(done, episodes)
     return returns, lengths
 
 
-def _summarise(returns: np.ndarray, lengths: np.ndarray, seed: int) -> Evaluation:
-    low, high = bootstrap_interval(returns, np.mean, seed)
+def _summarise(returns: np.ndarray, lengths: np.ndarray) -> Evaluation:
+    low, high = mean_interval(returns)
     return Evaluation(
         returns=tuple(returns.tolist()),
         lengths=tuple(lengths.tolist()),

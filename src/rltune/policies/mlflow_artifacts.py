@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from rltune.errors import PolicyError, choices
+from rltune.errors import PolicyError, choices, describe_exception
 
 
 def download_part(uri: str, part: str, folder: str) -> Path:
@@ -112,7 +112,7 @@ def _make_missing_error(uri: str, error: Exception) -> PolicyError:
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    what = f"policy={uri}: {str(error).splitlines()[0]}"
+    what = f"policy={uri}: {describe_exception(error)}"
     if uri.startswith("runs:"):
         return PolicyError(what, "the run of a trial that ran to its end", "its id is in the run's page of `mlflow ui`")
     try:

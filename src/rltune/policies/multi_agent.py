@@ -21,6 +21,7 @@ from rltune.errors import PolicyError, choices
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_reader import Policy, load_bundle
 from rltune.policies.bundle_writer import describe_space, write_bundle
+from rltune.policies.uri import require_own_environment
 
 OWNERS_FILE, POLICIES = "policy.json", "policies"
 NUM_ENVS = 8  # at once in an evaluation
@@ -35,7 +36,10 @@ class MultiAgentPolicy:
         policies: By name; each acts for one agent, or for a batch of them.
         network: All of their networks.
         spaces: ``observation`` and ``action``, by agent.
+        is_trusted: As for one agent's policy.
     """
+
+    is_trusted: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(self, folder: Path) -> None:
         about = json.loads((folder / OWNERS_FILE).read_text(encoding="utf-8"))
@@ -83,7 +87,11 @@ class MultiAgentPolicy:
 
         Args:
             kwargs: Further arguments of the environment, such as ``render_mode="rgb_array"``.
+
+        Raises:
+            PolicyError: It would import a module that somebody else has chosen.
         """
+        require_own_environment(self.info["env"], self)
         return make_env(self.info["env"], **kwargs)
 
 
@@ -156,7 +164,7 @@ def play_multi_agent(
         episodes: How many.
         seed: Of the first episode, and of sampled actions.
         deterministic: As for `MultiAgentPolicy.act`.
-        progress: Called with the number of finished episodes and of all, after each.
+        progress: Called with the number of finished episodes and of all, after each and after each step of all.
 
     Returns:
         Returns, summed over the agents, and lengths, (episodes,) each, in the order of the seeds.
@@ -185,6 +193,7 @@ def play_multi_agent(
                 if started < episodes:
                     current[i], started = started, started + 1
                     obs[i] = envs[i].reset(seed=seed + current[i])[0]
+            progress(done, episodes)
     return returns, lengths
 
 

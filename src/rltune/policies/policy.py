@@ -6,6 +6,7 @@ want to train on. ``uri`` finds the files, ``bundle_reader`` acts with them. Run
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,14 @@ from rltune.errors import PolicyError
 from rltune.policies import bundle_reader
 from rltune.policies.multi_agent import MultiAgentPolicy, is_multi_agent
 from rltune.policies.rllib_policy import RLlibPolicy
-from rltune.policies.uri import NeedsRLlibError, Source, locate_policy, locate_trusted_algorithm
+from rltune.policies.uri import (
+    NeedsRLlibError,
+    Source,
+    locate_policy,
+    locate_trusted_algorithm,
+    require_own_environment,
+)
+from rltune.study.checkpoints import is_own_checkpoint
 
 
 class Policy(bundle_reader.Policy):
@@ -25,7 +33,7 @@ class Policy(bundle_reader.Policy):
         """Turn observations into the network's input.
 
         Raises:
-            PolicyError: ``obs`` fits neither one observation nor a batch.
+            PolicyError: ``obs`` fits neither one observation nor a batch, or holds what is no observation.
         """
         try:
             return super().encode_observations(obs)
@@ -45,7 +53,7 @@ class Policy(bundle_reader.Policy):
         except ValueError as error:
             raise PolicyError(
                 f"this policy remembers its episodes: {error}",
-                "one observation of each episode, as many as in the call before",
+                "one observation of each episode, as many as in the call before, and a state as it was returned",
                 "policy.reset() where episodes begin, or policy.predict(obs, state, episode_start)",
             ) from None
 
@@ -56,27 +64,36 @@ class Policy(bundle_reader.Policy):
             kwargs: Further arguments of the environment, such as ``render_mode="rgb_array"``.
 
         Raises:
-            PolicyError: The policy's files name no environment.
+            PolicyError: The policy's files name no environment, or one whose module somebody else has chosen.
         """
         from rltune.envs.build import make_env
 
         if not self.info.get("env"):
             raise PolicyError("this policy does not name its environment", "info['env']", "give evaluate an env=")
+        require_own_environment(self.info["env"], self)
         return make_env(self.info["env"], **kwargs)
 
 
 def load_policy(
-    uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs", storage: str | None = None
+    uri: str | Path,
+    *,
+    trust: bool = False,
+    output_dir: str | Path = "outputs",
+    storage: str | None = None,
+    bucket: str | None = None,
 ) -> Policy | MultiAgentPolicy:
-    """Load a trained policy. Starts no Ray and unpickles nothing.
+    """Load a trained policy. Starts no Ray, unpickles nothing and runs no code of its author.
 
     Args:
         uri: ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/<id>``, ``sweep:<name>`` (its
             winner; ``sweep:latest`` the newest sweep's), ``sweep:<name>/<trial>``, or a checkpoint's folder.
-        trust: Take a sweep's checkpoint although its files are not those that the ledger recorded.
+        trust: Take a sweep's checkpoint although its files are not those that the ledger recorded, and let ``env`` and
+            `rltune.evaluate` import the modules that a policy names whose author is somebody else.
         output_dir: The folder of all sweeps.
         storage: The address of a sweep's ledger with its login, where its settings name a database: no file keeps a
             login. None is the address in the settings.
+        bucket: The sweeps' ``storage``, such as ``s3://bucket/prefix``, from which a sweep is fetched that is not in
+            ``output_dir``.
 
     Returns:
         A `Policy`; where there are several agents a `MultiAgentPolicy`, which acts on dicts.
@@ -84,32 +101,37 @@ def load_policy(
     Raises:
         PolicyError: There is no such policy, or its files are damaged.
     """
-    with locate_policy(Source(str(uri), Path(output_dir), trust, storage)) as folder:
+    with locate_policy(Source(str(uri), Path(output_dir), trust, storage, bucket)) as folder:
         try:
-            return MultiAgentPolicy(folder) if is_multi_agent(folder) else Policy.load(folder)
+            policy = MultiAgentPolicy(folder) if is_multi_agent(folder) else Policy.load(folder)
         except (ValueError, OSError) as error:
             raise PolicyError(
                 f"policy={uri}: {error}",
                 "a bundle as a trial's checkpoint holds it",
                 "load another checkpoint of the trial",
             ) from error
+        # Asked only when it matters: the files of a checkpoint may be large.
+        policy.is_trusted = (lambda: True) if trust else partial(is_own_checkpoint, folder.parent)
+        return policy
 
 
 def load_playable(
-    uri: str | Path, *, trust: bool = False, output_dir: str | Path = "outputs", storage: str | None = None
+    uri: str | Path,
+    *,
+    trust: bool = False,
+    output_dir: str | Path = "outputs",
+    storage: str | None = None,
+    bucket: str | None = None,
 ) -> Policy | MultiAgentPolicy | RLlibPolicy:
     """Load a policy to evaluate: as `load_policy` does, or by RLlib's own parts where its network needs them.
 
-    RLlib's parts run code when they are loaded. Those of one's own sweeps are taken, by ``sweep:...``; others need
-    ``trust``.
+    RLlib's parts run code when they are loaded. Those of one's own sweeps are taken; others need ``trust``.
 
     Raises:
         PolicyError: As for `load_policy` and, where RLlib is needed, as for `load_algorithm`.
     """
     try:
-        return load_policy(uri, trust=trust, output_dir=output_dir, storage=storage)
+        return load_policy(uri, trust=trust, output_dir=output_dir, storage=storage, bucket=bucket)
     except NeedsRLlibError:
-        if not trust and not str(uri).lower().startswith("sweep:"):
-            raise
-        with locate_trusted_algorithm(Source(str(uri), Path(output_dir), trust, storage)) as folder:
+        with locate_trusted_algorithm(Source(str(uri), Path(output_dir), trust, storage, bucket)) as folder:
             return RLlibPolicy(folder.parent)

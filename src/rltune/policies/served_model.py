@@ -6,14 +6,17 @@ what a model is made of. Runs in whatever process loads the model.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import mlflow.models
 import numpy as np
+from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import PythonModel
 
 POLICIES = "policies"  # the folder of several agents' policies
@@ -34,6 +37,25 @@ def _load_reader() -> ModuleType:
     return module
 
 
+@contextlib.contextmanager
+def _refuse_by_mlflow(allowed: str) -> Iterator[None]:
+    """Refuse what is no observation with MLflow's own error, which its server answers with 400 and these words."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError) as error:
+        said = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise MlflowException.invalid_parameter_value(
+            f"{said}\n  allowed: {allowed}\n  try:     the model's input example"
+        ) from error
+
+
+def _describe_space(space: dict[str, Any]) -> str:
+    """Describe observations for a person."""
+    if space["type"] == "Discrete":
+        return f"whole numbers from {space['start']} to {space['start'] + space['n'] - 1}"
+    return f"finite numbers of shape {tuple(space['shape'])}, or (n, ...), from {space['low']} to {space['high']}"
+
+
 class SingleAgent:
     """A policy for one agent.
 
@@ -45,7 +67,15 @@ class SingleAgent:
         self._policy = _load_reader().load_bundle(folder)
 
     def __call__(self, model_input: Any) -> Any:
-        """Act on observations, or on a dict with them under ``obs``; a recurrent policy returns its state too."""
+        """Act on observations, or on a dict with them under ``obs``; a recurrent policy returns its state too.
+
+        Raises:
+            MlflowException: They are no observations of this policy.
+        """
+        with _refuse_by_mlflow(_describe_space(self._policy.spaces["observation"])):
+            return self._act(model_input)
+
+    def _act(self, model_input: Any) -> Any:
         given = model_input if isinstance(model_input, dict) else {"obs": model_input}
         obs = np.asarray(given["obs"])  # a data frame becomes its values
         space = self._policy.spaces["observation"]
@@ -54,6 +84,7 @@ class SingleAgent:
             obs = obs[None]
         if obs.ndim == 2 and obs.shape[1] == np.prod(shape, dtype=int):
             obs = obs.reshape(-1, *shape)  # a data frame is flat, the space need not be
+        self._policy.check_range(obs)
         actions, state = self._policy.predict(obs, given.get("state"), given.get("episode_start"))
         return {"actions": actions, "state": state} if self._policy.memory_size else np.asarray(actions)
 
@@ -71,12 +102,20 @@ class SeveralAgents:
         self._policies = {name: reader.load_bundle(folder / POLICIES / name) for name in set(self._owners.values())}
 
     def __call__(self, model_input: Any) -> dict[str, np.ndarray]:
-        """Act on observations by agent; returns actions by agent."""
+        """Act on observations by agent; returns actions by agent.
+
+        Raises:
+            MlflowException: There is no such agent, or they are no observations of its policy.
+        """
         actions = {}
         for agent, given in model_input.items():
-            policy, obs = self._policies[self._owners[agent]], np.asarray(given)
-            shape = tuple(policy.spaces["observation"].get("shape", ()))
-            actions[agent] = np.asarray(policy.act(obs[None] if obs.shape == shape else obs))
+            with _refuse_by_mlflow(f"observations by agent, of {', '.join(self._owners)}"):
+                policy = self._policies[self._owners[agent]]
+            with _refuse_by_mlflow(f"of {agent} {_describe_space(policy.spaces['observation'])}"):
+                obs = np.asarray(given)
+                policy.check_range(obs)
+                shape = tuple(policy.spaces["observation"].get("shape", ()))
+                actions[agent] = np.asarray(policy.act(obs[None] if obs.shape == shape else obs))
         return actions
 
 
@@ -100,6 +139,10 @@ class PolicyModel(PythonModel):
                 and ``episode_start`` (n): where it is true, or without a state, an episode begins.
                 Of several agents, a dict of observations by agent, any of them.
             params: Not needed.
+
+        Raises:
+            MlflowException: What came in is no observation: text, NaN, infinite numbers, another shape, values that
+                a discrete space does not have, or numbers far outside of a Box.
 
         Returns:
             Actions (n, ...); of a recurrent policy ``actions`` and the ``state`` for the next call, by these names;

@@ -8,7 +8,6 @@ sweep without a winner, or with a trial, open the ledger. Runs anywhere.
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rltune.config.capabilities import list_algos
+from rltune.envs.build import find_modules
 from rltune.errors import PolicyError, StudyError
-from rltune.study.checkpoints import compute_digest
+from rltune.study.bucket import BucketError
+from rltune.study.checkpoints import compute_digest, find_checkpoint, is_own_checkpoint
 from rltune.study.sweep_folder import find_sweep
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ FORMS = (
     "models:/<name>@champion, models:/<name>/<version>, runs:/<id>, sweep:<name or latest>, "
     "sweep:<name>/<trial>, or a checkpoint's folder"
 )
+TRUST = "add trust=true to the command if you trust its author"
 _SCHEME = re.compile(r"^([a-z][a-z0-9+.-]+):", re.IGNORECASE)
 
 
@@ -39,14 +41,16 @@ class Source:
     Attributes:
         uri: As the person wrote it.
         output_dir: The folder of all sweeps.
-        trust: Take files that are not those that the ledger recorded.
+        trust: Take what somebody else has made or changed, and what runs code when it is loaded.
         storage: The address of a sweep's ledger with its login, where its settings name a database.
+        bucket: The sweeps' ``storage``, for a machine without the sweep's folder.
     """
 
     uri: str
     output_dir: Path
     trust: bool = False
     storage: str | None = field(default=None, repr=False)
+    bucket: str | None = None
 
 
 class NeedsRLlibError(PolicyError):
@@ -58,23 +62,42 @@ def locate_trusted_algorithm(source: Source) -> Iterator[Path]:
     """Yield the folder of RLlib's checkpoint if its author may be trusted: loading it runs code.
 
     Raises:
-        PolicyError: There is none, another user owns its files, or they come from a tracking server.
+        PolicyError: There is none, or it is not as a sweep of this user wrote it.
     """
     if not source.trust and source.uri.lower().startswith(("models:", "runs:")):
         raise _make_trust_error(source.uri, "comes from a tracking store")
     with locate_policy(source, "algorithm") as folder:
-        strangers = [path for path in (folder, *folder.rglob("*")) if path.stat().st_uid != os.getuid()]
-        if strangers and not source.trust:
-            raise _make_trust_error(source.uri, f"{strangers[0]} belongs to another user")
+        if not source.trust and not is_own_checkpoint(folder.parent):
+            raise _make_trust_error(source.uri, f"{folder.parent} is not as a sweep of yours wrote it")
         yield folder
 
 
 def _make_trust_error(uri: str, why: str) -> PolicyError:
     return PolicyError(
         f"policy={uri}: {why}, and RLlib's checkpoints run code when they are loaded",
-        "checkpoints that you made",
-        f"rltune.load_algorithm({uri!r}, trust=True) if you trust its author",
+        "checkpoints of sweeps that you ran",
+        f"{TRUST}; rltune.load_algorithm({uri!r}, trust=True)",
     )
+
+
+def require_own_environment(spec: Mapping[str, Any], policy: Any) -> None:
+    """Refuse to build an environment that a policy names if that would import what its author alone has chosen.
+
+    Args:
+        spec: The environment, as far as the policy names it.
+        policy: The policy, whose ``is_trusted`` is asked.
+
+    Raises:
+        PolicyError: Names the module.
+    """
+    modules = find_modules(spec)
+    if modules and not policy.is_trusted():
+        raise PolicyError(
+            f"this policy's environment {spec['id']} would import '{modules[0]}', which its author has chosen",
+            "modules of Gymnasium and of rltune's extras, those that are imported already, and policies of sweeps that "
+            "you ran",
+            f"{TRUST}; rltune.load_policy(uri, trust=True)",
+        )
 
 
 @contextmanager
@@ -137,7 +160,7 @@ def _locate_in_sweep(source: Source) -> Path:
         return _check_recorded(folder, _choose_checkpoint_of(folder, trial, source), source)
     winner = _read_winner(folder, source)
     if winner:
-        return folder / str(winner["checkpoint"])
+        return find_checkpoint(folder, str(winner["checkpoint"]))
     return _check_recorded(folder, _choose_best_checkpoint(folder, source), source)
 
 
@@ -145,7 +168,9 @@ def _split_sweep_uri(source: Source) -> tuple[Path, int | None]:
     """Split ``sweep:<name>/<trial>`` into the sweep's folder and the trial's number; None where none is named."""
     name, _, trial = source.uri.split(":", 1)[1].strip("/").partition("/")
     try:
-        folder = find_sweep(name, str(source.output_dir))
+        folder = find_sweep(name, str(source.output_dir), bucket=source.bucket)
+    except BucketError:
+        raise
     except StudyError as error:
         raise PolicyError(
             f"policy={source.uri}: {error.what.partition(': ')[2]}",
@@ -223,7 +248,7 @@ def _choose_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
 
 def _check_recorded(folder: Path, record: CheckpointRecord, source: Source) -> Path:
     """Give the folder of a recorded checkpoint, if its files are still those that the ledger recorded."""
-    checkpoint = folder / record.path
+    checkpoint = find_checkpoint(folder, record.path)
     if not checkpoint.is_dir():
         raise PolicyError(
             f"policy={source.uri}: its checkpoint {checkpoint} is gone",

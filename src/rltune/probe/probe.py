@@ -37,7 +37,7 @@ class ProbeConfig:
     algo: dict[str, Any] = field(default_factory=dict)
     env: EnvConfig = field(default_factory=EnvConfig)
     widths: list[int] = MISSING
-    env_runners: list[int] = MISSING
+    env_runners: list[int] | None = None
     threads: list[int] = MISSING
     seconds: float = MISSING
     limit_s: float = MISSING
@@ -73,6 +73,8 @@ def parse_probe_config(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
     bounds = {"widths": (1, "[1,4,16,64]"), "env_runners": (0, "[0,1]"), "threads": (1, "[1,2]")}
     for key, (least, usual) in (bounds | {"seconds": (0.05, "2"), "limit_s": (1, "300")}).items():
         value = getattr(config, key)
+        if value is None:
+            continue
         values = value if isinstance(value, list) else [value]
         if not values or not all(math.isfinite(number) and number >= least for number in values):
             raise ConfigError(f"{key}={_write(value)} is out of range", f"at least {least}", f"{key}={usual}")
@@ -93,7 +95,10 @@ def list_combinations(config: ProbeConfig, cpus: int) -> tuple[list[Combination]
     shaped = spec_of(config.env).rewards
     check_rewards(spec_of(config.env), 0, config.env.vectorize)
     combinations, notes = [], []
-    for env_runners, threads in itertools.product(sorted(set(config.env_runners)), sorted(set(config.threads))):
+    # Doubled until they leave no CPU for the trial's own process.
+    several = [0, *(2**n for n in range(cpus.bit_length()) if 2**n < cpus and not shaped)]
+    counts = several if config.env_runners is None else config.env_runners
+    for env_runners, threads in itertools.product(sorted(set(counts)), sorted(set(config.threads))):
         left_out = f"{count(env_runners, 'env runner')} and {count(threads, 'thread')} left out"
         if env_runners and shaped:
             notes.append(f"{left_out}: with shaped rewards the trial samples itself")
@@ -103,7 +108,7 @@ def list_combinations(config: ProbeConfig, cpus: int) -> tuple[list[Combination]
             combinations += [Combination(envs, env_runners, threads) for envs in sorted(set(config.widths))]
     if not combinations:
         raise ResourceError(
-            f"env_runners={_write(config.env_runners)} threads={_write(config.threads)} cannot run here: {notes[0]}",
+            f"env_runners={_write(counts)} threads={_write(config.threads)} cannot run here: {notes[0]}",
             f"at most {count(cpus, 'CPU')} for a trial, one for each env runner and each thread",
             "env_runners=[0] threads=[1]",
         )

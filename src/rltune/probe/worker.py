@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any
 
+from rltune.algorithms.arguments import count_learners
 from rltune.algorithms.build import Build, build_config
 from rltune.algorithms.preflight import check_corners
 from rltune.cluster.memory import peak_gb
@@ -23,7 +24,7 @@ from rltune.cluster.ray_cluster import connect_ray, prepare_environment
 from rltune.config.capabilities import capabilities_of
 from rltune.config.schema import ClusterConfig
 from rltune.envs.spec import spec_of
-from rltune.errors import RltuneError
+from rltune.errors import RltuneError, describe_exception
 from rltune.probe.recommendation import Combination, MeasurementResult
 from rltune.search.space import parse_space
 
@@ -163,7 +164,8 @@ def _work(config: ProbeConfig, combination: Combination, driver: Connection) -> 
     kind = "rllib" if feature else config.engine
     os.environ.pop("OMP_NUM_THREADS", None)  # torch has read it; Ray sets that of its own workers: one CPU, one thread
     needs_ray = kind == "rllib" or combination.env_runners  # the fast engine samples in its own process without
-    cluster = ClusterConfig(num_cpus=max(1, combination.env_runners), num_gpus=0)
+    beside = combination.env_runners + count_learners(config.algo)
+    cluster = ClusterConfig(num_cpus=max(1, beside), num_gpus=0)
     with connect_ray(cluster) if needs_ray else contextlib.nullcontext():
         algorithm = build_algorithm(rllib_config, kind)
         progress = read_result(algorithm.train())
@@ -194,7 +196,7 @@ def main() -> None:
     except RltuneError as error:
         driver.send(error)
     except Exception as error:  # an environment or RLlib raises whatever it likes; the other combinations go on
-        driver.send(f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}")
+        driver.send(describe_exception(error))
 
 
 if __name__ == "__main__":

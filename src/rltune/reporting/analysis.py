@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rltune.records import TrialRecord
 from rltune.reporting.sweep_data import SweepData
 from rltune.search.dimensions import Dimension
+from rltune.study.ranking import BestSoFar
 
 if TYPE_CHECKING:
     import optuna
@@ -20,13 +21,13 @@ MIN_TRIALS = 10  # with fewer, importance says more about chance than about the 
 
 
 @dataclass(frozen=True)
-class BestSoFar:
+class Moment:
     """The best of all trials, after one report.
 
     Attributes:
         env_steps: Of all trials and seeds together, up to here.
         seconds: Since the first trial was proposed.
-        best: The highest objective reported so far.
+        best: The highest score by then.
     """
 
     env_steps: int
@@ -34,19 +35,18 @@ class BestSoFar:
     best: float
 
 
-def follow_best_so_far(data: SweepData) -> list[BestSoFar]:
+def follow_best_so_far(data: SweepData) -> list[Moment]:
     """Follow the best so far, in the order in which the reports came."""
     replicates = int(data.settings.get("replicates", 1))
     began = min((trial.began_s for trial in data.trials if trial.began_s is not None), default=0.0)
-    moments: list[BestSoFar] = []
+    moments: list[Moment] = []
     before: Counter[int] = Counter()
-    total, best = 0, -math.inf
+    total, following = 0, BestSoFar()
     for report in data.reports:
         total += (report.env_steps - before[report.number]) * replicates
         before[report.number] = report.env_steps
-        best = max(best, report.objective) if math.isfinite(report.objective) else best
-        if math.isfinite(best):
-            moments.append(BestSoFar(total, report.time_s - began, best))
+        if (best := following.add(report.number, report.objective)) is not None:
+            moments.append(Moment(total, report.time_s - began, best))
     return moments
 
 
@@ -105,7 +105,7 @@ def compute_importance(data: SweepData) -> tuple[dict[str, float], str]:
         Shares by name, which add up to 1, the largest first, and in words what they were computed from. No shares where
         they cannot be computed, and the reason in words.
     """
-    usable = [e for e in data.trials if e.state in ("COMPLETE", "PRUNED") and e.best is not None]
+    usable = [e for e in data.trials if e.state in ("COMPLETE", "PRUNED") and e.score is not None]
     if len(usable) < MIN_TRIALS:
         return {}, f"Importance needs at least {MIN_TRIALS} trials with returns; this sweep has {len(usable)}."
     import optuna

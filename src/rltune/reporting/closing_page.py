@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import sys
@@ -19,7 +18,15 @@ from rich.table import Table
 from rich.text import Text
 
 from rltune.certification.result import MIN_RUNS, label
-from rltune.formatting import first_line, format_count, format_duration, format_objective, format_params
+from rltune.formatting import (
+    first_line,
+    format_count,
+    format_duration,
+    format_interval,
+    format_objective,
+    format_params,
+)
+from rltune.records import compute_score
 
 STATES = {"COMPLETE": "done", "PRUNED": "stopped early", "FAIL": "failed"}
 
@@ -32,8 +39,7 @@ class TrialView:
         number: In the sweep.
         state: As the ledger has it, or INTERRUPTED.
         params: Sampled values by name.
-        objective: The latest report; None without one, NaN while no episode has ended.
-        best: The highest report so far; None without a finite one.
+        objectives: Its reports; NaN while no episode has ended.
         env_steps: Trained so far.
         reason: Why it ended; None while it runs.
         diverged: Whether it was stopped because its loss or return was no number: it cannot win.
@@ -42,17 +48,20 @@ class TrialView:
     number: int
     state: str = "RUNNING"
     params: Mapping[str, Any] = field(default_factory=dict)
-    objective: float | None = None
-    best: float | None = None
+    objectives: list[float] = field(default_factory=list)
     env_steps: int = 0
     reason: str | None = None
     diverged: bool = False
 
-    def add_report(self, objective: float | None) -> None:
-        """Take in a report; a value that is missing or not finite leaves ``best`` as it was."""
-        self.objective = objective
-        if objective is not None and math.isfinite(objective):
-            self.best = objective if self.best is None else max(self.best, objective)
+    @property
+    def objective(self) -> float | None:
+        """The latest report; None without one."""
+        return self.objectives[-1] if self.objectives else None
+
+    @property
+    def score(self) -> float | None:
+        """What it is ranked by; None without a finite report."""
+        return compute_score(self.objectives)
 
 
 @dataclass(frozen=True)
@@ -115,14 +124,14 @@ def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
         yield "no trial reported a return, so there is no winner"
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("", "trial", "objective", "env steps"):
+    for name in ("", "trial", "score", "env steps"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column(
         "state", no_wrap=True
     )  # trials with their whole budget stand first, whatever a stopped one reached
     table.add_column("params", overflow="fold")
     for rank, view in enumerate(page.top[:5], start=1):
-        shown = format_objective(view.best if view.best is not None else view.objective)
+        shown = format_objective(view.score if view.score is not None else view.objective)
         state = STATES.get(view.state, "to continue")
         cells = str(rank), str(view.number), shown, format_count(view.env_steps), state, format_params(view.params)
         table.add_row(*cells, style="bold green" if rank == 1 else "")
@@ -138,8 +147,8 @@ def describe_winner(winner: Mapping[str, Any]) -> Iterator[RenderableType]:
     """
     how = f"by the search's own objective, {format_objective(winner['objective'])}"
     if evaluation := winner.get("evaluation"):
-        mean, span = format_objective(evaluation["mean"]), _format_interval(evaluation)
-        how = f"mean return {mean} on {evaluation['episodes']} fresh episodes ({span})"
+        mean, span = format_objective(evaluation["mean"]), format_interval(evaluation)
+        how = f"mean return {mean} on {evaluation['episodes']} fresh episodes (95% interval {span})"
     yield ""
     yield Text(f"winner    {winner['name']}: {how}", style="bold green")
 
@@ -167,7 +176,7 @@ def describe_certification(found: Mapping[str, Any]) -> Iterator[RenderableType]
         table.add_row(
             label(row["name"], row["trial"]),
             format_objective(row["iqm"] if row["seeds"] else None),
-            _format_interval(row),
+            format_interval(row),
             format_objective(row["search_score"]),
             format_objective(row["optimism"]),
             odds,
@@ -177,43 +186,36 @@ def describe_certification(found: Mapping[str, Any]) -> Iterator[RenderableType]
         )
     yield ""
     yield table
+    num_seeds, best = len(found["seeds"]), found["configurations"][0]
+    if any(row["low"] is not None for row in found["configurations"]):
+        yield f"95% interval: of the median of such runs, by {num_seeds} seeds"
+    if best.get("raw_iqm") not in (None, best["iqm"]):
+        chosen, free = format_objective(best["raw_iqm"]), format_objective(best["iqm"])
+        yield f"{label(best['name'], best['trial'])} was chosen by an IQM of {chosen}; {free} is free of that luck"
+    if num_seeds < MIN_RUNS:
+        for row in found["configurations"]:
+            yield f"{label(row['name'], row['trial'])}: {', '.join(map(format_objective, row['scores']))}"
     ties = [row["name"] for row in found["configurations"] if row["verdict"] == "tie"]
     if ties:
-        what = "intervals" if len(found["seeds"]) >= MIN_RUNS else "runs"
-        yield f"tied with {found['winner']}, their {what} overlap: {', '.join(ties)}"
+        yield f"tied with {found['winner']}, their intervals overlap: {', '.join(ties)}"
     if failed:
         yield f"a failed seed counts as the lowest return of all runs, {counted}: {', '.join(failed)}"
-    if few := warn_of_few_seeds(len(found["seeds"])):
+    if few := warn_of_few_seeds(num_seeds):
         yield few
     policy = found.get("policy")
     if policy:
         yield Text(
             f"policy    {policy['name']} retrained on seed {policy['seed']}: {policy['episodes']} fresh episodes "
-            f"have a mean return of {_format_interval(policy)}, 95 times in a hundred"
+            f"have a mean return of {format_interval(policy)}, about 95 times in a hundred"
         )
 
 
 def warn_of_few_seeds(num_seeds: int) -> str | None:
-    """Say that so few training seeds have no 95% interval; None for enough.
-
-    Of up to four runs, more than 2.5% of the resamples have the lowest run's score as their IQM, and as many the
-    highest's: the percentiles are the runs themselves.
-    """
-    if num_seeds == 1:
-        return "one seed has no interval, and no ties can be told by it: certify.seeds=5 has both"
-    if num_seeds < MIN_RUNS:
-        return f"{num_seeds} seeds are too few for an interval: certify.seeds=5 has one"
-    if num_seeds < 5:
-        return f"{num_seeds} seeds are too few for an interval: it spans lowest and highest. certify.seeds=5 has one"
-    return None
-
-
-def _format_interval(row: Mapping[str, Any]) -> str:
-    return (
-        "-"
-        if row.get("seeds", MIN_RUNS) < MIN_RUNS
-        else f"{format_objective(row['low'])} to {format_objective(row['high'])}"
-    )
+    """Say that so few training seeds have no 95% interval (`rltune.statistics.median_interval`); None for enough."""
+    if num_seeds >= MIN_RUNS:
+        return None
+    known = "one seed is" if num_seeds == 1 else f"{num_seeds} seeds are"
+    return f"{known} too few for an interval, and to tell configurations apart: certify.seeds={MIN_RUNS} does both"
 
 
 def _render_failures(failed: Iterable[TrialView]) -> Iterator[RenderableType]:
@@ -234,7 +236,7 @@ def _render_cost(page: ClosingPage) -> Iterator[RenderableType]:
     yield ""
     yield Text(
         f"cost      {format_count(steps)} env steps, {format_duration(train_s)} of training in "
-        f"{format_duration(cost('wall_s', 0.0))} on {cost('slots', 1):.0f} slots "
+        f"{format_duration(cost('wall_s', 0.0))} on {cost('slots', 1):.3g} slots "
         f"(efficiency {cost('efficiency', 0.0):.2f})"
     )
     if cost("certify_train_s"):

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rltune.certification.result import MIN_RUNS
 from rltune.errors import StudyError
-from rltune.formatting import format_count, format_duration, format_objective
+from rltune.formatting import format_count, format_duration, format_interval, format_objective
 from rltune.reporting.sweep_data import SweepData, load_sweep_data
 from rltune.statistics import probability_of_improvement
 from rltune.study.sweep_folder import find_sweep
@@ -25,25 +24,23 @@ class ComparisonRow:
         name: The sweep.
         winner: Algorithm and trial.
         score: Certified: the IQM over seeds. Else the mean over fresh episodes of the one policy.
-        low: Lower end of its 95% interval.
+        low: Lower end of its 95% interval; None without one.
         high: Upper end.
         scores: One a certified seed, failed ones too; empty where it was not certified.
         better: Probability that a run of it beats one of the first sweep's winner; None where it is not known.
         cost: As ``summary.json`` has it.
         measured: How the score came about.
-        too_few: Whether fewer seeds succeeded than an interval needs: ``low`` and ``high`` are then not shown.
     """
 
     name: str
     winner: str
     score: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     scores: tuple[float, ...]
     better: float | None
     cost: dict[str, float]
     measured: str
-    too_few: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ class Comparison:
                 row.name,
                 row.winner,
                 format_objective(row.score),
-                "-" if row.too_few else f"{format_objective(row.low)} to {format_objective(row.high)}",
+                format_interval(vars(row)),
                 "-" if row.better is None else f"{row.better:.2f}",
                 format_count(row.cost.get("env_steps", 0)),
                 format_duration(row.cost.get("wall_s", 0.0)),
@@ -97,13 +94,19 @@ class Comparison:
         return [text, image]
 
 
-def compare_sweeps(sweeps: Sequence[str], output_dir: str | Path = "outputs", storage: str | None = None) -> Comparison:
+def compare_sweeps(
+    sweeps: Sequence[str],
+    output_dir: str | Path = "outputs",
+    storage: str | None = None,
+    bucket: str | None = None,
+) -> Comparison:
     """Compare sweeps on one environment, each to the first.
 
     Args:
         sweeps: Their names, or paths of their folders.
         output_dir: The folder of all sweeps.
         storage: The address of their ledgers with its login, where their settings name a database.
+        bucket: The sweeps' ``storage``, from which those are fetched that are not in ``output_dir``.
 
     Raises:
         StudyError: There is no such sweep, it has no winner, or they are on different environments.
@@ -111,7 +114,7 @@ def compare_sweeps(sweeps: Sequence[str], output_dir: str | Path = "outputs", st
     if not sweeps:
         raise StudyError("sweeps=[] names none", "two or more sweeps", "python -m sweeps.list")
     root = Path(output_dir).expanduser().absolute()
-    every = [load_sweep_data(_find_folder(name, root), storage) for name in sweeps]
+    every = [load_sweep_data(_find_folder(name, root, bucket), storage) for name in sweeps]
     environments = [str(data.settings["env"]["id"]) for data in every]
     for data, env in zip(every, environments, strict=True):
         if env != environments[0]:
@@ -126,10 +129,10 @@ def compare_sweeps(sweeps: Sequence[str], output_dir: str | Path = "outputs", st
     return Comparison(environments[0], tuple(rows))
 
 
-def _find_folder(name: str, root: Path) -> Path:
+def _find_folder(name: str, root: Path, bucket: str | None) -> Path:
     if (Path(name) / "config.yaml").is_file():
         return Path(name).absolute()
-    return find_sweep(name, str(root), key="sweeps")
+    return find_sweep(name, str(root), "sweeps", bucket)
 
 
 def _make_row(data: SweepData, first: Sequence[float]) -> ComparisonRow:
@@ -141,9 +144,8 @@ def _make_row(data: SweepData, first: Sequence[float]) -> ComparisonRow:
         scores = (*(float(one["mean"]) for one in best["per_seed"]), *failed)
         better = probability_of_improvement(scores, list(first)) if first else None
         measured = f"{len(scores)} fresh seeds x {record['episodes']} episodes"
-        ends = float(best["iqm"]), float(best["low"]), float(best["high"])
-        too_few = len(best["per_seed"]) < MIN_RUNS
-        return ComparisonRow(data.name, f"{algo}, {best['name']}", *ends, scores, better, cost, measured, too_few)
+        ends = float(best["iqm"]), best["low"], best["high"]
+        return ComparisonRow(data.name, f"{algo}, {best['name']}", *ends, scores, better, cost, measured)
     winner = data.record.winner or {}
     evaluation = winner.get("evaluation")
     if not evaluation:

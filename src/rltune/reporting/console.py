@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import functools
 import logging
+import math
 import sys
 import time
 from collections import Counter, deque
@@ -69,7 +70,7 @@ class Console:
         name: The sweep's name.
         num_trials: How many trials the budget has, those of earlier drivers included.
         env_steps: A trial's whole budget in environment steps.
-        slots: How many trials run at once.
+        slots: How many trials run at once; see `show_slots`.
         stream: Where to write; None is standard output.
         plain_every_s: Seconds between two lines where ``stream`` is not a terminal.
     """
@@ -102,7 +103,7 @@ class Console:
         self._began = self._drawn = self.clock()
         self._steps = 0
         self._history: deque[tuple[float, int]] = deque([(self._began, 0)])
-        self._stage = ""
+        self._stage = self._wait = ""
 
     @_log_errors
     def start(self, already: Sequence[TrialView] = ()) -> None:
@@ -112,10 +113,8 @@ class Console:
             already: The trials of earlier drivers; the unfinished run once ``show_start`` names them.
         """
         for view in already:
-            known = replace(view, state="INTERRUPTED" if view.state == "RUNNING" else view.state)
-            if known.best is None:
-                known.add_report(known.objective)
-            self._trials[known.number] = known
+            state = "INTERRUPTED" if view.state == "RUNNING" else view.state
+            self._trials[view.number] = replace(view, state=state, objectives=list(view.objectives))
         self._began = self._drawn = self.clock()
         self._history = deque([(self._began, 0)])
         begun = f", {len(already)} of them begun before" if already else ""
@@ -142,7 +141,7 @@ class Console:
         self._steps += max(0, report.env_steps - view.env_steps)
         self._history.append((self.clock(), self._steps))
         view.env_steps = report.env_steps
-        view.add_report(report.objective)
+        view.objectives.append(report.objective)
         self.tick()
 
     @_log_errors
@@ -158,8 +157,7 @@ class Console:
         went_wrong = state == "FAIL" or record.diverged
         view.diverged = record.diverged
         view.state, view.reason = state, f"{record.stop_reason}{where}" if went_wrong else None
-        if record.best is not None:
-            view.add_report(record.best)
+        view.objectives = list(record.reports.values())
         if (
             went_wrong and first_line(view.reason) not in self._shown_reasons
         ):  # a reason is shown once, not once a trial
@@ -167,7 +165,7 @@ class Console:
             word = "diverged" if record.diverged else "failed"
             self._print_line(f"trial {number} {word}: {first_line(view.reason)}", "red")
         elif self._live:
-            facts = f"{format_objective(view.best):>7}  {format_params(view.params)}"
+            facts = f"{format_objective(view.score):>7}  {format_params(view.params)}"
             room = self._rich.width - 18
             word = _WORDS.get(state, state.lower())
             self._print_line(f"trial {number:>3} {word:<8}"[:18] + facts[: max(8, room)], _STYLES.get(state, ""))
@@ -178,6 +176,20 @@ class Console:
         """Set what goes on besides the trials; it is shown once none of them runs any more."""
         self._stage = text
         self.tick()
+
+    @_log_errors
+    def show_slots(self, slots: int, wait: str) -> None:
+        """Show that a cluster has gained or lost room, and what trials wait for.
+
+        Args:
+            slots: How many trials run at once.
+            wait: A sentence; empty where none waits.
+        """
+        if slots != self.slots:
+            self._print_line(f"trials at once on the cluster: {slots}, {self.slots} before")
+        if wait and not self._wait:
+            self._drawn = -math.inf  # who sees nothing run is told why at once
+        self.slots, self._wait = slots, wait
 
     @_log_errors
     def note(self, text: str) -> None:
@@ -215,10 +227,10 @@ class Console:
                 self._rich.print(part)
 
     def best(self) -> TrialView | None:
-        """Return the trial with the highest report of all that can win; None before there is one."""
+        """Return the trial with the highest score of all that can win; None before there is one."""
         able = [view for view in self._trials.values() if view.state != "FAIL" and not view.diverged]
-        seen = [view for view in able if view.best is not None]
-        return max(seen, key=lambda view: view.best or 0.0, default=None)
+        seen = [view for view in able if view.score is not None]
+        return max(seen, key=lambda view: view.score or 0.0, default=None)
 
     def env_steps_per_s(self) -> float:
         """Return the environment steps per second of wall time, of all trials over about the last 30 s.
@@ -255,8 +267,10 @@ class Console:
         pace += "" if left is None else f", about {format_duration(left)} left"
         if self._stage and not counts["RUNNING"]:
             pace = self._stage
+        if self._wait:
+            pace = f"{pace}, {self._wait}" if counts["RUNNING"] or self._stage else self._wait
         best = self.best()
-        found = f"best {format_objective(best.best)} by trial {best.number}" if best else "best -"
+        found = f"best {format_objective(best.score)} by trial {best.number}" if best else "best -"
         return f"{states} of {self.num_trials}", pace, found
 
     def _write_line(self) -> str:
@@ -282,18 +296,18 @@ class Console:
     def _build_table(self) -> RenderableType:
         running = sorted((v for v in self._trials.values() if v.state == "RUNNING"), key=lambda v: v.number)
         if not running:
-            return Text("" if self._stage else "waiting for trials to start ...", "dim")
+            return Text("" if self._stage or self._wait else "waiting for trials to start ...", "dim")
         table = Table(box=None, expand=True, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column("trial", justify="right", no_wrap=True)
         table.add_column("progress", width=_BAR_WIDTH)
         table.add_column("env steps", justify="right", no_wrap=True)
         table.add_column("objective", justify="right", no_wrap=True)
-        table.add_column("best", justify="right", no_wrap=True)
+        table.add_column("score", justify="right", no_wrap=True)
         table.add_column("params", ratio=1, no_wrap=True, overflow="crop")
         fits = max(1, self._rich.height - 8)
         for view in running[:fits]:
             bar = ProgressBar(total=max(1, self.env_steps), completed=view.env_steps, width=_BAR_WIDTH)
-            values = format_objective(view.objective), format_objective(view.best), format_params(view.params)
+            values = format_objective(view.objective), format_objective(view.score), format_params(view.params)
             table.add_row(str(view.number), bar, format_count(view.env_steps), *map(Text, values))
         more = len(running) - fits
         return Group(table, Text(f"... and {more} more running", "dim")) if more > 0 else table

@@ -15,8 +15,15 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from rltune.certification.result import MIN_RUNS, label
-from rltune.formatting import first_line, format_count, format_duration, format_objective, format_params
+from rltune.certification.result import label
+from rltune.formatting import (
+    first_line,
+    format_count,
+    format_duration,
+    format_interval,
+    format_objective,
+    format_params,
+)
 from rltune.reporting.analysis import compute_importance
 from rltune.reporting.closing_page import warn_of_few_seeds
 from rltune.reporting.sweep_data import SweepData, load_sweep_data, read_sweep_data
@@ -95,7 +102,8 @@ def render_page(data: SweepData, drawn: Figures) -> str:
         verdict=escape(describe_verdict(data)),
         tiles=_tiles(data),
         sections=sections,
-        plots=f"[{','.join(str(figure.to_json()) for figure in plots)}]".replace("</", "<\\/"),
+        # <!--<script> or </script> in a value would swallow the page or end the script. Plotly (7.1) escapes, too.
+        plots=f"[{','.join(str(figure.to_json()) for figure in plots)}]".replace("<", "\\u003c"),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         versions=escape(_versions(data)),
         plotly=get_plotlyjs().replace("</script", "<\\/script"),  # its own closing tag would end the script
@@ -131,7 +139,7 @@ def _tiles(data: SweepData) -> str:
         beside = f", and {format_duration(certify_s)} for certification" if certify_s else ""
         tiles += [
             (format_duration(cost["train_s"]), f"of training in the search{beside}"),
-            (format_duration(cost["wall_s"]), f"in all, on {cost['slots']:.0f} slots"),
+            (format_duration(cost["wall_s"]), f"in all, on {cost['slots']:.3g} slots"),
             (f"{cost['efficiency']:.0%}", "efficiency: training over slots x time"),
         ]
     return "".join(f"<li><b>{escape(big)}</b><span>{escape(small)}</span></li>" for big, small in tiles)
@@ -196,9 +204,7 @@ def _certification(data: SweepData, plot: str) -> str:
         [
             label(row["name"], row["trial"]),
             format_objective(row["iqm"] if row["per_seed"] else None),
-            "-"
-            if len(row["per_seed"]) < MIN_RUNS
-            else f"{format_objective(row['low'])} to {format_objective(row['high'])}",
+            format_interval(row),
             format_objective(row["mean"] if row["per_seed"] else None),
             "-" if row.get("improvement") is None else f"{row['improvement']:.2f}",
             format_objective(row.get("search_score")),
@@ -210,10 +216,10 @@ def _certification(data: SweepData, plot: str) -> str:
     heads = ["", "IQM", "95% interval", "mean", "beats control", "search said", "optimism", "failed seeds"]
     caption = (
         f"Each configuration retrained on {len(record['seeds'])} fresh seeds with the whole budget; each result played "
-        f"{record['episodes']} episodes that no training saw. Diamond and bar: interquartile mean and its 95% "
-        "stratified bootstrap interval (Agarwal et al. 2021). Pale dots: single seeds. Beats control: the "
-        "probability that a run is better than one of the control. Optimism: what the search believed, minus what was "
-        "certified, of trials that had the whole budget."
+        f"{record['episodes']} episodes that no training saw. Diamond: interquartile mean (IQM), the winner's free of "
+        "the luck of being chosen. Bar: 95% interval of the runs' median, from five seeds on. Pale dots: single seeds. "
+        "Beats control: the probability that a run is better than one of the control. Optimism: what the search "
+        "believed, minus what was certified, of trials that had the whole budget."
     )
     if any(row.get("failed_seeds") for row in rows):
         caption += (
@@ -252,14 +258,14 @@ def _trials(data: SweepData) -> str:
         [
             str(trial.number),
             trial.state.lower(),
-            format_objective(trial.best),
+            format_objective(trial.score),
             format_count(trial.env_steps),
             format_params(trial.params),
             first_line(trial.stop_reason) if trial.stop_reason else "",
         ]
         for trial in order_records(data.trials)
     ]
-    heads = ["trial", "state", "best", "env steps", "values", "why it ended"]
+    heads = ["trial", "state", "score", "env steps", "values", "why it ended"]
     table = _table(heads, cells, str(data.winner_trial))
     return f"<section><details><summary><h2>All {len(data.trials)} trials</h2></summary>{table}</details></section>"
 

@@ -14,8 +14,8 @@ import optuna
 import plotly.graph_objects as go
 from optuna import visualization
 
-from rltune.formatting import format_objective, format_params, format_value
-from rltune.records import TrialRecord
+from rltune.formatting import format_interval, format_params, format_value
+from rltune.records import BASELINE, TrialRecord
 from rltune.reporting.analysis import (
     axis_of,
     build_optuna_study,
@@ -63,7 +63,7 @@ def draw_figures(data: SweepData) -> dict[str, list[go.Figure]]:
     """Draw those that the sweep has something for, by name; several figures of one name stand side by side."""
     winner, order = data.winner_trial, list(STATES)
     trials = sorted(data.trials, key=lambda e: (e.number == winner, order.index(e.state), e.number))
-    tried = [trial for trial in trials if trial.best is not None]
+    tried = [trial for trial in trials if trial.score is not None]
     drawn: dict[str, list[go.Figure]] = {}
     if any(trial.reports for trial in trials):
         drawn["curves"] = [draw_curves(data, trials)]
@@ -75,7 +75,7 @@ def draw_figures(data: SweepData) -> dict[str, list[go.Figure]]:
         ]
     if shares := compute_importance(data)[0]:
         drawn["importance"] = [draw_importance(shares)]
-    study = build_optuna_study(data, tried, [trial.best or 0.0 for trial in tried])
+    study = build_optuna_study(data, tried, [trial.score or 0.0 for trial in tried])
     if len(data.ranked) > 1 and (varied := list_varied_parameters(data, study)):
         drawn["slices"] = [draw_slice(data, tried, study, one) for one in varied]
         drawn["parallel"] = [draw_parallel(study, varied)]
@@ -124,7 +124,7 @@ def draw_curves(data: SweepData, trials: Sequence[TrialRecord]) -> go.Figure:
 
 
 def draw_best_so_far(data: SweepData) -> list[go.Figure]:
-    """Draw the best objective against environment steps of all trials, and against seconds."""
+    """Draw the best score against environment steps of all trials, and against seconds."""
     moments = follow_best_so_far(data)
     axes = {
         "environment steps, all trials": [moment.env_steps for moment in moments],
@@ -146,14 +146,15 @@ def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: s
     """Draw certified returns: IQM, 95% interval and each seed's mean, one row a configuration, the first on top.
 
     Args:
-        rows: With name, iqm, low, high and per_seed.
+        rows: With name, iqm, low, high (None without an interval) and per_seed.
         best: The name that is highlighted.
         title: The axis's.
     """
     figure = go.Figure()
     for row in rows:
-        name, iqm, low, high = (row[key] for key in ("name", "iqm", "low", "high"))
-        colour = WINNER if name == best else INK if name == "control" else WHOLE
+        name, iqm = row["name"], row["iqm"]
+        low, high = (iqm, iqm) if row["low"] is None else (row["low"], row["high"])
+        colour = WINNER if name == best else INK if name == BASELINE else WHOLE
         seeds = [one["mean"] for one in row["per_seed"]]
         bar = {"array": [max(0, high - iqm)], "arrayminus": [max(0, iqm - low)], "thickness": 3, "width": 7}
         figure.add_scatter(
@@ -169,7 +170,7 @@ def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: s
             mode="markers",
             marker={"color": colour, "size": 12, "symbol": "diamond"},
             error_x={"symmetric": False, "color": colour, **bar},
-            hovertemplate=f"{name}: IQM %{{x:.4g}}, {format_objective(low)} to {format_objective(high)}<extra></extra>",
+            hovertemplate=f"{name}: IQM %{{x:.4g}}, 95% interval {format_interval(row)}<extra></extra>",
         )
     names = [row["name"] for row in rows]
     y = {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": names}

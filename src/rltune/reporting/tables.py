@@ -15,6 +15,7 @@ from rltune.certification.result import Certification
 from rltune.errors import RltuneError
 from rltune.formatting import first_line, format_count, format_objective, format_params
 from rltune.reporting.closing_page import describe_certification, describe_winner
+from rltune.study.ranking import order_records, rank_records
 from rltune.study.sweep_folder import find_sweep, list_sweep_folders
 
 if TYPE_CHECKING:
@@ -22,18 +23,21 @@ if TYPE_CHECKING:
     from rltune.records import TrialRecord
 
 
-def list_sweeps(output_dir: str, stream: TextIO | None = None, storage: str | None = None) -> None:
+def list_sweeps(
+    output_dir: str, stream: TextIO | None = None, storage: str | None = None, bucket: str | None = None
+) -> None:
     """Print one line a sweep, the newest last; a ledger that cannot be read is named, not hidden.
 
     Args:
         output_dir: The folder of all sweeps.
         stream: Where to; None is standard output.
         storage: As for `rltune.study.storage.open_ledger`.
+        bucket: As for `rltune.study.sweep_folder.list_sweep_folders`.
     """
     from rltune.study.outcome import count_states
     from rltune.study.storage import open_ledger  # brings SQLAlchemy with it
 
-    folders = list_sweep_folders(output_dir)
+    folders = list_sweep_folders(output_dir, bucket)
     table, reasons = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold"), []
     longest = max((len(folder.name) for folder in folders), default=0)
     # What is there to be copied stays whole; where it does not fit, the terminal wraps the line.
@@ -53,7 +57,7 @@ def list_sweeps(output_dir: str, stream: TextIO | None = None, storage: str | No
         with closing(ledger):
             records, status = ledger.trials.records(), ledger.sweep().status
         number = count_states(records)
-        best = max((e.best for e in records if e.best is not None and e.state != "FAIL"), default=None)
+        best = next((one.score for one in rank_records(records)), None)
         ended = f"{number['complete']}/{number['pruned']}/{number['failed']}"
         steps = format_count(sum(record.env_steps for record in records))
         table.add_row(folder.name, status or "?", str(len(records)), ended, steps, format_objective(best))
@@ -67,7 +71,9 @@ def list_sweeps(output_dir: str, stream: TextIO | None = None, storage: str | No
         out.print(f"no sweeps in {root}; start one: python -m sweeps.run algo=ppo env=cartpole", soft_wrap=True)
 
 
-def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None, storage: str | None = None) -> None:
+def show_sweep(
+    sweep: str, output_dir: str, stream: TextIO | None = None, storage: str | None = None, bucket: str | None = None
+) -> None:
     """Print a sweep's trials, the best first.
 
     Args:
@@ -75,12 +81,12 @@ def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None, storag
         output_dir: The folder of all sweeps.
         stream: Where to; None is standard output.
         storage: As for `rltune.study.storage.open_ledger`.
+        bucket: As for `rltune.study.sweep_folder.find_sweep`.
 
     Raises:
         StudyError: There is no such sweep, or its ledger cannot be read.
     """
-    folder = find_sweep(sweep, output_dir)
-    from rltune.study.ranking import order_records
+    folder = find_sweep(sweep, output_dir, bucket=bucket)
     from rltune.study.storage import open_ledger  # brings SQLAlchemy with it, which a wrong name need not wait for
 
     with closing(open_ledger(folder, storage)) as ledger:
@@ -88,7 +94,7 @@ def show_sweep(sweep: str, output_dir: str, stream: TextIO | None = None, storag
     out = _open_console(stream)
     out.print(f"{folder.name}: {found.status or '?'}, {folder}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("trial", "state", "best", "env steps", "values", "why it ended"):
+    for heading in ("trial", "state", "score", "env steps", "values", "why it ended, or where it runs"):
         table.add_column(heading, overflow="fold")
     for record in records:
         table.add_row(*_make_row(record, found.status == "running"))
@@ -134,10 +140,12 @@ def _open_console(stream: TextIO | None) -> Console:
 def _make_row(record: TrialRecord, going_on: bool) -> tuple[str, ...]:
     unfinished = record.state == "RUNNING"
     reason = "" if unfinished else first_line(record.stop_reason)
+    if unfinished and going_on and record.node:
+        reason = f"on {record.node}"
     return (
         str(record.number),
         "interrupted" if unfinished and not going_on else record.state.lower(),
-        format_objective(record.best),
+        format_objective(record.score),
         format_count(record.env_steps),
         format_params(record.params),
         reason,

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rltune.algorithms.arguments import values_of
-from rltune.certification.result import MIN_RUNS
 from rltune.config.uris import redact_address
 from rltune.errors import RltuneError
-from rltune.formatting import format_objective, format_value
+from rltune.formatting import format_interval, format_objective, format_value
+from rltune.records import BASELINE
 from rltune.reporting.sweep_data import SweepData
 from rltune.study.outcome import count_states
 
@@ -29,16 +29,16 @@ def describe_verdict(data: SweepData) -> str:
         return opening + _describe_certification(data.record.certification)
     if not data.ranked:
         return f"{opening}No trial reported a return, so there is no winner."
-    best = data.record.winner or {"trial": data.ranked[0].number, "objective": data.ranked[0].best}
+    best = data.record.winner or {"trial": data.ranked[0].number, "objective": data.ranked[0].score}
     who, evaluation = f"Trial {best['trial']}", best.get("evaluation")
     if evaluation:
         return (
             f"{opening}{who} is the best of {number['total']}: a mean return of {format_objective(evaluation['mean'])} "
-            f"on {evaluation['episodes']} fresh episodes {format_interval(evaluation)}. It was not certified on fresh "
-            "seeds, so training it again may end lower."
+            f"on {evaluation['episodes']} fresh episodes (95% interval {format_interval(evaluation)}). It was not "
+            "certified on fresh seeds, so training it again may end lower."
         )
     return (
-        f"{opening}{who} has the best return of {number['total']} trials, {format_objective(best['objective'])}. This "
+        f"{opening}{who} has the best score of {number['total']} trials, {format_objective(best['objective'])}. This "
         "is the search's own score, the luckiest of many: expect less on fresh seeds."
     )
 
@@ -46,7 +46,7 @@ def describe_verdict(data: SweepData) -> str:
 def _describe_certification(record: Mapping[str, Any]) -> str:
     """Say who won the certification, with ties and failed seeds."""
     by_name = {one["name"]: one for one in record["configurations"]}
-    best, control = by_name[record["winner"]], by_name.get("control")
+    best, control = by_name[record["winner"]], by_name.get(BASELINE)
     num_seeds = len(best["per_seed"]) + len(best.get("failed_seeds", ()))
     scores = f"{_format_score(best)} over {num_seeds} fresh seed{'s' * (num_seeds != 1)}"
     ties = [str(name) for name in record.get("ties") or ()]
@@ -79,12 +79,7 @@ def _format_score(one: Mapping[str, Any]) -> str:
     """Format a configuration's IQM, with its interval where it has enough runs for one."""
     if not one["per_seed"]:
         return "unknown, all of its seeds failed"
-    return format_objective(one["iqm"]) + (f" {format_interval(one)}" if len(one["per_seed"]) >= MIN_RUNS else "")
-
-
-def format_interval(one: Mapping[str, Any]) -> str:
-    """Format a 95% interval, in brackets."""
-    return f"(95% interval {format_objective(one['low'])} to {format_objective(one['high'])})"
+    return format_objective(one["iqm"]) + ("" if one["low"] is None else f" (95% interval {format_interval(one)})")
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ A class of one's own is imported by its name: none of our files lists it.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rltune.errors import ConfigError, choices, describe_exception
+from rltune.config.entry_points import import_entry_point
+from rltune.errors import ConfigError, choices
 
 
 def import_class(group: str, kind: str, short: Mapping[str, str], what: str, is_one: Callable[[type], bool]) -> Any:
@@ -28,13 +28,7 @@ def import_class(group: str, kind: str, short: Mapping[str, str], what: str, is_
     usage, usual = f"a name, or package.module:Class of a {what}", f"{group}={next(iter(short))}"
     if kind not in short and ":" not in kind:
         raise ConfigError(f"{group}.kind={kind} is unknown", f"{choices(kind, short)}; {usage}", usual)
-    module, _, name = short.get(kind, kind).partition(":")
-    try:
-        cls = getattr(importlib.import_module(module), name)
-    except Exception as error:  # a module raises whatever it likes while it is imported
-        raise ConfigError(
-            f"{group}.kind={kind} cannot be imported: {describe_exception(error)}", usage, "install its package"
-        ) from None
-    if not (isinstance(cls, type) and is_one(cls)):
-        raise ConfigError(f"{group}.kind={kind} is no {what}", usage, usual)
-    return cls
+    target = short.get(kind, kind)
+    return import_entry_point(
+        f"{group}.kind", target, what, lambda found: isinstance(found, type) and is_one(found), usage, usual
+    )

@@ -1,13 +1,11 @@
 """Decide by asynchronous Hyperband which trials go on: several successive halvings, each with another grace.
 
-The rule is plain arithmetic over reports. A resumed sweep rebuilds it by `Hyperband.replay`.
+The rule is plain arithmetic over reports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from rltune.records import Report, TrialRecord
+from rltune.records import Report
 from rltune.search.schedulers import Decision, make_argument_error, to_number
 from rltune.search.successive_halving import SuccessiveHalving
 
@@ -43,9 +41,3 @@ class Hyperband:
     def decide(self, report: Report) -> Decision:
         """Let the trial's bracket decide."""
         return self.brackets[report.number % len(self.brackets)].decide(report)
-
-    def replay(self, records: Iterable[TrialRecord]) -> None:
-        """Rebuild each bracket from the ledger's trials, in any order."""
-        known = list(records)
-        for index, bracket in enumerate(self.brackets):
-            bracket.replay(record for record in known if record.number % len(self.brackets) == index)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from rltune.errors import ConfigError, choices, describe_exception
-from rltune.records import Report, TrialRecord
+from rltune.records import Report
 from rltune.search.class_names import import_class
 
 RULES: Mapping[str, str] = {
@@ -34,10 +34,15 @@ class Stop:
     """Stop the trial for good.
 
     Attributes:
-        env_steps: Where it was judged, in environment steps of each seed; at most those of the report.
+        env_steps: Where it was judged, in environment steps of each seed; at most the report's mark.
     """
 
     env_steps: int
+
+    @property
+    def reason(self) -> str:
+        """Why such a trial ended."""
+        return f"stopped by the scheduler at {self.env_steps} environment steps"
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,8 @@ GO_ON = GoOn()
 class StoppingRule(Protocol):
     """Decide after each report whether a trial goes on. Plain arithmetic: no Ray, no ledger.
 
-    Its constructor takes ``env_steps``, a trial's whole budget, and after it the arguments of its file.
+    Its constructor takes ``env_steps``, a trial's whole budget, and after it the arguments of its file. The same
+    reports in the same order lead to the same decisions: a resumed sweep tells its rule all of the ledger's again.
     """
 
     def decide(self, report: Report) -> Decision:
@@ -70,12 +76,6 @@ class StoppingRule(Protocol):
         Args:
             report: Its objective is NaN before the first episode has ended: that ranks below every number. A trial
                 that failed and trains some steps again reports them again.
-        """
-
-    def replay(self, records: Iterable[TrialRecord]) -> None:
-        """Rebuild what the rule knows from the ledger's trials, in any order.
-
-        Decisions are not asked for: what was stopped is in the ledger.
         """
 
 
@@ -93,8 +93,15 @@ class NoStopping:
         """Let the trial go on."""
         return GO_ON
 
-    def replay(self, records: Iterable[TrialRecord]) -> None:
-        """Learn nothing: nothing depends on it."""
+
+def replay_reports(rule: StoppingRule, reports: Iterable[Report]) -> dict[int, Decision]:
+    """Tell a rule what an earlier driver's was told, and return for each trial what its newest report led to.
+
+    Args:
+        rule: A new one.
+        reports: Of all trials, in the order in which they came.
+    """
+    return {report.number: rule.decide(report) for report in reports}
 
 
 def build_stopping_rule(kind: str, args: Mapping[str, Any], env_steps: int) -> StoppingRule:
@@ -163,7 +170,7 @@ def _import_rule(kind: str) -> Any:
         "scheduler",
         kind,
         RULES,
-        "stopping rule (a class with decide and replay)",
+        "stopping rule (a class with decide)",
         lambda cls: issubclass(cls, StoppingRule),
     )
 

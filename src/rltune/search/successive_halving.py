@@ -1,14 +1,14 @@
 """Decide by asynchronous successive halving which trials go on.
 
-The rule is plain arithmetic over reports. A resumed sweep rebuilds it by `SuccessiveHalving.replay`.
+The rule is plain arithmetic over reports.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from rltune.records import Report, TrialRecord
+from rltune.records import Report
 from rltune.search.schedulers import GO_ON, Decision, Stop, make_argument_error, to_number
 
 
@@ -56,9 +56,9 @@ class SuccessiveHalving:
         reached = [
             (level, seen)
             for level, seen in zip(self.levels, self._seen, strict=True)
-            if report.env_steps >= level and number not in seen
+            if report.nominal_steps >= level and number not in seen
         ]
-        for _, seen in reached:  # every rung first, whatever the verdict: a replay must rebuild the same rungs
+        for _, seen in reached:  # every rung first, whatever the verdict: the others are compared with it
             seen[number] = -math.inf if math.isnan(report.objective) else report.objective
         return next((Stop(level) for level, seen in reached if not self._goes_on(number, seen)), GO_ON)
 
@@ -67,9 +67,3 @@ class SuccessiveHalving:
             return True
         better = sum(value > seen[number] for value in seen.values())
         return better < max(1, math.floor(len(seen) / self.reduction_factor))
-
-    def replay(self, records: Iterable[TrialRecord]) -> None:
-        """Rebuild the rungs from the ledger's trials, in any order."""
-        for record in records:
-            for env_steps, objective in record.reports.items():
-                self.decide(Report(record.number, env_steps, objective))

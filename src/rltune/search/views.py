@@ -6,7 +6,6 @@ it proposes again.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from rltune.records import ToldTrial, TrialRecord
@@ -48,18 +47,18 @@ def tell_as_pruned(record: TrialRecord, lowest: float | None) -> ToldTrial:
         lowest: The lowest value told so far; this view needs none.
     """
     if record.state == "FAIL":
-        return ToldTrial("FAIL", reports=record.reports)
-    if record.diverged or record.best is None:
+        return ToldTrial("FAIL", reports=record.scores)
+    if record.diverged or record.score is None:
         return ToldTrial("PRUNED")
     if record.state == "PRUNED":
-        return ToldTrial("PRUNED", reports=record.reports)
-    return ToldTrial("COMPLETE", record.best, record.reports)
+        return ToldTrial("PRUNED", reports=record.scores)
+    return ToldTrial("COMPLETE", record.score, record.scores)
 
 
 def tell_as_complete(record: TrialRecord, lowest: float | None) -> ToldTrial:
     """Tell a sampler that fits COMPLETE trials alone, such as Optuna's GP, CMA-ES and NSGA-II: each gets a value.
 
-    A stopped trial has what it had reached: its last finite report. One that diverged, or that never finished an
+    A stopped trial has the score that it had reached. One that diverged, or that never finished an
     episode, has the lowest value told so far, which is bad and of the others' size: a made-up one, far below, would
     flatten all differences between the others.
 
@@ -68,8 +67,7 @@ def tell_as_complete(record: TrialRecord, lowest: float | None) -> ToldTrial:
         lowest: The lowest value told so far; None before the first: such a trial is then told as FAIL.
     """
     if record.state == "FAIL":
-        return ToldTrial("FAIL", reports=record.reports)
-    if record.diverged or record.best is None:
-        return ToldTrial("FAIL" if lowest is None else "COMPLETE", lowest, record.reports)
-    finite = [value for value in record.reports.values() if math.isfinite(value)]
-    return ToldTrial("COMPLETE", finite[-1] if record.state == "PRUNED" else record.best, record.reports)
+        return ToldTrial("FAIL", reports=record.scores)
+    if record.diverged or record.score is None:
+        return ToldTrial("FAIL" if lowest is None else "COMPLETE", lowest, record.scores)
+    return ToldTrial("COMPLETE", record.score, record.scores)

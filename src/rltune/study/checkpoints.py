@@ -1,7 +1,10 @@
 """Write and recognise a trial's checkpoints: whole or not at all, named by environment steps, known by a digest.
 
-Layout: ``<trial_dir>/best-<env_steps>`` and ``latest-<env_steps>``, each with ``state.json``, ``algorithm/`` and
-``policy/`` (``seed-1/...`` and so on beside them when a trial runs several seeds). Runs in a worker.
+Layout: ``<trial_dir>/best-<env_steps>`` and ``latest-<env_steps>``, each with ``state.json``, ``algorithm/``,
+``episodes.json`` and ``policy/`` (``seed-1/...`` and so on beside them when a trial runs several seeds). The latest may
+have ``replay/``, the trial's replay memory: the rest is whole without it, so that it can be dropped. Runs in a worker.
+
+Where the sweep has a bucket (`rltune.study.bucket`), it holds them; a folder has copies of those that were used there.
 """
 
 from __future__ import annotations
@@ -11,24 +14,68 @@ import hashlib
 import itertools
 import json
 import os
+import secrets
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from rltune.config.authorship import MARK, is_own, is_own_mark, make_mark, mark_own
 from rltune.records import CheckpointRecord
+from rltune.study.bucket import GLANCE_S, MANIFEST, Bucket, BucketError, find_bucket
 
 KEEP = 2  # the newest, and the one before it, which the ledger may still name
+REPLAY = "replay"  # the folder of the replay memories in a checkpoint, one for each seed
+
+
+ATTEMPT = ".attempt"  # the file, in a trial's own folder, that names the only worker which may write there
 
 
 class DamagedError(Exception):
     """A checkpoint is not as it was recorded."""
 
 
+class SupersededError(Exception):
+    """Another worker goes on with this trial."""
+
+
+def begin_attempt(sweep: Path, trial_dir: str) -> str:
+    """Name a new worker as the only one that may write a trial's checkpoints, and return the name.
+
+    One that was cut off from the driver may come back, after another one went on with its trial.
+
+    Args:
+        sweep: The sweep's folder.
+        trial_dir: The trial's own folder in it.
+    """
+    name = secrets.token_hex(8)
+    if bucket := find_bucket(sweep):
+        bucket.write(f"{trial_dir}/{ATTEMPT}", name.encode())
+        return name
+    home = sweep / trial_dir
+    home.mkdir(parents=True, exist_ok=True)
+    draft = home / f"{ATTEMPT}-draft"
+    draft.write_text(name)
+    draft.rename(home / ATTEMPT)
+    return name
+
+
+def _check_attempt(sweep: Path, trial_dir: str, attempt: str) -> None:
+    """Raise `SupersededError` where another worker is named; the first one of a trial is not named."""
+    if bucket := find_bucket(sweep):
+        named = (bucket.read(f"{trial_dir}/{ATTEMPT}") or b"").decode()
+    else:
+        file = sweep / trial_dir / ATTEMPT
+        named = file.read_text() if file.exists() else ""
+    if named and named != attempt:
+        raise SupersededError(f"another worker goes on with {trial_dir}")
+
+
 def write_checkpoint(
-    sweep: Path, trial_dir: str, kind: str, state: Mapping[str, Any], fill: Callable[[Path], None]
+    sweep: Path, trial_dir: str, kind: str, state: Mapping[str, Any], fill: Callable[[Path], None], attempt: str = ""
 ) -> CheckpointRecord:
     """Write one checkpoint and drop the kind's older ones.
 
@@ -38,19 +85,53 @@ def write_checkpoint(
         kind: ``best`` or ``latest``.
         state: JSON-able; must hold ``env_steps`` and ``objective``.
         fill: Writes the rest into the folder that it is given.
+        attempt: The worker's name, of `begin_attempt`; "" is a trial's first one.
+
+    Raises:
+        SupersededError: Another worker goes on with the trial; nothing is written or dropped.
     """
     home = sweep / trial_dir
+    _check_attempt(sweep, trial_dir, attempt)
     with _make_draft(home, kind) as draft:
         fill(draft)
-        (draft / "state.json").write_text(json.dumps(state))
+        replay = {"replay": compute_digest(draft / REPLAY)} if (draft / REPLAY).is_dir() else {}
+        (draft / "state.json").write_text(json.dumps({**state, **replay}))
         fingerprint = compute_digest(draft)
-        target = draft.rename(_find_free_name(home / f"{kind}-{state['env_steps']:012d}"))
+        _check_attempt(sweep, trial_dir, attempt)  # filling it takes a while
+        target = draft.rename(_choose_name(sweep, home / f"{kind}-{state['env_steps']:012d}", fingerprint))
+    path = str(target.relative_to(sweep))
+    if bucket := find_bucket(sweep):
+        bucket.upload(target, path, fingerprint)
+        try:  # it may have waited for the bucket for minutes, and what it drops below would be the other's
+            _check_attempt(sweep, trial_dir, attempt)
+        except SupersededError:
+            bucket.delete_folder(path)
+            raise
     # By time, not by name: a trial that went back to an earlier state writes a lower number than those before it.
     written = sorted(home.glob(f"{kind}-[0-9]*"), key=lambda path: path.stat().st_mtime_ns)
     for old in written[:-KEEP]:
         shutil.rmtree(old, ignore_errors=True)
-    path = str(target.relative_to(sweep))
-    return CheckpointRecord(path, int(state["env_steps"]), state["objective"], fingerprint, time.time())
+    if bucket:
+        _drop_others(bucket, trial_dir, kind, {old.name for old in written[-KEEP:]})
+    has_replay = bool(replay)
+    return CheckpointRecord(path, int(state["env_steps"]), state["objective"], fingerprint, time.time(), has_replay)
+
+
+def _drop_others(bucket: Bucket, trial_dir: str, kind: str, kept: Set[str]) -> None:
+    """Drop a kind's older checkpoints in the bucket, and what killed workers had half written there.
+
+    Args:
+        bucket: The sweep's.
+        trial_dir: The trial's own folder in it.
+        kind: ``best`` or ``latest``.
+        kept: The newest ones by name. With fewer than KEEP, the newest of an earlier worker's is among the others.
+    """
+    files = [PurePosixPath(name) for name in bucket.list_files(trial_dir)]
+    names = {path.relative_to(trial_dir).parts[0] for path in files}
+    whole = {path.parent.name for path in files if path.name == MANIFEST}
+    for name in names - kept:
+        if name.startswith(f"{kind}-") and (name not in whole or len(kept) >= KEEP):
+            bucket.delete_folder(f"{trial_dir}/{name}")
 
 
 def copy_checkpoint(sweep: Path, record: CheckpointRecord, trial_dir: str) -> CheckpointRecord | None:
@@ -61,15 +142,68 @@ def copy_checkpoint(sweep: Path, record: CheckpointRecord, trial_dir: str) -> Ch
         record: The other's.
         trial_dir: The trial's own folder in it.
     """
+    if bucket := find_bucket(sweep):
+        name = f"{trial_dir}/latest-{record.env_steps:012d}-{record.digest[:8]}"
+        if not is_recorded(sweep, record) or not bucket.copy(record.path, name):
+            return None
+        return replace(record, path=name, saved_s=time.time())
     source = is_whole(sweep, record)
     if source is None:
         return None
     home = sweep / trial_dir
     with _make_draft(home, "latest") as draft:
-        shutil.copytree(source, draft, dirs_exist_ok=True)
+        shutil.copytree(source, draft, dirs_exist_ok=True, ignore=shutil.ignore_patterns(REPLAY))
+        if (source / REPLAY).is_dir():  # large, and never changed: links will do
+            shutil.copytree(source / REPLAY, draft / REPLAY, copy_function=_link_or_copy)
         target = draft.rename(_find_free_name(home / f"latest-{record.env_steps:012d}"))
     os.utime(target)  # the copy has the other's time, by which it would be dropped as an old one
     return replace(record, path=str(target.relative_to(sweep)), saved_s=time.time())
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copy2(source, target)
+
+
+def choose_newest(sweep: Path, records: Iterable[CheckpointRecord]) -> CheckpointRecord | None:
+    """Choose the checkpoint from which a trial goes on; None where there is none.
+
+    One with a replay memory goes before a newer one without: the steps between the two are trained again sooner than a
+    memory is filled.
+
+    Args:
+        sweep: The sweep's folder.
+        records: What the trial has.
+    """
+
+    def has_replay(one: CheckpointRecord) -> bool:  # records of older versions do not say it
+        return one.replay or (sweep / one.path / REPLAY).is_dir()
+
+    # By time, not by steps: a trial that took over another's state may have gone back.
+    return max(records, key=lambda one: (has_replay(one), one.saved_s), default=None)
+
+
+def find_replay(folder: Path) -> Path | None:
+    """Find the replay memories in a checkpoint's folder; None where there are none, or damaged ones."""
+    digest = read_state(folder).get("replay")
+    found = folder / REPLAY
+    return found if digest and found.is_dir() and compute_digest(found) == digest else None
+
+
+def drop_replays(sweep: Path, trial_dir: str) -> None:
+    """Delete the replay memories in a trial's own folder, once it has ended; its checkpoints stay whole."""
+    for found in (sweep / trial_dir).glob(f"*/{REPLAY}"):
+        shutil.rmtree(found, ignore_errors=True)
+    if bucket := find_bucket(sweep):
+        bucket.submit(_drop_replays_in, bucket, trial_dir)
+
+
+def _drop_replays_in(bucket: Bucket, trial_dir: str) -> None:
+    paths = [PurePosixPath(name) for name in bucket.list_files(trial_dir)]
+    for name in {str(PurePosixPath(*path.parts[:4])) for path in paths if path.parts[3:4] == (REPLAY,)}:
+        bucket.delete_folder(name)
 
 
 @contextlib.contextmanager
@@ -86,20 +220,107 @@ def _make_draft(home: Path, kind: str) -> Iterator[Path]:
         raise
 
 
+def _choose_name(sweep: Path, folder: Path, digest: str) -> Path:
+    """Choose a name that is not taken: the ledger may still name a folder that a trial, gone back, comes by again.
+
+    In a bucket the digest makes it one: other nodes may have written there.
+    """
+    return _find_free_name(folder.with_name(f"{folder.name}-{digest[:8]}") if find_bucket(sweep) else folder)
+
+
 def _find_free_name(folder: Path) -> Path:
-    """Find a name that is not taken: the ledger may still name a folder that a trial, gone back, comes by again."""
     names = (folder.with_name(f"{folder.name}-{again}") for again in itertools.count(2))
     return next(name for name in itertools.chain([folder], names) if not name.exists())
 
 
 def is_whole(sweep: Path, record: CheckpointRecord | None) -> Path | None:
-    """Return the folder of a recorded checkpoint where it is there and whole, else None."""
+    """Return the folder of a recorded checkpoint where it is there and whole, else None.
+
+    One that is in the sweep's bucket alone is downloaded.
+
+    Raises:
+        BucketError: The bucket cannot be used, so that nothing is known.
+    """
     if record is None:
         return None
     folder = sweep / record.path
-    if not (folder / "state.json").is_file() or compute_digest(folder) != record.digest:
+    if (folder / "state.json").is_file() and compute_digest(folder) == record.digest:
+        return folder
+    return _fetch(sweep, record.path, record.digest)
+
+
+def is_recorded(sweep: Path, record: CheckpointRecord | None) -> bool:
+    """Return whether a recorded checkpoint is there; of one in a bucket, only that all its files have their sizes."""
+    if record is None:
+        return False
+    bucket = find_bucket(sweep)
+    return bucket.is_whole(record.path, record.digest, REPLAY) if bucket else is_whole(sweep, record) is not None
+
+
+def find_checkpoint(sweep: Path, path: str) -> Path:
+    """Return a checkpoint's folder, which may be missing; one that is in the sweep's bucket alone is downloaded."""
+    folder = sweep / path
+    return folder if folder.is_dir() else _fetch(sweep, path) or folder
+
+
+@contextlib.contextmanager
+def lend_checkpoint(sweep: Path, path: str) -> Iterator[Path]:
+    """Give a checkpoint's folder for a while, which may be missing; nothing of a bucket's stays here."""
+    folder, bucket = sweep / path, find_bucket(sweep)
+    if folder.is_dir() or bucket is None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="rltune-checkpoint-") as room:
+        copy = Path(room) / folder.name
+        digest = bucket.download(path, copy, MARK)
+        yield copy if digest and compute_digest(copy) == digest else folder
+
+
+def _fetch(sweep: Path, path: str, digest: str | None = None) -> Path | None:
+    """Download a checkpoint into the sweep's folder; None where it is not in a bucket, or not whole.
+
+    Args:
+        sweep: The sweep's folder.
+        path: The checkpoint, relative to it.
+        digest: As it was recorded; None takes the manifest's word.
+    """
+    bucket = find_bucket(sweep)
+    if bucket is None:
         return None
-    return folder
+    home = (sweep / path).parent
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetched-", dir=home) as room:
+        draft = Path(room) / "checkpoint"
+        said = bucket.download(path, draft, MARK)
+        if said is None or compute_digest(draft) != (digest or said):
+            return None
+        shutil.rmtree(sweep / path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another thread was faster
+            draft.rename(sweep / path)
+    return sweep / path
+
+
+def mark_checkpoint(sweep: Path, record: CheckpointRecord) -> None:
+    """Mark a recorded checkpoint as this user's own."""
+    if bucket := find_bucket(sweep):
+        if mark := make_mark(record.digest):
+            name = f"{record.path}/{MARK}"
+            try:  # at once: a driver that is killed must not leave a recorded checkpoint that nobody knows as its own
+                bucket.write(name, mark.encode(), GLANCE_S)
+            except BucketError:
+                bucket.submit(bucket.write, name, mark.encode())
+    else:
+        mark_own(sweep / record.path, record.digest)
+
+
+def is_foreign(sweep: Path, record: CheckpointRecord) -> bool:
+    """Return whether a recorded checkpoint is there without this user's mark."""
+    if bucket := find_bucket(sweep):
+        mark = bucket.read(f"{record.path}/{MARK}")
+        is_marked = mark is not None and is_own_mark(mark.decode(errors="replace"), record.digest)
+        return not is_marked and bucket.read_manifest(record.path) is not None
+    folder = sweep / record.path
+    return folder.is_dir() and not is_own(folder, record.digest)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -108,13 +329,26 @@ def read_state(folder: Path) -> dict[str, Any]:
     return loaded
 
 
+def is_own_checkpoint(folder: Path) -> bool:
+    """Return whether this user's own sweep wrote a checkpoint, and nobody has changed it since."""
+    return (folder / MARK).is_file() and is_own(folder, compute_digest(folder))
+
+
 def compute_digest(folder: str | Path) -> str:
-    """Compute the sha256 (hex) over a folder's relative paths, in order, and their contents."""
+    """Compute the sha256 (hex) over a folder's relative paths, in order, and their contents.
+
+    Two things are left out: the mark, which is made of the digest, and ``replay/``, which may be dropped.
+    """
     total, root = hashlib.sha256(), Path(folder)
-    for path in sorted(p for p in root.rglob("*") if p.is_file()):
-        content = path.read_bytes()
+    for path in sorted(p for p in root.rglob("*") if p.is_file() or p.is_symlink()):
+        if path == root / MARK or path.relative_to(root).parts[0] == REPLAY:
+            continue
         # Lengths keep "ab" + "c" apart from "a" + "bc".
         name = path.relative_to(root).as_posix().encode()
-        total.update(b"%d:%b%d:" % (len(name), name, len(content)))
-        total.update(content)
+        if path.is_symlink():  # no sweep writes one; what it leads to could change, and a folder is not descended into
+            total.update(b"%d>%b" % (len(name), name))
+            continue
+        total.update(b"%d:%b%d:" % (len(name), name, path.stat().st_size))
+        with path.open("rb") as file:  # piece by piece: a replay memory is large
+            hashlib.file_digest(file, lambda: total)
     return total.hexdigest()

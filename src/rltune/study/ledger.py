@@ -7,19 +7,17 @@ The one truth of a sweep; it commits first. Optuna's study (`rltune.study.optuna
 from __future__ import annotations
 
 import contextlib
-import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
-from urllib.parse import unquote
 
 from sqlalchemy import Engine, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from rltune.config.settings_file import FORMAT
-from rltune.config.uris import redact, redact_address
-from rltune.errors import StudyError
+from rltune.config.uris import redact_address, redact_error
+from rltune.errors import StudyError, describe_exception
 from rltune.records import CERTIFY, TRIALS, Report, SweepRecord
 from rltune.study.disk_full import is_disk_full
 from rltune.study.tables import REPORTS, SWEEP_TRIALS, SWEEPS, connect_ledger, has_tables, make_tables
@@ -208,24 +206,31 @@ def _add_sweep(engine: Engine, name: str) -> tuple[int, int] | None:
     return None
 
 
+def check_storage(url: str) -> None:
+    """Refuse a database that cannot be used, before anything is begun; a file of SQLite is made later.
+
+    Args:
+        url: ``study.storage``.
+
+    Raises:
+        StudyError: It is of another kind, or cannot be reached.
+    """
+    try:
+        engine = connect_ledger(url)
+        if engine.dialect.name != "sqlite":
+            engine.connect().close()
+        engine.dispose()
+    except Exception as error:
+        raise make_storage_error(url, error) from None
+
+
 def make_storage_error(url: str, error: Exception) -> StudyError:
     """Say that a database cannot be used, without its login."""
     return StudyError(
-        f"study.storage={_redact_url(url)} cannot be opened: {_redact_message(error, url)}",
+        f"study.storage={_redact_url(url)} cannot be opened: {redact_error(url, describe_exception(error))}",
         "room for it on its disk" if is_disk_full(error) else "a database that can be reached",
-        "see study.storage in conf/run.yaml",
+        "study.storage=postgresql+psycopg://user@host/database, or study.storage=null for a file in the sweep's folder",
     )
-
-
-def _redact_message(error: Exception, url: str) -> str:
-    """Return an error's first line without the login.
-
-    A driver may have taken a password with an @ in it apart and name the pieces.
-    """
-    login = url.partition("://")[2].rpartition("@")[0]
-    words = re.split(r"[@:/?#\s'\"\\]", f"{login} {unquote(login)}")
-    pieces = sorted({word for word in words if len(word) > 3}, key=len, reverse=True)
-    return redact((str(error).splitlines() or [""])[0], [login, *pieces] if login else [])
 
 
 def _redact_url(url: str) -> str:

@@ -26,8 +26,9 @@ from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
 
 from rltune.errors import StudyError
 from rltune.records import ToldTrial, TrialRecord
+from rltune.study.journal import TIMEOUT_S, choose_journal
 from rltune.study.ledger import make_storage_error
-from rltune.study.tables import set_pragmas, wait_for_restarts
+from rltune.study.tables import file_of, set_pragmas, wait_for_restarts
 
 Draw = Callable[[Callable[[str, BaseDistribution], Any]], dict[str, Any]]
 View = Callable[[TrialRecord, float | None], ToldTrial]
@@ -49,18 +50,22 @@ class OptunaStudy:
         name: The sweep.
         view: What the searcher is told of a trial that has ended, from its record and the lowest value told so far.
         distributions: What is searched, by label: a trial that the study lacks is put in with them.
+        shared: Whether other hosts see the file of a SQLite address.
 
     Raises:
         StudyError: There is a study of this name that was not made from a ledger.
         Exception: The storage cannot be opened: whatever Optuna or its driver says.
     """
 
-    def __init__(self, url: str, name: str, view: View, distributions: Mapping[str, BaseDistribution]) -> None:
+    def __init__(
+        self, url: str, name: str, view: View, distributions: Mapping[str, BaseDistribution], shared: bool = False
+    ) -> None:
         self._url, self._name, self._view, self._distributions = url, name, view, distributions
+        self._shared = shared
         self._open()
 
     def _open(self) -> None:
-        self._storage = _open_storage(self._url)
+        self._storage = _open_storage(self._url, self._shared)
         self._study = optuna.create_study(
             study_name=self._name, storage=self._storage, direction="maximize", load_if_exists=True
         )
@@ -202,6 +207,7 @@ def open_optuna_study(
     distributions: Mapping[str, BaseDistribution],
     records: Sequence[TrialRecord],
     own_file: Path | None = None,
+    shared: bool = False,
 ) -> OptunaStudy:
     """Open a sweep's study so that it agrees with the ledger; a damaged file is made again.
 
@@ -212,12 +218,13 @@ def open_optuna_study(
         distributions: See `OptunaStudy`.
         records: All trials of the search, as the ledger has them.
         own_file: The file at the address where it holds this study alone; None where it holds more, and is left alone.
+        shared: Whether other hosts see the file.
 
     Raises:
         StudyError: The database cannot be used.
     """
     try:
-        study = OptunaStudy(url, name, view, distributions)
+        study = OptunaStudy(url, name, view, distributions, shared)
         study.reconcile(records)
     except Exception as error:  # Optuna raises whatever it likes about a damaged file, or one of another version
         if own_file is None or not own_file.exists():
@@ -227,7 +234,7 @@ def open_optuna_study(
         logger.warning("%s cannot be used, and is made again from the ledger: %s", own_file, error)
         for part in own_file.parent.glob(f"{own_file.name}*"):  # with its write-ahead log
             part.unlink()
-        study = OptunaStudy(url, name, view, distributions)
+        study = OptunaStudy(url, name, view, distributions, shared)
         study.reconcile(records)
     return study
 
@@ -277,10 +284,10 @@ def suggest(trial: optuna.Trial, name: str, distribution: BaseDistribution) -> A
     return trial.suggest_float(name, low, high, step=distribution.step, log=distribution.log)
 
 
-def _open_storage(url: str) -> RDBStorage:
-    sqlite = url.startswith("sqlite:")
+def _open_storage(url: str, shared: bool) -> RDBStorage:
+    file = file_of(url)
     # Another reader (a dashboard) may hold the file for a moment: wait rather than fail.
-    options = {"connect_args": {"timeout": 60}} if sqlite else {"pool_pre_ping": True}
+    options = {"connect_args": {"timeout": TIMEOUT_S}} if file else {"pool_pre_ping": True}
     for attempt in range(TABLE_ATTEMPTS):
         try:
             storage = RDBStorage(url, options)
@@ -289,9 +296,10 @@ def _open_storage(url: str) -> RDBStorage:
             if attempt == TABLE_ATTEMPTS - 1:
                 raise
             time.sleep(0.2 * (attempt + 1))
-    if sqlite:
+    if file:
+        storage.engine.dispose()  # connections from before the listener, which would keep the file as it is
         event.listen(storage.engine, "connect", set_pragmas)
-        storage.engine.dispose()  # connections from before the listener
+        choose_journal(file, shared)
     else:
         wait_for_restarts(storage.engine, is_known=True)
     return storage

@@ -13,6 +13,8 @@ from rltune.config.schema import RunConfig
 from rltune.records import TrialRecord
 
 EXIT_WINNER, EXIT_NONE = 0, 1
+STEPS_SPENT = "budget.total_env_steps is spent"  # why a sweep was stopped that the same command does not go on with
+EXIT_HEAD_GONE = 75  # EX_TEMPFAIL of sysexits.h: the same command may be typed again
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,16 @@ class Outcome:
         draft.rename(self.folder / "summary.json")
 
 
+def load_outcome(folder: Path) -> Outcome | None:
+    """Load how a sweep ended from its ``summary.json``; None where there is none that can be read."""
+    try:
+        content = json.loads((folder / "summary.json").read_text())
+        exit_code = EXIT_NONE if content["status"] == "failed" else EXIT_WINNER
+        return Outcome(**content, folder=folder, exit_code=exit_code)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
 def count_states(records: Sequence[TrialRecord]) -> dict[str, int]:
     """Count trials by how they ended."""
     states = Counter(record.state for record in records)
@@ -64,14 +76,14 @@ def count_states(records: Sequence[TrialRecord]) -> dict[str, int]:
 
 
 def compute_cost(
-    records: Sequence[TrialRecord], config: RunConfig, slots: int, wall_s: float, runs: Sequence[TrialRecord] = ()
+    records: Sequence[TrialRecord], config: RunConfig, slots: float, wall_s: float, runs: Sequence[TrialRecord] = ()
 ) -> dict[str, float]:
     """Compute what the sweep took, and what early stopping saved.
 
     Args:
         records: All trials.
         config: Its budget per trial.
-        slots: Trials at once.
+        slots: Trials at once; on a cluster their mean over the time.
         wall_s: Seconds from the command's start, all drivers.
         runs: Those of the certification, which are counted apart.
 
@@ -86,7 +98,7 @@ def compute_cost(
         "env_steps_saved": replicates * sum(max(0, config.budget.env_steps - record.env_steps) for record in stopped),
         "train_s": round(train_s, 3),
         "wall_s": round(wall_s, 3),
-        "slots": slots,
+        "slots": round(slots, 2),
         "efficiency": round((train_s + certify_s) / (slots * wall_s), 4) if wall_s else 0.0,
         "certify_env_steps": sum(record.env_steps for record in runs),
         "certify_train_s": round(certify_s, 3),

@@ -1,23 +1,25 @@
-"""Rank trials. Imports nothing heavy."""
+"""Rank trials by their scores. Imports nothing heavy."""
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict, deque
 from collections.abc import Iterable
 
-from rltune.records import TrialRecord
+from rltune.records import SCORED_REPORTS, TrialRecord, compute_score
 
 
 def rank_records(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     """Sort the trials that can win, best first.
 
     A trial with its whole budget comes before one that was stopped: its policy is the one that the sweep was to find.
-    The higher objective comes first among them, and the lower number among equals.
+    The higher score comes first among them, and the lower number among equals.
 
     Returns:
         The trials with a finite report that neither failed nor diverged.
     """
-    able = [one for one in records if one.state != "FAIL" and not one.diverged and one.best is not None]
-    return sorted(able, key=lambda record: (record.state != "COMPLETE", -(record.best or 0.0), record.number))
+    able = [one for one in records if one.state != "FAIL" and not one.diverged and one.score is not None]
+    return sorted(able, key=lambda record: (record.state != "COMPLETE", -(record.score or 0.0), record.number))
 
 
 def order_records(records: Iterable[TrialRecord]) -> list[TrialRecord]:
@@ -25,3 +27,31 @@ def order_records(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     able = rank_records(records := list(records))
     numbers = {record.number for record in able}
     return able + sorted((one for one in records if one.number not in numbers), key=lambda one: one.number)
+
+
+class BestSoFar:
+    """Follow the highest score while reports come in.
+
+    It is that of the moment: where the trial that has it becomes worse, it falls.
+    """
+
+    def __init__(self) -> None:
+        self._recent: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=SCORED_REPORTS))
+        self._scores: dict[int, float] = {}
+        self._best: int | None = None
+
+    def add(self, number: int, objective: float) -> float | None:
+        """Take in a trial's next report, and return the highest score by then; None before there is one.
+
+        Args:
+            number: The trial.
+            objective: The report's; NaN before the first episode has ended.
+        """
+        if math.isfinite(objective):
+            self._recent[number].append(objective)
+            self._scores[number] = compute_score(self._recent[number]) or 0.0
+            if self._best == number:  # it may have fallen behind another one
+                self._best = max(self._scores, key=self._scores.__getitem__)
+            elif self._best is None or self._scores[number] > self._scores[self._best]:
+                self._best = number
+        return None if self._best is None else self._scores[self._best]

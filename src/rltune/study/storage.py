@@ -15,9 +15,14 @@ from omegaconf import OmegaConf
 
 from rltune.config.settings_file import read_settings
 from rltune.errors import StudyError
-from rltune.study.ledger import Ledger, MissingSweepError
+from rltune.formatting import first_line
+from rltune.study.bucket import find_bucket, is_fetched_copy
+from rltune.study.journal import choose_journal
+from rltune.study.ledger import Ledger, MissingSweepError, make_storage_error
+from rltune.study.sweep_folder import LEDGER, LEDGER_COPY, make_distant_ledger_error
+from rltune.study.tables import file_of
 
-LEDGER, COPY, STUDY = "ledger.db", "ledger.backup.db", "study.db"
+STUDY = "study.db"
 logger = logging.getLogger(__name__)
 
 
@@ -50,13 +55,15 @@ def open_ledger(folder: Path, storage: str | None = None) -> Ledger:
             "add study.storage=... to the command, storage=... to a call from Python",
         )
     url = make_storage_url(configured, folder)
-    file = Path(url.removeprefix("sqlite:///").partition("?")[0])
-    if url.startswith("sqlite:") and not file.is_file():  # SQLite would make an empty one
+    file = file_of(url)
+    if file is not None and not file.is_file():  # SQLite would make an empty one
+        if is_fetched_copy(folder):
+            raise make_distant_ledger_error(folder)
         raise StudyError(f"{file} is missing", "the sweep's ledger", "python -m sweeps.list")
     return Ledger(url, folder.name if configured else _read_sweep_name(folder))
 
 
-def start_ledger(configured: str | None, folder: Path, *, new: bool) -> Ledger:
+def start_ledger(configured: str | None, folder: Path, *, new: bool, shared: bool = False) -> Ledger:
     """Open the ledger of a sweep's folder, for its driver.
 
     One that was killed before it had a ledger has run no trial either: it gets one now.
@@ -65,11 +72,23 @@ def start_ledger(configured: str | None, folder: Path, *, new: bool) -> Ledger:
         configured: ``study.storage``; None is a file in the folder.
         folder: The sweep's.
         new: Whether there must be none yet.
+        shared: Whether other hosts see the folder.
 
     Raises:
         StudyError: It is missing or damaged, or there is one already.
     """
-    url, has_no_trials = make_storage_url(configured, folder), not (folder / "trials").exists()
+    ledger = _find_or_make(configured, folder, new=new)
+    if file := file_of(ledger.url):
+        ledger.close()  # connections would keep the file as it is
+        try:
+            choose_journal(file, shared)
+        except sqlite3.Error as error:
+            raise make_storage_error(ledger.url, error) from None
+    return ledger
+
+
+def _find_or_make(configured: str | None, folder: Path, *, new: bool) -> Ledger:
+    url, has_no_trials = make_storage_url(configured, folder), not _has_trials(folder)
     if configured:
         try:
             return Ledger(url, folder.name, create=new)
@@ -90,18 +109,23 @@ def start_ledger(configured: str | None, folder: Path, *, new: bool) -> Ledger:
     return Ledger(url, _read_sweep_name(folder))
 
 
+def _has_trials(folder: Path) -> bool:
+    bucket = find_bucket(folder)
+    return (folder / "trials").exists() or (bucket is not None and bool(bucket.list_files("trials")))
+
+
 def save_copy(folder: Path) -> None:
     """Copy the ledger's file aside, as the state to go back to when it is damaged one day.
 
     A damaged one is not copied, and a full disk leaves the earlier copy.
     """
-    path, draft = folder / LEDGER, folder / f".{COPY}"
+    path, draft = folder / LEDGER, folder / f".{LEDGER_COPY}"
     if not path.exists() or _find_damage(path):
         return
     try:
         with contextlib.closing(sqlite3.connect(path)) as ledger, contextlib.closing(sqlite3.connect(draft)) as copy:
             ledger.backup(copy)
-        draft.rename(folder / COPY)
+        draft.rename(folder / LEDGER_COPY)
     except (sqlite3.Error, OSError) as error:
         draft.unlink(missing_ok=True)
         logger.warning("no copy of %s was made: %s", path, error)
@@ -137,11 +161,11 @@ def _find_damage(path: Path) -> str:
                 verdict = "it holds no sweep"
     except sqlite3.Error as error:
         verdict = str(error)
-    return "" if verdict == "ok" else str(verdict).splitlines()[0]
+    return "" if verdict == "ok" else first_line(str(verdict))
 
 
 def _suggest_recovery(path: Path) -> str:
-    copy = path.with_name(COPY)
+    copy = path.with_name(LEDGER_COPY)
     if not copy.exists():
         return "put a copy of yours there; without one, the trials can only be run again under a new name"
     age = datetime.fromtimestamp(copy.stat().st_mtime).astimezone().isoformat(" ", "seconds")

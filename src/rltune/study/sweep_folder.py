@@ -4,35 +4,123 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-from collections.abc import Iterator
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from rltune.errors import StudyError, choices
+from rltune.study.bucket import find_bucket, is_fetched_copy, link_bucket, make_place, open_bucket
+
+SETTINGS = "config.yaml"
+LEDGER, LEDGER_COPY = "ledger.db", "ledger.backup.db"
+KEPT_FILES = (".made-by", "summary.json", "certification.csv", "certification.json", LEDGER, SETTINGS)
+"""What a bucket keeps of a sweep and is read elsewhere; the settings last, which make the folder a sweep's."""
+
+DRIVER = ".driver"  # the file in which a driver shows that it lives, for other hosts
+BEAT_S = 3.0  # how often
+SILENT_S = 15.0  # a driver that has shown nothing for so long is gone: a pause of its file system is shorter
+HALF_MADE = (".lock", DRIVER, ".processes", ".shared-", ".bucket", ".made-by", ".config.yaml")  # how its entries begin
+FREED_S = 120.0  # for a file system to free the lock of a host that is gone: NFS takes 90 s
 
 
-def find_sweep(sweep: str, output_dir: str = "outputs", key: str = "sweep") -> Path:
+def find_sweep(sweep: str, output_dir: str = "outputs", key: str = "sweep", bucket: str | None = None) -> Path:
     """Find a sweep's folder by its name, or the newest one's for ``latest``.
 
     Args:
         sweep: The name.
         output_dir: The folder of all sweeps.
         key: The setting that named it, for the error.
+        bucket: The sweeps' ``storage``. One that is there and not here is fetched: all but its checkpoints, which
+            are fetched when they are used.
 
     Raises:
-        StudyError: There is none; the nearest name is given.
+        StudyError: There is none; the nearest name is given. Or the bucket cannot be used.
     """
     root = Path(output_dir).expanduser().absolute()
-    found = {path.parent.name: path.stat().st_mtime for path in root.glob("*/config.yaml")}
+    here = {path.parent.name: path.stat().st_mtime for path in root.glob("*/config.yaml")}
+    found = (list_stored_sweeps(bucket) if bucket else {}) | here
     if sweep == "latest" and found:
-        return root / max(found, key=lambda name: found[name])
+        sweep = max(found, key=lambda name: found[name])
+    if sweep in found and (sweep not in here or is_fetched_copy(root / sweep)):
+        _fetch_sweep(root / sweep, bucket)
     if sweep not in found:
+        if is_half_made(root / sweep):
+            raise StudyError(
+                f"{key}={sweep}: nothing was begun in {root / sweep}",
+                "a sweep whose folder holds its settings",
+                f"python -m sweeps.run name={sweep}{_name_root(root)} algo=... env=...",
+            )
         raise StudyError(f"{key}={sweep}: no such sweep in {root}", choices(sweep, found), "python -m sweeps.list")
     return root / sweep
 
 
-def list_sweep_folders(output_dir: str) -> list[Path]:
-    """List the folders of all sweeps, the newest last."""
+def list_stored_sweeps(bucket: str) -> dict[str, float]:
+    """List the sweeps in a bucket: when their settings were written, in seconds of the epoch, by name.
+
+    Args:
+        bucket: The sweeps' ``storage``.
+
+    Raises:
+        BucketError: It cannot be used.
+    """
+    place = open_bucket(make_place(bucket))
+    place.check()
+    return place.list_folders(holding=SETTINGS)
+
+
+def _fetch_sweep(folder: Path, bucket: str | None) -> None:
+    """Fetch a sweep's files but its checkpoints into a folder that is there to be read, again if need be.
+
+    Args:
+        folder: Where to.
+        bucket: The sweeps' ``storage``; None is where the folder came from.
+    """
+    stored = open_bucket(make_place(bucket, folder.name)) if bucket else find_bucket(folder)
+    assert stored is not None
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    link_bucket(folder, stored.address, copy=True)
+    for name in KEPT_FILES:
+        content, draft = stored.read(name), folder / f".fetched-{name}"
+        if content is None:  # a ledger that the bucket lost is one that another driver works on
+            (folder / name).unlink(missing_ok=True)
+        else:
+            draft.write_bytes(content)
+            draft.rename(folder / name)
+
+
+def make_distant_ledger_error(folder: Path) -> StudyError:
+    """Say that a sweep's ledger is a file of another machine's, which gives the bucket a copy when its driver ends."""
+    return StudyError(
+        f"sweep={folder.name}: its ledger is a file on the machine where it runs, and its bucket has no copy of it",
+        "a sweep whose driver has ended by itself, or one with its ledger in PostgreSQL",
+        "study.storage=postgresql+psycopg://host/db when a sweep is started; until then, go on where this one ran",
+    )
+
+
+def is_half_made(folder: Path) -> bool:
+    """Whether a driver was killed between making this folder and writing its settings: nothing is lost in it.
+
+    A folder with anything in it that such a driver does not leave is somebody's own.
+    """
+    return folder.is_dir() and all(entry.name.startswith(HALF_MADE) for entry in folder.iterdir())
+
+
+def list_sweep_folders(output_dir: str, bucket: str | None = None) -> list[Path]:
+    """List the folders of all sweeps, the newest last.
+
+    Args:
+        output_dir: Where they are.
+        bucket: The sweeps' ``storage``, from which all are fetched that are not here; None for those that are.
+    """
     root = Path(output_dir).expanduser().absolute()
+    for name in list_stored_sweeps(bucket) if bucket else ():
+        find_sweep(name, output_dir, bucket=bucket)
     return [path.parent for path in sorted(root.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime)]
 
 
@@ -48,9 +136,109 @@ def lock_sweep(folder: Path) -> Iterator[bool]:
             yield True
 
 
+@contextlib.contextmanager
+def claim_sweep(folder: Path, on_taken: Callable[[], None] | None = None) -> Iterator[str | None]:
+    """Claim a sweep for this driver alone, whatever host another one is on.
+
+    The lock settles it within a host. Over hosts a file system may know no locks (Lustre's ``localflock``, an NFS
+    mounted with ``nolock``), or keep that of a host that is gone. So a driver also writes down, again and again, that
+    it lives. Clocks of hosts differ: what counts is whether the file changes while one looks.
+
+    Args:
+        folder: The sweep's.
+        on_taken: Called when another host has taken the sweep over, which thought this driver gone: it stood still
+            for longer than `SILENT_S`. None is a SIGTERM to this process, which ends the sweep cleanly.
+
+    Yields:
+        None where it is ours; else where the other driver is.
+    """
+    deadline = time.monotonic() + FREED_S
+    with contextlib.ExitStack() as stack:
+        while not stack.enter_context(lock_sweep(folder)):
+            other = _read_driver(folder)
+            if not _is_elsewhere(other) or _is_beating(folder) or time.monotonic() > deadline:
+                yield _describe_driver(other)
+                return
+        other = _read_driver(folder)
+        if _is_elsewhere(other) and _is_beating(folder):
+            yield _describe_driver(other)
+            return
+        stack.enter_context(_beat(folder, on_taken or (lambda: os.kill(os.getpid(), signal.SIGTERM))))
+        yield None
+
+
+@contextlib.contextmanager
+def _beat(folder: Path, on_taken: Callable[[], None]) -> Iterator[None]:
+    """Show that this driver lives, until the end, and see whether another one took over."""
+    ours, ended = {"host": socket.gethostname(), "boot": _boot(), "pid": os.getpid()}, threading.Event()
+    _write_driver(folder, ours | {"beat": time.time()})
+
+    def beat() -> None:
+        while not ended.wait(BEAT_S):
+            found = _read_driver(folder)
+            if found and {name: found.get(name) for name in ours} != ours:
+                on_taken()
+                return
+            _write_driver(folder, ours | {"beat": time.time()})
+
+    thread = threading.Thread(target=beat, name="show-life", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(BEAT_S)
+        found = _read_driver(folder)
+        if {name: found.get(name) for name in ours} == ours:
+            (folder / DRIVER).unlink(missing_ok=True)
+
+
+def _write_driver(folder: Path, content: dict[str, Any]) -> None:
+    with contextlib.suppress(
+        OSError
+    ):  # a full disk; in place, for a file system shows others that sooner than a rename
+        (folder / DRIVER).write_text(json.dumps(content))
+
+
+def _read_driver(folder: Path) -> dict[str, Any]:
+    """Read who works on a sweep, or did when it was killed; empty where nobody did, or it is just being written."""
+    with contextlib.suppress(OSError, ValueError):
+        content = json.loads((folder / DRIVER).read_text())
+        return content if isinstance(content, dict) else {}
+    return {}
+
+
+def _is_elsewhere(driver: dict[str, Any]) -> bool:
+    """Whether a driver's host is another one, for which this host's locks say nothing."""
+    return bool(driver) and driver.get("boot") != _boot()
+
+
+def _is_beating(folder: Path) -> bool:
+    """Watch whether a driver shows that it lives."""
+    first, deadline = _read_driver(folder), time.monotonic() + SILENT_S
+    while time.monotonic() < deadline:
+        time.sleep(BEAT_S / 3)
+        if (found := _read_driver(folder)) and found != first:
+            return True
+    return False
+
+
+def _describe_driver(driver: dict[str, Any]) -> str:
+    return f"on {driver['host']} (process {driver['pid']})" if driver.keys() >= {"host", "pid"} else "on this host"
+
+
+def _boot() -> str:
+    """Return what tells a running host from all others; containers of one host share it, and its locks."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return socket.gethostname()
+
+
 def make_resume_command(folder: Path) -> str:
     """Make what to type to go on with a sweep, from the present folder."""
-    root = folder.parent
-    return f"python -m sweeps.resume sweep={folder.name}" + (
-        "" if root == Path("outputs").absolute() else f" output_dir={root}"
-    )
+    return f"python -m sweeps.resume sweep={folder.name}{_name_root(folder.parent)}"
+
+
+def _name_root(root: Path) -> str:
+    """Return the override that names the folder of all sweeps; empty for the usual one."""
+    return "" if root == Path("outputs").absolute() else f" output_dir={root}"

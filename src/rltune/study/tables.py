@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -31,6 +32,9 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.schema import CreateSchema
+
+from rltune.config.uris import hide_login
+from rltune.study.journal import TIMEOUT_S
 
 SCHEMA = "rltune"  # in PostgreSQL
 RESTART_S = 30.0  # the longest that a database's server takes to start again
@@ -113,7 +117,6 @@ SWEEP_TRIALS = Table(
     Column("of_trial", Integer),
     Column("seed_index", Integer),
     Column("returns", _Json),
-    Column("score", Float),
     # Counts what MLflow must show of this row besides reports; `sent_revision` is the one that it shows.
     Column("revision", Integer, nullable=False, default=0),
     Column("sent_revision", Integer, nullable=False, default=0),
@@ -126,11 +129,12 @@ REPORTS = Table(
     _metadata,
     Column("id", _ID, primary_key=True),
     Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), nullable=False),
-    Column("env_steps", BigInteger, nullable=False),
+    Column("nominal_steps", BigInteger, nullable=False),  # the mark at which it is compared
+    Column("env_steps", BigInteger, nullable=False),  # sampled by then
     Column("objective", Float),  # NULL before the first episode has ended
     Column("numbers", _Json, nullable=False),
     Column("time_s", Float, nullable=False),
-    UniqueConstraint("trial_id", "env_steps"),
+    UniqueConstraint("trial_id", "nominal_steps"),
     sqlite_autoincrement=True,  # ids only grow, so that one of them marks how far MLflow has come
 )
 
@@ -141,6 +145,7 @@ def connect_ledger(url: str) -> Engine:
     Raises:
         ValueError: It is of another kind: MySQL rounds the numbers, and does not say which row it has added.
     """
+    hide_login(url)
     if not url.startswith("sqlite:"):
         if make_url(url).get_backend_name() not in ("sqlite", "postgresql"):
             raise ValueError("a ledger is kept in SQLite or PostgreSQL")
@@ -150,7 +155,7 @@ def connect_ledger(url: str) -> Engine:
             return engine.execution_options(schema_translate_map={None: SCHEMA})
         return engine
     # Another reader may hold the file for a moment: wait rather than fail.
-    engine = create_engine(url, connect_args={"timeout": 60})
+    engine = create_engine(url, connect_args={"timeout": TIMEOUT_S})
     event.listen(engine, "connect", set_pragmas)
     return engine
 
@@ -182,11 +187,17 @@ def wait_for_restarts(engine: Engine, *, is_known: bool = False) -> None:
 
 
 def set_pragmas(connection: Any, _: Any) -> None:
-    """Write-ahead log: readers do not block the sweep, a kill loses nothing, and a commit costs no full sync."""
+    """With a write-ahead log a commit costs no full sync, and a kill still loses nothing."""
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
+    (journal,) = cursor.execute("PRAGMA journal_mode").fetchone()
+    if journal == "wal":  # with another journal a lost cable could damage it
+        cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
+
+
+def file_of(url: str) -> Path | None:
+    """Return the file of an address of SQLite; None for a server."""
+    return Path(url.removeprefix("sqlite:///").partition("?")[0]) if url.startswith("sqlite:") else None
 
 
 def has_tables(engine: Engine) -> bool:

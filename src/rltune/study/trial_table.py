@@ -22,6 +22,7 @@ CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # what a worker calls 
 _COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name != "reports"]
 _NAMES = frozenset(column.name for column in _COLUMNS)
 REPORT_COLUMNS = (
+    REPORTS.c.nominal_steps,
     REPORTS.c.env_steps,
     REPORTS.c.objective,
     REPORTS.c.numbers,
@@ -85,7 +86,7 @@ class TrialTable:
         """Keep a report and the checkpoints that came with it, all of it or nothing.
 
         Args:
-            report: The first of a trial at its environment steps: one that trained the same steps again is not kept.
+            report: The first of a trial at its mark: one that trained the same steps again is not kept.
             checkpoints: By the fields of `TrialRecord`, ``checkpoint`` and ``latest``.
             facts: Further fields of `TrialRecord`: train_s, node.
 
@@ -97,22 +98,23 @@ class TrialTable:
         """
         known = self.record(report.number)
         facts |= checkpoints or {}
-        if report.env_steps <= max(known.reports, default=-1):
+        if report.nominal_steps <= max(known.reports, default=-1):
             self.change(report.number, **facts)
             return False
         row, objective = self._row(report.number), report.objective
         content = {
             "trial_id": row,
+            "nominal_steps": report.nominal_steps,
             "env_steps": report.env_steps,
             "objective": None if math.isnan(objective) else objective,
             "numbers": {name: value for name, value in report.numbers.items() if math.isfinite(value)},
             "time_s": report.time_s or time.time(),
         }
-        facts["env_steps"] = report.env_steps
+        facts["env_steps"] = max(known.env_steps, report.env_steps)  # it may have trained some of them again
         with self._engine.begin() as connection:
             self._write(connection, report.number, facts)
             connection.execute(_ADD_REPORT, content)
-        cast(dict[int, float], self._open[report.number].reports)[report.env_steps] = objective
+        cast(dict[int, float], self._open[report.number].reports)[report.nominal_steps] = objective
         self._remember(report.number, facts)
         return True
 
@@ -216,10 +218,10 @@ class TrialTable:
                 .all()
             )
             curves: dict[int, dict[int, float]] = {row["id"]: {} for row in rows}
-            points = select(REPORTS.c.trial_id, REPORTS.c.env_steps, REPORTS.c.objective)
+            points = select(REPORTS.c.trial_id, REPORTS.c.nominal_steps, REPORTS.c.objective)
             points = points.join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id).where(wanted)
-            for row_id, env_steps, objective in connection.execute(points.order_by(REPORTS.c.id)):
-                curves.setdefault(row_id, {})[env_steps] = math.nan if objective is None else objective
+            for row_id, nominal_steps, objective in connection.execute(points.order_by(REPORTS.c.id)):
+                curves.setdefault(row_id, {})[nominal_steps] = math.nan if objective is None else objective
         return [_to_record(row, curves[row["id"]]) for row in rows]
 
     def record(self, number: int) -> TrialRecord:
@@ -234,24 +236,30 @@ class TrialTable:
 
     def read_curves(self) -> list[Report]:
         """Return all trials' reports in the order in which they came, without the numbers beside the objective."""
-        columns = (SWEEP_TRIALS.c.number, REPORTS.c.env_steps, REPORTS.c.objective, REPORTS.c.time_s)
+        columns = (SWEEP_TRIALS.c.number, *REPORT_COLUMNS[:3], REPORTS.c.time_s)
         of_all = select(*columns).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id).where(self._of_kind)
         with self._engine.connect() as connection:
             rows = connection.execute(of_all.order_by(REPORTS.c.id)).all()
-        return [make_report(number, env_steps, objective, {}, time_s) for number, env_steps, objective, time_s in rows]
+        return [make_report(*row[:4], {}, row.time_s) for row in rows]
 
     def read_reports(self, number: int) -> list[Report]:
         """Return a trial's whole reports, in order."""
-        of_it = select(*REPORT_COLUMNS).where(REPORTS.c.trial_id == self._row(number)).order_by(REPORTS.c.env_steps)
+        of_it = select(*REPORT_COLUMNS).where(REPORTS.c.trial_id == self._row(number)).order_by(REPORTS.c.nominal_steps)
         with self._engine.connect() as connection:
             return [make_report(number, *row) for row in connection.execute(of_it)]
 
 
 def make_report(
-    number: int, env_steps: int, objective: float | None, numbers: Mapping[str, float], time_s: float
+    number: int,
+    nominal_steps: int,
+    env_steps: int,
+    objective: float | None,
+    numbers: Mapping[str, float],
+    time_s: float,
 ) -> Report:
     """Make a report of a row of `REPORTS`."""
-    return Report(number, env_steps, math.nan if objective is None else objective, numbers, time_s)
+    value = math.nan if objective is None else objective
+    return Report(number, nominal_steps, value, numbers, time_s, env_steps - nominal_steps)
 
 
 def _to_row(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,9 @@ class SweepContext:
         began: When the command started, on the monotonic clock.
         stream: Where the console writes; None is standard output.
         trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
-        call_aside: Calls a function in a process that has RLlib imported; None where there is none.
+        trust: Whether a folder that somebody else made is resumed.
+        call_aside: Calls a function, which takes ``progress`` to call whenever it has come further, in a process that
+            has RLlib imported; None where there is none.
     """
 
     plan: Plan
@@ -32,4 +34,5 @@ class SweepContext:
     began: float
     stream: TextIO | None = None
     trainable: type | None = None
+    trust: bool = False
     call_aside: Callable[..., Any] | None = None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from rltune.certification.result import BASELINE, Certification
+from rltune.certification.result import Certification
 from rltune.certification.selection import TABLE, write_table
 from rltune.config.settings_file import format_settings
 from rltune.config.uris import redact_address, resolve_uri
-from rltune.records import RunKey, TrialRecord
+from rltune.records import BASELINE, RunKey, TrialRecord
 from rltune.reporting import html
 from rltune.reporting.closing_page import ClosingPage, TrialView
 from rltune.study.outcome import Outcome
@@ -89,8 +89,9 @@ def _publish_certification(sweep: OpenSweep, certification: Certification) -> No
     for path in write_table(certification, sweep.context.folder):
         tracker.artifact(path)
     for one in certification.configurations:
-        metrics = {"certified_iqm": one.iqm, "certified_low": one.low, "certified_high": one.high}
-        metrics["certified_failed_seeds"] = len(one.failed_seeds)
+        metrics = {"certified_iqm": one.iqm, "certified_failed_seeds": float(len(one.failed_seeds))}
+        if one.low is not None and one.high is not None:
+            metrics |= {"certified_low": one.low, "certified_high": one.high}
         tags = {"rltune.certified": certification.verdict(one) or "yes"}
         if one.name == BASELINE:
             tracker.describe(RunKey(None), metrics, tags)
@@ -110,13 +111,11 @@ def _shown_uri(sweep: OpenSweep) -> str | None:
 
 def trial_view_of(record: TrialRecord) -> TrialView:
     """Return one trial as the console shows it."""
-    last = list(record.reports.values())[-1] if record.reports else None
     return TrialView(
         number=record.number,
         state=record.state,
         params=record.params,
-        objective=last,
-        best=record.best,
+        objectives=list(record.reports.values()),
         env_steps=record.env_steps,
         reason=record.stop_reason,
         diverged=record.diverged,

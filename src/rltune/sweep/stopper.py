@@ -11,7 +11,9 @@ from typing import Any
 from ray.tune import Stopper
 
 from rltune.config.schema import RunConfig
-from rltune.trial.trainable import STOP_FILE
+from rltune.study.bucket import GLANCE_S, BucketError, find_bucket
+from rltune.study.outcome import STEPS_SPENT
+from rltune.trial.stop_flag import STOP_FILE
 
 GRACE_S = 8.0  # for trials to save their state after an end was requested
 EXIT_S = 9.5  # from a signal to the exit
@@ -28,15 +30,18 @@ class SweepStopper(Stopper):
 
     def __init__(self, folder: Path, config: RunConfig, spent_steps: int = 0) -> None:
         self.folder = folder
-        self._file = folder / STOP_FILE
-        self._file.unlink(missing_ok=True)
+        self._file, self._bucket = folder / STOP_FILE, find_bucket(folder)
+        self.clear()
         self._config = config
-        self._began = time.monotonic()
+        joined = config.cluster.address is not None
+        self._began: float | None = None if joined else time.monotonic()  # waiting for a place is not our time
         self._deadline = math.inf
         self.env_steps = spent_steps
         self.reason: str | None = None
         self.signal: int | None = None
         self.failed = False  # given up because nothing works
+        self.head_gone = False  # of the cluster: nothing can be asked of Ray any more
+        self.blind: dict[str, str] = {}  # nodes that do not see the sweep's files, by id: their names
         self.lost: dict[str, str] = {}  # checkpoints that were written but cannot be seen from here, and on which node
         self.live: set[str] = set()  # folders of the trials whose workers are up and have a state to save
 
@@ -54,8 +59,22 @@ class SweepStopper(Stopper):
         if self.reason is None:
             self.reason, self.signal = reason, signal
             self._deadline = time.monotonic() + GRACE_S
-            with contextlib.suppress(OSError):  # on a full disk they learn nothing: their processes end at the deadline
+            if self._bucket and self.is_urgent():
+                self._bucket.hurry()
+            # On a full disk, or without the bucket, they learn nothing: their processes end at the deadline.
+            with contextlib.suppress(OSError, BucketError):
                 self._file.touch()
+                if self._bucket:
+                    self._bucket.write(STOP_FILE, b"", GLANCE_S)
+
+    def lose_head(self) -> None:
+        """Request the end because the cluster's head is gone; called from another thread."""
+        self.head_gone = True
+        self.request("the cluster's head is gone")
+
+    def is_urgent(self) -> bool:
+        """Whether there are seconds left for what comes after the trials, as after a signal."""
+        return self.signal is not None or self.head_gone
 
     def is_requested(self) -> bool:
         """Whether an end was requested."""
@@ -67,11 +86,14 @@ class SweepStopper(Stopper):
 
     def check_budgets(self) -> None:
         """Request the end when a budget of the whole sweep is spent."""
-        budget = self._config.budget
-        if budget.wall_time_s is not None and time.monotonic() - self._began >= budget.wall_time_s:
+        budget, now = self._config.budget, time.monotonic()
+        if self._began is None and self.live:
+            self._began = now
+        began = now if self._began is None else self._began
+        if budget.wall_time_s is not None and now - began >= budget.wall_time_s:
             self.request("budget.wall_time_s is spent")
         if budget.total_env_steps is not None and self.env_steps >= budget.total_env_steps:
-            self.request("budget.total_env_steps is spent")
+            self.request(STEPS_SPENT)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Stop no single trial: Tune asks after each result."""
@@ -84,3 +106,6 @@ class SweepStopper(Stopper):
     def clear(self) -> None:
         """Remove the stop file."""
         self._file.unlink(missing_ok=True)
+        if self._bucket:
+            with contextlib.suppress(BucketError):
+                self._bucket.delete(STOP_FILE, GLANCE_S)

@@ -11,14 +11,15 @@ from rltune.certification.finalists import Finalist, describe_winner, rank_final
 from rltune.certification.result import Certification
 from rltune.certification.selection import measure_policies
 from rltune.records import TrialRecord
-from rltune.study.outcome import EXIT_NONE, EXIT_WINNER, Outcome, compute_cost, count_states
+from rltune.study.bucket import BucketError
+from rltune.study.outcome import EXIT_HEAD_GONE, EXIT_NONE, EXIT_WINNER, Outcome, compute_cost, count_states
 from rltune.sweep.open_sweep import OpenSweep
 
 
 def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Finalist | None, Certification | None]:
     """Select the best policy: the certified one, else the best of the finalists on fresh episodes.
 
-    After a signal there is no time for either: the search's first wins then.
+    After a signal, or without the cluster's head, there is no time for either: the search's first wins then.
 
     Args:
         sweep: Whose trials have ended.
@@ -28,8 +29,11 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
         The winner, None without a trial that can win; and what certification says, None where it is not complete.
     """
     folder, certify, stopper = sweep.context.folder, sweep.config.certify, sweep.stopper
-    if stopper.signal is not None:
-        return next(rank_finalists(folder, [] if stopper.failed else records), None), None
+    if stopper.is_urgent():
+        try:
+            return next(rank_finalists(folder, [] if stopper.failed else records), None), None
+        except BucketError:  # it does not answer, and there is no time to wait
+            return None, None
     if sweep.retraining:
         sweep.tracker.wait_until_sent()  # the certification names the runs of MLflow
         if certification := sweep.retraining.judge(records):
@@ -38,7 +42,7 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
     best = sweep.final_evaluation.select([] if stopper.failed else records, sweep.console.note)
     if sweep.retraining and best:
         failed = sweep.is_certified() and sweep.retraining.runs()
-        why = "every run of it failed" if failed else "the sweep was stopped before"
+        why = "every run of it failed" if failed else stopper.reason or "the sweep was stopped before"
         sweep.console.note(f"not certified: {why}, so that the winner is the search's")
     return best, None
 
@@ -51,7 +55,7 @@ def register_winner(
     Returns:
         The version as the summary has it; None without a winner, after a signal, or where nothing was registered.
     """
-    if winner is None or sweep.stopper.signal is not None or not sweep.config.tracking.register:
+    if winner is None or sweep.stopper.is_urgent() or not sweep.config.tracking.register:
         return None
     candidate = Candidate(winner, certification, sweep.config, sweep.context.name)
     return register_champion(candidate, sweep.tracker, sweep.console.note)
@@ -76,7 +80,7 @@ def save_outcome(
         trials=trials,
         winner=describe_winner(winner, folder),
         model=model,
-        cost=compute_cost(records, sweep.config, sweep.share.slots, wall_s, runs),
+        cost=compute_cost(records, sweep.config, sweep.slots.mean(), wall_s, runs),
         certified=certification.summary() if certification else None,
         reason=stopper.reason,
         exit_code=_exit_code(sweep, failed),
@@ -94,7 +98,7 @@ def save_outcome(
 
 
 def _describe_status(sweep: OpenSweep, failed: bool) -> str:
-    if sweep.stopper.signal is not None:
+    if sweep.stopper.is_urgent():
         return "interrupted"
     if failed:
         return "failed"
@@ -104,4 +108,6 @@ def _describe_status(sweep: OpenSweep, failed: bool) -> str:
 def _exit_code(sweep: OpenSweep, failed: bool) -> int:
     if sweep.stopper.signal is not None:
         return 128 + sweep.stopper.signal
+    if sweep.stopper.head_gone:
+        return EXIT_HEAD_GONE
     return EXIT_NONE if failed else EXIT_WINNER

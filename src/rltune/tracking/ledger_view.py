@@ -6,7 +6,6 @@ changes nothing, so that a kill between the two costs nothing. Runs in the outbo
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
 from collections import defaultdict
@@ -16,8 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rltune.records import CERTIFY, TRIALS, Report, RunKey, TrialRecord
+from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
+from rltune.study.bucket import BucketError
+from rltune.study.checkpoints import lend_checkpoint
 from rltune.study.ledger import Ledger, UnsentTrial
+from rltune.study.ranking import BestSoFar
 from rltune.tracking.mlflow_runs import MLflowRuns, Point
 
 STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED"}
@@ -27,28 +29,29 @@ ENTRY_TAG = "rltune.entry"  # names what a run shows, unlike any other in the sa
 SENT_TAG = "rltune.sent_report"  # the mark of the last report that the sweep's run and those below it may have
 SUPERSEDED_TAG = "rltune.superseded"  # of a run whose ledger was put back to an older state
 KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"  # which checkpoint the run's artifact folder of that name is
-SWEEP, CONTROL = "", "control"  # entries that are no row of the ledger's trials
+SWEEP = ""  # an entry that is no row of the ledger's trials, as BASELINE is none
 MAX_REPORTS = 2000  # that are sent together, and marked together
 Attempt = Callable[[str, Callable[[], Any]], bool]
 
 
 @dataclass
 class Progress:
-    """The best objective over the environment steps of all trials, as reports come in.
+    """The best score over the environment steps of all trials, as reports come in.
 
     Attributes:
         mark: Of the last report.
-        best: So far.
+        best: So far; None before the first finite report.
         env_steps: Of all trials, all seeds together.
         steps: Of each seed, by trial.
-        points: Of the curve, that were not sent yet: one at each improvement.
+        points: Of the curve, that were not sent yet: one at each change.
     """
 
     mark: int = 0
-    best: float = -math.inf
+    best: float | None = None
     env_steps: int = 0
     steps: dict[int, int] = field(default_factory=dict)
     points: list[Point] = field(default_factory=list)
+    _following: BestSoFar = field(default_factory=BestSoFar)
 
     def add(self, reports: Iterable[tuple[int, str, Report]], replicates: int) -> None:
         """Take reports in, in the order of the ledger; those that it has seen change nothing."""
@@ -60,9 +63,9 @@ class Progress:
                 continue
             self.env_steps += replicates * (report.env_steps - self.steps.get(report.number, 0))
             self.steps[report.number] = report.env_steps
-            if math.isfinite(report.objective) and report.objective > self.best:
-                self.best = report.objective
-                self.points.append(("best_objective", self.best, self.env_steps, int(report.time_s * 1000)))
+            before, self.best = self.best, self._following.add(report.number, report.objective)
+            if self.best is not None and self.best != before:
+                self.points.append(("best_score", self.best, self.env_steps, int(report.time_s * 1000)))
 
 
 class LedgerView:
@@ -225,7 +228,7 @@ class LedgerView:
         self._progress.add(reports, self._replicates)
         if self._progress.points:
             points = self._progress.points
-            attempt("best_objective", lambda: self._log(self.find_run(None), "the sweep", {}, {}, points))
+            attempt("best_score", lambda: self._log(self.find_run(None), "the sweep", {}, {}, points))
             self._progress.points.clear()
 
     def end_sweep(self, status: str, end_ms: int) -> None:
@@ -248,8 +251,8 @@ class LedgerView:
             self._delete_doubles(self._runs.search(KEY_TAG, self._key), KEY_TAG, {root})
         for run in found:
             if run.info.status == "RUNNING":
-                is_control = run.data.tags[TRIAL_TAG] == CONTROL
-                self._runs.end(run.info.run_id, status if is_control else "KILLED", end_ms)
+                is_baseline = run.data.tags[TRIAL_TAG] == BASELINE
+                self._runs.end(run.info.run_id, status if is_baseline else "KILLED", end_ms)
         self._runs.end(root, status, end_ms)
 
     def _delete_doubles(self, found: Iterable[Any], tag: str, known: set[str | None]) -> list[Any]:
@@ -271,7 +274,7 @@ class LedgerView:
         if key is None:
             return self._find_sweep()
         if key == RunKey(None):
-            return self._find_control()
+            return self._find_baseline()
         kind = TRIALS if key.seed_index is None else CERTIFY
         rows = self._ledger.trials.records([key.trial or 0]) if kind == TRIALS else self._ledger.runs.records()
         record = next((row for row in reversed(rows) if row.run_key == key), None)
@@ -279,18 +282,18 @@ class LedgerView:
             raise LookupError(f"there is no {key.name}")
         return self._find_trial(record)
 
-    def _find_control(self) -> str:
+    def _find_baseline(self) -> str:
         """Return the id of the run above the baseline's, which no row of the ledger stands for."""
-        if CONTROL not in self._ids:
-            found = self._runs.search(ENTRY_TAG, f"{self._key}/{CONTROL}")
+        if BASELINE not in self._ids:
+            found = self._runs.search(ENTRY_TAG, f"{self._key}/{BASELINE}")
             if not found:
-                tags = self._make_tags(RunKey(None), CONTROL)
-                self._ids[CONTROL] = self._runs.create(CONTROL, tags, int(time.time() * 1000))
+                tags = self._make_tags(RunKey(None), BASELINE)
+                self._ids[BASELINE] = self._runs.create(BASELINE, tags, int(time.time() * 1000))
             else:
-                self._ids[CONTROL] = str(found[0].info.run_id)
+                self._ids[BASELINE] = str(found[0].info.run_id)
                 if found[0].info.status != "RUNNING":
-                    self._runs.reopen(self._ids[CONTROL])
-        return self._ids[CONTROL]
+                    self._runs.reopen(self._ids[BASELINE])
+        return self._ids[BASELINE]
 
     def _make_tags(self, key: RunKey, entry: str) -> dict[str, str]:
         tags = {SWEEP_TAG: self._ledger.name, ENTRY_TAG: f"{self._key}/{entry}"}
@@ -356,9 +359,9 @@ class LedgerView:
         is_over = whole and row is not None and status != "RUNNING"
         if is_over:
             tags |= _make_end_tags(record)
-            if record.best is not None:
+            if record.score is not None:
                 last = (curve or self._ledger.table(record.kind).read_reports(record.number))[-1]
-                points.append(("best_objective", record.best, last.env_steps, int(last.time_s * 1000)))
+                points.append(("score", record.score, last.nominal_steps, int(last.time_s * 1000)))
         self._log(self._ids[entry], record.run_key.name, params, tags, points)
         if is_over:
             self._runs.end(self._ids[entry], status, int((record.ended_s or time.time()) * 1000))
@@ -366,17 +369,21 @@ class LedgerView:
     def _send_checkpoint(self, attempt: Attempt, record: TrialRecord) -> None:
         """Send a whole trial's checkpoint, unless its files are gone."""
         path = record.checkpoint.path if record.checkpoint else ""
-        files = self._folder / path
-
-        def send() -> None:
-            self._runs.log_files(self._find_trial(record), files, CHECKPOINT)
-
-        if not path or not files.exists():
-            path = ""
-        elif path in self._untaken or not attempt(f"the checkpoint of {record.run_key.name}", send):
-            self._untaken.add(path)  # not marked: the next driver tries it again
+        try:
+            with lend_checkpoint(self._folder, path) as files:
+                send = partial(self._send_files, record, files)
+                if not path or not files.exists():
+                    path = ""
+                elif path in self._untaken or not attempt(f"the checkpoint of {record.run_key.name}", send):
+                    self._untaken.add(path)  # not marked: the next driver tries it again
+                    return
+        except BucketError:  # the same
+            self._untaken.add(path)
             return
         self._note(self._ledger.mark_checkpoint_sent, record.kind, record.number, path)
+
+    def _send_files(self, record: TrialRecord, files: Path) -> None:
+        self._runs.log_files(self._find_trial(record), files, CHECKPOINT)
 
     # -- the ledger ---------------------------------------------------------------------------------------------------
 
@@ -430,7 +437,7 @@ def _make_end_tags(record: TrialRecord) -> dict[str, str]:
 
 def _to_points(curve: Iterable[Report]) -> list[Point]:
     return [
-        (name, value, report.env_steps, int(report.time_s * 1000))
+        (name, value, report.nominal_steps, int(report.time_s * 1000))
         for report in curve
         for name, value in report.numbers.items()
     ]

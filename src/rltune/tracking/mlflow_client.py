@@ -5,12 +5,14 @@ Runs in the driver, in the outbox's sender thread.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 PREFIX = "sqlite:///"
 # An outage must be noticed in seconds, not in MLflow's four minutes; the outbox does the retrying.
@@ -50,6 +52,18 @@ def connect_mlflow(uri: str) -> Any:
     return MlflowClient(uri)
 
 
+def make_artifact_folder(location: str) -> None:
+    """Make the folder that holds the artifacts of all experiments, private, unless it is there or elsewhere.
+
+    Args:
+        location: An experiment's ``artifact_location``.
+    """
+    parts = urlsplit(location)
+    if parts.scheme in ("", "file"):
+        with contextlib.suppress(FileExistsError):
+            Path(unquote(parts.path)).parent.mkdir(mode=0o700, parents=True)
+
+
 def make_store(uri: str) -> None:
     """Make the file that an SQLite address names, unless it is there; do nothing for other addresses.
 
@@ -68,6 +82,7 @@ def make_store(uri: str) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
         draft = Path(folder) / path.name
         MlflowClient(f"{PREFIX}{draft}").search_experiments(max_results=1)
+        draft.chmod(0o600)  # its tables tell what the sweep's folder keeps private
         try:
             os.link(draft, path)
         except FileExistsError:

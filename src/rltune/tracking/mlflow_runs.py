@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rltune.config.uris import redact, secrets_of
-from rltune.tracking.mlflow_client import connect_mlflow
+from rltune.config.uris import redact
+from rltune.tracking.mlflow_client import connect_mlflow, make_artifact_folder
 from rltune.tracking.model_registry import ModelRegistry
 
 MAX_NAME, MAX_VALUE = 250, 6000  # characters
@@ -36,7 +36,7 @@ class MLflowRuns:
     """
 
     def __init__(self, uri: str, experiment: str) -> None:
-        self._uri, self._experiment_name, self._secrets = uri, experiment, secrets_of(uri)
+        self._uri, self._experiment_name = uri, experiment
         self._client: Any = None
         self._experiment = ""
 
@@ -73,6 +73,7 @@ class MLflowRuns:
             if found.lifecycle_stage == "deleted":  # its name stays taken: there is no other way to log under it
                 self._client.restore_experiment(found.experiment_id)
             self._experiment = str(found.experiment_id)
+        make_artifact_folder((found or self._client.get_experiment(self._experiment)).artifact_location)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
@@ -178,7 +179,7 @@ class MLflowRuns:
 
     def log_text(self, run_id: str, text: str, file: str) -> None:
         """Keep a text with a run, without logins."""
-        self._client.log_text(run_id, redact(text, self._secrets), file)
+        self._client.log_text(run_id, redact(text), file)
 
     def log_files(self, run_id: str, path: Path, folder: str | None) -> None:
         """Keep a file, or a folder's content, with a run.
@@ -209,7 +210,7 @@ class MLflowRuns:
 
     def _clean(self, texts: Mapping[str, Any]) -> dict[str, str]:
         """Return params or tags as MLflow takes them, without logins."""
-        return {_clean_name(name): redact(str(text), self._secrets)[:MAX_VALUE] for name, text in texts.items()}
+        return {_clean_name(name): redact(str(text))[:MAX_VALUE] for name, text in texts.items()}
 
 
 def is_refusal(error: Exception) -> bool:

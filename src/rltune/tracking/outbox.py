@@ -8,7 +8,7 @@ tried again while the server is away; what a server refuses is given up, with on
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -60,11 +60,10 @@ class Outbox:
     Args:
         view: Sends what the ledger has.
         notify: Called with what a person should know, a line each.
-        secrets: Words that must be shown nowhere.
     """
 
-    def __init__(self, view: LedgerView, notify: Callable[[str], None], secrets: Sequence[str] = ()) -> None:
-        self._view, self._notify, self._secrets = view, notify, secrets
+    def __init__(self, view: LedgerView, notify: Callable[[str], None]) -> None:
+        self._view, self._notify = view, notify
         self._tasks: list[_Task] = []
         self._woken, self._hurry, self._stopping = threading.Event(), threading.Event(), threading.Event()
         self._due = threading.Event()  # MLflow is to be opened
@@ -200,4 +199,4 @@ class Outbox:
             self._stopping.wait(FIRST_WAIT_S)
 
     def _describe(self, error: Exception) -> str:
-        return redact(describe_exception(error), self._secrets)[:200]
+        return redact(describe_exception(error))[:200]

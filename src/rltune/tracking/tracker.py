@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rltune.config.uris import redact, resolve_uri, secrets_of
+from rltune.config.uris import redact, resolve_uri
 from rltune.errors import describe_exception
 from rltune.records import RunKey
 from rltune.study.ledger import Ledger
@@ -154,11 +154,11 @@ class MLflowTracker(Tracker):
 
     def __init__(self, settings: TrackingSettings, ledger: Ledger) -> None:
         uri = resolve_uri(settings.uri)
-        self._settings, self._secrets = settings, secrets_of(uri)
+        self._settings = settings
         self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._runs = MLflowRuns(uri, settings.experiment)
         self._view = LedgerView(ledger, self._runs, settings.folder, self._messages.put)
-        self._outbox = Outbox(self._view, self._messages.put, self._secrets)
+        self._outbox = Outbox(self._view, self._messages.put)
         self._closed = False
         self._champion_known = True
         # A driver that an exception ends must not leave its runs RUNNING.
@@ -206,8 +206,8 @@ class MLflowTracker(Tracker):
         alias: str | None,
     ) -> RegisteredModel | None:
         """Log a trial's policy as a model and register it."""
-        labels = {label: redact(str(value), self._secrets) for label, value in tags.items()}
-        text = redact(description, self._secrets)
+        labels = {label: redact(str(value)) for label, value in tags.items()}
+        text = redact(description)
 
         def register() -> RegisteredModel:
             run_id, registry = self._view.find_run(key), self._runs.registry()
@@ -274,7 +274,7 @@ class MLflowTracker(Tracker):
             try:
                 answer: T | None = self._outbox.call(function, max(0.1, deadline - time.monotonic()))
             except Exception as error:
-                reason = redact(describe_exception(error), self._secrets)[:300]
+                reason = redact(describe_exception(error))[:300]
                 if is_refusal(error) or time.monotonic() > deadline:
                     break
                 time.sleep(attempt + 1)

@@ -14,10 +14,11 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from rltune.config.uris import redact, redact_address, resolve_uri, secrets_of
+from rltune.config.uris import redact_address, redact_error, resolve_uri
 from rltune.errors import ConfigError, choices
 
 SQL_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
+UNREADABLE = "cannot be read: a password's signs are written as %2F and the like"
 SCHEMES = ("sqlite", "http", "https", *SQL_PORTS, "databricks")
 
 
@@ -32,7 +33,7 @@ def check_uri(uri: str | None, timeout_s: float = 2.0) -> None:
         ConfigError: It cannot; the message shows no password.
     """
     address = resolve_uri(uri)
-    scheme = urlsplit(address).scheme.split("+")[0]
+    scheme = address.partition(":")[0].split("+")[0] if ":" in address else ""
     if scheme == "sqlite":
         problem = _find_sqlite_problem(Path(address.removeprefix("sqlite:///")))
     elif scheme in ("http", "https"):
@@ -50,7 +51,7 @@ def check_uri(uri: str | None, timeout_s: float = 2.0) -> None:
         )
     if problem:
         raise ConfigError(
-            f"tracking.uri={redact_address(address)}: {redact(problem, secrets_of(address))}",
+            f"tracking.uri={redact_address(address)}: {redact_error(address, problem)}",
             "a server that answers, or a database file in a folder that can be written",
             "start it (mlflow server --port 5000), or type tracking=local (mlflow.db here) or tracking=off",
         )
@@ -67,7 +68,10 @@ def _wait_for(timeout_s: float, find_problem: Callable[[], str | None]) -> str |
 
 
 def _find_server_problem(address: str, timeout_s: float) -> str | None:
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:  # whose words may quote a piece of a login
+        return UNREADABLE
     host = parts.netloc.rpartition("@")[2]
     user = unquote(parts.username or os.environ.get("MLFLOW_TRACKING_USERNAME", ""))
     password = unquote(parts.password or os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
@@ -87,18 +91,18 @@ def _find_server_problem(address: str, timeout_s: float) -> str | None:
         return known.get(error.code, f"answers with error {error.code}")
     except urllib.error.URLError as error:
         return f"cannot be reached ({error.reason})"
-    except (ValueError, HTTPException):  # whose words may quote a piece of a login
-        return "cannot be read: its port is no number; a password's signs are written as %2F and the like"
+    except (ValueError, HTTPException):
+        return UNREADABLE
     except OSError as error:
-        return f"cannot be reached ({redact(str(error))})"
+        return f"cannot be reached ({error})"
 
 
 def _find_database_problem(address: str, port: int, timeout_s: float) -> str | None:
-    parts = urlsplit(address)
     try:
+        parts = urlsplit(address)
         socket.create_connection((parts.hostname or "localhost", parts.port or port), timeout_s).close()
-    except ValueError:  # whose words may quote a piece of a login
-        return "cannot be read: its port is no number; a password's signs are written as %2F and the like"
+    except ValueError:
+        return UNREADABLE
     except OSError as error:
         return f"cannot be reached ({error})"
     return None

@@ -5,6 +5,7 @@ Together with `rltune.trial.metrics` the only place that reads RLlib's result di
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 import tempfile
@@ -18,12 +19,13 @@ import torch
 from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config
-from rltune.compat.rllib_internals import list_remote_runners
+from rltune.algorithms.connectors import make_mean_std_connector
+from rltune.compat.rllib_internals import list_connectors, list_remote_runners
 from rltune.config.capabilities import capabilities_of
 from rltune.engine import build_algorithm
 from rltune.engine.sampling.observation_filter import CLIP, wants_normalisation
 from rltune.envs.build import make_env
-from rltune.envs.rewards import Returns, collect_returns
+from rltune.envs.rewards import Returns, collect_returns, read_reward_moments, write_reward_moments
 from rltune.errors import NonFiniteError
 from rltune.policies.bundle_writer import read_filter_stats, write_bundle
 from rltune.policies.evaluation import evaluate
@@ -33,6 +35,7 @@ from rltune.policies.rllib_policy import leave_reason
 from rltune.trial.metrics import Progress, read_result
 
 ANSWER_S = 5.0  # for an env runner that was sampling when its trial ended
+EPISODES_FILE = "episodes.json"
 OFFLINE_EPISODES = 10  # of the evaluation after each iteration of an algorithm that does not act itself
 
 
@@ -61,7 +64,8 @@ class AlgorithmRunner:
         self._env, self._episodes = build.env, 0
         self._steps_trained: float | None = None
         self._learner: Mapping[str, float] = {}
-        self._statistics = capabilities_of(type(self.config)).statistics
+        able = capabilities_of(type(self.config))
+        self._statistics, self._data = able.statistics, able.data
         self._observation_space = None
         if build.env.policies is None:
             env = make_env(build.env)  # the environment's own space: connectors may change it before the network
@@ -88,7 +92,7 @@ class AlgorithmRunner:
     def _with_last_update(self, result: Mapping[str, Any], progress: Progress) -> Progress:
         """Replace the statistics of an iteration without an update by those of the last update.
 
-        APPO and IMPALA (Ray 2.60) report NaN then, which would end the trial as diverged.
+        Stock RLlib (2.60) reports NaN then, which would end the trial as diverged.
         """
         modules = result.get("learners", {}).values()
         trained = sum(module.get("num_module_steps_trained_lifetime", 0) for module in modules)
@@ -102,7 +106,7 @@ class AlgorithmRunner:
         with tempfile.TemporaryDirectory() as scratch:
             self._write_policy(Path(scratch), {"env": self._env.to_dict()})
             seed = int(self.config.seed or 0) + self._episodes
-            evaluation = evaluate(load_policy(scratch), OFFLINE_EPISODES, seed)
+            evaluation = evaluate(load_policy(scratch, trust=True), OFFLINE_EPISODES, seed)
         self._episodes += OFFLINE_EPISODES
         trained = result["learners"]["__all_modules__"]["num_env_steps_trained_lifetime"]
         return replace(
@@ -132,17 +136,21 @@ class AlgorithmRunner:
         )
 
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:
-        """Write ``algorithm/`` (RLlib's checkpoint, to train on) and ``policy/`` (pickle-free, to act).
+        """Write ``algorithm/`` (RLlib's checkpoint) and ``episodes.json`` to train on, ``policy/`` (no pickles) to act.
 
         A network that a bundle cannot express leaves ``policy-missing.txt`` with the reason instead.
         """
         self.algorithm.save_to_path(folder / "algorithm")
+        self._save_episodes(folder)
         try:
             self._write_policy(folder / "policy", info)
         except ValueError as error:
             leave_reason(folder, str(error), info)
 
     def _write_policy(self, folder: Path, info: Mapping[str, Any]) -> None:
+        makers = list_connectors(self.config)
+        if own := [name for name, make in makers.items() if make is not make_mean_std_connector]:
+            raise ValueError(f"a bundle cannot express an own {own[0]}")
         if self._env.policies is not None:
             modules = {name: self.algorithm.get_module(name) for name in self.config.policies}
             write_policies(modules, folder, info=dict(info), actions=self._actions())
@@ -177,8 +185,62 @@ class AlgorithmRunner:
         return read_filter_stats(parts[COMPONENT_ENV_TO_MODULE_CONNECTOR])
 
     def restore(self, folder: Path) -> None:
-        """Load RLlib's checkpoint."""
-        self.algorithm.restore_from_path(folder / "algorithm")
+        """Load what `save` wrote."""
+        with collect_returns(self._returns):  # a restore may build the environments anew
+            self.algorithm.restore_from_path(folder / "algorithm")
+        self._load_episodes(folder)
+
+    def _save_episodes(self, folder: Path) -> None:
+        """Keep what RLlib's checkpoint lacks: last true returns and statistics, and what rewards are normalised by."""
+        kept: dict[str, Any] = {"returns": list(self._returns), "evaluated": self._episodes}
+        kept |= {"steps_trained": self._steps_trained, "learner": dict(self._learner)}
+        envs = self._shaped_envs()
+        if envs is not None:
+            kept["reward_moments"] = read_reward_moments(envs)
+        (folder / EPISODES_FILE).write_text(json.dumps(kept))
+
+    def _load_episodes(self, folder: Path) -> None:
+        """Set what `_save_episodes` wrote; checkpoints of earlier versions have none."""
+        if not (folder / EPISODES_FILE).exists():
+            return
+        kept = json.loads((folder / EPISODES_FILE).read_text())
+        self._returns.clear()
+        self._returns.extend((total, length) for total, length in kept["returns"])
+        self._episodes = kept["evaluated"]
+        # Of the last update: the next iterations may have none, while a replay memory is filled.
+        self._steps_trained, self._learner = kept["steps_trained"], kept["learner"]
+        envs = self._shaped_envs()
+        if envs is not None:
+            write_reward_moments(envs, kept.get("reward_moments", []))
+
+    def _shaped_envs(self) -> Any:
+        """Return the vectorised environments whose rewards are shaped; they are in this process, or none are."""
+        return self.algorithm.env_runner.env if self._shaped else None
+
+    @property
+    def replay_bytes(self) -> int:
+        """Size of the replay memory as `save_replay` writes it now; 0 without one of the engine's."""
+        replay = getattr(self.algorithm, "replay", None)
+        return replay.num_bytes if replay is not None else 0
+
+    def save_replay(self, folder: Path) -> None:
+        """Write the engine's replay memory."""
+        self.algorithm.save_replay(folder)
+
+    def load_replay(self, folder: Path | None) -> int:
+        """Load the engine's replay memory; without one that fits wait for as many steps as at the start."""
+        if self._data != "replay" or (folder is not None and self.algorithm.load_replay(folder)):
+            return 0
+        start = int(getattr(self.config, "num_steps_sampled_before_learning_starts", 0))
+        if not hasattr(self.algorithm, "replay"):
+            # Stock RLlib (2.60) saves no memory, and would draw its first batches from the first few steps: it compares
+            # with the steps of the whole trial.
+            config = self.algorithm.config.copy(copy_frozen=False)
+            sampled = self.algorithm.metrics.peek(("env_runners", "num_env_steps_sampled_lifetime"), default=0)
+            config.num_steps_sampled_before_learning_starts = start + int(sampled)
+            config.freeze()
+            self.algorithm.config = config
+        return start
 
     def stop(self) -> None:
         """Close environments and free the networks."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from rltune.algorithms.build import Build
 from rltune.envs.spec import spec_of
-from rltune.records import TRIALS
+from rltune.records import TRIALS, trial_dir_of
 
 
 @dataclass(frozen=True)
@@ -19,22 +19,28 @@ class Assignment:
         number: The trial's number in the study.
         params: The sample's values by name.
         seeds: One per replicate.
-        sweep: The sweep's folder, absolute and on storage that the worker sees too.
+        sweep: The sweep's folder, absolute and, without a bucket, on storage that the worker sees too.
         env_steps: The budget of each seed.
         reports: Reports over the whole budget.
         checkpoint_every_s: Seconds between two checkpoints of the latest state.
+        replay_gb: Size up to which that state has the replay memories of all seeds.
         stall_s: Seconds without progress after which the worker ends.
         threads: Torch threads.
         engine: ``fast`` or ``rllib``.
         build: The arguments of `rltune.algorithms.build.Build`, plain.
+        place: The sweep's address in a bucket; None without one.
+        token: What the worker's node has to read in the sweep's folder or bucket before it trains; None where all run
+            on the driver's node.
         latest: The last recorded checkpoint to go on from; None starts anew.
-        best_objective: The best objective recorded so far; None without.
-        best_path: Its checkpoint, relative to the sweep; None without.
+        older: Another one, for when that is damaged; None without.
+        best: The checkpoint of the best objective recorded so far; None without.
         tags: What else the policy's info names: sweep, env.
         kind: TRIALS for a trial of the search, CERTIFY for a run of the certification. Also the folder in the sweep's
             that holds this trial's own.
         episodes: Episodes that the best policy plays deterministically after the whole budget; 0: none.
         evaluation_seed: The environment seed of the first of them.
+        attempt: Names this worker, where another may still write the trial's checkpoints; see
+            `rltune.study.checkpoints.begin_attempt`.
     """
 
     number: int
@@ -44,22 +50,26 @@ class Assignment:
     env_steps: int
     reports: int
     checkpoint_every_s: float
+    replay_gb: float
     stall_s: float
     threads: int
     engine: str
     build: Mapping[str, Any]
+    place: str | None = None
+    token: str | None = None
     latest: Mapping[str, Any] | None = None
-    best_objective: float | None = None
-    best_path: str | None = None
+    older: Mapping[str, Any] | None = None
+    best: Mapping[str, Any] | None = None
     tags: Mapping[str, Any] | None = None
     kind: str = TRIALS
     episodes: int = 0
     evaluation_seed: int = 0
+    attempt: str = ""
 
     @property
     def trial_dir(self) -> str:
         """The trial's own folder, relative to the sweep's."""
-        return f"{self.kind}/{self.number}"
+        return trial_dir_of(self.kind, self.number)
 
     def to_config(self) -> dict[str, Any]:
         """Return it as Tune's config."""
@@ -68,4 +78,4 @@ class Assignment:
     def to_build(self) -> Build:
         """Return what the runners are built from."""
         spec = spec_of(self.build["env"])
-        return Build(self.build["algo"], spec, self.build["vectorize"], self.build["gpus"])
+        return Build(self.build["algo"], spec, self.build["vectorize"], self.build["gpus"], self.build["replicates"])

@@ -98,8 +98,8 @@ _NUMBERS: dict[str, _Number] = {
     entry.name: entry.metadata["number"] for entry in fields(Progress) if "number" in entry.metadata
 }
 _ABOUT_EPISODES = [name for name, number in _NUMBERS.items() if math.isnan(number.default)]
-METRICS = (*TRIAL_NUMBERS, *(name for name in _NUMBERS if name != "env_steps"))
-"""Names of all logged numbers but the learner's; ``env_steps`` is what they are drawn over."""
+METRICS = (*TRIAL_NUMBERS, *_NUMBERS)
+"""Names of all logged numbers but the learner's. They are drawn over nominal steps; ``env_steps`` were sampled."""
 
 
 def read_result(result: Mapping[str, Any], names: Iterable[str] = UNKNOWN.statistics) -> Progress:
@@ -142,10 +142,16 @@ def merge_seeds(seeds: Sequence[Progress], train_s: float) -> dict[str, Any]:
     return report
 
 
+def is_report(result: Mapping[str, Any]) -> bool:
+    """Whether a trial's result is a report: neither a checkpoint alone, nor an interruption or a failure."""
+    return "nominal_steps" in result
+
+
 def make_report(result: Mapping[str, Any]) -> Report:
     """Make the report that a trial's result is, in the driver: its time is that of the driver's clock."""
+    nominal, sampled = int(result["nominal_steps"]), int(result["env_steps"])
     numbers = select_logged(result)
-    return Report(int(result["number"]), int(result["env_steps"]), float(result["objective"]), numbers, time.time())
+    return Report(int(result["number"]), nominal, float(result["objective"]), numbers, time.time(), sampled - nominal)
 
 
 def select_logged(report: Mapping[str, Any]) -> dict[str, float]:

@@ -24,5 +24,22 @@ class Runner(Protocol):
     def restore(self, folder: Path) -> None:
         """Load the training state that `save` wrote."""
 
+    @property
+    def replay_bytes(self) -> int:
+        """Size of the replay memory as `save_replay` writes it now; 0 without one that can be written."""
+
+    def save_replay(self, folder: Path) -> None:
+        """Write the replay memory into ``folder``, which is empty."""
+
+    def load_replay(self, folder: Path | None) -> int:
+        """Load the replay memory after `restore`; without a copy that fits begin with an empty one.
+
+        Args:
+            folder: What `save_replay` wrote; None without a copy.
+
+        Returns:
+            Environment steps that are sampled before learning goes on; 0 where nothing is lost.
+        """
+
     def stop(self) -> None:
         """Free environments and networks."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import socket
 import time
 import traceback
@@ -15,16 +16,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray import tune
 
 from rltune.errors import NonFiniteError
+from rltune.study.bucket import GLANCE_S, PATIENCE_S, find_bucket, link_bucket
+from rltune.study.checkpoints import DamagedError, is_whole
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
 from rltune.trial.metrics import merge_seeds
 from rltune.trial.runner import Runner
-from rltune.trial.watchdog import Watchdog
+from rltune.trial.shared_files import BlindNodeError, find_blindness
+from rltune.trial.stop_flag import StopFlag
+from rltune.trial.watchdog import STACK_FILE, Watchdog
 
-STOP_FILE = ".stop"  # in the sweep's folder: trials save their latest state and hand back
 MAX_STALLED = 50  # iterations without one environment step before a trial counts as hung
 STOP_REQUESTED, SAVE_DUE = "stop requested", "save due"  # why training pauses before the next report
 
@@ -62,14 +67,35 @@ class Trial(tune.Trainable):
 
     def _begin(self, config: Mapping[str, Any]) -> None:
         self.task = Assignment(**config["assignment"])
-        self._sweep = Path(self.task.sweep)
+        self._sweep = self._open_folder()
         self._failure: dict[str, Any] | None = None
         self._state = TrialState()
-        self._checkpoints = TrialCheckpoints(self.task)
-        self._watchdog = Watchdog(self._sweep / self.task.trial_dir, self.task.stall_s)
+        self._stop = StopFlag(self._sweep)
+        self._checkpoints = TrialCheckpoints(self.task, self._sweep)
+        home = self._sweep / self.task.trial_dir
+        self._watchdog = Watchdog(home, self.task.stall_s, self._send_stack if self.task.place else None)
         self._catch_failure(self._build)
 
+    def _open_folder(self) -> Path:
+        """Return the sweep's folder; of a sweep with a bucket one of this process's own, which leads to the bucket."""
+        if self.task.place is None:
+            return Path(self.task.sweep)
+        own = Path(self.logdir) / Path(self.task.sweep).name
+        shutil.rmtree(own, ignore_errors=True)
+        own.mkdir(parents=True)
+        link_bucket(own, self.task.place)
+        return own
+
+    def _send_stack(self, file: Path) -> None:
+        if bucket := find_bucket(self._sweep):
+            bucket.write(f"{self.task.trial_dir}/{file.name}", file.read_bytes(), GLANCE_S)
+
     def _build(self) -> None:
+        task = self.task
+        if task.token is not None and (why := find_blindness(Path(task.sweep), task.place, task.token, PATIENCE_S)):
+            raise BlindNodeError(why)
+        if bucket := find_bucket(self._sweep):
+            bucket.delete(f"{task.trial_dir}/{STACK_FILE}")  # an earlier attempt's
         self._runners = [self.build_runner(seed) for seed in self.task.seeds]
         self._state = self._checkpoints.restore(self._runners)
 
@@ -78,6 +104,9 @@ class Trial(tune.Trainable):
             self._catch_failure(runner.stop)
         self._runners = []
         self._watchdog.close()
+        self._stop.close()
+        if self.task.place is not None:
+            shutil.rmtree(self._sweep, ignore_errors=True)
 
     def _catch_failure(self, work: Callable[[], None]) -> None:
         """Do the work, and keep an exception as the trial's failure.
@@ -96,48 +125,61 @@ class Trial(tune.Trainable):
         Returns:
             The report. Its numbers are those of `rltune.trial.metrics`; ``objective`` is NaN until the first episode
             has ended. ``records`` are of the checkpoints written, ``returns`` (at the end, where the task wants
-            episodes) of the episodes played, ``failed``, ``traceback`` and ``diverged`` of what went wrong. A report
-            with ``between`` true brings ``records`` alone: checkpoints are due more often than reports.
+            episodes) of the episodes played, ``failed``, ``traceback`` and ``diverged`` of what went wrong, ``notes``
+            (in the first) of the restore. Without ``nominal_steps`` it is no report: it brings a checkpoint that was
+            due before, an interruption or a failure.
         """
         report: dict[str, Any] = {}
         if self._failure is None:
             self._catch_failure(lambda: report.update(self._advance()))
         if self._failure is not None:
             report = self._merge_seeds() | self._failure | {"done": True}
-        about = {"number": self.task.number, "kind": self.task.kind}
+        about: dict[str, Any] = {"number": self.task.number, "kind": self.task.kind}
+        if self._checkpoints.notes:
+            about["notes"], self._checkpoints.notes = self._checkpoints.notes, []
         return report | about | {"worker_pid": os.getpid(), "node": socket.gethostname()}
 
     def _advance(self) -> dict[str, Any]:
-        """Train up to the next report, or until the sweep ends or a checkpoint is due."""
+        """Train up to the next mark and report, or until the sweep ends or a checkpoint is due.
+
+        An iteration may pass several marks, as one with a large batch does. It is then reported at each of them, with
+        the same numbers and without training in between. Trials with smaller batches are not wronged by that: an
+        on-policy iteration learns at its end, so that at each of these marks this policy acted, and its returns have
+        seen no later update. Off-policy iterations are equally long in all trials of a sweep.
+        """
         state = self._state
         began, steps_before, trained_before = time.time(), state.env_steps, state.train_s
-        target = self._next_target()
+        mark = self._next_mark()
         pause: str | None = None
         for index in range(len(self._runners)):
-            pause = pause or self._train(index, target)
-        if pause == SAVE_DUE:
-            return self._merge_seeds() | {
-                "records": self._checkpoints.save_latest(state, self._runners),
-                "between": True,
-            }
-        interrupted = pause == STOP_REQUESTED
+            pause = pause or self._train(index, mark)
+        if pause:
+            return self._hand_back(interrupted=pause == STOP_REQUESTED)
         state.reports += 1
-        report = self._merge_seeds()
-        seconds = max(state.train_s - trained_before, 1e-9)
-        report["env_steps_per_s"] = len(self._runners) * (report["env_steps"] - steps_before) / seconds
-        done = report["env_steps"] >= self.task.env_steps
-        force = interrupted and not done and report["env_steps"] > 0  # before the first step there is nothing to keep
-        records = self._checkpoints.save_if_due(state, self._runners, report["objective"], force)
-        report |= {"records": records, "began": began, "ended": time.time()}
-        if done and self.task.episodes:
+        report = self._merge_seeds() | {"nominal_steps": mark}
+        if seconds := state.train_s - trained_before:
+            report["env_steps_per_s"] = len(self._runners) * (report["env_steps"] - steps_before) / seconds
+        records = self._checkpoints.save_if_due(state, self._runners, report["objective"])
+        report |= {"records": records, "began": began, "ended": time.time(), "done": mark == self.task.env_steps}
+        if report["done"] and self.task.episodes:
             report["returns"] = self._play_best()
-        return report | {"done": done or interrupted, "interrupted": interrupted and not done}
+        return report
+
+    def _hand_back(self, *, interrupted: bool) -> dict[str, Any]:
+        """Hand back the state between two marks, which is no report: no other trial's could be compared with it."""
+        state = self._state
+        has_begun = any(seed.env_steps for seed in state.progress)  # else there is nothing to keep
+        records = self._checkpoints.save_latest(state, self._runners) if has_begun else {}
+        return self._merge_seeds() | {"records": records, "done": interrupted, "interrupted": interrupted}
 
     def _play_best(self) -> list[float]:
         """Play the best checkpoint's policy; return its episodes' returns, in the order of their seeds."""
-        if self._checkpoints.best_path is None:
+        best = self._checkpoints.best
+        if best is None:
             raise RuntimeError(f"no episode ended within {self._state.env_steps} environment steps")
-        return self.play(self._sweep / self._checkpoints.best_path)
+        if (folder := is_whole(self._sweep, best)) is None:
+            raise DamagedError(f"checkpoint {best.path} is damaged")
+        return self.play(folder)
 
     def play(self, folder: Path) -> list[float]:
         """Play a checkpoint's policy for as many episodes as the task says; tests replace it."""
@@ -153,18 +195,16 @@ class Trial(tune.Trainable):
         )
         return list(result.returns)
 
-    def _next_target(self) -> int:
+    def _next_mark(self) -> int:
         """Compute the environment steps at which the next report is due."""
         task = self.task
-        passed = self._state.env_steps * task.reports // task.env_steps  # report points at or before this step
-        return min(task.env_steps, math.ceil(task.env_steps * (passed + 1) / task.reports))
+        return math.ceil(task.env_steps * min(self._state.reports + 1, task.reports) / task.reports)
 
     def _train(self, index: int, target: int) -> str | None:
         """Train one seed up to ``target``; return STOP_REQUESTED or SAVE_DUE when it pauses before."""
         stalled, runner, progress = 0, self._runners[index], self._state.progress
-        stop = self._sweep / STOP_FILE
         while progress[index].env_steps < target:
-            if stop.exists():
+            if self._stop.is_set():
                 return STOP_REQUESTED
             began, before = time.perf_counter(), progress[index].env_steps
             progress[index] = runner.train().fill_returns(progress[index])
@@ -192,4 +232,6 @@ def describe_exception(error: BaseException) -> dict[str, Any]:
     text = str(first).strip().splitlines()
     reason = first.what if isinstance(first, NonFiniteError) else f"{type(first).__name__}: {text[0] if text else ''}"
     about = {"failed": reason[:500], "traceback": "".join(traceback.format_exception(error))[-4000:]}
+    if isinstance(error, BlindNodeError):
+        about |= {"blind": str(error), "node_id": ray.get_runtime_context().get_node_id()}
     return about | {"diverged": isinstance(first, NonFiniteError)}

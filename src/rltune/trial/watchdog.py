@@ -1,6 +1,6 @@
 """End a worker whose work hangs: an environment that never returns, a remote process that is never placed.
 
-Python cannot interrupt a call into foreign code, so the whole process ends. Tune starts it again from the last
+Python cannot interrupt a call into foreign code, so the whole process ends. The trial goes on from its last
 checkpoint, as often as ``failures.max_retries`` says. Runs in a worker, in a thread of its own.
 """
 
@@ -11,8 +11,10 @@ import faulthandler
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from rltune.study.bucket import BucketError
 
 STACK_FILE = "stalled.txt"  # in the trial's folder: where its threads were
 EXIT_CODE = 70
@@ -24,10 +26,11 @@ class Watchdog:
     Args:
         trial_dir: The trial's folder.
         limit_s: Seconds without progress after which the process ends.
+        send: Sends the file with the stack to the driver, where no folder is shared with it; None where one is.
     """
 
-    def __init__(self, trial_dir: Path, limit_s: float) -> None:
-        self._trial_dir, self._limit_s = trial_dir, limit_s
+    def __init__(self, trial_dir: Path, limit_s: float, send: Callable[[Path], None] | None = None) -> None:
+        self._trial_dir, self._limit_s, self._send = trial_dir, limit_s, send
         self._since: float | None = None
         self._ended = threading.Event()
         (trial_dir / STACK_FILE).unlink(missing_ok=True)  # an earlier attempt's: a later end has reasons of its own
@@ -54,7 +57,8 @@ class Watchdog:
         while not self._ended.wait(min(1.0, self._limit_s / 4)):
             since = self._since
             if since is not None and time.monotonic() - since > self._limit_s:
-                with contextlib.suppress(OSError):  # a full disk must not keep a hung process alive
+                # A full disk, or a bucket that is away, must not keep a hung process alive.
+                with contextlib.suppress(OSError, BucketError):
                     self._write_stack()
                 os._exit(EXIT_CODE)
 
@@ -64,3 +68,5 @@ class Watchdog:
             file.write(f"no progress for {self._limit_s:g} s\n")
             file.flush()
             faulthandler.dump_traceback(file)
+        if self._send:
+            self._send(self._trial_dir / STACK_FILE)

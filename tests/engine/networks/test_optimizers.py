@@ -23,7 +23,7 @@ from rltune.engine.on_policy.ppo import PPOUpdate
 
 def ppo_updated(config: Any, learner_config: Any) -> Any:
     learner = ppo.rllib_learner(learner_config)
-    PPOUpdate(learner, config, 0).update(ppo.our_batch("continuous", ppo.random_batch("continuous")), 500)
+    PPOUpdate(learner, config, 0).update(ppo.train_batch("continuous", ppo.random_batch("continuous")), 500)
     return learner
 
 

@@ -1,4 +1,4 @@
-"""For the same weights and the same batch, our DQN update is RLlib's own learner's, to 1e-5."""
+"""For the same weights and the same batch, our DQN update is RLlib's own learner's, to 1e-5: 500 drawn batches."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 from dqn_learner import LAYOUT, ROWS, make_config, make_learner, our_rows, random_columns
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+from rllib_learners import follow
 
 from rltune.engine.off_policy.dqn import DQNUpdate
 
@@ -17,13 +18,16 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {"double_q": False, "dueling": False, "grad_clip": None}),
     "double only, mse": ({"fcnet_activation": "relu"}, {"dueling": False, "td_error_loss_fn": "mse"}),
     "dueling only, 3 steps": ({}, {"double_q": False, "n_step": 3}),
-    "tight global norm": ({}, {"grad_clip": 0.05}),
+    "global norm": ({}, {"grad_clip": 0.3}),
     "clip by value": ({}, {"grad_clip": 0.01, "grad_clip_by": "value"}),
     "norm of each tensor": ({}, {"grad_clip": 0.02, "grad_clip_by": "norm"}),
     "schedule": ({}, {"lr": [[0, 1e-2], [100, 1e-3]]}),
     "soft targets": ({}, {"tau": 0.1}),
     "layer norm (autograd)": ({"fcnet_use_layernorm": True}, {}),
 }
+
+
+BATCHES = 50  # of each case
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -33,9 +37,9 @@ def test_weights_targets_and_statistics_equal_rllibs_learner(case: str) -> None:
     n_step = training.get("n_step", 1)
     theirs, ours = make_learner(config), make_learner(config)
     update = DQNUpdate(ours, config, LAYOUT)
-    updated_at = 0
-    for index, clock in enumerate((10, 30, 40)):  # one target update, at 30
-        columns = random_columns(n_step, index)
+    updated_at, within, below = 0, [], []
+    for index in range(BATCHES):
+        clock, columns = 10 * index, random_columns(n_step, index)  # targets are updated at every second batch
         expected = theirs.update(
             batch=MultiAgentBatch(
                 {"default_policy": SampleBatch({k: torch.from_numpy(v) for k, v in columns.items()})}, env_steps=ROWS
@@ -50,10 +54,18 @@ def test_weights_targets_and_statistics_equal_rllibs_learner(case: str) -> None:
             stats = update.statistics()
             update.advance(clock)
         td_errors = np.concatenate([np.atleast_1d(np.asarray(x)) for x in expected["td_error"].peek()])
-        np.testing.assert_allclose(errors.numpy(), td_errors, atol=1e-5)
+        np.testing.assert_allclose(errors.numpy(), td_errors, atol=1e-5, rtol=1e-5)
         for name, value in stats.items():
             if name != "default_optimizer_learning_rate":
-                assert value == pytest.approx(float(expected[name].peek()), abs=1e-5, rel=1e-5), name
-    found = dict(ours.module["default_policy"].named_parameters())
-    for name, param in theirs.module["default_policy"].named_parameters():
-        torch.testing.assert_close(found[name], param, atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+                assert value == pytest.approx(float(expected[name].peek()), abs=1e-5, rel=1e-5), (name, index)
+        found = dict(ours.module["default_policy"].named_parameters())
+        for name, param in theirs.module["default_policy"].named_parameters():
+            at = f"{name}, batch {index}: "
+            torch.testing.assert_close(found[name], param, atol=1e-5, rtol=0, msg=lambda m, at=at: at + m)
+        follow(ours, theirs)
+        within.append(float(np.mean(td_errors < 1.0)))
+        below.append(stats.get("gradients_default_optimizer_global_norm", 0.0) <= (config.grad_clip or 0.0))
+    assert min(within) < 0.2, "beyond Huber's bend"
+    assert max(within) > 0.8, "and on this side of it"
+    if case == "global norm":
+        assert 0.1 < np.mean(below) < 0.9, "clipped and not clipped"

@@ -1,4 +1,4 @@
-"""For the same weights, batch and noise, our SAC update is RLlib's own learner's, to 1e-5."""
+"""For the same weights, batch and noise, our SAC update is RLlib's own learner's, to 1e-5: over 500 drawn batches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGaussian
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
+from rllib_learners import follow
 from sac_learner import INPUTS, ROWS, SPACES, make_config, make_learner, our_rows, random_columns
 
 from rltune.algorithms.sac import use_plain_critics
@@ -18,12 +19,12 @@ from rltune.engine.off_policy.sac import SACUpdate
 from rltune.engine.off_policy.transitions import RowLayout
 
 
-def use_noise(monkeypatch: pytest.MonkeyPatch, noise: torch.Tensor) -> None:
-    """Have RLlib's distribution draw ``noise``: first for the present actions, then for the next ones."""
+def use_noise(monkeypatch: pytest.MonkeyPatch, noise: list[torch.Tensor]) -> None:
+    """Have RLlib's distribution draw the only tensor in ``noise``: first for the present actions, then for the next."""
 
     def fixed(which: int) -> Any:
         def sample(self: Any, *, sample_shape: Any = None) -> Any:
-            raw = self._dist.loc + self._dist.scale * noise[which]
+            raw = self._dist.loc + self._dist.scale * noise[0][which]
             return self._squash(raw), self._squashed_logp(raw)
 
         return sample
@@ -56,11 +57,20 @@ def test_weights_targets_and_statistics_equal_rllibs_learner(
     config = make_config(space, model, **training)
     if plain:
         use_plain_critics(config)
-    assert_equal_updates(config, space, make_learner(config), make_learner(config), monkeypatch)
+    assert_equal_updates(config, space, make_learner(config), make_learner(config), monkeypatch, batches=12)
 
 
 # About what the log standard deviations of the two actions lie: RLlib bounds them to [-5, 2].
-MIDDLES = {"below": (-8.0, -8.0), "inside": (0.0, 0.0), "above": (3.0, 3.0), "across both bounds": (-5.0, 2.0)}
+MIDDLES = {
+    "-8": (-8.0, -8.0),
+    "-3": (-3.0, -3.0),
+    "0": (0.0, 0.0),
+    "3": (3.0, 3.0),
+    "8": (8.0, 8.0),
+    "both bounds": (-5.0, 2.0),
+}
+BEYOND = {"-8": (0.9, 1.0), "3": (0.6, 1.0), "8": (0.9, 1.0), "both bounds": (0.2, 0.8)}
+"""The share of log standard deviations beyond a bound; none in the other cases."""
 
 
 @pytest.mark.parametrize("by_rows", [True, False], ids=["rows shared", "masked"])
@@ -70,16 +80,17 @@ def test_log_stds_beyond_rllibs_bounds_are_learned_as_by_rllib(
 ) -> None:
     config = make_config("continuous", {})
     ours, theirs = make_learner(config), make_learner(config)
-    obs = random_columns("continuous", 1, 0)["obs"]
+    obs = np.random.default_rng(0).normal(size=(ROWS, INPUTS)).astype(np.float32)
     for learner in (ours, theirs):
         module = learner.module["default_policy"].unwrapped()
         with torch.no_grad():
             module.pi.net.mlp[-1].bias[2:] += torch.tensor(MIDDLES[case]) - log_stds(module, obs).mean(0)
     found = log_stds(ours.module["default_policy"].unwrapped(), obs)
     beyond = ((found < MIN_LOG_NN_OUTPUT) | (found > MAX_LOG_NN_OUTPUT)).float().mean(0)
-    wanted = {"inside": (0.0, 0.0), "across both bounds": (0.2, 0.8)}.get(case, (0.9, 1.0))
-    assert ((beyond >= wanted[0]) & (beyond <= wanted[1])).all()
-    assert_equal_updates(config, "continuous", ours, theirs, monkeypatch, by_rows)
+    least, most = BEYOND.get(case, (0.0, 0.0))
+    assert ((beyond >= least) & (beyond <= most)).all()
+    batches = 60 if by_rows else 10
+    assert_equal_updates(config, "continuous", ours, theirs, monkeypatch, batches, by_rows)
 
 
 def log_stds(module: Any, obs: np.ndarray) -> torch.Tensor:
@@ -90,16 +101,27 @@ def log_stds(module: Any, obs: np.ndarray) -> torch.Tensor:
 
 
 def assert_equal_updates(
-    config: SACConfig, space: str, ours: Any, theirs: Any, monkeypatch: pytest.MonkeyPatch, by_rows: bool = True
+    config: SACConfig,
+    space: str,
+    ours: Any,
+    theirs: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    batches: int,
+    by_rows: bool = True,
 ) -> None:
-    """Update three times with each learner on the same batches and noise: everything is the same."""
+    """Update with each learner on the same drawn batches and noise, each from the same state: all is the same.
+
+    No batch here has a row whose two critics agree to the last digit. There the policy's gradient jumps from one
+    critic's to the other's, and rounding decides between two right answers: seen once in 760 batches, 5e-5 of the norm.
+    """
     n_step = config.n_step
     update = SACUpdate(ours, config, RowLayout((INPUTS,), 2 if space == "continuous" else 1))
     update.split_rows &= by_rows
-    for index in range(3):
-        noise = torch.randn(2, ROWS, 2, generator=torch.Generator().manual_seed(index))
-        use_noise(monkeypatch, noise)
-        monkeypatch.setattr(update, "noise", lambda rows, size, n=noise: n)
+    noise, within = [torch.empty(0)], []
+    use_noise(monkeypatch, noise)
+    monkeypatch.setattr(update, "noise", lambda rows, size: noise[0])
+    for index in range(batches):
+        noise[0] = torch.randn(2, ROWS, 2, generator=torch.Generator().manual_seed(index))
         columns = random_columns(space, n_step, index)
         tensors = {name: torch.from_numpy(value) for name, value in columns.items()}
         expected = theirs.update(
@@ -111,17 +133,23 @@ def assert_equal_updates(
             update.targets.update(config.tau)
             stats = update.statistics()
             update.advance(10 * index)
-        np.testing.assert_allclose(errors.numpy(), np.concatenate(expected["td_error"].peek()), atol=2e-5)
+        td_errors = np.concatenate(expected["td_error"].peek())
+        np.testing.assert_allclose(errors.numpy(), td_errors, atol=1e-5, rtol=1e-5)
         for name, value in stats.items():
             if space == "discrete" and name == "logps":
                 continue
-            assert value == pytest.approx(float(expected[name].peek()), abs=2e-5, rel=1e-5), name
-    found = dict(ours.module["default_policy"].named_parameters())
-    for name, param in theirs.module["default_policy"].named_parameters():
-        torch.testing.assert_close(found[name], param, atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
-    assert ours.curr_log_alpha["default_policy"].item() == pytest.approx(
-        theirs.curr_log_alpha["default_policy"].item(), abs=1e-5
-    )
+            assert value == pytest.approx(float(expected[name].peek()), abs=1e-5, rel=1e-5), (name, index)
+        found = dict(ours.module["default_policy"].named_parameters())
+        for name, param in theirs.module["default_policy"].named_parameters():
+            at = f"{name}, batch {index}: "
+            torch.testing.assert_close(found[name], param, atol=1e-5, rtol=0, msg=lambda m, at=at: at + m)
+        assert ours.curr_log_alpha["default_policy"].item() == pytest.approx(
+            theirs.curr_log_alpha["default_policy"].item(), abs=1e-5
+        )
+        follow(ours, theirs)
+        within.append(float(np.mean(td_errors < 1.0)))
+    assert min(within) < 0.3, "beyond Huber's bend"
+    assert max(within) > 0.2, "and on this side of it"
 
 
 @pytest.mark.parametrize("model", [{}, {"plain": True}], ids=["fusion", "plain"])

@@ -27,7 +27,7 @@ def test_transitions_are_full_windows_inside_one_episode(n_step: int, truncate: 
         lambda obs, clock: np.zeros(len(obs), np.int64),
         TransitionPacker(layout, envs, n_step, gamma),
         normaliser=None,
-        seed=0,
+        seeds=None,
     )
     rows, taken, episodes = stepper.collect(20 * envs, 0)
     assert taken == 20 * envs

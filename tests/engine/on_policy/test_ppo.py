@@ -7,9 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ppo_learner import ROWS, SPACES, make_config, our_batch, random_batch, rllib_learner
+from drawn_batches import (
+    ALWAYS_CROSSED,
+    DRAWS,
+    LOSS_CROSSED,
+    MODELS,
+    LearnerPair,
+    between,
+    draw_clipping,
+    draw_schedule,
+    one_of,
+)
+from engine_toy import ppo_config
+from ppo_learner import ROWS, SPACES, make_config, random_batch, rllib_learner, train_batch
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+from whole_iterations import compare_iterations
 
 from rltune.engine.on_policy.ppo import PPOUpdate
 
@@ -30,7 +43,7 @@ def train_both(config: PPOConfig, space: str) -> tuple[Any, Any, dict[str, Any],
         shuffle_batch_per_epoch=False,
     )["default_policy"]
     with torch.no_grad():
-        our_stats = PPOUpdate(ours, config, 0).update(our_batch(space, columns), 500)
+        our_stats = PPOUpdate(ours, config, 0).update(train_batch(space, columns), 500)
     return theirs, ours, rllib_stats, our_stats
 
 
@@ -86,3 +99,48 @@ def test_the_optimizer_state_is_rllibs_after_the_update() -> None:
         assert found[key]["step"] == moments["step"]
         np.testing.assert_allclose(found[key]["exp_avg"], moments["exp_avg"], atol=1e-5)
         np.testing.assert_allclose(found[key]["exp_avg_sq"], moments["exp_avg_sq"], atol=1e-5)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1"])
+def test_whole_iterations_equal_rllibs_learner(env: str, shuffle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the same episodes: as many gradient steps over the same rows, to the same weights."""
+    config = ppo_config(env, envs=5, minibatch_size=32, num_epochs=3, shuffle_batch_per_epoch=shuffle)
+    compare_iterations(config, monkeypatch)
+
+
+def test_a_minibatch_of_artificial_steps_alone_is_left_out() -> None:
+    config = make_config("discrete", {}, minibatch_size=4, num_epochs=1)
+    batch = train_batch("discrete", random_batch("discrete"))
+    batch.loss_mask = torch.ones(ROWS + 6, dtype=torch.bool)
+    batch.loss_mask[8:14] = False  # the third minibatch, and a half of the fourth
+    update = PPOUpdate(rllib_learner(config), config, 0)
+    sizes = [len(part) for part in update._minibatches(batch)]
+    assert sizes[:4] == [4, 4, 2, 4]
+    assert sum(sizes) == ROWS + 2  # the last one is completed from the beginning
+
+
+def draw_settings(rng: np.random.Generator) -> dict[str, Any]:
+    return {
+        "clip_param": between(rng, 0.02, 0.4),
+        "vf_clip_param": between(rng, 0.1, 30.0),
+        "vf_loss_coeff": between(rng, 0.05, 1.0),
+        "entropy_coeff": one_of(rng, 0.0, draw_schedule(rng, 1e-3, 0.1)),
+        "use_kl_loss": one_of(rng, True, True, False),
+        "kl_coeff": between(rng, 0.05, 3.0),
+        "kl_target": between(rng, 1e-4, 0.3),
+        "lr": draw_schedule(rng, 1e-5, 1e-3),
+        "num_epochs": one_of(rng, 1, 1, 2),
+        "minibatch_size": one_of(rng, None, 20, 32),
+        **draw_clipping(rng),
+    }
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("model", MODELS)
+def test_drawn_batches_give_rllibs_loss_and_weights(model: str) -> None:
+    space, network = MODELS[model]
+    pair = LearnerPair(space, lambda **settings: make_config(space, network, **settings))
+    for draw in range(DRAWS):
+        pair.compare(draw, draw_settings(np.random.default_rng(draw)))
+    pair.assert_crossed(ALWAYS_CROSSED | LOSS_CROSSED)

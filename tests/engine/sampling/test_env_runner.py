@@ -58,6 +58,26 @@ def test_environments_with_refused_spaces_are_closed() -> None:
     assert RefusedEnv.closed == 2
 
 
+def begin_runners(mode: str, runners: int, envs: int, seed: int) -> np.ndarray:
+    """Initial observations [runners * envs, ...], as the algorithm's remote runners would have them."""
+    config = ppo_config("CartPole-v1", envs=envs, seed=seed).env_runners(gym_env_vectorize_mode=mode)
+    starts = []
+    for index in range(1, runners + 1):
+        runner = ArrayEnvRunner(config=config, worker_index=index, num_workers=runners)
+        starts.append(runner.collect(1).obs[0].copy())
+        runner.stop()
+    return np.concatenate(starts)
+
+
+@pytest.mark.parametrize(("mode", "runners", "envs"), [("sync", 4, 4), ("sync", 2, 12), ("async", 2, 2)])
+def test_every_environment_begins_differently(mode: str, runners: int, envs: int) -> None:
+    """Over all env runners; twelve are one native vector environment."""
+    starts = begin_runners(mode, runners, envs, seed=5)
+    assert len(np.unique(starts, axis=0)) == runners * envs
+    np.testing.assert_array_equal(begin_runners(mode, runners, envs, seed=5), starts)
+    assert not np.isin(begin_runners(mode, runners, envs, seed=6), starts).any()
+
+
 def test_a_runners_state_carries_the_normalisers_statistics() -> None:
     runner = make_runner(normalise_observations(ppo_config("count", envs=2)))
     runner.collect(100)

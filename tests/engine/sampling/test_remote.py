@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import ray
 import torch
-from engine_toy import dqn_config, ppo_config, sac_config
+from engine_toy import dqn_config, make_count_env, ppo_config, sac_config
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPO
+from ray.tune import register_env
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rltune.engine import build_algorithm
+from rltune.engine.sampling import remote
 from rltune.engine.sampling.observation_filter import normalise_observations
 
 
@@ -36,6 +42,33 @@ def test_remote_env_runners_hand_back_what_the_learner_trains_on(make: Any) -> N
     assert stats["count"] >= 200
     assert all(np.isfinite(value) for value in result["learners"]["default_policy"].values())
     algorithm.stop()
+
+
+def list_seeds(algorithm: Any) -> list[int]:
+    """Of the environments' first resets, over all remote env runners."""
+    group = algorithm.env_runner_group
+    answers = group.foreach_env_runner(lambda runner: runner.derive_seeds(), local_env_runner=False)
+    return [seed for seeds in answers for seed in seeds]
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_remote_env_runners_begin_other_episodes_after_a_restore(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Theirs are in no checkpoint, and the first ones again would teach nothing new."""
+    config = ppo_config(envs=2).env_runners(num_env_runners=2)
+    source = build_algorithm(config)
+    source.train()
+    source.save_to_path(tmp_path)
+    begun = list_seeds(source)
+    source.stop()
+    target = build_algorithm(config)
+    assert list_seeds(target) == begun
+    target.restore_from_path(tmp_path)
+    assert "every environment begins a new episode: those of other processes" in caplog.text
+    assert len({*begun, *list_seeds(target)}) == 8
+    target.train()
+    target.stop()
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -62,3 +95,67 @@ def test_stock_rllib_and_we_open_each_others_checkpoints(tmp_path: Path) -> None
     back.train()
     for algorithm in (ours, stock, back):
         algorithm.stop()
+
+
+def train_one_by_one(*configs: Any) -> list[tuple[list[int], torch.Tensor]]:
+    """Each algorithm's processes and weights after an iteration, one algorithm after the other in one process."""
+    trained = []
+    for config in configs:
+        algorithm = build_algorithm(config)
+        pids = algorithm.env_runner_group.foreach_env_runner(lambda runner: os.getpid(), local_env_runner=False)
+        algorithm.train()
+        trained.append((pids, learner_weights(algorithm)))
+        algorithm.stop()
+    return trained
+
+
+def run_in_a_group(*configs: Any) -> list[tuple[list[int], torch.Tensor]]:
+    """As a trial does it: in a placement group, which has a CPU for each process."""
+    group = placement_group([{"CPU": 1}] * 3)
+    inside = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
+    work = ray.remote(num_cpus=1)(train_one_by_one).options(scheduling_strategy=inside)
+    try:
+        return ray.get(work.remote(*configs), timeout=120)
+    finally:
+        remove_placement_group(group)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_trials_env_runners_serve_the_next_one_as_new_ones_would() -> None:
+    """Their imports are paid once. Another number of environments, and other weights, are no matter."""
+    first = ppo_config(envs=2, seed=1).env_runners(num_env_runners=2)
+    second = normalise_observations(ppo_config(envs=3, seed=2).env_runners(num_env_runners=2))
+    (begun, _), (kept, after_another) = run_in_a_group(first, second)
+    ((fresh, alone),) = run_in_a_group(second)
+    assert kept == begun
+    assert not set(fresh) & set(begun)
+    assert torch.equal(after_another, alone)
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_env_runners_are_kept_from_nobody() -> None:
+    """Outside of a placement group their CPUs are anybody's."""
+    config = ppo_config(envs=2).env_runners(num_env_runners=1)
+    (first, _), (second, _) = train_one_by_one(config, config)
+    assert first != second
+
+
+def raise_later(folder: str) -> Any:
+    """An environment of which one can be built, and no other."""
+    if Path(folder, "built").exists():
+        raise ValueError("the second one breaks")
+    Path(folder, "built").touch()
+    return make_count_env({})
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_what_an_environment_raises_in_a_kept_process_is_told(tmp_path: Path) -> None:
+    register_env("breaks", lambda config: raise_later(config["folder"]) if config.worker_index else make_count_env({}))
+    config = ppo_config("breaks", envs=1).env_runners(num_env_runners=1)
+    with pytest.raises(ray.exceptions.RayTaskError, match="the second one breaks"):
+        run_in_a_group(*[config.environment("breaks", env_config={"folder": str(tmp_path)})] * 2)
+
+
+def test_what_runners_are_asked_travels_by_name() -> None:
+    """Pickled by value, a function that says "ray" took 9 ms for each runner and fragment."""
+    assert len(ray.cloudpickle.dumps(remote._call_method)) < 100

@@ -23,7 +23,7 @@ NEW = TrialRecord(3, "RUNNING", {"lr": 0.1}, seeds=(7, 8))
 def assign(request_of: Callable[..., Any], tmp_path: Path) -> Callable[[TrialRecord, list[str]], Any]:
     plan = make_plan(request_of("tracking=off", "replicates=2"))
     context = SweepContext(plan, "mine", tmp_path, False, 0.0)
-    return lambda record, notes: build_assignment(context, Share(2.0, 0.0, 0, 1), notes.append, record)
+    return lambda record, notes: build_assignment(context, Share(2.0, 0.0, 0), notes.append, record)
 
 
 def save(folder: Path, kind: str, env_steps: int) -> CheckpointRecord:
@@ -35,14 +35,30 @@ def test_a_new_trial_starts_from_nothing(assign: Callable[..., Any]) -> None:
     notes: list[str] = []
     task = assign(NEW, notes)
     assert (task.number, task.params, task.seeds, task.threads) == (3, {"lr": 0.1}, (7, 8), 2)
-    assert (task.latest, task.best_path, task.best_objective, notes) == (None, None, None, [])
+    assert (task.latest, task.older, task.best, notes) == (None, None, None, [])
+
+
+def test_a_trial_that_ran_before_is_one_workers_alone(assign: Callable[..., Any], tmp_path: Path) -> None:
+    """The worker that had it may have been cut off, and come back."""
+    assert assign(NEW, []).attempt == ""
+    first, second = (assign(replace(NEW, node="n2"), []).attempt for _ in range(2))
+    assert first != second
+    assert (tmp_path / "trials/3/.attempt").read_text() == second
 
 
 def test_a_trial_goes_on_from_its_newest_checkpoint(assign: Callable[..., Any], tmp_path: Path) -> None:
     best, latest = save(tmp_path, "best", 100), save(tmp_path, "latest", 200)
     notes: list[str] = []
     task = assign(replace(NEW, checkpoint=best, latest=latest), notes)
-    assert (task.latest, task.best_path, task.best_objective, notes) == (latest.to_dict(), best.path, 5.0, [])
+    assert (task.latest, task.older, task.best, notes) == (latest.to_dict(), best.to_dict(), best.to_dict(), [])
+
+
+def test_a_trial_goes_on_with_its_replay_memory(assign: Callable[..., Any], tmp_path: Path) -> None:
+    fill = lambda folder: (folder / "replay").mkdir()  # noqa: E731
+    latest = write_checkpoint(tmp_path, "trials/3", "latest", {"env_steps": 100, "objective": None}, fill)
+    best = save(tmp_path, "best", 200)
+    task = assign(replace(NEW, checkpoint=best, latest=latest), [])
+    assert (task.latest, task.best, task.replay_gb) == (latest.to_dict(), best.to_dict(), 0.2)
 
 
 def test_a_damaged_checkpoint_is_named_and_passed_over(assign: Callable[..., Any], tmp_path: Path) -> None:
@@ -53,7 +69,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(assign: Callable[..., Any
     assert assign(record, notes).latest == best.to_dict()
     (tmp_path / best.path / "state.json").write_text("torn")
     task = assign(record, notes)
-    assert (task.latest, task.best_path) == (None, None)
+    assert (task.latest, task.best) == (None, None)
     assert "goes on from trials/3/best" in notes[0]
     assert notes[1].endswith("starts anew: no other one is left")
 

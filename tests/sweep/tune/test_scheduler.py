@@ -28,7 +28,8 @@ class Rule:
 
 
 def make_result(number=0, env_steps=120, objective=1.0, **more):
-    return {"kind": "trials", "number": number, "env_steps": env_steps, "objective": objective, **more}
+    steps = {"nominal_steps": env_steps, "env_steps": env_steps}
+    return {"kind": "trials", "number": number, **steps, "objective": objective, **more}
 
 
 def test_tune_stops_what_the_rungs_stop_and_the_rung_is_remembered():
@@ -43,8 +44,8 @@ def test_the_rule_sees_the_report_that_the_ledger_gets():
     scheduler.on_trial_result(None, None, make_result(3, 120, 2.5, **{"learner/loss": 0.5, "records/best/path": "x"}))
     (report,) = rule.seen
     assert isinstance(report, Report)
-    assert (report.number, report.env_steps, report.objective) == (3, 120, 2.5)
-    assert report.numbers == {"objective": 2.5, "learner/loss": 0.5}
+    assert (report.number, report.nominal_steps, report.objective) == (3, 120, 2.5)
+    assert report.numbers == {"objective": 2.5, "env_steps": 120, "learner/loss": 0.5}
 
 
 def test_without_stopping_every_trial_runs_to_its_end():
@@ -60,10 +61,13 @@ def test_a_trial_that_is_to_go_on_from_another_is_stopped_first():
     assert scheduler.decisions == {4: Exploit(7, {"lr": 0.1})}
 
 
-@pytest.mark.parametrize("more", [{"kind": "certify"}, {"between": True}], ids=["certification", "checkpoint alone"])
-def test_what_is_no_report_of_the_search_is_not_judged(more):
+@pytest.mark.parametrize("what", ["a certification's", "a checkpoint alone"])
+def test_what_is_no_report_of_the_search_is_not_judged(what):
     scheduler = StoppingRuleScheduler(rule := Rule(Stop(100)))
-    result = make_result() | more
+    result = make_result(kind="certify")
+    if what == "a checkpoint alone":
+        result = make_result()
+        del result["nominal_steps"]
     assert scheduler.on_trial_result(None, None, result) == GO
     scheduler.on_trial_complete(None, None, result)
     assert rule.seen == []
@@ -81,7 +85,7 @@ def test_the_rule_sees_the_last_report_and_no_verdict_follows():
 def test_an_end_without_a_new_report_tells_the_rule_nothing():
     scheduler = StoppingRuleScheduler(rule := Rule(Stop(100)))
     scheduler.on_trial_complete(None, None, {})
-    scheduler.on_trial_complete(None, None, make_result(failed="RuntimeError"))
+    scheduler.on_trial_complete(None, None, {"kind": "trials", "number": 5, "failed": "RuntimeError"})
     scheduler.on_trial_result(None, None, make_result(6))
     scheduler.on_trial_complete(None, None, make_result(6))
     assert len(rule.seen) == 1, "that which stopped trial 6"

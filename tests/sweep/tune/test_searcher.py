@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 from ray.tune.search import Searcher
 
+from rltune.cluster.resources import Machine
+from rltune.cluster.slots import Slots
 from rltune.records import CERTIFY, TRIALS, TrialRecord
 from rltune.sweep.tune.searcher import StageSearcher
 from rltune.sweep.tune.stages import Stage
@@ -38,7 +40,8 @@ def make_searcher():
             Stage(SimpleNamespace(kind=CERTIFY), Proposals(CERTIFY, early, late), None),
         ]
         options = {"is_stopping": lambda: False, **options}
-        return StageSearcher(stages, slots, lambda record: {record.kind: record.number}, **options)
+        room = Slots([{"CPU": 1}], 64, [Machine(slots, 0)])
+        return StageSearcher(stages, room, lambda record: {record.kind: record.number}, **options)
 
     return make
 
@@ -48,6 +51,17 @@ def test_a_proposal_waits_for_a_free_slot_so_that_it_knows_all(make_searcher):
     assert [searcher.suggest(f"t{n}") for n in range(3)] == [{TRIALS: 0}, {TRIALS: 1}, None]
     searcher.on_trial_complete("t0")
     assert searcher.suggest("t2") == {TRIALS: 2}
+
+
+def test_a_slot_that_a_cluster_gains_is_used_and_a_lost_one_waited_for(make_searcher):
+    searcher = make_searcher(9, slots=1)
+    assert [searcher.suggest("t0"), searcher.suggest("t1")] == [{TRIALS: 0}, None]
+    searcher._slots.update([Machine(1, 0), Machine(2, 0)], {})
+    assert [searcher.suggest(f"t{n}") for n in (1, 2, 3)] == [{TRIALS: 1}, {TRIALS: 2}, None]
+    searcher._slots.update([Machine(1, 0)], {})
+    for ended, free in (("t0", False), ("t1", False), ("t2", True)):
+        searcher.on_trial_complete(ended)
+        assert (searcher.suggest("t4") is not None) is free
 
 
 def test_the_search_ends_only_when_the_last_trial_has(make_searcher):

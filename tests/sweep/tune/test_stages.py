@@ -45,7 +45,7 @@ def test_only_the_searchs_stage_is_the_search():
 )
 def test_a_certifications_run_is_one_line(screen, state, line):
     retraining = SimpleNamespace(describe_progress=lambda: "1 of 9 runs")
-    run = ended(state, kind=CERTIFY, of_trial=4, seed_index=2, score=5.0)
+    run = ended(state, kind=CERTIFY, of_trial=4, seed_index=2, returns=(4.0, 6.0))
     CertificationConsole(screen, retraining).show_end(run)
     assert ("stage", "certifying: 1 of 9 runs done") in screen.calls
     assert [call[1] for call in screen.calls if call[0] == "note"] == ([line] if line else [])

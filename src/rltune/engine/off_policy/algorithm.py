@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,7 +34,7 @@ class TransitionRunner(ArrayEnvRunner):
     def make_collector(self) -> None:
         """Build the stepper on the environments."""
         config, space = self.config, self.env.single_action_space
-        self._rng = np.random.default_rng(self._seed)
+        self._rng = self.make_generator()
         if wants_normalisation(config):
             self.normaliser = RunningMoments(self.env.single_observation_space.shape, self.num_envs)
         self.actions = self.make_actions(space)
@@ -44,9 +45,14 @@ class TransitionRunner(ArrayEnvRunner):
             self.choose,
             TransitionPacker(self.layout, self.num_envs, config.n_step, config.gamma),
             normaliser=self.normaliser,
-            seed=self._seed,
+            seeds=self.derive_seeds(),
         )
         self.bind_module()
+
+    @property
+    def sampler(self) -> Stepper | None:
+        """What steps the environments; None in the local runner beside remote ones."""
+        return self.stepper if self.env is not None else None
 
     def make_actions(self, space: Any) -> Any:
         """Build the distribution of actions; continuous ones are squashed in the off-policy algorithms."""
@@ -134,7 +140,7 @@ def compute_huber_loss(error: Tensor) -> Tensor:
 class OffPolicy(FastAlgorithm):
     """Mixin for algorithms that learn from a replay memory; the loop of RLlib's ``DQN.training_step``."""
 
-    replay: Replay | None = None
+    replay: Replay
 
     def build_loop(self) -> None:
         """Build update, replay memory and proportions."""
@@ -142,7 +148,7 @@ class OffPolicy(FastAlgorithm):
         self.store_rounds, self.updates = calculate_rr_weights(config)
         # RLlib counts a fragment for each environment.
         self.fragment = config.get_rollout_fragment_length() * config.num_envs_per_env_runner
-        if self.replay is None:
+        if not hasattr(self, "replay"):
             self.replay = self._make_replay()  # a restore builds the loop anew, and the memory must survive that
         self.loop = self.make_update()
         self.target_updated_at = 0  # in environment steps
@@ -178,10 +184,12 @@ class OffPolicy(FastAlgorithm):
         sampled = time.perf_counter()
         self.timers_s["env_runner_sampling_timer"] += sampled - start
         clock = self.counters["num_env_steps_sampled_lifetime"]
-        if clock >= self.config.num_steps_sampled_before_learning_starts and self.replay and self.replay.size:
+        # By the steps that the memory has seen, not by the trial's: after a restore without a copy of the memory the
+        # first batches would be drawn from a few rows, over and over.
+        if self.replay.env_steps >= self.config.num_steps_sampled_before_learning_starts and self.replay.size:
             with torch.no_grad():
                 for _ in range(self.updates):
-                    self._update(clock, self.replay)
+                    self._update(clock)
             self.loop.advance(clock)
             if self.device.type != "cpu":
                 self.publish_weights()
@@ -196,11 +204,17 @@ class OffPolicy(FastAlgorithm):
         with torch.no_grad():
             while taken < steps:
                 rows, count = stepper.step(clock + taken)  # rows are overwritten by the next step: stored at once
-                self.replay.extend(rows)  # type: ignore[union-attr]
+                self.replay.extend(rows)
                 taken += count
         self.count(taken, stepper.take_episodes() if stepper.episodes else [])
 
-    def _update(self, clock: int, replay: Replay) -> None:
+    def count(self, steps: int, episodes: list[tuple[float, int]]) -> None:
+        """Count sampled environment steps, those of the replay memory too, and ended episodes."""
+        super().count(steps, episodes)
+        self.replay.env_steps += steps
+
+    def _update(self, clock: int) -> None:
+        replay = self.replay
         errors = self.loop.step(replay.sample(), replay.weights)
         if replay.tree is not None:
             replay.prioritise(errors.cpu().numpy())  # read from the device only where somebody wants them
@@ -221,15 +235,31 @@ class OffPolicy(FastAlgorithm):
         return result
 
     def engine_state(self) -> dict[str, Any]:
-        """Return counters, the target network's clock, and the replay memory where the config asks for it."""
+        """Return counters, clocks and generators, and the replay memory where RLlib's config asks for it."""
         state = {**super().engine_state(), "target_updated_at": self.target_updated_at, **self.loop.state()}
-        if self.config.store_buffer_in_checkpoints and self.replay is not None:
+        state["draws"] = self.replay.rng.bit_generator.state
+        if self.config.store_buffer_in_checkpoints:
             state["replay"] = self.replay.get_state()
         return state
 
     def load_engine_state(self, state: dict[str, Any]) -> None:
         """Set what :meth:`engine_state` returned."""
         super().load_engine_state(state)
+        self.target_updated_at = state["target_updated_at"]
         self.loop.load(state)
-        if self.replay is not None and "replay" in state:
+        self.replay.rng.bit_generator.state = state["draws"]
+        if "replay" in state:
             self.replay.set_state(state["replay"])
+
+    def save_replay(self, folder: Path) -> None:
+        """Write the replay memory into an empty folder."""
+        self.replay.save(folder, self._made_by)
+
+    def load_replay(self, folder: Path) -> bool:
+        """Replace the replay memory by a saved one; leave it and return False where that has other n-step returns."""
+        return self.replay.load(folder, self._made_by)
+
+    @property
+    def _made_by(self) -> dict[str, Any]:
+        """What the rewards and discounts in the memory's rows depend on."""
+        return {"gamma": self.config.gamma, "n_step": self.config.n_step}

@@ -6,7 +6,10 @@ and of blocks of blocks. All draws of a batch descend this tree together, O(log 
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,9 @@ three levels, with larger arrays.
 
 HEADROOM = 0.9
 """Share of the free memory that a replay memory may claim."""
+
+ABOUT = "about.json"
+"""The file with the numbers of a saved replay memory, beside its arrays."""
 
 
 def check_memory(capacity: int, bytes_each: int) -> None:
@@ -121,6 +127,10 @@ class Replay:
         alpha: Exponent of the priorities; None samples uniformly.
         beta: Exponent of the importance weights.
 
+    Attributes:
+        env_steps: Environment steps that it has seen. It begins empty again after a restore that has no copy of it.
+        rng: Of the draws.
+
     Raises:
         ResourceError: When the memory is not there.
     """
@@ -136,10 +146,10 @@ class Replay:
     ) -> None:
         check_memory(capacity, 4 * width + (0 if alpha is None else SumTree.bytes_each()))
         self.rows = np.zeros((capacity, width), np.float32)
-        self.capacity, self.size, self._next = capacity, 0, 0
+        self.capacity, self.size, self._next, self.env_steps = capacity, 0, 0, 0
         self.batch = np.zeros((batch, width), np.float32)
         self.weights = np.ones(batch, np.float32)
-        self.alpha, self.beta, self._rng = alpha, beta, rng
+        self.alpha, self.beta, self.rng = alpha, beta, rng
         self.tree = None if alpha is None else SumTree(capacity)
         self._max_priority = 1.0  # of any error so far; new transitions get it, so that each is likely to be seen once
         self._drawn = np.zeros(batch, np.int64)
@@ -162,7 +172,7 @@ class Replay:
     def sample(self) -> Array:
         """Draw a batch [batch, width] into `batch` (and `weights`), both overwritten by the next draw."""
         if self.tree is None:
-            self._drawn = self._rng.integers(0, self.size, len(self.batch))
+            self._drawn = self.rng.integers(0, self.size, len(self.batch))
         else:
             self._draw_by_priority(self.tree)
         # mode="clip" because the default, "raise", fills a temporary buffer before it copies to ``out``.
@@ -171,7 +181,7 @@ class Replay:
 
     def _draw_by_priority(self, tree: SumTree) -> None:
         total = tree.total
-        self._drawn = np.minimum(tree.find(self._rng.random(len(self.batch)) * total), self.size - 1)
+        self._drawn = np.minimum(tree.find(self.rng.random(len(self.batch)) * total), self.size - 1)
         if self.beta:
             # (p_i N)^-beta over its largest value, that of the smallest priority: N and the total cancel.
             np.power(tree.smallest / tree.get(self._drawn), self.beta, out=self.weights, casting="unsafe")
@@ -184,18 +194,53 @@ class Replay:
         self._max_priority = max(self._max_priority, float(errors.max()))
         self.tree.set(self._drawn, errors**self.alpha)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its transitions and their priorities, as `save` writes them."""
+        return sum(part.nbytes for part in self._contents().values())
+
+    def _contents(self) -> dict[str, Array]:
+        """Return views of the filled part, as it lies in the ring: the same draw finds the same rows again."""
+        contents: dict[str, Array] = {"rows": self.rows[: self.size]}
+        if self.tree is not None:
+            contents["priorities"] = self.tree.sums[0].reshape(-1)[: self.size]
+        return contents
+
+    def _position(self) -> dict[str, Any]:
+        return {"next": self._next, "max_priority": self._max_priority, "env_steps": self.env_steps}
+
     def get_state(self) -> dict[str, Any]:
-        """Return the transitions, oldest first, and their priorities."""
-        order = np.arange(self.size) if self.size < self.capacity else np.arange(self._next, self._next + self.size)
-        order %= self.capacity
-        priorities = None if self.tree is None else self.tree.get(order)
-        return {"rows": self.rows[order], "priorities": priorities, "max_priority": self._max_priority}
+        """Return a copy of the contents, in the order of the ring."""
+        return {name: part.copy() for name, part in self._contents().items()} | self._position()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Replace the contents by what :meth:`get_state` returned (the newest, when that was larger)."""
-        rows = state["rows"][-self.capacity :]
-        self.size = self._next = 0
-        self.extend(rows)
-        self._max_priority = state["max_priority"]
-        if self.tree is not None and state["priorities"] is not None:
-            self.tree.set(np.arange(len(rows)), state["priorities"][-self.capacity :])
+        """Replace the contents by what `get_state` returned; a smaller memory takes the newest transitions."""
+        rows, priorities = state["rows"], state.get("priorities")
+        if len(rows) != self.capacity and (oldest := state["next"] % max(1, len(rows))):  # a full ring of another size
+            rows = np.roll(rows, -oldest, axis=0)[-self.capacity :]
+            priorities = None if priorities is None else np.roll(priorities, -oldest)[-self.capacity :]
+        self.size = min(len(rows), self.capacity)
+        self.rows[: self.size] = rows[-self.capacity :]
+        self._next = state["next"] if len(rows) == self.capacity else self.size % self.capacity
+        self._max_priority, self.env_steps = state["max_priority"], state["env_steps"]
+        if self.tree is not None and priorities is not None:
+            self.tree.set(np.arange(self.size), priorities[-self.capacity :])
+
+    def save(self, folder: Path, made_by: Mapping[str, Any]) -> None:
+        """Write the contents into an empty folder, as raw arrays that are nowhere copied whole.
+
+        Args:
+            folder: Where.
+            made_by: What the transitions' rewards and discounts depend on.
+        """
+        for name, part in self._contents().items():
+            np.save(folder / f"{name}.npy", part)
+        (folder / ABOUT).write_text(json.dumps(self._position() | {"made_by": dict(made_by)}))
+
+    def load(self, folder: Path, made_by: Mapping[str, Any]) -> bool:
+        """Replace the contents by what `save` wrote; do nothing and return False where they were made otherwise."""
+        about = json.loads((folder / ABOUT).read_text())
+        if about["made_by"] != made_by:
+            return False
+        self.set_state(about | {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")})
+        return True

@@ -219,10 +219,10 @@ class SACUpdate:
         action, logp, std = squash(dist, noise[0])
         values = [net.forward(obs, action) for net in self.critics]
         least = values[0] if len(values) == 1 else torch.minimum(*values)
+        # The gradient goes to the smaller value, and to one of them where both are the same.
+        first = values[0] <= least
         grad = torch.zeros_like(action)
-        for net, value in zip(self.critics, values, strict=True):
-            # The gradient goes to the smaller value; rows where the other one is smaller get none.
-            smaller = value <= least
+        for net, value, smaller in zip(self.critics, values, (first, ~first), strict=False):
             if self.split_rows:
                 rows = smaller.squeeze(1).nonzero().squeeze(1)
                 grad.index_add_(0, rows, net.action_gradient(value.new_full((len(rows), 1), -share), rows))

@@ -11,7 +11,7 @@ is one gather of finished rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,22 @@ class TransitionPacker:
         self._age = np.zeros(num_envs, np.int64)
         self._gammas = (gamma ** np.arange(n_step)).astype(np.float32)[:, None]
 
+    def state(self) -> dict[str, Array]:
+        """Return the last n steps."""
+        parts: dict[str, Array] = {
+            "obs": self._obs,
+            "actions": self._actions,
+            "rewards": self._rewards,
+            "age": self._age,
+        }
+        return {name: part.copy() for name, part in parts.items()}
+
+    def load(self, state: dict[str, Array]) -> None:
+        """Set what `state` returned; other n-step returns begin with empty windows."""
+        if state["obs"].shape == self._obs.shape:
+            self._obs[:], self._actions[:] = state["obs"], state["actions"]
+            self._rewards[:], self._age[:] = state["rewards"], state["age"]
+
     def add(self, obs: Array, actions: Array, rewards: Array, terminated: Array, valid: Array, after: Array) -> Array:
         """Take one vector step, and return the transitions that it completes.
 
@@ -131,7 +147,7 @@ class Stepper:
         choose: Maps observations and the step count so far to actions.
         packer: Of the rows.
         normaliser: For the observations, or None.
-        seed: Of the first reset.
+        seeds: Of the environments' first reset, one each; None for random ones.
     """
 
     def __init__(
@@ -142,16 +158,30 @@ class Stepper:
         packer: TransitionPacker,
         *,
         normaliser: RunningMoments | None,
-        seed: int | None,
+        seeds: Sequence[int] | None,
     ) -> None:
         self.envs, self.actions, self.choose, self.packer = envs, actions, choose, packer
-        self.normaliser, self.seed = normaliser, seed
+        self.normaliser, self.seeds = normaliser, seeds
         shape = (envs.num_envs, *(envs.single_observation_space.shape or ()))
         self._obs, self._after = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
         self._over = np.zeros(envs.num_envs, np.bool_)
         self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
         self.episodes: list[tuple[float, int]] = []
         self._started = False
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the episodes under way; None before the first step."""
+        if not self._started:
+            return None
+        parts = {"obs": self._obs, "over": self._over, "returns": self._returns, "lengths": self._lengths}
+        return {name: part.copy() for name, part in parts.items()} | {"window": self.packer.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Set what `state` returned; the environments are as they were then."""
+        self._obs[:], self._over[:] = state["obs"], state["over"]
+        self._returns[:], self._lengths[:] = state["returns"], state["lengths"]
+        self.packer.load(state["window"])
+        self._started = True
 
     def _write(self, raw: Array, out: Array) -> None:
         if self.normaliser is None:
@@ -169,7 +199,7 @@ class Stepper:
             The completed transitions (overwritten by the next call) and the environment steps taken.
         """
         if not self._started:
-            self._write(self.envs.reset(self.seed), self._obs)
+            self._write(self.envs.reset(self.seeds), self._obs)
             self._started = True
         actions = self.choose(self._obs, clock)
         raw, rewards, terminated, truncated = self.envs.step(self.actions.for_env(actions))

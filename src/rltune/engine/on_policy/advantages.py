@@ -13,7 +13,7 @@ Array = NDArray[Any]
 
 
 def compute_advantages(rollout: Rollout, values: Array, gamma: float, lambda_: float) -> Array:
-    """Return generalised advantage estimates [T, N] float32, zero where a step is a reset.
+    """Return generalised advantage estimates [T, N] float32; one of a step that only resets means nothing.
 
     A termination has no value after it. A truncation is bootstrapped with the value of its last observation, which
     lies in the next row of ``values``. No advantage flows back over either.
@@ -29,8 +29,7 @@ def compute_advantages(rollout: Rollout, values: Array, gamma: float, lambda_: f
     # first observation of the next episode comes one row later.
     deltas = rollout.rewards + gamma * alive * values[1:] - values[:-1]
     decay = (gamma * lambda_) * (alive * (1.0 - rollout.truncated))
-    # A reset row has no transition: its delta must not leak (nothing flows over it, its predecessor is done).
-    deltas *= rollout.valid
+    # A reset's own delta is no transition's. It goes nowhere: the step before it ended the episode.
     steps, envs = deltas.shape
     # The recursion runs backwards in time, so NumPy can only work across environments: three calls a step. With few
     # environments those calls cost more than the arithmetic, and plain floats in a list are faster.
@@ -46,36 +45,19 @@ def compute_advantages(rollout: Rollout, values: Array, gamma: float, lambda_: f
     return result
 
 
-def compute_artificial_advantages(
-    rollout: Rollout, values: Array, advantages: Array, gamma: float, lambda_: float
-) -> Array:
-    """Return the advantages of the artificial last step that RLlib appends to each episode chunk, [chunks].
+def compute_artificial_advantages(first_returns: Array, last_values: Array, gamma: float) -> Array:
+    """Return the advantages of the artificial steps that RLlib appends to episode chunks (`Chunks`), [chunks] float32.
 
-    RLlib (``AddOneTsToEpisodesAndTruncate``, ``GeneralAdvantageEstimation`` of ray 2.60) masks these steps in the loss,
-    but lets them into the mean and the deviation by which it standardises advantages. They compare the chunk's last
-    observation with the return of the *next chunk's* first step, so they are large and move both figures. Without them
-    training would not be stock RLlib's.
+    RLlib runs GAE (``GeneralAdvantageEstimation`` of ray 2.60) over all chunks laid end to end: an artificial step
+    compares the chunk's last observation with the return of the *next* chunk's first step. These advantages are large,
+    and move the figures by which advantages are standardised.
 
     Args:
-        rollout: The steps. Chunks are ordered as RLlib's env runner returns them: ended episodes, then the rest.
-        values: [T + 1, N] of ``rollout.obs``.
-        advantages: Of the steps [T, N].
+        first_returns: Of each chunk's first step [chunks]: its value, and its advantage times lambda.
+        last_values: Of the observation after each chunk's last step [chunks].
         gamma: Discount.
-        lambda_: Of the estimator.
     """
-    steps = len(rollout.valid)
-    start = np.where(rollout.valid[0], 0, 1)  # each environment's first step of its present chunk
-    first, last = [], []
-    for step, env in zip(*np.nonzero(rollout.terminated | rollout.truncated), strict=True):
-        first.append(values[start[env], env] + lambda_ * advantages[start[env], env])
-        last.append(values[step + 1, env])
-        start[env] = step + 2  # the step between only resets
-    for env in np.flatnonzero(start < steps):
-        first.append(values[start[env], env] + lambda_ * advantages[start[env], env])
-        last.append(values[steps, env])
-    # RLlib runs GAE over all chunks laid end to end: what follows a chunk's artificial step is the next chunk's first.
-    following = np.append(first[1:], 0.0)
-    result: Array = (gamma * following - np.array(last)).astype(np.float32)
+    result: Array = (gamma * np.append(first_returns[1:], 0.0) - last_values).astype(np.float32)
     return result
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from ray.rllib.algorithms.ppo import PPO
 from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
@@ -17,6 +20,7 @@ from rltune.engine.networks.actor_critic import make_actor_critic
 from rltune.engine.networks.flat_parameters import FlatParameters
 from rltune.engine.networks.optimizers import clip_gradients, compile_step, make_flat_optimizer
 from rltune.engine.on_policy.advantages import compute_advantages, compute_artificial_advantages
+from rltune.engine.on_policy.chunks import find_chunks
 from rltune.engine.on_policy.ppo_loss import (
     PPOBatch,
     PPOCoefficients,
@@ -30,6 +34,28 @@ from rltune.engine.on_policy.ppo_loss import (
 )
 from rltune.engine.on_policy.rollout import Rollout
 from rltune.engine.sampling.remote import collect_remotely
+
+Array = NDArray[Any]
+
+
+@dataclass
+class TrainBatch:
+    """What one iteration learns from.
+
+    Attributes:
+        rows: The steps, in the order in which RLlib's learner has them (`Chunks`).
+        artificial: Advantages of RLlib's artificial steps [chunks].
+        loss_mask: [steps + artificial steps] on the CPU; False where an artificial step lies between the steps.
+    """
+
+    rows: PPOBatch
+    artificial: Tensor
+    loss_mask: Tensor
+
+    def standardise(self) -> None:
+        """Shift and scale the advantages as RLlib does: population deviation, its floor, artificial steps counted."""
+        std, mean = torch.std_mean(torch.cat([self.rows.advantages, self.artificial]), correction=0)
+        self.rows.advantages.sub_(mean).div_(std.clamp_(min=1e-4))
 
 
 class PPOUpdate:
@@ -49,7 +75,7 @@ class PPOUpdate:
         self.flat = FlatParameters(optimizer.param_groups[0]["params"])
         self.optimizer = make_flat_optimizer(self.flat, optimizer)
         self.network = make_actor_critic(module, self.flat)
-        self.generator = torch.Generator(self.flat.data.device)
+        self.generator = torch.Generator()
         if seed is not None:
             self.generator.manual_seed(seed)
         else:
@@ -87,27 +113,27 @@ class PPOUpdate:
             c.use_critic,
         )
 
-    def prepare(self, rollout: Rollout) -> tuple[PPOBatch, Tensor]:
-        """Turn a rollout into learnable rows, with advantages that are not yet standardised.
+    def prepare(self, rollouts: list[Rollout]) -> TrainBatch:
+        """Turn rollouts into learnable rows, with advantages that are not yet standardised."""
+        # Every rollout before any gradient step: a step changes the values that the next one would be given.
+        parts = [self._prepare_one(rollout) for rollout in rollouts]
+        rows, first_returns, last_values, masks = zip(*parts, strict=True)
+        artificial = compute_artificial_advantages(
+            np.concatenate(first_returns), np.concatenate(last_values), self.config.gamma
+        )
+        return TrainBatch(
+            PPOBatch.concat(list(rows)), self._to_device(artificial), torch.from_numpy(np.concatenate(masks))
+        )
 
-        Returns:
-            The rows, and the advantages of RLlib's artificial steps, which count in the standardisation.
-        """
-        device = self.flat.data.device
-
-        def to_device(array: Any) -> Tensor:
-            array = np.ascontiguousarray(array)
-            if not array.flags.writeable:  # from Ray's object store; torch warns about such memory
-                array = array.copy()
-            return torch.from_numpy(array).to(device, non_blocking=True)
-
+    def _prepare_one(self, rollout: Rollout) -> tuple[PPOBatch, Array, Array, Array]:
+        """Return a rollout's rows; and of its chunks the returns at the first step, the last values, the loss mask."""
         gamma, lambda_ = self.config.gamma, self.config.lambda_
-        obs = to_device(rollout.obs)
+        obs = self._to_device(rollout.obs)
         # One pass over all T + 1 rows. Values while sampling would be T small passes, and RLlib too computes them here.
         values = self.network.values(obs.flatten(0, 1)).view(obs.shape[:2]).cpu().numpy()
         advantages = compute_advantages(rollout, values, gamma, lambda_)
         targets = advantages + values[:-1]
-        dist, actions = to_device(rollout.dist).flatten(0, 1), to_device(rollout.actions).flatten(0, 1)
+        dist, actions = self._to_device(rollout.dist).flatten(0, 1), self._to_device(rollout.actions).flatten(0, 1)
         # Log probabilities are computed here, once a rollout, instead of at each step while sampling.
         if self.discrete:
             dist = torch.log_softmax(dist, 1)
@@ -115,14 +141,24 @@ class PPOUpdate:
             logp = (dist * actions).sum(1)
         else:
             logp = gaussian_logp(dist, actions)
-        gains, wanted = to_device(advantages).flatten(), to_device(targets).flatten()
-        batch = PPOBatch(obs[:-1].flatten(0, 1), actions, dist, logp, gains, wanted)
-        artificial = to_device(compute_artificial_advantages(rollout, values, advantages, gamma, lambda_))
-        if rollout.valid.all():
-            return batch, artificial
-        return batch.take(to_device(np.flatnonzero(rollout.valid))), artificial
+        gains, wanted = self._to_device(advantages).flatten(), self._to_device(targets).flatten()
+        steps = PPOBatch(obs[:-1].flatten(0, 1), actions, dist, logp, gains, wanted)
+        chunks = find_chunks(rollout)
+        first = chunks.first, chunks.env
+        return (
+            steps.take(self._to_device(chunks.order_steps(obs.shape[1]))),
+            values[first] + lambda_ * advantages[first],
+            values[chunks.last + 1, chunks.env],
+            chunks.loss_mask(),
+        )
 
-    def update(self, batch: PPOBatch, timestep: int) -> dict[str, float]:
+    def _to_device(self, array: Any) -> Tensor:
+        array = np.ascontiguousarray(array)
+        if not array.flags.writeable:  # from Ray's object store; torch warns about such memory
+            array = array.copy()
+        return torch.from_numpy(array).to(self.flat.data.device, non_blocking=True)
+
+    def update(self, batch: TrainBatch, timestep: int) -> dict[str, float]:
         """Run the epochs and RLlib's schedules.
 
         Args:
@@ -130,41 +166,51 @@ class PPOUpdate:
             timestep: Environment steps sampled so far, the schedules' clock.
 
         Returns:
-            RLlib's learner statistics, of the last minibatch as in RLlib.
+            RLlib's learner statistics, of the last minibatch as in RLlib; the explained variance without its artificial
+            steps.
         """
         c, lr = self.coefficients(), self.lr
-        last, norm = batch, None
+        last, norm = batch.rows, None
         for last in self._minibatches(batch):
             norm = self._step(last, c, lr)
         stats = self._statistics(last, c, norm)
         self.learner._weights_seq_no += 1
         return {**stats, **self._advance(stats["mean_kl_loss"], timestep)}
 
-    def _minibatches(self, batch: PPOBatch) -> Iterator[PPOBatch]:
-        """Yield minibatches of equal size; one that an epoch's end cuts is completed from the next epoch.
+    def _minibatches(self, batch: TrainBatch) -> Iterator[PPOBatch]:
+        """Yield the minibatches of RLlib's ``MiniBatchCyclicIterator``, without the steps that its loss masks.
 
-        RLlib's ``MiniBatchCyclicIterator`` does the same: every row is seen ``num_epochs`` times at least.
+        RLlib lays the epochs end to end, cuts minibatches of equal size, and completes the last one from one more
+        epoch. The first epoch keeps the steps' order; the others are shuffled.
         """
-        config, rows = self.config, len(batch)
-        size = min(config.minibatch_size or rows, rows)
-        shuffle = config.shuffle_batch_per_epoch and config.num_epochs > 1 and size < rows
-        left: PPOBatch | None = None
-        for _ in range(config.num_epochs):
-            # Shuffle the whole batch once an epoch and cut views off it: gathering each minibatch by its own index
-            # would be the same copying in many more calls.
-            mixed = batch.take(self._permutation(rows)) if shuffle else batch
-            start = 0
-            if left is not None:  # complete the minibatch that the last epoch left unfinished
-                start = size - len(left)
-                yield PPOBatch.concat([left, mixed.rows(0, start)])
-            parts = mixed.rows(start, rows).split(size) if start < rows else []
-            left = parts.pop() if parts and len(parts[-1]) < size else None
-            yield from parts
-        if left is not None:
-            yield PPOBatch.concat([left, mixed.rows(0, size - len(left))])
+        config, places = self.config, len(batch.loss_mask)
+        size = min(config.minibatch_size or places, places)
+        if size == places:
+            yield from [batch.rows] * config.num_epochs
+            return
+        count = math.ceil(config.num_epochs * places / size)
+        order = self._order_epochs(places, math.ceil(count * size / places))[: count * size]
+        counted = batch.loss_mask[order]
+        row_of_place = batch.loss_mask.cumsum(0) - 1
+        rows = row_of_place[order[counted]].to(batch.rows.obs.device)
+        sizes = counted.view(count, size).sum(1)
+        # Gather about an epoch at a time and cut views off it: to gather each minibatch by itself would be the same
+        # copying in many more calls.
+        start = 0
+        for part in torch.split(sizes, math.ceil(places / size)):
+            mixed = batch.rows.take(rows[start : start + int(part.sum())])
+            start += len(mixed)
+            # One of artificial steps alone has no loss.
+            yield from (minibatch for minibatch in mixed.split(part.tolist()) if len(minibatch))
+
+    def _order_epochs(self, places: int, epochs: int) -> Tensor:
+        """Return the order of each epoch, end to end."""
+        if not (self.config.shuffle_batch_per_epoch and self.config.num_epochs > 1):
+            return torch.arange(places).repeat(epochs)
+        return torch.cat([torch.arange(places), *(self._permutation(places) for _ in range(epochs - 1))])
 
     def _permutation(self, rows: int) -> Tensor:
-        return torch.randperm(rows, generator=self.generator, device=self.flat.data.device)
+        return torch.randperm(rows, generator=self.generator)
 
     def gradient(self, batch: PPOBatch, c: PPOCoefficients) -> None:
         """Fill the flat gradient with that of the mean loss over ``batch``."""
@@ -221,14 +267,10 @@ class FastPPO(FastAlgorithm, PPO):
         start = time.perf_counter()
         rollouts = self.collect_rollouts(self.config.total_train_batch_size)
         with torch.no_grad():
-            # Every rollout is turned into rows before any step: a step changes the values that the next would be given.
-            parts, artificial = zip(*(self.loop.prepare(rollout) for rollout in rollouts), strict=True)
-            batch = PPOBatch.concat(list(parts))
+            batch = self.loop.prepare(rollouts)
             sampled = time.perf_counter()
             if self.standardise_advantages:
-                # Population deviation, floor and artificial steps are RLlib's.
-                std, mean = torch.std_mean(torch.cat([batch.advantages, *artificial]), correction=0)
-                batch.advantages.sub_(mean).div_(std.clamp_(min=1e-4))
+                batch.standardise()
             for rollout in rollouts:
                 self.count(rollout.num_steps, rollout.episodes)
             self.learner_stats = self.loop.update(batch, self.counters["num_env_steps_sampled_lifetime"])
@@ -255,5 +297,8 @@ class FastPPO(FastAlgorithm, PPO):
     def load_engine_state(self, state: dict[str, Any]) -> None:
         """Set what :meth:`engine_state` returned."""
         super().load_engine_state(state)
+        # A schedule of RLlib's is in no state and stands at its beginning; the learning rate's is in the optimizer.
+        schedule = self.learner.entropy_coeff_schedulers_per_module[DEFAULT_MODULE_ID]
+        schedule.update(timestep=self.counters["num_env_steps_sampled_lifetime"])
         self.loop.kl_coeff = state["kl_coeff"]
         self.loop.generator.set_state(torch.from_numpy(state["shuffle"]))

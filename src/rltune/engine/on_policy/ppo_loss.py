@@ -43,13 +43,9 @@ class PPOBatch:
         """Return the rows at ``index``, copied."""
         return PPOBatch(*(column.index_select(0, index) for column in self.columns()))
 
-    def rows(self, start: int, stop: int) -> PPOBatch:
-        """Return the rows from ``start`` to ``stop``, as views."""
-        return PPOBatch(*(column[start:stop] for column in self.columns()))
-
-    def split(self, size: int) -> list[PPOBatch]:
-        """Return consecutive parts of ``size`` rows, as views; the last one may be shorter."""
-        return [PPOBatch(*part) for part in zip(*(torch.split(c, size) for c in self.columns()), strict=True)]
+    def split(self, sizes: list[int]) -> list[PPOBatch]:
+        """Return consecutive parts of so many rows, as views."""
+        return [PPOBatch(*part) for part in zip(*(torch.split(c, sizes) for c in self.columns()), strict=True)]
 
     def columns(self) -> tuple[Tensor, ...]:
         """Return all columns, in the order of the constructor."""

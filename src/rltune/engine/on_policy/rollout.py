@@ -6,7 +6,7 @@ Runs in the trial's process or inside a remote env runner; knows nothing of RLli
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +86,7 @@ class Collector:
         actions: Draws actions from the distribution's inputs.
         policy: From observations [N, ...] to distribution inputs [N, inputs].
         normaliser: For the observations, or None.
-        seed: Of the environments' first reset; None for a random one.
+        seeds: Of the environments' first reset, one each; None for random ones.
         explore: Draw actions instead of taking the most likely ones.
     """
 
@@ -105,11 +105,11 @@ class Collector:
         policy: Callable[[Array], Array],
         *,
         normaliser: RunningMoments | None,
-        seed: int | None,
+        seeds: Sequence[int] | None,
         explore: bool = True,
     ) -> None:
         self.envs, self.actions, self.policy = envs, actions, policy
-        self.normaliser, self.seed = normaliser, seed
+        self.normaliser, self.seeds = normaliser, seeds
         self._choose = actions.sample if explore else actions.best
         self._episodes = EpisodeTracker(envs.num_envs)
         self._started = False
@@ -136,8 +136,22 @@ class Collector:
             setattr(self, name, array)
         self._rows = rows
 
+    def state(self) -> dict[str, Array] | None:
+        """Return the episodes under way; None before the first step."""
+        if not self._started:
+            return None
+        obs, over = self._obs[self._last].copy(), self._over[self._last].copy()
+        return {"obs": obs, "over": over, "returns": self._episodes.returns, "lengths": self._episodes.lengths}
+
+    def load(self, state: dict[str, Array]) -> None:
+        """Set what `state` returned; the environments are as they were then."""
+        self._allocate(1)
+        self._obs[0], self._over[0] = state["obs"], state["over"]
+        self._episodes.returns, self._episodes.lengths = state["returns"], state["lengths"]
+        self._started, self._last = True, 0
+
     def _start(self) -> None:
-        raw = self.envs.reset(self.seed)
+        raw = self.envs.reset(self.seeds)
         self._write(raw, 0)
         self._over[0] = False
         self._started = True

@@ -45,6 +45,16 @@ class Noise:
         row: Array = self._block[self._next - 1]
         return row
 
+    def state(self) -> Array:
+        """Return the rows that are drawn but not used yet [rows, ...]; `load` takes them."""
+        return self._block[self._next :].copy()
+
+    def load(self, unused: Array) -> None:
+        """Set what `state` returned; rows for another number of environments are drawn anew."""
+        if unused.shape[1:] == self._block.shape[1:]:
+            self._next = len(self._block) - len(unused)
+            self._block[self._next :] = unused
+
     def _fill(self) -> None:
         if self.gumbel:  # -log(E) of a standard exponential E is Gumbel; all in place, in the block
             self.rng.standard_exponential(dtype=np.float32, out=self._block)
@@ -73,12 +83,12 @@ class CategoricalActions:
             raise UnsupportedError(f"discrete actions that start at {space.start}")
         self.shape: tuple[int, ...] = ()
         self.num_inputs = int(space.n)
-        self._noise = Noise(rng, (num_envs, self.num_inputs), gumbel=True)
+        self.noise = Noise(rng, (num_envs, self.num_inputs), gumbel=True)
 
     def sample(self, inputs: Array) -> Array:
         """Draw actions [envs] from logits [envs, actions]."""
         # The largest logit plus Gumbel noise is a draw from the softmax: no exponentials, no sums, no search.
-        drawn: Array = (inputs + self._noise()).argmax(1)
+        drawn: Array = (inputs + self.noise()).argmax(1)
         return drawn
 
     def best(self, inputs: Array) -> Array:
@@ -109,7 +119,7 @@ class GaussianActions:
         if len(space.shape) != 1:
             raise UnsupportedError(f"actions of shape {space.shape}")
         self.num_inputs = 2 * size
-        self._noise = Noise(rng, (num_envs, size), gumbel=False)
+        self.noise = Noise(rng, (num_envs, size), gumbel=False)
         bounded = bool(np.all(space.bounded_below) and np.all(space.bounded_above))
         self._low, self._high = space.low, space.high
         # As RLlib: normalised actions are mapped to the bounds, which needs bounds; clipping alone is the other mode.
@@ -121,7 +131,7 @@ class GaussianActions:
         """Draw actions [envs, size] from [envs, 2 * size]."""
         size = inputs.shape[1] // 2
         drawn = self._std(inputs[:, size:])  # a new array, so the rest can work in place
-        drawn *= self._noise()
+        drawn *= self.noise()
         drawn += inputs[:, :size]
         return drawn
 

@@ -21,9 +21,10 @@ from ray.rllib.utils.checkpoints import Checkpointable
 from rltune.engine.features import UnsupportedError
 from rltune.engine.networks.actor_critic import make_actor_critic
 from rltune.engine.on_policy.rollout import Collector, Rollout
-from rltune.engine.sampling.action_distributions import make_actions
+from rltune.engine.sampling.action_distributions import Actions, make_actions
+from rltune.engine.sampling.env_pickle import pickle_envs
 from rltune.engine.sampling.observation_filter import Moments, RunningMoments, wants_normalisation
-from rltune.engine.sampling.vector_envs import make_envs
+from rltune.engine.sampling.vector_envs import make_envs, seed_runner
 
 
 def check_spaces(envs: Any, config: Any) -> None:
@@ -65,9 +66,12 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
     stock_class = SingleAgentEnvRunner
     env: Any
     network: Any
+    actions: Actions
 
     def __init__(self, **kwargs: Any) -> None:
         self.normaliser: RunningMoments | None = None
+        self._begun_at = 0
+        self._not_kept: str | None = None
         super().__init__(**kwargs)
         self._collector: Collector | None = None
         # super().__init__ has called make_env() and built module and connectors.
@@ -76,6 +80,11 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         elif wants_normalisation(self.config):
             # The local runner beside remote ones samples nothing but holds the merged statistics.
             self.normaliser = RunningMoments(self.spaces[INPUT_ENV_SINGLE_SPACES][0].shape, 1)
+
+    def begin_anew(self, **kwargs: Any) -> None:
+        """Serve another algorithm, in a process whose imports are done."""
+        self.env = None  # `stop` has closed them
+        self.__init__(**kwargs)  # type: ignore[misc]
 
     def make_env(self) -> None:
         """Build array environments; RLlib's connectors and module specs only ask them for spaces."""
@@ -91,18 +100,35 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
 
     def make_collector(self) -> None:
         """Build what steps the environments; subclasses build something else."""
-        rng = np.random.default_rng(self._seed)  # RLlib's seed of this runner, which holds its worker index
+        self._rng = self.make_generator()
         if wants_normalisation(self.config):
             self.normaliser = RunningMoments(self.env.single_observation_space.shape, self.num_envs)
+        self.actions = make_actions(self.env.single_action_space, self.num_envs, self._rng, self.config)
         self._collector = Collector(
             self.env,
-            make_actions(self.env.single_action_space, self.num_envs, rng, self.config),
+            self.actions,
             lambda obs: self.network.dist_inputs(obs),  # looked up at each call: bind_module() replaces the network
             normaliser=self.normaliser,
-            seed=self._seed,
+            seeds=self.derive_seeds(),
             explore=self.config.explore,
         )
         self.bind_module()
+
+    @property
+    def sampler(self) -> Any:
+        """What steps the environments; None in the local runner beside remote ones."""
+        return self._collector
+
+    def make_generator(self) -> np.random.Generator:
+        """Make the source of random actions: another one for every runner, and for every restart."""
+        return np.random.default_rng(seed_runner(self.config.seed, self.worker_index or 0, self._begun_at))
+
+    def derive_seeds(self) -> list[int] | None:
+        """Derive the seeds of the environments' next reset; None leaves them random."""
+        if self.config.seed is None:
+            return None
+        words = seed_runner(self.config.seed, self.worker_index or 0, self._begun_at).generate_state(self.num_envs)
+        return [int(word) >> 1 for word in words]  # 31 bits: some environments hand it to a C int
 
     def bind_module(self) -> None:
         """Read the module's tensors anew, after they were moved to other memory."""
@@ -123,6 +149,63 @@ class ArrayEnvRunner(StockCheckpoint, SingleAgentEnvRunner):
         if self.normaliser is not None and moments is not None:
             self.normaliser.load(*moments)
         return self.collect(steps)
+
+    def sampling_state(self) -> dict[str, Any] | None:
+        """Return where sampling stands, as plain values; None for a runner that samples nothing.
+
+        The random numbers, and the environments in the middle of their episodes, pickled, or why they cannot be.
+        """
+        if self.env is None:
+            return None
+        state: dict[str, Any] = {"rng": self._rng.bit_generator.state, "noise": self.actions.noise.state()}
+        if self._not_kept is None:
+            try:
+                state |= {"envs": pickle_envs(self.env), "episodes": self.sampler.state()}
+            except pickle.PicklingError as error:
+                self._not_kept = str(error)  # and will say so each time
+        return state | {"not_kept": self._not_kept}
+
+    def load_sampling_state(self, state: dict[str, Any], steps: int) -> str | None:
+        """Set what `sampling_state` returned.
+
+        Args:
+            state: Of a runner of the same configuration.
+            steps: Environment steps of the trial so far.
+
+        Returns:
+            Why all episodes begin anew; None where they go on.
+        """
+        if self.env is None:
+            return "other processes sample"
+        reason: str | None = state["not_kept"]
+        episodes = None
+        if reason is None:
+            try:
+                envs = pickle.loads(state["envs"])  # noqa: S301 - as RLlib has just unpickled what is around it
+            except Exception as error:  # of another version of their package
+                reason = f"{type(error).__name__}: {error}"
+            else:
+                if envs.num_envs == self.num_envs:
+                    self.env.close()
+                    self.env, episodes = envs, state["episodes"]
+                else:
+                    reason = f"the checkpoint has {envs.num_envs} environments, this trial {self.num_envs}"
+        self.restart(steps)
+        if episodes is not None:
+            self.sampler.load(episodes)
+        self._rng.bit_generator.state = state["rng"]
+        self.actions.noise.load(state["noise"])
+        return reason
+
+    def restart(self, steps: int) -> None:
+        """Begin all episodes anew, from seeds that no shorter run has begun from.
+
+        Args:
+            steps: Environment steps of the trial so far.
+        """
+        self._begun_at = steps
+        if self.env is not None:
+            self.make_collector()
 
     def get_state(self, *args: Any, **kwargs: Any) -> Any:
         """Return RLlib's state, with the normaliser's statistics in its ``MeanStdFilter``."""

@@ -1,17 +1,57 @@
 """Collect from remote env runners: weights and normaliser state go out, arrays come back, once per fragment.
 
-RLlib sends lists of episode objects instead, which have to be pickled one by one.
+RLlib sends lists of episode objects instead, which have to be pickled one by one, and starts new processes for each
+algorithm, which import torch and RLlib first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections import defaultdict
 from typing import Any
 
 import ray
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
 from rltune.engine.on_policy.rollout import Rollout
 from rltune.engine.sampling.observation_filter import Moments, merge_moments
+
+_idle: defaultdict[tuple[Any, ...], list[Any]] = defaultdict(list)
+"""Env runners without an algorithm, by placement group, class and number."""
+
+
+class RemoteRunners(EnvRunnerGroup):
+    """RLlib's ``EnvRunnerGroup`` whose processes serve one algorithm after another.
+
+    A process starts in some 5 s of CPU, nearly all of it imports, where trials may last for seconds. They are kept in a
+    placement group alone, as Tune's trials have one: its CPUs belong to this process as long as it lives, so that
+    nobody waits for them. They end with it.
+    """
+
+    def _make_worker(self, **kwargs: Any) -> Any:
+        """Let an idle process begin anew, or start one."""
+        idle = _idle[self._key(kwargs["worker_index"])]
+        while idle:
+            actor = idle.pop()
+            with contextlib.suppress(ray.exceptions.RayActorError):  # it died meanwhile
+                # Waited for one by one: what an environment raises is raised here, as by a process that starts.
+                ray.get(actor.begin_anew.remote(**kwargs, tune_trial_id=self._tune_trial_id))
+                return actor
+        return super()._make_worker(**kwargs)
+
+    def _key(self, worker_index: int) -> tuple[Any, ...]:
+        group = ray.util.get_current_placement_group()
+        return (group and group.id, self.env_runner_cls, worker_index)
+
+    def stop(self) -> None:
+        """Close all environments; keep the processes that answer, and end the others."""
+        if ray.util.get_current_placement_group() is not None:
+            manager = self._worker_manager
+            for answer in manager.foreach_actor(lambda runner: runner.stop()):
+                if answer.ok:
+                    _idle[self._key(answer.actor_id)].append(manager.remove_actor(answer.actor_id))
+        super().stop()
 
 
 def collect_remotely(algorithm: Any, steps: int) -> list[Rollout]:
@@ -28,16 +68,7 @@ def collect_remotely(algorithm: Any, steps: int) -> list[Rollout]:
     algorithm.restore_env_runners(group)
     # Of the healthy ones: a batch stays as large as it was when a runner is lost.
     share = math.ceil(steps / max(1, group.num_healthy_remote_workers()))
-    # Put once: as an argument of each call it would be pickled once for each runner.
-    weights = ray.put(algorithm.learner_module.get_state(inference_only=True))
-    moments = _moments_of(runner)
-    rollouts: list[Rollout] = group.foreach_env_runner(
-        # The parameter is the remote ArrayEnvRunner itself: this runs in its process.
-        lambda remote: remote.collect_with(ray.get(weights), moments, share),
-        local_env_runner=False,
-        timeout_seconds=algorithm.config.sample_timeout_s,
-    )
-    _require_answers(rollouts, algorithm.config)
+    rollouts: list[Rollout] = _ask_runners(algorithm, "collect_with", moments=_moments_of(runner), steps=share)
     for rollout in rollouts:
         _merge_learned(runner, rollout.moments)
     return rollouts
@@ -56,15 +87,8 @@ def collect_transitions(algorithm: Any, steps: int) -> None:
     group, runner = algorithm.env_runner_group, algorithm.env_runner_group.local_env_runner
     algorithm.restore_env_runners(group)
     share = math.ceil(steps / max(1, group.num_healthy_remote_workers()))
-    weights = ray.put(algorithm.learner_module.get_state(inference_only=True))
     clock = algorithm.counters["num_env_steps_sampled_lifetime"]  # of all runners: exploration follows the whole
-    moments = _moments_of(runner)
-    answers = group.foreach_env_runner(
-        lambda remote: remote.collect_transitions(ray.get(weights), moments, share, clock),
-        local_env_runner=False,
-        timeout_seconds=algorithm.config.sample_timeout_s,
-    )
-    _require_answers(answers, algorithm.config)
+    answers = _ask_runners(algorithm, "collect_transitions", moments=_moments_of(runner), steps=share, clock=clock)
     for rows, taken, episodes, learned in answers:
         algorithm.replay.extend(rows)
         algorithm.count(taken, episodes)
@@ -84,9 +108,30 @@ def _merge_learned(runner: Any, learned: Moments | None) -> None:
         runner.normaliser.load(*merge_moments(present, learned))
 
 
-def _require_answers(answers: list[Any], config: Any) -> None:
+def _ask_runners(algorithm: Any, method: str, **request: Any) -> list[Any]:
+    """Call a method of every healthy remote runner with the learner's weights; return what came back in time.
+
+    Raises:
+        RuntimeError: Nothing did.
+    """
+    config = algorithm.config
+    # Put once: as a value of each call it would be pickled once for each runner. Ray hands them the value itself.
+    weights = ray.put(algorithm.learner_module.get_state(inference_only=True))
+    answers: list[Any] = algorithm.env_runner_group.foreach_env_runner(
+        # Not a lambda: cloudpickle looks through all modules for what one means by "ray", 9 ms for each runner.
+        _call_method,
+        kwargs={"method": method, "weights": weights, **request},
+        local_env_runner=False,
+        timeout_seconds=config.sample_timeout_s,
+    )
     if not answers:
         raise RuntimeError(
             f"none of {config.num_env_runners} env runners returned a fragment within "
             f"{config.sample_timeout_s} s (sample_timeout_s)"
         )
+    return answers
+
+
+def _call_method(runner: Any, method: str, **request: Any) -> Any:
+    """Run in the process of a remote ``ArrayEnvRunner``, which is the first argument."""
+    return getattr(runner, method)(**request)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from ray.rllib.env.env_context import EnvContext
@@ -45,8 +45,8 @@ class ArrayEnvs(Protocol):
     def unwrapped(self) -> Any:
         """The object itself; RLlib asks Gymnasium's vector environments for it."""
 
-    def reset(self, seed: int | None) -> Array:
-        """Start an episode everywhere; return observations [envs, ...]."""
+    def reset(self, seeds: Sequence[int] | None) -> Array:
+        """Start an episode everywhere, each from its own seed; return observations [envs, ...]."""
 
     def step(self, actions: Array) -> Step:
         """Return observations, rewards, terminated, truncated; the next call may overwrite these arrays."""
@@ -85,10 +85,10 @@ class SyncEnvs:
         """The object itself."""
         return self
 
-    def reset(self, seed: int | None) -> Array:
-        """Start an episode everywhere; environment i is seeded with ``seed + i`` as Gymnasium does."""
+    def reset(self, seeds: Sequence[int] | None) -> Array:
+        """Start an episode everywhere, each from its own seed; None for random ones."""
         for index, env in enumerate(self.envs):
-            self._obs[index] = env.reset(seed=None if seed is None else seed + index)[0]
+            self._obs[index] = env.reset(seed=None if seeds is None else seeds[index])[0]
         self._done = [False] * self.num_envs
         return self._obs
 
@@ -109,6 +109,15 @@ class SyncEnvs:
             self._truncated[index] = truncated
             self._done[index] = bool(terminated or truncated)
         return self._obs, self._rewards, self._terminated, self._truncated
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return an attribute of each environment or its wrappers, as Gymnasium's vector environments do."""
+        return tuple(env.get_wrapper_attr(name) for env in self.envs)
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of each environment or its wrappers."""
+        for env, value in zip(self.envs, values, strict=True):
+            env.set_wrapper_attr(name, value)
 
     def close(self) -> None:
         """Close each environment."""
@@ -139,8 +148,10 @@ class VectorEnvs:
         """The object itself."""
         return self
 
-    def reset(self, seed: int | None) -> Array:
-        """Start an episode everywhere."""
+    def reset(self, seeds: Sequence[int] | None) -> Array:
+        """Start an episode everywhere; one that has a single generator for all is seeded with the first seed."""
+        single = isinstance(self.env.unwrapped, AsyncVectorEnv | SyncVectorEnv)
+        seed = None if seeds is None else list(seeds) if single else seeds[0]
         return np.asarray(self.env.reset(seed=seed)[0])
 
     def step(self, actions: Array) -> Step:
@@ -151,6 +162,20 @@ class VectorEnvs:
     def close(self) -> None:
         """Close the environment, with its processes if it has any."""
         self.env.close()
+
+
+def seed_runner(seed: int | None, worker_index: int, steps: int) -> np.random.SeedSequence:
+    """Seed one env runner: the states of its environments at their first reset, and its random actions.
+
+    RLlib's runners count up from the algorithm's seed, and environments count up from their runner's. Most environments
+    of several runners would draw the same initial states for ever.
+
+    Args:
+        seed: The algorithm's; None for a random one.
+        worker_index: RLlib's number of the env runner.
+        steps: Environment steps of the trial so far, so that a resumed trial does not repeat its first episodes.
+    """
+    return np.random.SeedSequence(None if seed is None else [seed, worker_index, steps])
 
 
 def make_envs(config: Any, worker_index: int = 0, num_envs: int | None = None) -> ArrayEnvs:

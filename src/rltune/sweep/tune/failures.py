@@ -6,11 +6,17 @@ killed; the file adds the end of what the process had written to its standard er
 
 from __future__ import annotations
 
+import contextlib
+import pickle
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rltune.compat.ray_start import find_logs
+from rltune.config.uris import redact
+from rltune.formatting import first_line
+from rltune.study.bucket import GLANCE_S, BucketError, find_bucket
 from rltune.trial.watchdog import STACK_FILE
 
 FAILURE_FILE = "failure.txt"  # in the trial's folder
@@ -42,19 +48,32 @@ def describe_dead_process(sweep: Path, trial_dir: str, error: str, pid: int | No
         sweep: The sweep's folder.
         trial_dir: The trial's own folder, relative to the sweep's.
         error: What Ray says.
-        pid: The process, if it ever reported.
+        pid: The process, if it ever reported; else Ray may say.
     """
+    reason, stack = describe_death(sweep, trial_dir, error), sweep / trial_dir / STACK_FILE
+    trace = stack.read_text() if stack.is_file() else error.strip() or "unknown"
+    return _write_failure(sweep, trial_dir, reason, trace, _read_worker_log(pid or _find_pid(error)))
+
+
+def describe_death(sweep: Path, trial_dir: str, error: str) -> str:
+    """Return in one line why a worker lost its process; the arguments are those of `describe_dead_process`."""
     stack = sweep / trial_dir / STACK_FILE
-    written = _read_worker_log(pid)
+    _fetch_stack(sweep, stack)
     if stack.is_file():
-        trace = stack.read_text()
-        return _write_failure(sweep, trial_dir, f"{trace.splitlines()[0]}; see {stack}", trace, written)
+        return f"{first_line(stack.read_text())}; see {stack}"
     error = error.strip() or "unknown"
     detail = re.search(r"Worker exit detail: (.+)", error)
-    line = detail[1] if detail else next((line for line in error.splitlines() if "Error" in line), error)
-    line = line.strip().splitlines()[0]
+    line = first_line(detail[1] if detail else next((line for line in error.splitlines() if "Error" in line), error))
     short = "out of memory" if any(word in error for word in MEMORY_WORDS) else line
-    return _write_failure(sweep, trial_dir, f"worker died: {short[:300]}", error, written)
+    return f"worker died: {short[:300]}"
+
+
+def _fetch_stack(sweep: Path, stack: Path) -> None:
+    """Fetch what the watchdog has sent, where the sweep has a bucket."""
+    with contextlib.suppress(BucketError, OSError):
+        if (bucket := find_bucket(sweep)) and (sent := bucket.read(str(stack.relative_to(sweep)), GLANCE_S)):
+            stack.parent.mkdir(parents=True, exist_ok=True)
+            stack.write_bytes(sent)
 
 
 def describe_error(sweep: Path, trial_dir: str, reason: str, trace: str) -> Failure:
@@ -85,10 +104,36 @@ def read_last_error(file: str | None) -> str:
         return ""
 
 
+def read_error(trial: Any) -> BaseException | None:
+    """Read what Ray said of a Tune trial's lost process, as it was raised; None where it cannot be read."""
+    try:
+        with Path(trial.pickled_error_file or "").open("rb") as file:
+            error = pickle.load(file)  # noqa: S301, Tune wrote it in this process
+    except Exception:  # whatever a class of another library needs to be read
+        return None
+    return error if isinstance(error, BaseException) else None
+
+
+def find_lost_actor(reason: str, trace: str) -> tuple[str | None, BaseException | None]:
+    """Find which process of a trial's own was lost, such as an env runner, and how; None where none was."""
+    from ray.exceptions import ActorUnavailableError
+
+    kind = reason.partition(":")[0]
+    found = re.search(r"(?:actor_id: |The actor )([0-9a-f]{32})", trace)
+    if found is None or kind not in ("ActorDiedError", "ActorUnavailableError"):
+        return None, None
+    return found[1], ActorUnavailableError(reason, None) if kind == "ActorUnavailableError" else None
+
+
 def _read_env_runner_log(reason: str, trace: str) -> str:
     """Read the end of what a dead env runner wrote; empty where something else went wrong."""
-    pid = re.search(r"^\s*pid: (\d+)$", trace, re.MULTILINE)
-    return _read_worker_log(int(pid[1])) if pid and reason.startswith("ActorDiedError") else ""
+    return _read_worker_log(_find_pid(trace)) if reason.startswith("ActorDiedError") else ""
+
+
+def _find_pid(text: str) -> int | None:
+    """Find the process that Ray's error is about."""
+    found = re.search(r"^\s*pid: (\d+)$", text, re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def _read_worker_log(pid: int | None) -> str:
@@ -102,6 +147,7 @@ def _read_worker_log(pid: int | None) -> str:
 
 
 def _write_failure(sweep: Path, trial_dir: str, reason: str, trace: str, written: str) -> Failure:
+    reason, trace, written = redact(reason), redact(trace), redact(written)
     path = sweep / trial_dir / FAILURE_FILE
     parts = [reason, trace, *(["standard error of the worker:", written] if written else [])]
     try:

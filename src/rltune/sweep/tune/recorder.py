@@ -16,11 +16,13 @@ from typing import Any
 from ray.tune import Callback
 
 from rltune.cluster.background_imports import NEEDED_AT_END, begin_imports
-from rltune.cluster.shared_storage import is_here
+from rltune.cluster.losses import Place, explain_loss, find_place, wait_for_head
+from rltune.cluster.shared_storage import has_other_nodes, is_here
 from rltune.config.schema import RunConfig
-from rltune.records import CheckpointRecord, TrialRecord
+from rltune.records import WHOLE_BUDGET, CheckpointRecord, TrialRecord, trial_dir_of
 from rltune.search.schedulers import Exploit, Stop
-from rltune.study.checkpoints import copy_checkpoint
+from rltune.study.bucket import BUCKET_AWAY, BucketAwayError, find_bucket
+from rltune.study.checkpoints import choose_newest, copy_checkpoint, drop_replays, mark_checkpoint
 from rltune.study.disk_full import DISK_FULL, is_disk_full, names_full_disk
 from rltune.study.optuna_study import OptunaStudy
 from rltune.study.trial_table import CHECKPOINTS
@@ -29,15 +31,21 @@ from rltune.sweep.tune.failures import (
     Failure,
     classify_failure,
     describe_dead_process,
+    describe_death,
     describe_error,
     describe_reason,
+    find_lost_actor,
+    read_error,
     read_last_error,
 )
 from rltune.sweep.tune.scheduler import StoppingRuleScheduler
 from rltune.sweep.tune.stages import Stage
 from rltune.tracking.tracker import Tracker
-from rltune.trial.metrics import make_report
+from rltune.trial.metrics import is_report, make_report
+from rltune.trial.shared_files import find_blindness, read_token_name
 
+MAX_LOSSES = 3  # machines that a trial may lose in a row without coming further: it may be what ends them
+GATHER_S = 1.0  # the trials of one machine are lost one after the other, and told in one line
 logger = logging.getLogger(__name__)
 
 
@@ -84,6 +92,10 @@ class Recorder(Callback):
         self._study, self._scheduler, self._tracker = study, scheduler, tracker
         self._config, self._tick, self._folder = config, tick, stopper.folder
         self._num_retries: Counter[tuple[str, int]] = Counter()
+        self._places: dict[tuple[str, int], Place | None] = {}
+        self._losses: dict[tuple[str, int], tuple[int, int]] = {}  # steps reached, machines lost there
+        self._moves: dict[str, list[str]] = {}  # what became of a machine: the trials that go on elsewhere
+        self._moves_since = 0.0
         self._first_failures: list[str] | None = []  # None once a trial has not failed
 
     def __getstate__(self) -> dict[str, Any]:
@@ -110,6 +122,8 @@ class Recorder(Callback):
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """Check the sweep's budgets, show warnings, draw."""
         self.stopper.check_budgets()
+        if self._moves and time.monotonic() - self._moves_since > GATHER_S:
+            self._tell_moves()
         for warning in self._tracker.warnings():
             self.notify(warning)
         self._tick()
@@ -118,8 +132,9 @@ class Recorder(Callback):
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record that a trial begins or goes on."""
         stage, number = self._find(trial)
-        self.stopper.live.add(_trial_dir(stage, number))
-        stage.console.show_start(stage.trials.start(number))
+        self.stopper.live.add(trial_dir_of(stage.kind, number))
+        place = self._places[stage.kind, number] = find_place(trial.temporary_state.ray_actor)
+        stage.console.show_start(stage.trials.start(number, **({"node": place.host} if place else {})))
         self._tracker.wake()
 
     @_guarded
@@ -130,41 +145,46 @@ class Recorder(Callback):
         stage, number = self._find(trial)
         if self.stopper.reason == DISK_FULL:
             return  # a report was lost: one after it, should there be room again, would leave a hole in the curve
+        for note in result.get("notes", ()):
+            self.notify(f"{stage.trials.record(number).name} {note}")
         written = _read_checkpoints(result)
-        if self._config.cluster.address is not None and not self._check_visible(written, str(result.get("node"))):
+        shares = self._config.cluster.address is not None and find_bucket(self._folder) is None
+        if shares and not self._check_visible(written, str(result.get("node"))):
             return
-        _update_task(trial.config["assignment"], written)
-        report, before = make_report(result), stage.trials.record(number).env_steps
-        if result.get("between") or report.env_steps <= before:
-            stage.trials.change(number, **written)
-            return  # stopped before it had trained on, or a checkpoint alone: nothing new to report
-        stage.trials.add_report(report, written, **_costs(result, before))
+        for record in written.values():  # before the ledger names them: what it names has a mark
+            mark_checkpoint(self._folder, record)
+        costs = self._charge(stage, number, result)
+        if not is_report(result):
+            stage.trials.change(number, **written, **costs)
+            return
+        report = make_report(result)
+        if not stage.trials.add_report(report, written, **costs):
+            return  # it trains again what it had trained before it failed
         self._tracker.wake(connect=True)
         if not self._tracker.opening:  # one after the other: threads of one process share its time
             begin_imports(*NEEDED_AT_END)
-        if stage.is_search:
-            self.stopper.env_steps += (report.env_steps - before) * self._config.replicates
         stage.console.show_report(report)
 
     @_guarded
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record the end of a trial that kept its process: whole, stopped, failed inside, or interrupted."""
         stage, number = self._find(trial)
-        result, own = trial.last_result or {}, _trial_dir(stage, number)
+        result, own = trial.last_result or {}, trial_dir_of(stage.kind, number)
         self.stopper.live.discard(own)
         decision = self._scheduler.decisions.pop(number, None) if stage.is_search else None
         if self.stopper.reason == DISK_FULL:
             self._interrupt(stage, number, {})  # it reports again what was not kept, from its recorded checkpoint
+        elif result.get("blind"):
+            self._avoid_node(stage, number, result)
         elif result.get("failed"):
             self._retry_or_fail(stage, number, result)
         elif isinstance(decision, Stop):
-            reason = f"stopped by the scheduler at {decision.env_steps} environment steps"
-            self._end(stage, number, "PRUNED", reason, result)
+            self._end(stage, number, "PRUNED", decision.reason, result)
         elif isinstance(decision, Exploit):
             self._exploit(stage, number, decision)
         elif any(path.startswith(f"{own}/") for path in self.stopper.lost):
             self._interrupt(stage, number, {})  # what it has reached is out of reach
-        elif result.get("interrupted") or int(result.get("env_steps", 0)) < self._config.budget.env_steps:
+        elif int(result.get("nominal_steps", 0)) < self._config.budget.env_steps:
             self._interrupt(stage, number, result)
         else:
             self._end_whole(stage, number, result)
@@ -172,15 +192,26 @@ class Recorder(Callback):
 
     @_guarded
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Record the end of a trial that lost its process and has used up its retries."""
+        """Record that a trial lost its process. Tune itself retries nothing: it does not know whose fault it was."""
         stage, number = self._find(trial)
-        self.stopper.live.discard(_trial_dir(stage, number))
-        last = trial.last_result or {}
-        failure = describe_dead_process(
-            self._folder, _trial_dir(stage, number), read_last_error(trial.error_file), last.get("worker_pid")
-        )
-        self._fail(stage, number, failure, last)
+        own = trial_dir_of(stage.kind, number)
+        self.stopper.live.discard(own)
+        if joined := self._config.cluster.address is not None:
+            wait_for_head()
+        last, said, error = trial.last_result or {}, read_last_error(trial.error_file), read_error(trial)
+        place = self._places.pop((stage.kind, number), None) or find_place(getattr(error, "actor_id", None))
+        pid = last.get("worker_pid")
+        if loss := explain_loss(place, error) if joined else None:
+            self._go_on_elsewhere(stage, number, loss, last)
+        elif self._may_retry(stage, number, describe_death(self._folder, own, said)):
+            stage.proposer.retry(stage.trials.record(number))
+        else:
+            self._fail(stage, number, describe_dead_process(self._folder, own, said, pid), last)
         _drop_results(trial)
+
+    def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
+        """Show what was still to be gathered."""
+        self._tell_moves()
 
     # -- what follows from them ---------------------------------------------------------------------------------------
 
@@ -197,20 +228,37 @@ class Recorder(Callback):
             self.stopper.request(f"{gone[0]} lies on node {node} alone")
         return not gone
 
+    def _charge(self, stage: Stage, number: int, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Count against the sweep's budget what a trial has sampled, and return what the ledger keeps of its costs.
+
+        A trial that trains some steps again, or cannot be restored, has cost no less than was known before.
+
+        Args:
+            stage: The trial's kind.
+            number: Which.
+            result: Its last one.
+        """
+        known = stage.trials.record(number).env_steps
+        costs = {name: result[name] for name in ("node", "env_steps", "train_s") if name in result}
+        if costs.get("env_steps", -1) < known:
+            return {"node": costs["node"]} if "node" in costs else {}
+        if stage.is_search:
+            self.stopper.env_steps += (costs["env_steps"] - known) * self._config.replicates
+        return costs
+
     def _end_whole(self, stage: Stage, number: int, result: Mapping[str, Any]) -> None:
         """End a trial that had its whole budget; one that has nothing to show for it has failed."""
-        if stage.trials.record(number).best is None:
+        if not stage.trials.record(number).scores:
             reason = f"no episode ended within {self._config.budget.env_steps} environment steps"
             self._end(stage, number, "FAIL", reason, result)
         elif stage.is_search:
-            self._end(stage, number, "COMPLETE", "whole budget", result)
+            self._end(stage, number, "COMPLETE", WHOLE_BUDGET, result)
         elif not (returns := result.get("returns")):
             self._end(stage, number, "FAIL", "its policy could not be evaluated", result)
         elif not math.isfinite(sum(returns)):  # a NaN has no place in any order
             self._end(stage, number, "FAIL", "its policy's return is not finite", result)
         else:
-            played = {"returns": tuple(returns), "score": sum(returns) / len(returns)}
-            self._end(stage, number, "COMPLETE", "whole budget", result, **played)
+            self._end(stage, number, "COMPLETE", WHOLE_BUDGET, result, returns=tuple(returns))
 
     def _end(self, stage: Stage, number: int, state: str, reason: str, result: Mapping[str, Any], **facts: Any) -> None:
         """End a trial in the ledger, then tell Optuna, MLflow and the person.
@@ -223,8 +271,8 @@ class Recorder(Callback):
             result: Its last report.
             facts: Further fields of `TrialRecord`.
         """
-        costs = _costs(result, stage.trials.record(number).env_steps)
-        record = stage.trials.end(number, state, reason, **costs, **facts)
+        record = stage.trials.end(number, state, reason, **self._charge(stage, number, result), **facts)
+        drop_replays(self._folder, trial_dir_of(stage.kind, number))
         if stage.is_search:
             if state != "FAIL" and not record.diverged:
                 self._first_failures = None
@@ -241,25 +289,94 @@ class Recorder(Callback):
 
     def _interrupt(self, stage: Stage, number: int, result: Mapping[str, Any]) -> None:
         """Leave a trial RUNNING in the ledger: `sweeps.resume` goes on with it."""
-        stage.trials.interrupt(number, **_costs(result, stage.trials.record(number).env_steps))
+        stage.trials.interrupt(number, **self._charge(stage, number, result))
         self._tracker.wake()
         stage.console.show_end(stage.trials.record(number))
 
+    def _avoid_node(self, stage: Stage, number: int, result: Mapping[str, Any]) -> None:
+        """Let a trial begin on another node than one that does not see the sweep's files; it has lost nothing."""
+        node, why, record = str(result["node"]), str(result["blind"]), stage.trials.record(number)
+        if self._is_bucket_away():
+            self.stopper.request(BUCKET_AWAY)
+        self.stopper.blind[str(result["node_id"])] = node
+        if not has_other_nodes(self.stopper.blind):
+            self.stopper.lost[f"{record.name}'s work"] = node
+            self.stopper.request(f"no node is left that sees {self._folder}")
+        if self.stopper.is_requested():
+            self._interrupt(stage, number, {})
+            return
+        self.notify(f"node {node} gets no trials: {why}; {record.name} goes to another one")
+        stage.proposer.retry(record)
+
+    def _is_bucket_away(self) -> bool:
+        """Return whether the sweep's bucket does not answer here either."""
+        bucket, token = find_bucket(self._folder), read_token_name(self._folder)
+        if bucket is None or token is None:
+            return bucket is not None  # no other node trains
+        return bool(find_blindness(self._folder, bucket.address, token))
+
     def _retry_or_fail(self, stage: Stage, number: int, result: Mapping[str, Any]) -> None:
         reason, trace = str(result["failed"]), str(result.get("traceback", ""))
-        if names_full_disk(trace):  # no fault of the trial's, which goes on when there is room again
-            self.stopper.request(DISK_FULL)
+        is_away, joined = BucketAwayError.__name__ in trace, self._config.cluster.address is not None
+        if outage := DISK_FULL if names_full_disk(trace) else BUCKET_AWAY if is_away and self._is_bucket_away() else "":
+            self.stopper.request(outage)  # no fault of the trial's, which goes on when there is room again
             self._interrupt(stage, number, result)
             return
-        retries = self._num_retries[stage.kind, number]
-        if result.get("diverged") or retries >= self._config.failures.max_retries:
-            failure = describe_error(self._folder, _trial_dir(stage, number), reason, trace)
+        if is_away:
+            self._go_on_elsewhere(stage, number, f"node {result.get('node')} does not reach the bucket", result)
+        elif loss := explain_env_runners_loss(reason, trace) if joined else None:
+            self._go_on_elsewhere(stage, number, loss, result)
+        elif not result.get("diverged") and self._may_retry(stage, number, describe_reason(reason, trace)):
+            stage.proposer.retry(stage.trials.record(number))
+        else:
+            failure = describe_error(self._folder, trial_dir_of(stage.kind, number), reason, trace)
             self._fail(stage, number, failure, result)
-            return
+
+    def _may_retry(self, stage: Stage, number: int, reason: str) -> bool:
+        """Return whether a trial whose fault it was is tried once more, and say so."""
+        retries = self._num_retries[stage.kind, number]
+        if retries >= self._config.failures.max_retries:
+            return False
         self._num_retries[stage.kind, number] += 1
+        name = stage.trials.record(number).name
+        self.notify(f"{name}: {reason}; trying once more from its last checkpoint")
+        return True
+
+    def _go_on_elsewhere(self, stage: Stage, number: int, loss: str, result: Mapping[str, Any]) -> None:
+        """Let a trial go on that lost its machine, which is not its fault; unless that happens again and again.
+
+        Args:
+            stage: Its kind.
+            number: Which.
+            loss: What became of the machine.
+            result: Its last report.
+        """
+        if self.stopper.is_requested():
+            self._interrupt(stage, number, result)
+            return
         record = stage.trials.record(number)
-        self.notify(f"{record.name}: {describe_reason(reason, trace)}; trying once more from its last checkpoint")
+        newest = choose_newest(self._folder, filter(None, (record.latest, record.checkpoint)))
+        reached = newest.env_steps if newest else 0
+        before, losses = self._losses.get((stage.kind, number), (-1, 0))
+        losses = losses + 1 if reached <= before else 1
+        self._losses[stage.kind, number] = reached, losses
+        if losses > MAX_LOSSES:
+            reason = f"{loss}, as were the {MAX_LOSSES} before it that the trial was on; it may be what ends them"
+            self._fail(
+                stage, number, describe_error(self._folder, trial_dir_of(stage.kind, number), reason, ""), result
+            )
+            return
+        if not self._moves:
+            self._moves_since = time.monotonic()
+        where = f"from {reached:,} steps" if newest else "from its beginning"
+        self._moves.setdefault(loss, []).append(f"{record.name} goes on {where}")
         stage.proposer.retry(record)
+
+    def _tell_moves(self) -> None:
+        """Say in one line for each machine that was lost which trials go on from where."""
+        for loss, moves in self._moves.items():
+            self.notify(f"{loss}: {', '.join(moves)}")
+        self._moves.clear()
 
     def _fail(self, stage: Stage, number: int, failure: Failure, result: Mapping[str, Any]) -> None:
         """End a trial that failed or diverged; give the sweep up when its first ones all do so alike."""
@@ -276,8 +393,10 @@ class Recorder(Callback):
     def _exploit(self, stage: Stage, number: int, decision: Exploit) -> None:
         """Let a trial go on from another's newest state, with the values that the rule wants."""
         record, source = stage.trials.record(number), stage.trials.record(decision.source)
-        newest = max(filter(None, (source.latest, source.checkpoint)), key=lambda one: one.saved_s, default=None)
-        taken = copy_checkpoint(self._folder, newest, _trial_dir(stage, number)) if newest else None
+        newest = choose_newest(self._folder, filter(None, (source.latest, source.checkpoint)))
+        taken = copy_checkpoint(self._folder, newest, trial_dir_of(stage.kind, number)) if newest else None
+        if taken:
+            mark_checkpoint(self._folder, taken)
         if taken is None:
             self.notify(f"{record.name}: {source.name} has no checkpoint yet; it goes on as it was")
         else:
@@ -286,39 +405,16 @@ class Recorder(Callback):
         stage.proposer.retry(stage.trials.record(number))
 
 
-def _trial_dir(stage: Stage, number: int) -> str:
-    """Return a trial's own folder, relative to the sweep's."""
-    return f"{stage.kind}/{number}"
+def explain_env_runners_loss(reason: str, trace: str) -> str | None:
+    """Say what became of the machine of a remote env runner; None where its process is to blame itself."""
+    actor, error = find_lost_actor(reason, trace)
+    return explain_loss(find_place(actor), error) if actor else None
 
 
 def _read_checkpoints(result: Mapping[str, Any]) -> dict[str, CheckpointRecord]:
     """Read the checkpoints that came with a report; which is newer is said by one clock, the driver's."""
     came = {"saved_s": time.time()}
     return {CHECKPOINTS[name]: CheckpointRecord(**one | came) for name, one in (result.get("records") or {}).items()}
-
-
-def _update_task(task: dict[str, Any], written: Mapping[str, CheckpointRecord]) -> None:
-    """Put the newest checkpoints into a trial's config, from which Tune starts a worker that died again."""
-    for record in written.values():
-        if task["latest"] is None or record.saved_s >= task["latest"]["saved_s"]:
-            task["latest"] = record.to_dict()
-    if best := written.get("checkpoint"):
-        task["best_objective"], task["best_path"] = best.objective, best.path
-
-
-def _costs(result: Mapping[str, Any], known_steps: int) -> dict[str, Any]:
-    """Read what a trial's last report says of its costs, and where it ran.
-
-    A trial that trains some steps again, or cannot be restored, has cost no less than was known before.
-
-    Args:
-        result: The report.
-        known_steps: Environment steps of each seed that the ledger has.
-    """
-    where = {"node": result["node"]} if "node" in result else {}
-    if "train_s" not in result or int(result["env_steps"]) < known_steps:
-        return where
-    return where | {"env_steps": int(result["env_steps"]), "train_s": float(result["train_s"])}
 
 
 def _drop_results(trial: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import functools
+import logging
 import shutil
+from collections.abc import Mapping
 from typing import Any
 
 from ray import tune
@@ -11,10 +13,14 @@ from ray.tune import Callback, CheckpointConfig, FailureConfig, PlacementGroupFa
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
+from rltune.cluster.losses import wait_for_head
 from rltune.cluster.shared_storage import not_shared
 from rltune.compat.tune_controller import adapt_tune
+from rltune.errors import StudyError
 from rltune.records import TrialRecord
+from rltune.study.bucket import BUCKET_AWAY, BucketAwayError
 from rltune.study.disk_full import DISK_FULL, is_disk_full, make_disk_full_error
+from rltune.study.sweep_folder import make_resume_command
 from rltune.sweep.open_sweep import OpenSweep
 from rltune.sweep.tune.assignments import build_assignment
 from rltune.sweep.tune.proposals import SearchProposals
@@ -24,6 +30,8 @@ from rltune.sweep.tune.searcher import StageSearcher
 from rltune.sweep.tune.stages import CertificationConsole, Stage
 from rltune.trial.trainable import Trial
 
+AVOIDED = "avoided_nodes"  # beside a trial's assignment in Tune's config: ids of nodes that it must not run on
+
 
 def run_trials(sweep: OpenSweep) -> None:
     """Run what is unfinished and what is still to be tried, then the certification's runs, until all have ended.
@@ -31,23 +39,35 @@ def run_trials(sweep: OpenSweep) -> None:
     Raises:
         StudyError: The disk is full, or a node does not see the sweep's folder. The ledger holds what was reached.
     """
-    stages, stopper, console = _build_stages(sweep), sweep.stopper, sweep.console
+    stages, stopper, console, slots = _build_stages(sweep), sweep.stopper, sweep.console, sweep.slots
+
+    slots.avoided = stopper.blind
+
+    def tick() -> None:
+        console.show_slots(slots.count, slots.describe_wait())
+        console.tick()
+
     scheduler = StoppingRuleScheduler(sweep.rule)
-    recorder = Recorder(
-        stages, sweep.study, scheduler, sweep.tracker, stopper, sweep.config, console.note, console.tick
-    )
+    recorder = Recorder(stages, sweep.study, scheduler, sweep.tracker, stopper, sweep.config, console.note, tick)
 
     def assign(record: TrialRecord) -> dict[str, Any]:
-        return build_assignment(sweep.context, sweep.share, console.note, record).to_config()
+        task = build_assignment(sweep.context, sweep.share, console.note, record).to_config()
+        return task | {AVOIDED: sorted(stopper.blind)}
 
     def begin_evaluation() -> None:
         sweep.final_evaluation.begin(sweep.ledger.trials.records())
 
     on_idle = None if sweep.retraining else begin_evaluation
-    searcher = StageSearcher(stages, sweep.share.slots, assign, stopper.is_requested, on_idle)
+    searcher = StageSearcher(stages, slots, assign, stopper.is_requested, on_idle)
     _fit(sweep, searcher, scheduler, recorder)
     if stopper.reason == DISK_FULL:
         raise make_disk_full_error(sweep.context.folder)
+    if stopper.reason == BUCKET_AWAY:
+        raise StudyError(
+            f"storage={sweep.config.storage}: {BUCKET_AWAY}; what was recorded before is whole",
+            "a bucket that the driver and every node can reach",
+            make_resume_command(sweep.context.folder),
+        )
     for path, node in stopper.lost.items():
         raise not_shared(sweep.context.folder, node, path)
 
@@ -67,9 +87,10 @@ def _build_stages(sweep: OpenSweep) -> list[Stage]:
 def _fit(sweep: OpenSweep, searcher: Searcher, scheduler: TrialScheduler, callback: Callback) -> None:
     """Run Tune until the searcher has nothing left or the stopper ends it; leave nothing of Tune's on disk."""
     stopper, scratch = sweep.stopper, sweep.context.folder / ".tune"
-    trainable = tune.with_resources(sweep.context.trainable or Trial, PlacementGroupFactory(sweep.share.bundles))
-    # Tune would start a searcher's trials one after the other, each after the last one's process is up (Ray 2.60).
-    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(sweep.share.slots)
+    joined = sweep.config.cluster.address is not None
+    logging.getLogger(tune.run.__module__).setLevel(logging.CRITICAL)  # names, at its end, its own trials that failed
+    request = functools.partial(request_resources, sweep.share.bundles)
+    trainable = tune.with_resources(sweep.context.trainable or Trial, request)
     tuner = tune.Tuner(
         trainable,
         tune_config=TuneConfig(
@@ -86,21 +107,37 @@ def _fit(sweep: OpenSweep, searcher: Searcher, scheduler: TrialScheduler, callba
             callbacks=[callback],
             stop=stopper,
             verbose=0,
-            failure_config=FailureConfig(max_failures=sweep.config.failures.max_retries),
+            failure_config=FailureConfig(max_failures=0),  # the recorder knows whose fault it was
             checkpoint_config=CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
     )
     try:
-        with adapt_tune(one_process=sweep.config.cluster.address is None and not sweep.share.env_runners):
+        with adapt_tune(one_process=not joined and len(sweep.share.bundles) == 1):
             tuner.fit()
     except KeyboardInterrupt:
         stopper.request("interrupted at once", 2)
     except Exception as error:
-        if not is_disk_full(error):
+        if joined:
+            wait_for_head()
+        if is_disk_full(error):
+            stopper.request(DISK_FULL)
+        elif isinstance(error, BucketAwayError):
+            stopper.request(BUCKET_AWAY)
+        else:
             raise
-        stopper.request(DISK_FULL)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def request_resources(bundles: list[dict[str, float]], config: Mapping[str, Any]) -> PlacementGroupFactory:
+    """Request a trial's share, on none of the nodes that its config has to avoid.
+
+    Tune asks for each trial, and gives it a process of another trial only where both request the same.
+    """
+    if not (avoided := config.get(AVOIDED)):
+        return PlacementGroupFactory(bundles)
+    labels = {"ray.io/node-id": f"!in({','.join(avoided)})"}
+    return PlacementGroupFactory(bundles, bundle_label_selector=[labels for _ in bundles])
 
 
 def _make_trial_name(trial: Any) -> str:

@@ -10,7 +10,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from rltune.records import TRIALS
 from rltune.search.schedulers import Exploit, GoOn, Stop, StoppingRule
-from rltune.trial.metrics import make_report
+from rltune.trial.metrics import is_report, make_report
 
 
 class StoppingRuleScheduler(FIFOScheduler):
@@ -32,7 +32,7 @@ class StoppingRuleScheduler(FIFOScheduler):
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Decide after a report, as Tune asks for each that does not end its trial."""
-        if not _is_report(result):
+        if not _is_judged(result):
             return str(TrialScheduler.CONTINUE)
         report = make_report(result)
         decision = self._rule.decide(report)
@@ -43,7 +43,7 @@ class StoppingRuleScheduler(FIFOScheduler):
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """Show the rule a trial's last report: a resumed sweep's rule finds it in the ledger."""
-        if _is_report(result) and int(result["number"]) not in self.decisions:
+        if _is_judged(result) and int(result["number"]) not in self.decisions:
             self._rule.decide(make_report(result))
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
@@ -60,6 +60,6 @@ def _order(trial: Any) -> tuple[bool, int]:
     return task.get("kind", TRIALS) != TRIALS, task["number"]
 
 
-def _is_report(result: Mapping[str, Any]) -> bool:
-    """Whether a result is a report of the search: neither a certification's, nor a checkpoint or a failure alone."""
-    return result.get("kind") == TRIALS and not (result.get("between") or result.get("failed"))
+def _is_judged(result: Mapping[str, Any]) -> bool:
+    """Whether a result is a report of the search: a certification's runs have their whole budget."""
+    return result.get("kind") == TRIALS and is_report(result)

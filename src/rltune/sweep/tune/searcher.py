@@ -10,6 +10,7 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
+from rltune.cluster.slots import Slots
 from rltune.records import TrialRecord
 from rltune.sweep.tune.stages import Stage
 
@@ -19,7 +20,8 @@ class StageSearcher(Searcher):
 
     Args:
         stages: The search's first.
-        slots: Trials at once; a proposal waits until one is free, so that it knows all that is known by then.
+        slots: Says how many trials run at once, which may change; a proposal waits until a slot is free, so that it
+            knows all that is known by then.
         assign: Turns a record into Tune's config for the worker.
         is_stopping: Whether no more are wanted.
         on_idle: Called for each slot that falls idle while others still work; None for nothing.
@@ -28,7 +30,7 @@ class StageSearcher(Searcher):
     def __init__(
         self,
         stages: Sequence[Stage],
-        slots: int,
+        slots: Slots,
         assign: Callable[[TrialRecord], dict[str, Any]],
         is_stopping: Callable[[], bool],
         on_idle: Callable[[], None] | None = None,
@@ -43,7 +45,7 @@ class StageSearcher(Searcher):
         """Return the next config; None while all slots are taken or a trial may yet be retried, FINISHED at the end."""
         if self._is_stopping():
             return str(Searcher.FINISHED)
-        if len(self._live) >= self._slots:
+        if len(self._live) >= self._slots.count:
             return None
         is_search_over = not any(stage.is_search for stage in self._live.values())
         for stage in self._stages:
@@ -57,7 +59,7 @@ class StageSearcher(Searcher):
 
     def _report_idle_slots(self) -> None:
         """Call ``on_idle`` once for each slot that falls idle: Tune calls `suggest` again and again meanwhile."""
-        num_idle = self._slots - len(self._live)
+        num_idle = self._slots.count - len(self._live)
         if num_idle > self._num_idle and self._on_idle:
             self._on_idle()
         self._num_idle = num_idle

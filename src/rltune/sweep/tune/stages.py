@@ -11,7 +11,7 @@ from typing import Protocol
 
 from rltune.certification.retraining import Retraining
 from rltune.formatting import first_line, format_objective
-from rltune.records import TRIALS, Report, TrialRecord
+from rltune.records import BASELINE, TRIALS, Report, TrialRecord
 from rltune.reporting.console import Console
 from rltune.study.trial_table import TrialTable
 from rltune.sweep.tune.proposals import Proposer
@@ -82,7 +82,7 @@ class CertificationConsole:
     def show_end(self, record: TrialRecord, where: str = "") -> None:
         """Show one line a run."""
         progress = self._retraining.describe_progress()
-        owner = "control" if record.of_trial is None else f"trial {record.of_trial}"
+        owner = BASELINE if record.of_trial is None else f"trial {record.of_trial}"
         what = f"seed {(record.seed_index or 0) + 1} of {owner}"
         self._console.stage(f"certifying: {progress} done")
         if record.state == "COMPLETE":

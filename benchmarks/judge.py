@@ -1,0 +1,335 @@
+"""Is the search any good? Whole sweeps replayed over learning curves of configurations that were all trained.
+
+    python -m benchmarks.judge --data FOLDER [--cost 24,48,96] [--slots 1,4] [--repetitions 30] [--only defaults,random]
+
+Searcher, stopping rule, ranking and certification are the product's; only the training is looked up, in what
+`judge_pool.py` reads. A proposal is the nearest configuration of the pool that was not tried yet. A choice scores 0
+where it is no better than the median configuration and 1 where it is the best of all, by the mean over all seeds. All
+strategies may spend the same: ``--cost`` full trainings, certification's among them, without the baseline's, which here
+has no worth that is known. ``defaults`` is what conf/ says; ``today`` what it said before it was judged. Intervals are
+95%, by bootstrap over pairs and repetitions. About an hour on two cores for 26 pairs, most of it TPE's proposals; it is
+no timing, so that other work does not matter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import multiprocessing
+import os
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import yaml
+from numpy.typing import NDArray
+
+from benchmarks.judge_pool import Pool, read_pools
+from benchmarks.records import ROOT, make_record, write_record
+from rltune.certification.result import Configuration, SeedResult, judge_configurations
+from rltune.records import WHOLE_BUDGET, Report, TrialRecord
+from rltune.search.samplers import build_sampler
+from rltune.search.schedulers import GoOn, build_stopping_rule
+from rltune.search.seeds import derive_sampler_seed
+from rltune.search.views import choose_view
+from rltune.study.optuna_study import suggest
+from rltune.study.ranking import rank_records
+
+Array = NDArray[np.float64]
+NOISE = 0.5  # standard deviation of what is added to a report, in those of a configuration's seeds at its end
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How a sweep searches and chooses.
+
+    Attributes:
+        searcher: ``kind`` and ``args`` of a searcher file.
+        scheduler: ``kind`` and ``args`` of a scheduler file.
+        replicates: Seeds a trial.
+        top: Configurations that are certified; 0: the search's highest number wins.
+        seeds: Fresh seeds for each of them.
+    """
+
+    searcher: Mapping[str, Any]
+    scheduler: Mapping[str, Any]
+    replicates: int = 1
+    top: int = 0
+    seeds: int = 0
+
+
+def read_defaults() -> Strategy:
+    """Read what a sweep does when nothing is typed."""
+
+    def read(name: str) -> Any:
+        return yaml.safe_load((ROOT / "conf" / name).read_text())
+
+    run, certify = read("run.yaml"), read("certify/on.yaml")
+    chosen = {key: value for one in run["defaults"] if isinstance(one, dict) for key, value in one.items()}
+    searcher, scheduler = (read(f"{group}/{chosen[group]}.yaml") for group in ("searcher", "scheduler"))
+    return Strategy(searcher, scheduler, run["replicates"], certify["top"], certify["seeds"])
+
+
+RANDOM = {"kind": "random"}
+TPE = {"kind": "tpe"}
+ASHA = {"kind": "asha", "args": {"grace_fraction": 0.1, "reduction_factor": 3}}
+NONE = {"kind": "none"}
+TODAY = Strategy({"kind": "tpe", "args": {"n_startup_trials": 8}}, ASHA, 1, 3, 5)
+STRATEGIES: dict[str, Strategy] = {
+    "defaults": read_defaults(),
+    "today": TODAY,
+    "random": Strategy(RANDOM, NONE),
+    "tpe_asha": Strategy(TPE, {"kind": "asha", "args": {"grace_fraction": 0.1, "reduction_factor": 4}}),
+    "random_certified": Strategy(RANDOM, ASHA, 1, 3, 5),
+}
+
+
+@dataclass
+class Replay:
+    """One sweep over a pool.
+
+    Attributes:
+        pool: The pair.
+        strategy: How it searches.
+        cost: Full trainings that it may spend, certification's among them.
+        slots: Trials at once.
+        seed: Of all that is drawn.
+    """
+
+    pool: Pool
+    strategy: Strategy
+    cost: float
+    slots: int
+    seed: int
+    records: list[TrialRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        strategy, pool = self.strategy, self.pool
+        self._rng = np.random.default_rng([self.seed, zlib.crc32(pool.name.encode())])
+        self._view = choose_view(strategy.searcher["kind"])
+        self._study = optuna.create_study(direction="maximize")
+        scheduler = strategy.scheduler
+        self._rule = build_stopping_rule(scheduler["kind"], scheduler.get("args") or {}, pool.marks[-1])
+        self._taken: list[int] = []
+        self._asked: dict[int, optuna.Trial] = {}
+        self._order = [self._rng.permutation(pool.curves.shape[1]) for _ in range(pool.curves.shape[0])]
+        self._lowest: float | None = None
+
+    def choose(self) -> int:
+        """Run the sweep; return the configuration that wins.
+
+        Raises:
+            ValueError: The cost does not even pay for the certification.
+        """
+        if self.cost <= self.strategy.top * self.strategy.seeds:
+            raise ValueError(f"a cost of {self.cost:g} is spent by the certification alone")
+        self._search()
+        if not self.strategy.top:
+            return self._taken[max(self.records, key=_believe).number]
+        return self._certify()
+
+    def _search(self) -> None:
+        """Run trials in the slots until the search's share of the cost is spent; what runs then comes to its end."""
+        strategy, points = self.strategy, len(self.pool.marks)
+        budget = round((self.cost - strategy.top * strategy.seeds) * points)
+        per_point, spent = strategy.replicates, 0
+        running: list[tuple[int, int, int]] = []  # when its next report comes, number, which one it is
+        now = 0
+        while True:
+            while len(running) < self.slots and spent + len(running) * per_point < budget:
+                if len(self._taken) >= len(self.pool.configurations):
+                    break
+                heapq.heappush(running, (now + 1, self._begin(), 0))
+            if not running:
+                return
+            now, number, point = heapq.heappop(running)
+            spent += per_point
+            if self._report(number, point):
+                heapq.heappush(running, (now + 1, number, point + 1))
+
+    def _begin(self) -> int:
+        """Propose a trial, and put the pool's nearest configuration in its place, for the searcher too."""
+        number, pool, searcher = len(self.records), self.pool, self.strategy.searcher
+        seed = derive_sampler_seed(self.seed, number)
+        study = self._study
+        study.sampler = build_sampler(searcher["kind"], searcher.get("args") or {}, seed, pool.space.is_conditional)
+        asked = study.ask()
+        drawn = pool.space.draw(lambda label, distribution: suggest(asked, label, distribution))
+        index = pool.nearest(drawn, self._taken)
+        study.tell(asked, state=optuna.trial.TrialState.FAIL)
+        study.enqueue_trial(pool.drawn[index])
+        trial = study.ask()
+        pool.space.draw(lambda label, distribution: suggest(trial, label, distribution))
+        self._asked[number] = trial
+        self._taken.append(index)
+        self.records.append(TrialRecord(number, "RUNNING", pool.configurations[index], drawn=pool.drawn[index]))
+        return number
+
+    def _report(self, number: int, point: int) -> bool:
+        """Take in a trial's next report; return whether it goes on."""
+        index, mark = self._taken[number], self.pool.marks[point]
+        seeds = self._order[index][: self.strategy.replicates]
+        values = self.pool.curves[index, seeds, point]
+        record = self.records[number]
+        if np.isnan(values).any():
+            self._end(replace(record, state="PRUNED", diverged=True))
+            return False
+        objective = float(values.mean() + self._rng.normal(0, NOISE * self.pool.noise) / len(seeds) ** 0.5)
+        self.records[number] = record = replace(record, reports={**record.reports, mark: objective})
+        decision = self._rule.decide(Report(number, mark, objective))
+        if mark == self.pool.marks[-1]:
+            self._end(replace(record, state="COMPLETE", stop_reason=WHOLE_BUDGET))
+        elif not isinstance(decision, GoOn):
+            self._end(replace(record, state="PRUNED"))
+        else:
+            return True
+        return False
+
+    def _end(self, record: TrialRecord) -> None:
+        self.records[record.number] = record
+        told = self._view(record, self._lowest)
+        if told.value is not None:
+            self._lowest = told.value if self._lowest is None else min(self._lowest, told.value)
+        trial = self._asked.pop(record.number)
+        for mark, score in told.reports.items():
+            trial.report(score, mark)
+        self._study.tell(trial, told.value, state=optuna.trial.TrialState[told.state])
+
+    def _certify(self) -> int:
+        """Certify the best by seeds that the search did not use, and return the winner."""
+        strategy, pool = self.strategy, self.pool
+        best = list(itertools.islice(rank_records(self.records), strategy.top))
+        configurations = []
+        for record in best:
+            index = self._taken[record.number]
+            seeds = self._order[index][strategy.replicates : strategy.replicates + strategy.seeds]
+            last = pool.curves[index, seeds, -1]
+            results = [SeedResult(s, float(v), (float(v),)) for s, v in enumerate(last) if not np.isnan(v)]
+            failed = tuple(s for s, v in enumerate(last) if np.isnan(v))
+            configurations.append(
+                Configuration(record.name, record.number, record.params, record.score, tuple(results), failed)
+            )
+        found = judge_configurations(configurations, range(strategy.seeds), 1)
+        if found is None:
+            return self._taken[best[0].number] if best else self._taken[0]
+        winner = found.best().trial
+        assert winner is not None
+        return self._taken[winner]
+
+
+def _believe(record: TrialRecord) -> tuple[bool, float]:
+    """Return what is thought of a trial where nothing is certified: its last number, of a whole training first."""
+    last = list(record.reports.values())[-1:] or [-np.inf]
+    return record.state == "COMPLETE", last[0]
+
+
+def replay(pool: Pool, strategy: Strategy, cost: float, slots: int, repetitions: int) -> list[float]:
+    """Return the scores of the repetitions of one pair."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return [pool.score(Replay(pool, strategy, cost, slots, seed).choose()) for seed in range(repetitions)]
+
+
+def summarize(scores: Array) -> dict[str, float]:
+    """Return mean, its interval, and the mean of the worst tenth of pairs, of [pairs, repetitions]."""
+    by_pair = np.sort(scores.mean(axis=1))
+    worst = by_pair[: max(1, round(len(by_pair) / 10))].mean()
+    return {**_bound(scores), "worst_tenth": float(worst)}
+
+
+def _bound(scores: Array) -> dict[str, float]:
+    """Bootstrap over pairs, and within each over repetitions."""
+    rng = np.random.default_rng(0)
+    num_pairs, repetitions = scores.shape
+    pairs = rng.integers(num_pairs, size=(RESAMPLES, num_pairs, 1))
+    means = scores[pairs, rng.integers(repetitions, size=(RESAMPLES, num_pairs, repetitions))].mean(axis=(1, 2))
+    low, high = np.quantile(means, (0.025, 0.975))
+    return {"mean": float(scores.mean()), "low": float(low), "high": float(high)}
+
+
+def judge(
+    pools: Sequence[Pool], strategies: Mapping[str, Strategy], cost: float, slots: int, repetitions: int
+) -> dict[str, dict[str, Any]]:
+    """Replay each strategy over all pairs.
+
+    Returns:
+        By strategy `summarize`'s figures, ``pairs`` with the mean score of each, and ``minus`` with the mean paired
+        difference to each strategy before it and its interval.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    scores: dict[str, Array] = {}
+    # Started afresh: a forked process of one that has threads may hang.
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as executor:
+        for name, strategy in strategies.items():
+            jobs = [executor.submit(replay, pool, strategy, cost, slots, repetitions) for pool in pools]
+            scores[name] = own = np.array([job.result() for job in jobs])
+            pairs = {pool.name: round(float(mean), 4) for pool, mean in zip(pools, own.mean(axis=1), strict=True)}
+            minus = {other: _bound(own - before) for other, before in scores.items() if other != name}
+            found[name] = {**summarize(own), "pairs": pairs, "minus": minus}
+            print(f"cost {cost:g}, slots {slots}, {name}: {describe(found[name])}", file=sys.stderr, flush=True)
+    return found
+
+
+def describe(one: Mapping[str, float]) -> str:
+    """Return a mean with its interval."""
+    return f"{one['mean']:.3f} [{one['low']:.3f}, {one['high']:.3f}]"
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """Return the record as Markdown."""
+    lines = [
+        "| full trainings | slots | strategy | score | worst tenth of pairs | less `today` |",
+        "|---|---|---|---|---|---|",
+    ]
+    for part in record["results"]:
+        for name, one in part["strategies"].items():
+            other = one["minus"].get("today") or part["strategies"].get("today", {}).get("minus", {}).get(name)
+            sign = 1 if "today" in one["minus"] else -1
+            less = "" if other is None else f"{sign * other['mean']:+.3f} [{', '.join(_ends(other, sign))}]"
+            lines.append(
+                f"| {part['cost']:g} | {part['slots']} | {name} | {describe(one)} | {one['worst_tenth']:.3f} | {less} |"
+            )
+    return "\n".join(lines)
+
+
+def _ends(one: Mapping[str, float], sign: int) -> list[str]:
+    return [f"{end:+.3f}" for end in sorted((sign * one["low"], sign * one["high"]))]
+
+
+def main() -> None:
+    """Replay, write the figures and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of curves.npz and configurations.json.gz")
+    parser.add_argument("--cost", default="48", help="full trainings, comma-separated")
+    parser.add_argument("--slots", default="1", help="trials at once, comma-separated")
+    parser.add_argument("--repetitions", type=int, default=30)
+    parser.add_argument("--only", default=",".join(STRATEGIES), help=f"comma-separated, of {', '.join(STRATEGIES)}")
+    parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/judge.json")
+    given = parser.parse_args()
+    if unknown := [name for name in given.only.split(",") if name not in STRATEGIES]:
+        parser.error(f"--only: there is no {', '.join(unknown)}; choose from {', '.join(STRATEGIES)}")
+    try:
+        pools = read_pools(given.data)
+    except ValueError as error:
+        parser.error(f"--data: {error}")
+    chosen = {name: STRATEGIES[name] for name in given.only.split(",")}
+    parts: list[dict[str, Any]] = [
+        {"cost": cost, "slots": slots, "strategies": judge(pools, chosen, cost, slots, given.repetitions)}
+        for cost in map(float, given.cost.split(","))
+        for slots in map(int, given.slots.split(","))
+    ]
+    record = make_record("judge", given.repetitions, parts)
+    shown = {name: {key: one[key] for key in ("mean", "low", "high")} for name, one in parts[0]["strategies"].items()}
+    write_record({**record, **shown}, given.json)
+    print(table(record))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Make the tables of README.md and of pages in docs/ from the records under benchmarks/results/.
+
+    python -m benchmarks.tables             write them between their markers
+    python -m benchmarks.tables --check     say which page differs from the records; then the exit code is 1
+
+Takes a second and measures nothing. A marker names a record, and its module has ``table(record)``:
+
+    <!-- table: engine -->
+    <!-- end -->
+
+``speed`` is README's own choice of rows. A benchmark without a record is said to be not measured, and so is a row that
+its record lacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import engine
+from benchmarks.records import RESULTS, ROOT, compare_rounds, read_record, spread_of
+
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{page}.md" for page in ("measurements", "certification", "sharing-a-cluster", "many-cores")),
+)
+SPEED_CASES = {
+    "ppo_cartpole_32": "PPO CartPole, 32 environments", "dqn_cartpole": "DQN CartPole", "sac_pendulum": "SAC Pendulum",
+}  # fmt: skip
+MARKER = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def fill(page: str, folder: Path = RESULTS) -> str:
+    """Return the page with every table as the records make it.
+
+    Args:
+        page: Markdown with markers.
+        folder: Where the records lie.
+
+    Raises:
+        ValueError: A record lacks what records have.
+    """
+    return MARKER.sub(lambda found: found[1] + make_table(found[2], folder) + "\n" + found[4], page)
+
+
+def make_table(name: str, folder: Path = RESULTS) -> str:
+    """Return what stands between the markers of a name, without a newline at its end."""
+    if name == "speed":
+        return make_speed_table(folder)
+    record = read_record(name, folder)
+    if record is None:
+        return f"Not measured yet: `python -m benchmarks.{name}` does, and writes `results/{name}.json`."
+    build = make_soak_table if name == "soak" else importlib.import_module(f"benchmarks.{name}").table
+    return f"{describe(record)}\n\n{build(record)}"
+
+
+def describe(record: dict[str, Any]) -> str:
+    """Return one sentence on where the figures come from."""
+    machine, versions = record["machine"], record["versions"]
+    parts = [f"{record['date']}, {machine['cores']} cores ({machine['cpu']})"]
+    parts += [", ".join(f"{name} {version}" for name, version in versions.items())] if versions else []
+    parts += [f"commit {record['commit']}", f"`{record['command']}`", f"rounds: {record['rounds']}"]
+    return "; ".join([*parts, *([record["note"]] if "note" in record else [])]) + "."
+
+
+def make_soak_table(record: dict[str, Any]) -> str:
+    """Return what each part of ``benchmarks/soak.py`` counted; that module itself takes seconds to import."""
+    lines = ["| part | seconds | counted |", "|---|---|---|"]
+    for part, found in record["results"].items():
+        counted = [f"{name} {value}" for name, value in found.items() if name != "took_s"]
+        lines.append(f"| {part} | {found['took_s']} | {', '.join(counted)} |")
+    return "\n".join(lines)
+
+
+def make_speed_table(folder: Path) -> str:
+    """Return README.md's few rows, out of two records."""
+    found, swept = (read_record(name, folder) for name in ("engine", "sweep"))
+    if found is None and swept is None:
+        return "Not measured yet on equal terms: `make bench` does."
+    lines = ["| | rltune | rltune / Stable-Baselines3 | rltune / stock RLlib |", "|---|---|---|---|"]
+    for case, words in SPEED_CASES.items():
+        speeds = {kind: engine.speeds(one) for kind, one in found["results"].get(case, {}).items()} if found else {}
+        if speeds.keys() >= {"ours", "sb3", "rllib"}:
+            ratios = [str(compare_rounds(speeds["ours"], speeds[kind])) for kind in ("sb3", "rllib")]
+            lines.append(f"| {words} | {spread_of(speeds['ours']).median:,.0f} steps/s | {' | '.join(ratios)} |")
+        else:
+            lines.append(f"| {words} | not measured | | |")
+    cells = dict.fromkeys(("ours", "zoo", "zoo_halving", "plain"), "not measured")
+    cells |= {kind: _describe_sweep(kind, swept["results"]) for kind in cells if swept and kind in swept["results"]}
+    others = f"rl_zoo3: {cells['zoo']}; with ten evaluations and halving: {cells['zoo_halving']}"
+    trials = f"{swept['trials']} PPO trials of {swept['env_steps']:,} steps" if swept else "a sweep"
+    return "\n".join([*lines, f"| {trials} | {cells['ours']} | {others} | plain Ray Tune script: {cells['plain']} |"])
+
+
+def _describe_sweep(kind: str, results: dict[str, Any]) -> str:
+    walls = {name: [one["wall_s"] for one in results[name]] for name in ("ours", kind)}
+    steps = spread_of([one["env_steps"] + one["evaluation_steps"] for one in results[kind]]).median
+    ratio = "" if kind == "ours" else f"{compare_rounds(walls[kind], walls['ours'])} times as long, "
+    return f"{ratio or f'{spread_of(walls[kind]).median:.0f} s, '}{steps:,.0f} steps"
+
+
+def main() -> int:
+    """Write the pages, or compare them; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    arguments = parser.parse_args()
+    differ = [page for page in PAGES if fill(page.read_text()) != page.read_text()]
+    for page in differ:
+        if arguments.check:
+            print(f"{page.name} differs from benchmarks/results/: python -m benchmarks.tables", file=sys.stderr)
+        else:
+            page.write_text(fill(page.read_text()))
+            print(f"wrote {page.name}")
+    return int(arguments.check and bool(differ))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Mark what this user has made, so that it is known from what was downloaded, unpacked or handed over.
+
+Who unpacks a file owns it. So a mark is made with a key that only this user can read: HMAC-SHA256 over the sha256 of
+what is marked. Whoever lacks the key can copy a mark, but not make one for other content. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hmac
+import logging
+import os
+import secrets
+import tempfile
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+MARK = ".made-by"  # the file with the mark, in the folder that is marked
+KEY_BYTES = 32
+
+
+def find_key_file() -> Path:
+    """Return where the key is: among this user's own state, made at the first use; a path with ~ without a home."""
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(os.path.expanduser(state)) / "rltune" / "key"  # pathlib raises without one
+
+
+def mark_own(folder: Path, digest: str) -> None:
+    """Mark a folder as made by this user; without a home to keep a key in, or on a full disk, it stays unmarked.
+
+    Args:
+        folder: What is marked.
+        digest: sha256 (hex) over what counts of its content.
+    """
+    try:
+        if mark := make_mark(digest):
+            (folder / MARK).write_text(mark)
+    except OSError as error:
+        _warn_of_no_mark(str(error))
+
+
+def make_mark(digest: str) -> str | None:
+    """Make this user's mark of a content; None without a home to keep a key in."""
+    try:
+        return _sign(_make_key(), digest)
+    except OSError as error:
+        _warn_of_no_mark(str(error))
+        return None
+
+
+def is_own(folder: Path, digest: str) -> bool:
+    """Return whether this user has marked a folder when its content had this digest."""
+    try:
+        return is_own_mark((folder / MARK).read_text(), digest)
+    except (OSError, ValueError):
+        return False
+
+
+def is_own_mark(mark: str, digest: str) -> bool:
+    """Return whether a mark is this user's, of a content with this digest."""
+    try:
+        key = _read_key()
+    except OSError:
+        return False
+    return key is not None and hmac.compare_digest(mark.encode(), _sign(key, digest).encode())
+
+
+@functools.cache  # the same reason holds for the next checkpoint
+def _warn_of_no_mark(reason: str) -> None:
+    logger.warning("this sweep's files cannot be marked as yours, so that resuming it needs trust=true: %s", reason)
+
+
+def _sign(key: bytes, digest: str) -> str:
+    return hmac.new(key, f"rltune:{digest}".encode(), "sha256").hexdigest()
+
+
+def _read_key() -> bytes | None:
+    """Return the key; None without a whole one: with an empty one, as a crash may leave it, anybody could sign."""
+    path = find_key_file()
+    key = path.read_bytes() if path.is_absolute() and path.exists() else b""
+    return key if len(key) == KEY_BYTES else None
+
+
+def _make_key() -> bytes:
+    """Return the key; make it where there is none, whole or not at all: several drivers may start at once.
+
+    Raises:
+        OSError: There is no place for it.
+    """
+    path = find_key_file()
+    if key := _read_key():
+        return key
+    if not path.is_absolute():
+        raise FileNotFoundError("there is no home")
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if path.exists() and not _read_key():
+        path.unlink()
+    with tempfile.NamedTemporaryFile(dir=path.parent) as draft:  # mode 0600
+        draft.write(secrets.token_bytes(KEY_BYTES))
+        draft.flush()
+        os.fsync(draft.fileno())
+        with contextlib.suppress(FileExistsError):  # another driver was first
+            os.link(draft.name, path)
+    return path.read_bytes()

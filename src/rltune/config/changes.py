@@ -1,0 +1,75 @@
+"""Compare the settings that a sweep was begun with and those that are asked for now. Nothing heavy is imported."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from rltune.config.schema import RunConfig
+from rltune.config.settings_file import format_settings
+from rltune.errors import StudyError
+
+# A sweep is found by the first two; the third says how; the rest are addresses.
+FREE = ("name", "output_dir", "resume", "cluster.", "study.storage", "tracking.uri")
+BUDGETS = ("budget.trials", "budget.total_env_steps", "budget.wall_time_s", "certify.top", "certify.seeds")
+FROM_NOW = "budget.wall_time_s"  # counts anew in each command, so that less of it takes nothing back
+
+
+def check_changes(name: str, known: DictConfig, wanted: RunConfig) -> bool:
+    """Refuse settings with which it would be another sweep.
+
+    Args:
+        name: The sweep.
+        known: Its settings, as its folder has them.
+        wanted: What is asked for now.
+
+    Returns:
+        Whether a budget is larger than it was.
+
+    Raises:
+        StudyError: Something else than budgets and addresses differs, or a budget is smaller.
+    """
+    # Through text, as the sweep's own went: what is equal there is equal.
+    asked = cast(DictConfig, OmegaConf.create(format_settings(wanted)))
+    before, now = dict(_flatten(OmegaConf.to_container(known))), dict(_flatten(OmegaConf.to_container(asked)))
+    before.pop("format", None)
+    now.pop("format", None)
+    grows, others = False, []
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
+        if old == new or key.startswith(FREE):
+            continue
+        is_larger = key in BUDGETS and _limit(new) > _limit(old)
+        grows |= is_larger
+        if not is_larger and key != FROM_NOW:
+            others.append((key, old, new))
+    if others:
+        key, old, new = others[0]
+        more = f", and {len(others) - 1} more: {', '.join(one[0] for one in others[1:4])}" if len(others) > 1 else ""
+        raise StudyError(
+            f"{key}={_show(new)}: the sweep {name} has {key}={_show(old)}{more}",
+            "its own settings; larger budgets, more of certify.top and certify.seeds, and other addresses",
+            f"python -m sweeps.resume sweep={name} goes on with its own; name=... begins another sweep",
+        )
+    return grows
+
+
+def _flatten(settings: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value of nested settings by its key; a list is one value."""
+    if not isinstance(settings, Mapping) or (key and not settings):
+        yield key, settings
+        return
+    for name, value in settings.items():
+        yield from _flatten(value, f"{key}.{name}" if key else str(name))
+
+
+def _limit(budget: Any) -> float:
+    """Return a budget as a number; None is no limit."""
+    return math.inf if budget is None else float(budget)
+
+
+def _show(value: Any) -> str:
+    return "null" if value is None else str(value)

@@ -1,0 +1,56 @@
+"""Choose the journal of a SQLite file by the file system that it lies on.
+
+A write-ahead log shares memory between its readers and its writer, so all of them have to be on one host, and SQLite
+supports it on no network file system. There a rollback journal serves, which costs a commit two waits for the disk and
+lets readers wait for the writer. The driver chooses; readers leave a file as it is. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from pathlib import Path
+
+import psutil
+
+NETWORK_FILE_SYSTEMS = frozenset({
+    "9p", "afpfs", "afs", "beegfs", "ceph", "cifs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
+    "ocfs2", "orangefs", "panfs", "pvfs2", "smb", "smb2", "smb3", "smbfs", "virtiofs", "webdav", "wekafs",
+})  # fmt: skip
+LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})  # a container's root, without privileges
+TIMEOUT_S = 60.0  # another reader may hold the file for a moment
+logger = logging.getLogger(__name__)
+
+
+def find_network_file_system(path: Path) -> str | None:
+    """Return the kind of the network file system that a path lies on, such as ``nfs4``; None on a local one.
+
+    Everything that FUSE mounts counts as one, but disks: which of them share memory between hosts is not known.
+    """
+    real = path.absolute().resolve()
+    mounts = {Path(mount.mountpoint): mount.fstype.lower() for mount in psutil.disk_partitions(all=True)}
+    kind = next((mounts[folder] for folder in (real, *real.parents) if folder in mounts), "")
+    return kind if kind in NETWORK_FILE_SYSTEMS or (kind.startswith("fuse.") and kind not in LOCAL_FUSE) else None
+
+
+def choose_journal(file: Path, shared: bool = False) -> None:
+    """Have a write-ahead log: readers do not block the sweep. Where other hosts see the file, have a rollback journal.
+
+    Args:
+        file: A SQLite file, which keeps the choice.
+        shared: Whether other hosts see it, even if its file system here is a local one: a host may export its disk.
+
+    Raises:
+        sqlite3.Error: It cannot be written, or another process does not let go of it.
+    """
+    kind = find_network_file_system(file)
+    if kind:
+        logger.warning(
+            "%s lies on a network file system (%s): it is written without a write-ahead log, which is slower; "
+            "PostgreSQL is made for several hosts: study.storage=postgresql+psycopg://host/db",
+            file,
+            kind,
+        )
+    with contextlib.closing(sqlite3.connect(file, timeout=TIMEOUT_S)) as opened:
+        opened.execute(f"PRAGMA journal_mode={'DELETE' if kind or shared else 'WAL'}")

@@ -1,0 +1,192 @@
+"""What a cluster loses costs time, and no trial and no sweep."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import ray
+from joined import another_machine, finish, needs_mounts, ray_head, start_sweep, sweep
+from ray.exceptions import ActorUnavailableError, RayActorError
+
+from rltune.cluster import losses
+from rltune.cluster.losses import Place, explain_loss, is_answering, wait_for_head, watch_head
+from rltune.study.storage import open_ledger
+
+OPEN = {"RAY_AUTH_MODE": "disabled"}
+
+
+@pytest.fixture
+def listener() -> Any:
+    """Who takes connections."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+@pytest.fixture
+def explain(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str | None]:
+    """What is said of a process on a node that Ray describes so."""
+
+    known = {"NodeID": "ab", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": listener.getsockname()[1]}
+
+    def ask(error: BaseException | None = None, draining: bool = False, alive: bool = True) -> str | None:
+        monkeypatch.setattr(ray, "nodes", lambda: [known | {"Alive": alive}])
+        monkeypatch.setattr(losses, "find_draining_nodes", lambda: {"ab"} if draining else set())
+        return explain_loss(Place("ab", "n2"), error)
+
+    return ask
+
+
+def test_a_process_that_died_on_a_living_node_is_to_blame(explain: Callable[..., str | None]) -> None:
+    assert explain(RayActorError(error_msg="it died")) is None
+
+
+def test_a_node_that_ray_calls_dead_is_gone(explain: Callable[..., str | None]) -> None:
+    assert explain(alive=False) == "node n2 is gone"
+
+
+def test_a_node_that_answers_no_more_is_gone_before_ray_says_so(
+    explain: Callable[..., str | None], listener: socket.socket
+) -> None:
+    listener.close()
+    assert explain(ActorUnavailableError("broken pipe", None)) == "node n2 is gone"
+
+
+def test_a_notice_to_go_is_no_fault(explain: Callable[..., str | None]) -> None:
+    assert explain(draining=True) == "node n2 is being taken away"
+    assert explain(RayActorError(preempted=True)) == "node n2 was taken away"
+
+
+def test_a_cut_on_the_way_to_a_living_node_is_no_fault(explain: Callable[..., str | None]) -> None:
+    assert explain(ActorUnavailableError("timed out", None)) == "node n2 was out of reach"
+
+
+def test_without_a_place_only_what_ray_says_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "nodes", lambda: [])
+    assert explain_loss(None, None) is None
+    assert explain_loss(None, RayActorError(preempted=True)) == "its node was taken away"
+
+
+@pytest.fixture
+def gone(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a head, watched by the hundredth of a second, is given up."""
+    for name, seconds in {"ASK_S": 0.01, "PATIENCE_S": 0.2}.items():
+        monkeypatch.setattr(losses, name, seconds)
+    address = "{}:{}".format(*listener.getsockname())
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=address))
+    return threading.Event()
+
+
+def test_a_head_that_answers_is_left_alone(gone: threading.Event) -> None:
+    with watch_head(gone.set):
+        assert not gone.wait(0.5)
+
+
+def test_a_lost_head_is_noticed(gone: threading.Event, listener: socket.socket) -> None:
+    with watch_head(gone.set):
+        listener.close()
+        assert not gone.wait(0.1), "it may be started again"
+        assert gone.wait(2)
+
+
+def test_a_head_that_is_lost_after_the_end_disturbs_nobody(gone: threading.Event, listener: socket.socket) -> None:
+    with watch_head(gone.set):
+        pass
+    listener.close()
+    assert not gone.wait(0.5)
+
+
+def test_a_head_that_is_soon_back_was_not_lost(gone: threading.Event, listener: socket.socket) -> None:
+    host, port = listener.getsockname()
+    with watch_head(gone.set):
+        listener.close()
+        time.sleep(0.05)
+        with socket.create_server((host, port)):
+            wait_for_head()
+            assert not gone.wait(0.5)
+
+
+def test_nobody_answers_where_nobody_listens(listener: socket.socket) -> None:
+    host, port = listener.getsockname()
+    assert is_answering(host, port)
+    listener.close()
+    assert not is_answering(host, port)
+
+
+# -- with nodes that are killed ----------------------------------------------------------------------------------------
+
+
+def wait_for_checkpoints(folder: Path, typed: Any, number: int) -> None:
+    """Wait until so many trials have reported."""
+    deadline = time.monotonic() + 120
+    while len({path.parent for path in folder.glob("outputs/toy/trials/*/best-*")}) < number:
+        assert typed.poll() is None, typed.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def kill_head(address: str) -> None:
+    """Let a head lose power: all that `ray start` has started."""
+    word = f"--port={address.rpartition(':')[2]}"
+    typed = {one.pid: set(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])}  # a zombie has none
+    (head,) = [pid for pid, words in typed.items() if {word, "--head"} <= words]
+    os.killpg(head, signal.SIGKILL)
+
+
+SLOW = ("budget.trials=2", "+space.seconds=0.5", "scheduler=none", "failures.max_retries=0")
+
+
+@needs_mounts
+@pytest.mark.slow  # two nodes, half a minute
+def test_a_node_that_loses_power_costs_no_trial(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        address = stack.enter_context(ray_head(num_cpus=0, **OPEN))
+        nodes = [stack.enter_context(another_machine(address, name)) for name in ("n1", "n2")]
+        typed = start_sweep("run", tmp_path, f"cluster.address={address}", *SLOW, "resources.cpus_per_trial=2", **OPEN)
+        wait_for_checkpoints(tmp_path, typed, 2)
+        os.killpg(nodes[1], signal.SIGKILL)
+        code, out = finish(typed)
+    assert code == 0, out
+    (line,) = [line for line in out.splitlines() if "node n2 is gone" in line]
+    assert " goes on from " in line
+    assert "Traceback" not in out
+    assert "raylet" not in out
+    summary = json.loads((tmp_path / "outputs/toy/summary.json").read_text())
+    assert summary["trials"]["complete"] == 2
+
+
+@pytest.mark.slow  # a head that is killed, and another one; a minute
+def test_a_lost_head_ends_the_command_and_another_one_finishes_it(tmp_path: Path) -> None:
+    with ray_head(num_cpus=2, **OPEN) as address:
+        typed = start_sweep("run", tmp_path, f"cluster.address={address}", *SLOW, **OPEN)
+        wait_for_checkpoints(tmp_path, typed, 1)
+        began = time.monotonic()
+        kill_head(address)
+        code, out = finish(typed)
+        took_s = time.monotonic() - began
+    assert code == 75, out
+    assert took_s < 45, "30 s, and a busy machine"
+    assert "-m sweeps.resume sweep=toy" in out
+    assert "Traceback" not in out
+    with closing(open_ledger(tmp_path / "outputs/toy")) as ledger:
+        assert {record.stop_reason for record in ledger.trials.records()} == {"interrupted"}
+        assert ledger.sweep().status == "interrupted"
+    assert not {".driver", ".processes", ".stop", ".tune"} & {
+        path.name for path in (tmp_path / "outputs/toy").iterdir()
+    }
+    with ray_head(num_cpus=2, **OPEN) as address:
+        code, out = sweep("resume", tmp_path, f"cluster.address={address}", **OPEN)
+    assert code == 0, out
+    summary = json.loads((tmp_path / "outputs/toy/summary.json").read_text())
+    assert summary["trials"]["complete"] == 2

@@ -1,0 +1,86 @@
+"""A command that is typed again is known as the same one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from composing import change_setting
+from omegaconf import OmegaConf
+
+from rltune.config.changes import check_changes
+from rltune.config.settings_file import format_settings
+from rltune.config.validation import parse_config
+from rltune.errors import StudyError
+
+
+def settings_of(raw, **changes):
+    for key, value in changes.items():
+        raw = change_setting(raw, key.replace("__", "."), value)
+    return parse_config(raw)
+
+
+def check(raw, *, known=None, **changes):
+    before = OmegaConf.create(format_settings(settings_of(raw, **(known or {}))))
+    return check_changes("mine", before, settings_of(raw, **changes))
+
+
+def test_the_same_command_changes_nothing(composed):
+    assert check(composed) is False
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("cluster.address", "10.0.0.1:6379"),
+        ("study.storage", "postgresql+psycopg://me:s3cret@elsewhere/rl"),
+        ("tracking.uri", "http://elsewhere"),
+        ("output_dir", "/other/spelling/outputs"),
+        ("name", "mine"),
+    ],
+)
+def test_an_address_may_change(composed, key, value):
+    assert check(composed, **{key: value}) is False
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "new"),
+    [
+        ("budget.trials", 24, 48),
+        ("budget.total_env_steps", 1000, 2000),
+        ("budget.total_env_steps", 1000, None),
+        ("budget.wall_time_s", 60, 120),
+        ("certify.seeds", 0, 5),
+        ("certify.top", 1, 3),
+    ],
+)
+def test_a_budget_may_grow(composed, key, old, new):
+    assert check(composed, known={key: old}, **{key: new}) is True
+
+
+def test_seconds_count_anew_so_that_fewer_are_no_smaller_budget(composed):
+    assert check(composed, known={"budget.wall_time_s": 60}, **{"budget.wall_time_s": 30}) is False
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "new"),
+    [
+        ("budget.trials", 24, 12),
+        ("budget.total_env_steps", None, 1000),
+        ("budget.env_steps", 100000, 200000),
+        ("seed", 0, 1),
+        ("algo.training.lr", 0.0003, 0.001),
+        ("space", {"lr": ["loguniform", 1e-5, 1e-2]}, {"lr": ["loguniform", 1e-6, 1e-2]}),
+    ],
+)
+def test_another_setting_is_refused_by_its_key(composed, key, old, new):
+    with pytest.raises(StudyError) as refused:
+        check(composed, known={key: old}, **{key: new})
+    shown = re.escape(key) if key != "space" else r"space\.lr"
+    assert re.match(rf"{shown}=.*: the sweep mine has {shown}=", refused.value.what)
+    assert "sweeps.resume sweep=mine" in refused.value.fix
+
+
+def test_of_several_differences_the_others_are_named(composed):
+    with pytest.raises(StudyError, match="and 1 more: seed"):
+        check(composed, **{"replicates": 2, "seed": 1})

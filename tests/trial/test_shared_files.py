@@ -1,0 +1,63 @@
+"""That a node shows that it sees the sweep's files, and says why where it does not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rltune.study.bucket import find_bucket, link_bucket, make_place
+from rltune.trial import shared_files
+from rltune.trial.shared_files import find_blindness, leave_token, make_blind_error, read_token_name
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_files, "VISIBLE_S", 0.2)
+
+
+def test_a_node_that_reads_the_token_sees_the_folder(tmp_path: Path) -> None:
+    with leave_token(tmp_path) as token:
+        assert read_token_name(tmp_path) == token
+        assert find_blindness(tmp_path, None, token) == ""
+    assert read_token_name(tmp_path) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_older_copy_of_the_folder_is_not_taken_for_it(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    with leave_token(here):
+        shutil.copytree(here, there)
+    with leave_token(here) as token:
+        assert "there cannot be seen" in find_blindness(there, None, token)
+
+
+def test_the_token_of_a_killed_driver_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / f"{shared_files.PREFIX}old").write_text("old")
+    with leave_token(tmp_path) as token:
+        assert [path.name for path in tmp_path.iterdir()] == [token]
+
+
+def test_blind_nodes_are_named(tmp_path: Path) -> None:
+    error = make_blind_error(tmp_path / "sweep", {"far": "cannot be seen", "away": "cannot be seen"})
+    assert error.what == f"output_dir={tmp_path}: {tmp_path / 'sweep'} cannot be seen on node away, far"
+
+
+@pytest.mark.slow
+def test_a_node_without_credentials_says_so(tmp_path: Path, s3: str) -> None:
+    link_bucket(tmp_path, make_place(s3, "seen"))
+    bucket = find_bucket(tmp_path)
+    assert bucket is not None
+    with leave_token(tmp_path) as token:
+        assert find_blindness(Path("/nowhere"), bucket.address, token) == ""
+        nobody = bucket.address.replace("s3://sweeps", "s3://another")
+        assert "is another place there" in find_blindness(Path("/nowhere"), nobody, token)
+        gone = bucket.address.partition("?")[0] + "?endpoint_override=http://127.0.0.1:9"
+        why = find_blindness(Path("/nowhere"), gone, token)
+        assert "does not answer" in why
+        error = make_blind_error(tmp_path, {"far": why})
+        assert error.what.startswith("on node far: storage=s3://sweeps/runs/seen does not answer")
+    bucket.flush(10)
+    assert bucket.read(token) is None

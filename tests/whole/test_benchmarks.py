@@ -1,0 +1,175 @@
+"""What benchmarks/ publishes: ratios round by round, tables made from records, peers with the same settings."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import optuna
+import pytest
+from composing import compose
+
+from benchmarks import engine, records, runners, shared_settings, sweep, tables
+from rltune.config.validation import parse_config
+from rltune.sweep.plan import make_plan
+
+ROOT = Path(__file__).parents[2]
+LIGHT = (
+    "certified",
+    "cluster",
+    "coverage",
+    "driver",
+    "engine",
+    "gpu",
+    "learning",
+    "peers",
+    "run",
+    "runners",
+    "sweep",
+    "tables",
+    "tuned",
+    "zoo",
+)
+HEAVY = ("plain_ray", "smoke")  # these import RLlib as they start
+pytestmark = pytest.mark.fast
+
+
+def speed_record(**contenders):
+    """A record of one case; two rounds of one second each, environment steps per contender."""
+    found = {
+        kind: {"environments": "single", "rounds": [[steps, 1.0] for steps in rounds]}
+        for kind, rounds in contenders.items()
+    }
+    return {**records.make_record("engine", 2, {"dqn_cartpole": found}), "commit": "abc1234"}
+
+
+def sweep_record(**walls):
+    """A record of contenders by the wall seconds of their rounds."""
+    rounds = {
+        kind: [
+            {"wall_s": wall, "env_steps": 1000, "evaluation_steps": 500, "stopped": 1, "best": None} for wall in seconds
+        ]
+        for kind, seconds in walls.items()
+    }
+    return {**records.make_record("sweep", 2, rounds), "trials": 8, "env_steps": 20_000}
+
+
+def test_a_ratio_is_the_median_of_rounds_not_of_sides():
+    # Both were slow in the second round. The medians of the sides, 10 and 4, would give 2.5.
+    assert records.compare_rounds([20, 2, 10], [4, 1, 5]) == records.Spread(2.0, 2.0, 5.0)
+
+
+def test_a_ratio_needs_both_sides_of_every_round():
+    with pytest.raises(ValueError, match="shorter"):
+        records.compare_rounds([1, 2], [1])
+    with pytest.raises(ValueError, match="no rounds"):
+        records.compare_rounds([], [])
+
+
+@pytest.mark.parametrize(("ratio", "shown"), [(0.871, "0.87"), (3.94, "3.9"), (9.96, "10"), (1234.5, "1,234")])
+def test_a_ratio_shows_two_digits(ratio, shown):
+    assert records.show(ratio) == shown
+
+
+def test_pages_are_what_the_records_make():
+    differ = [page.name for page in tables.PAGES if tables.fill(page.read_text()) != page.read_text()]
+    assert not differ, "python -m benchmarks.tables"
+
+
+def test_a_figure_changed_by_hand_is_found(tmp_path):
+    (tmp_path / "engine.json").write_text(json.dumps(speed_record(ours=[100, 120], sb3=[50, 40])))
+    page = tables.fill("before\n<!-- table: engine -->\n<!-- end -->\nafter\n", tmp_path)
+    assert "| 110 (220) | 45 (90) | 2.5 (2.0 to 3.0) |" in page
+    assert page == tables.fill(page, tmp_path) == tables.fill(page.replace("2.5", "3.5"), tmp_path)
+    assert page.startswith("before\n")
+    assert page.endswith("<!-- end -->\nafter\n")
+
+
+def test_what_was_not_measured_says_so(tmp_path):
+    assert "Not measured yet: `python -m benchmarks.engine`" in tables.make_table("engine", tmp_path)
+    assert "Not measured yet: `python -m benchmarks.learning`" in tables.make_table("learning", tmp_path)
+    rows = engine.table(speed_record(ours=[1, 1], sb3=[1, 1])).splitlines()
+    assert [row.count("not measured") for row in rows] == [0, 0, 1, 1, 1, 1, 0, 1]
+    assert len({row.count("|") for row in rows}) == 1
+    rows = sweep.table(sweep_record(ours=[1.0, 1.0])).splitlines()
+    assert [row.count("not measured") for row in rows] == [0, 0, 0, 1, 1, 1, 1]
+    assert len({row.count("|") for row in rows}) == 1
+
+
+def test_a_native_vector_environment_is_named():
+    found = {"ours": {"environments": "native"}, "rllib": {"environments": "single"}, "sb3": {"environments": "single"}}
+    assert engine.describe_environments(found) == "native: rltune; single: stock RLlib, SB3"
+    assert engine.describe_environments({"ours": {"environments": "single"}}) == "single"
+
+
+def test_steps_and_spread_stand_beside_a_sweeps_ratio(tmp_path):
+    record = sweep_record(ours=[10.0, 20.0], zoo=[100.0, 80.0])
+    assert sweep.table(record).splitlines()[5].endswith("| 90.0 |  | 1,000 | 500 | 1 |  | 7.0 (4.0 to 10) |")
+    (tmp_path / "sweep.json").write_text(json.dumps(record))
+    (row,) = [line for line in tables.make_table("speed", tmp_path).splitlines() if "8 PPO trials" in line]
+    assert "| 15 s, 1,500 steps | rl_zoo3: 7.0 (4.0 to 10) times as long, 1,500 steps; with ten" in row
+
+
+def test_a_record_says_what_is_needed_to_judge_it():
+    for path in records.RESULTS.glob("*.json"):
+        record = records.read_record(path.stem)
+        assert record["benchmark"] == path.stem
+        assert record["machine"].keys() == {"cores", "cpu", "system"}
+        assert "--quick" not in record["command"], f"{path.name} is a look, not a measurement"
+        assert not re.search(r"/home|/work|/root|/tmp|/Users", path.read_text()), f"{path.name} names a folder"
+
+
+def test_a_record_that_lacks_its_origin_is_refused(tmp_path):
+    (tmp_path / "engine.json").write_text('{"results": {}, "date": "2026-01-01"}')
+    with pytest.raises(ValueError, match=r"engine\.json lacks benchmark, commit, command, machine"):
+        records.read_record("engine", tmp_path)
+
+
+def test_a_record_repeats_its_command_without_its_place():
+    words = ["--only", "ours,zoo", "--json", "/somewhere/sweep.json", "--rounds", "3"]
+    assert records.describe_command("sweep", words) == "python -m benchmarks.sweep --only ours,zoo --rounds 3"
+
+
+def test_peers_search_our_space_from_our_first_trial():
+    config = parse_config(compose("run", "algo=ppo", "env=cartpole", "~tuned"))
+    plan, study = make_plan(config), optuna.create_study()
+    study.enqueue_trial(shared_settings.first_trial())
+    theirs = study.ask()
+    drawn = shared_settings.suggest(theirs)
+    (first,) = plan.warm_starts
+    assert {name: value for name, value in drawn.items() if name != "entropy_coeff"} == pytest.approx(
+        {name: value for name, value in first.items() if name != "entropy_coeff"}
+    )  # ours draws this one as well: its file's zero lies outside the range
+    ours = {dimension.label: dimension.distribution() for dimension in plan.space.dimensions}
+    assert list(theirs.distributions.values()) == list(ours.values())
+    for section in ("training", "env_runners", "rl_module", "learners"):
+        assert plan.build.algo[section] == shared_settings.ALGO[section]
+
+
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")  # it may be loaded already, and is run all the same
+@pytest.mark.parametrize("name", LIGHT)
+def test_a_benchmark_says_what_it_takes(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+    assert re.search(r"second|minute|hour", capsys.readouterr().out.lower())
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_a_heavy_benchmark_says_it_as_well(name):
+    told = ast.get_docstring(ast.parse((ROOT / "benchmarks" / f"{name}.py").read_text())) or ""
+    assert f"python -m benchmarks.{name}" in told
+    assert re.search(r"second|minute|hour", told.lower())
+
+
+def test_env_runners_are_shown_in_multiples_and_cpu_a_step():
+    rounds = {"0": [[100.0, 1000.0, 0.0]] * 2, "1": [[90.0, 40.0, 1050.0]] * 2, "2": [[190.0, 41.0, 1060.0]] * 2}
+    lines = runners.table({"results": {"ppo, 1 ms a step": rounds}}).splitlines()
+    assert lines[-1] == (
+        "| ppo, 1 ms a step | 100; 1,000 | 90: 0.90 (0.90 to 0.90); 40 + 1,050 | 190: 1.9 (1.9 to 1.9); 41 + 1,060 |"
+    )
+    assert {line.count("|") for line in lines} == {5}

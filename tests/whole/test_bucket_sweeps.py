@@ -1,0 +1,166 @@
+"""Sweeps that keep their checkpoints in a bucket, over HTTP: what one machine leaves, another one finds."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import postgres
+import pytest
+from checkpoints import make_sweep
+from joined import finish, start_sweep, sweep
+
+from rltune.algorithms.restore import load_algorithm
+from rltune.errors import RltuneError, StudyError
+from rltune.policies.policy import load_policy
+from rltune.reporting.tables import list_sweeps, show_sweep
+from rltune.study.bucket import find_bucket, make_place, open_bucket
+from rltune.study.checkpoints import compute_digest
+from rltune.study.ledger import Ledger
+from rltune.sweep.folder import store_files
+from rltune.sweep.pipeline import check_request, resume_sweep
+from rltune.sweep.prune import prune_sweeps
+
+SOME = ("budget.trials=3", "tracking=off", "certify=on", "certify.seeds=2", "certify.top=1")
+
+
+def test_a_finished_sweep_is_shown_extended_and_pruned_elsewhere(
+    toy_run: Callable[..., Any], s3: str, tmp_path: Path, stream: io.StringIO
+) -> None:
+    outcome = toy_run("name=moved", f"storage={s3!r}", *SOME)
+    assert outcome.exit_code == 0
+    assert "the ledger is a file on this machine" in stream.getvalue()
+    shutil.rmtree(outcome.folder)  # its machine is gone
+    other = str(tmp_path / "other")
+    shown = io.StringIO()
+    list_sweeps(other, shown, bucket=s3)
+    show_sweep("moved", other, shown, bucket=s3)
+    assert "moved" in shown.getvalue()
+    assert "certified" in shown.getvalue()
+    again = resume_sweep(
+        "moved", output_dir=other, changes={"storage": s3, "budget": {"trials": 4}}, stream=stream, trainable=_toy()
+    )
+    assert (again.exit_code, again.trials["total"], again.trials["interrupted"]) == (0, 4, 0)
+    bucket = find_bucket(again.folder)
+    assert bucket is not None
+    before = {name for name in bucket.list_files() if name.endswith("manifest.json")}
+    prune_sweeps("moved", other, True, shown)
+    after = {name for name in bucket.list_files() if name.endswith("manifest.json")}
+    assert f"{again.winner['checkpoint']}/manifest.json" in after < before
+
+
+def _toy() -> type:
+    from toy import ToyTrial
+
+    return ToyTrial
+
+
+@pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
+@pytest.mark.parametrize("verb", ["resume", "run"])
+def test_a_killed_driver_loses_nothing_but_its_machine(verb: str, tmp_path: Path, s3: str) -> None:
+    s3 = s3.replace("/runs", f"/killed-{verb}")
+    words = [f"storage={s3!r}", "cluster.address=null", "budget.trials=4", "+space.seconds=0.2", "resume=auto"]
+    words += ["checkpoint.every_s=1", "scheduler=none"]
+    with postgres.server() as address:
+        url = postgres.database(address, "rl")
+        typed = start_sweep("run", tmp_path, *words, "study.storage=${oc.env:LEDGER}", LEDGER=url)
+        bucket = open_bucket(make_place(s3, "toy"))
+        deadline = time.monotonic() + 120
+        while not any("best-" in name for name in bucket.list_files()) and time.monotonic() < deadline:
+            assert typed.poll() is None, finish(typed)
+            time.sleep(0.2)
+        typed.send_signal(signal.SIGKILL)
+        finish(typed)
+        shutil.rmtree(tmp_path / "outputs")
+        assert postgres.HALVES[0] not in (bucket.read("config.yaml") or b"").decode()
+        if verb == "run":  # the same command again
+            code, out = sweep("run", tmp_path, *words, "study.storage=${oc.env:LEDGER}", LEDGER=url)
+        else:
+            code, out = sweep("resume", tmp_path, f"storage={s3}", f"study.storage={url}")
+        assert code == 0, out
+        ledger = Ledger(url, "toy")
+        records = ledger.trials.records()
+        ledger.close()
+    assert [record.state for record in records] == ["COMPLETE"] * 4
+    assert all(list(record.reports) == list(range(100, 2001, 100)) for record in records), "each report once"
+    assert "its checkpoint" not in out, "nothing was damaged"
+    names = bucket.list_files()
+    assert all(f"{record.checkpoint.path}/manifest.json" in names for record in records if record.checkpoint)
+
+
+def test_a_ledger_that_is_a_file_elsewhere_is_not_begun_anew(
+    tmp_path: Path, s3: str, toy_run: Callable[..., Any]
+) -> None:
+    outcome = toy_run("name=elsewhere", f"storage={s3!r}", "budget.trials=1", "tracking=off")
+    bucket = find_bucket(outcome.folder)
+    assert bucket is not None
+    bucket.delete("ledger.db")  # as while its driver runs
+    with pytest.raises(StudyError, match="its ledger is a file on the machine where it runs"):
+        resume_sweep("elsewhere", output_dir=str(tmp_path / "other"), changes={"storage": s3}, trainable=_toy())
+    with pytest.raises(StudyError, match="has a sweep of this name"):
+        toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}")
+    with pytest.raises(StudyError, match="its ledger is a file on the machine where it runs"):
+        toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}", "resume=auto")
+
+
+def test_a_policy_loads_on_a_machine_that_has_nothing_of_it(
+    checkpoint: Path, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, other = tmp_path / "mine" / "stored", tmp_path / "other"
+    folder.parent.mkdir()
+    make_sweep(folder, checkpoint)
+    (folder / "summary.json").write_text(json.dumps({"winner": {"checkpoint": "trials/2/best-000000002048"}}))
+    bucket = open_bucket(make_place(s3, "stored"))
+    for path in folder.glob("trials/*/*"):
+        name = path.relative_to(folder).as_posix()
+        bucket.upload(path, name, compute_digest(path))
+    store_files(bucket, folder, ("config.yaml", "summary.json", "ledger.db", "trials/*/*/.made-by"))
+    winner = load_policy("sweep:stored", output_dir=other, bucket=s3)
+    assert winner.info["trial"] == 2
+    assert winner.is_trusted(), "the mark came with it"
+    assert load_policy("sweep:stored/1", output_dir=other).info["trial"] == 1, "the folder knows where it came from"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody"))
+    with pytest.raises(RltuneError, match="is not as a sweep of yours wrote it"):
+        load_algorithm("sweep:stored/3", output_dir=other)
+    bucket.write("trials/3/best-000000002048/policy/policy.json", b"{}")
+    shutil.rmtree(other / "stored" / "trials" / "3")
+    with pytest.raises(RltuneError, match="is gone"):
+        load_policy("sweep:stored/3", output_dir=other)
+
+
+def test_the_check_before_several_jobs_lets_auto_go_on_with_a_stored_sweep(
+    request_of: Callable[..., Any], s3: str
+) -> None:
+    open_bucket(make_place(s3, "begun")).write("config.yaml", b"name: begun")
+    words = ("name=begun", f"storage={s3!r}")
+    with pytest.raises(StudyError, match="has a sweep of this name"):
+        check_request(request_of(*words))
+    assert check_request(request_of(*words, "resume=auto"))[1].name == "begun"
+
+
+def test_a_sweep_of_somebody_else_needs_trust(
+    toy_run: Callable[..., Any], s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = toy_run("name=theirs", f"storage={s3!r}", "budget.trials=1", "tracking=off")
+    assert outcome.exit_code == 0
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody"))
+    other, changes = str(tmp_path / "other"), {"storage": s3, "budget": {"trials": 2}}
+    with pytest.raises(StudyError, match="not as your rltune wrote it"):
+        resume_sweep("theirs", output_dir=other, changes=changes, trainable=_toy())
+    again = resume_sweep("theirs", output_dir=other, changes=changes, trainable=_toy(), trust=True)
+    assert again.trials["total"] == 2
+
+
+def test_a_wrong_bucket_is_answered_before_anything_is_made(
+    toy_run: Callable[..., Any], s3: str, tmp_path: Path
+) -> None:
+    for storage, why in ((s3.replace("sweeps", "strange", 1), "no bucket strange"), ("ftp://x/y", "names no bucket")):
+        with pytest.raises(RltuneError, match=why):
+            toy_run(f"storage={storage!r}")
+    assert not (tmp_path / "outputs").exists()

@@ -1,0 +1,78 @@
+"""A real sweep on a Ray of two nodes that was there before it, looked at from outside."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from joined import clean_environment, finish
+from joining import JOIN
+from machines import can_isolate
+from nodes import Cluster, cluster
+from whole_sweep import list_missing
+
+from rltune.study.storage import open_ledger
+
+ROOT = Path(__file__).parents[2]
+TOKEN = secrets.token_hex(32)
+TRIALS = 4
+WORDS = (
+    "algo=ppo", "env=cartpole", "name=joined", "report=false", f"budget.trials={TRIALS}", "budget.env_steps=6000",
+    "certify=on", "certify.top=1", "certify.seeds=2", "certify.episodes=20",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A head and a worker of one CPU each, which ask for a token."""
+    folder = tmp_path_factory.mktemp("two")
+    with cluster(folder, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=TOKEN) as made:
+        made.add("head", 1)
+        made.add("worker", 1)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def sweep(two_nodes: Cluster) -> Path:
+    """The sweep's folder, when it has ended."""
+    join = ("cluster=address", f"cluster.address={two_nodes.address}")
+    code, out = finish(two_nodes.type("head", "-m", "sweeps.run", *WORDS, *join), 240)
+    assert code == 0, out
+    return two_nodes.folder / "outputs" / "joined"
+
+
+def test_a_sweep_on_two_nodes_is_whole(sweep: Path, two_nodes: Cluster) -> None:
+    assert list_missing(sweep, two_nodes.store, TRIALS) == []
+
+
+@pytest.mark.skipif(not can_isolate(), reason="two nodes on one host have one name: machines need root (unshare)")
+def test_both_nodes_trained(sweep: Path) -> None:
+    ledger = open_ledger(sweep)
+    nodes = {record.node for record in ledger.trials.records()}
+    ledger.close()
+    assert nodes == {"head", "worker"}
+
+
+@pytest.mark.replacement
+@pytest.mark.skipif(not can_isolate(), reason="a machine outside of the cluster needs root (unshare)")
+def test_a_machine_outside_of_the_cluster_is_told_so_at_once(two_nodes: Cluster) -> None:
+    began = time.monotonic()
+    path = clean_environment(two_nodes.folder)["PYTHONPATH"]
+    code, out = finish(two_nodes.type("laptop", "-c", JOIN, two_nodes.address, PYTHONPATH=f"{path}:{ROOT}"))
+    assert code == 2, out
+    assert f"cluster.address={two_nodes.address}: a Ray answers, but this machine is none of its nodes" in out
+    assert f"ray start --address={two_nodes.address}" in out
+    assert time.monotonic() - began < 20, "Ray itself looks for a minute"
+
+
+def test_what_a_sweep_lacks_is_seen(sweep: Path, two_nodes: Cluster, tmp_path: Path) -> None:
+    copy = shutil.copytree(sweep, tmp_path / sweep.name)
+    (copy / "trials" / "0" / ".latest-9").mkdir()
+    kept = next(copy.glob("trials/1/best-*/state.json"))
+    kept.unlink()
+    missing = [f"4 trials of {TRIALS + 1}", "trials/1's checkpoint", "a draft: trials/0/.latest-9"]
+    assert list_missing(copy, two_nodes.store, TRIALS + 1)[:3] == missing

@@ -1,0 +1,107 @@
+"""The judge of the search's defaults: pools are read as they are meant, and strategies score as they must."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import judge
+from benchmarks.judge import STRATEGIES, Replay, Strategy, replay
+from benchmarks.judge_pool import Pool, read_pools
+
+pytestmark = pytest.mark.fast
+STEPS = 1000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """64 configurations of 10 seeds and 5 points: the return rises with lr, and one run in a hundred diverges."""
+    rng = np.random.default_rng(0)
+    rates = 10 ** rng.uniform(-5, -1, 64)
+    targets = rng.random(64) < 0.5
+    configurations: list[dict[str, Any]] = [
+        {"lr": float(rate), "clip": float(rng.random()), "target": bool(on), "tau": float(rng.random()) if on else ""}
+        for rate, on in zip(rates, targets, strict=True)
+    ]
+    worth = 100 + 20 * np.log10(rates)
+    curves = worth[:, None, None] * np.linspace(0.2, 1, 5) + rng.normal(0, 2, (64, 10, 5))
+    curves[0, 0], curves[1, 0, 2:] = -1e21, np.nan
+    write(tmp_path, {"ppo_cc_toy": curves}, {"ppo_cc_toy": {"env_steps": STEPS, "configurations": configurations}})
+    return tmp_path
+
+
+def write(folder: Path, curves: dict[str, Any], told: dict[str, Any]) -> None:
+    np.savez(folder / "curves.npz", **{name: value.astype(np.float32) for name, value in curves.items()})
+    with gzip.open(folder / "configurations.json.gz", "wt") as file:
+        json.dump(told, file)
+
+
+@pytest.fixture
+def pool(folder: Path) -> Pool:
+    (only,) = read_pools(folder)
+    return only
+
+
+def test_the_space_is_read_from_the_configurations(pool: Pool) -> None:
+    found = {one.name: one for one in pool.space.dimensions}
+    assert {name: one.kind for name, one in found.items()} == {
+        "lr": "loguniform",
+        "clip": "uniform",
+        "target": "choice",
+        "tau": "uniform",
+    }
+    assert found["tau"].when == {"target": (True,)}
+    assert pool.marks == (200, 400, 600, 800, 1000)
+
+
+def test_a_diverged_run_costs_a_configuration_no_more_than_the_best_one_gains(pool: Pool) -> None:
+    assert pool.score(int(pool.worth.argmax())) == 1
+    assert pool.curves[0, 0].min() > -100, "-1e21 is not taken as a return"
+    assert np.isnan(pool.curves[1, 0, 2:]).all()
+    assert min(pool.score(one) for one in range(64)) > -2
+
+
+def test_a_configuration_is_the_nearest_to_itself_and_is_tried_once(pool: Pool) -> None:
+    for index in range(64):
+        assert pool.nearest(pool.drawn[index], []) == index
+        assert pool.nearest(pool.drawn[index], [index]) != index
+
+
+def test_all_strategies_spend_the_same_and_certify_on_other_seeds(pool: Pool) -> None:
+    for slots in (1, 4):
+        strategy = Strategy({"kind": "random"}, {"kind": "none"}, replicates=2, top=2, seeds=3)
+        sweep = Replay(pool, strategy, cost=16, slots=slots, seed=0)
+        sweep.choose()
+        points = sum(len(one.reports) for one in sweep.records) * strategy.replicates
+        assert points == pytest.approx((16 - 6) * 5, abs=2 * slots * 5)
+    with pytest.raises(ValueError, match="spent by the certification alone"):
+        Replay(pool, strategy, cost=6, slots=1, seed=0).choose()
+
+
+def test_what_knows_more_scores_higher(pool: Pool) -> None:
+    few = np.mean(replay(pool, STRATEGIES["random"], 2, 1, 20))
+    many = np.mean(replay(pool, STRATEGIES["random"], 40, 1, 20))
+    assert few < many - 0.1
+    assert many > 0.8
+
+
+@pytest.mark.slow
+def test_the_command_writes_what_is_asked_of_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "judge.json"
+    words = ["judge", "--data", str(folder), "--repetitions", "2", "--cost", "18", "--json", str(path)]
+    monkeypatch.setattr("sys.argv", [*words, "--only", "random,today,defaults"])
+    judge.main()
+    record = json.loads(path.read_text())
+    assert all(record[name].keys() == {"mean", "low", "high"} for name in ("random", "today", "defaults"))
+    assert "| 18 | 1 | defaults |" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["judge", "--data", str(tmp_path / "absent")])
+    with pytest.raises(SystemExit):
+        judge.main()
+    assert "lacks curves.npz and configurations.json.gz" in capsys.readouterr().err

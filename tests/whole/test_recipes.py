@@ -1,0 +1,283 @@
+"""The recipes of deploy/: what they say composes, parses, and fits together. Slurm runs for real in test_slurm.py."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from composing import compose
+from recipes import DEPLOY, compose_command
+
+from rltune.config.validation import parse_config
+
+ROOT = DEPLOY.parent
+LOCKED = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+
+pytestmark = pytest.mark.fast
+
+
+def read(name: str) -> Any:
+    """The last document of a recipe."""
+    *_, last = yaml.safe_load_all((DEPLOY / name).read_text())
+    return last
+
+
+# -- all of them --------------------------------------------------------------------------------------------------
+
+COMMANDS = {
+    "slurm.sbatch": {"NAME": "first", "ADDRESS": "n1:6379", "@": "algo=ppo env=cartpole output_dir=/shared"},
+    "rayjob.yaml": {},
+    "sky.yaml": {},
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_recipes_command_composes_and_may_be_typed_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLTUNE_STORAGE", "postgresql+psycopg://db.example/rl")
+    values = COMMANDS[name]
+    text = (DEPLOY / name).read_text()
+    if name.endswith(".yaml"):
+        recipe = read(name)
+        text = recipe["run"] if name == "sky.yaml" else recipe["spec"]["entrypoint"]
+        values = recipe.get("envs", {})
+    words, config = compose_command(text, values)
+    assert "resume=auto" in words
+    assert config.name, "without a name it could not find what it has begun"
+
+
+def test_every_page_of_a_recipe_is_there() -> None:
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    assert {path.name for path in DEPLOY.iterdir()} == set(re.findall(r"`deploy/(.+?)`", page))
+
+
+PAGE = [line.strip() for line in (ROOT / "docs" / "clusters.md").read_text().splitlines() if line.startswith("    ")]
+TYPED = {"python", "ray", "sbatch", "docker", "kubectl", "sky", "export", "PGPASSWORD=$POSTGRES_PASSWORD"}
+
+
+def test_the_page_has_no_command_that_is_not_looked_at() -> None:
+    assert {line.split()[0] for line in PAGE} == TYPED
+
+
+@pytest.mark.parametrize("line", [line for line in PAGE if line.startswith(("ray ", "PGPASSWORD", "sbatch ", "sky "))])
+def test_a_command_of_the_page_is_understood(line: str) -> None:
+    from ray.dashboard.modules.job.cli import submit
+    from ray.scripts.scripts import start
+
+    program, *words = shlex.split(line)
+    if program == "sky":
+        assert words[:3] == ["jobs", "launch", "deploy/sky.yaml"]
+        given = dict(zip(words[3::2], (word.split("=")[0] for word in words[4::2]), strict=True))
+        assert given["--env"] in read("sky.yaml")["envs"]
+        assert given["--secret"] in read("sky.yaml")["secrets"]
+        return
+    if program == "ray" and words[0] == "start":
+        start.make_context("ray start", words[1:])
+        return
+    if program == "ray":
+        given = submit.make_context("ray job submit", words[2:]).params
+        assert int(json.loads(given["runtime_env_json"])["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]) >= 10
+        words = list(given["entrypoint"])
+    overrides = words[words.index("deploy/slurm.sbatch" if program == "sbatch" else "sweeps.run") + 1 :]
+    assert overrides
+    parse_config(compose("run", *overrides))
+
+
+# -- Kubernetes ---------------------------------------------------------------------------------------------------
+
+# What KubeRay 1.5's reference lists, as far as we use it. It drops what it does not know, without a word.
+RAYJOB = {
+    "entrypoint", "runtimeEnvYAML", "backoffLimit", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished",
+    "rayClusterSpec",
+}  # fmt: skip
+RAYCLUSTER = {"rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"}
+HEAD = {"rayStartParams", "template"}
+WORKERS = {"groupName", "replicas", "minReplicas", "maxReplicas"} | HEAD
+POD = {"containers", "volumes", "terminationGracePeriodSeconds"}
+CONTAINER = {"name", "image", "resources", "env", "volumeMounts"}
+
+
+def test_the_rayjob_says_what_kuberay_understands() -> None:
+    job = read("rayjob.yaml")
+    cluster = job["spec"]["rayClusterSpec"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    pods = [group["template"]["spec"] for group in groups]
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    assert set(job["spec"]) == RAYJOB
+    assert set(cluster) == RAYCLUSTER
+    assert [set(group) for group in groups] == [HEAD, WORKERS]
+    assert all(set(pod) <= POD for pod in pods)
+    assert all(set(container) == CONTAINER for pod in pods for container in pod["containers"])
+    assert all(isinstance(value, str) for group in groups for value in group["rayStartParams"].values())
+    assert "kueue.x-k8s.io/queue-name" in job["metadata"]["labels"]
+
+
+def test_the_rayjob_goes_on_after_a_failure_with_what_a_volume_keeps() -> None:
+    claim, job = yaml.safe_load_all((DEPLOY / "rayjob.yaml").read_text())
+    cluster = job["spec"]["rayClusterSpec"]
+    assert job["spec"]["backoffLimit"] > 0
+    assert cluster["authOptions"] == {"mode": "token"}
+    environment = yaml.safe_load(job["spec"]["runtimeEnvYAML"])["env_vars"]
+    assert int(environment["RAY_JOB_STOP_WAIT_TIME_S"]) >= 10, "as long as a sweep saves its trials"
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    folder = re.search(r"output_dir=(\S+)", job["spec"]["entrypoint"])
+    assert folder
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        (volume,) = pod["volumes"]
+        assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+        (container,) = pod["containers"]
+        (mount,) = container["volumeMounts"]
+        assert mount["name"] == volume["name"]
+        kept = Path(mount["mountPath"])
+        (state,) = container["env"]
+        assert state["name"] == "XDG_STATE_HOME", "the key by which its own checkpoints are known"
+        assert kept in Path(folder[1]).parents
+        assert kept in Path(state["value"]).parents
+
+
+@pytest.mark.skipif("KUBERAY_CRD" not in os.environ, reason="KUBERAY_CRD names no ray.io_rayjobs.yaml of KubeRay")
+def test_the_rayjob_is_valid_by_kuberays_own_schema() -> None:
+    import jsonschema
+
+    crd = yaml.safe_load(Path(os.environ["KUBERAY_CRD"]).read_text())
+    (schema,) = (one["schema"]["openAPIV3Schema"] for one in crd["spec"]["versions"] if one["name"] == "v1")
+
+    def close(part: Any, top: bool = False) -> None:
+        """Refuse what is not named, as the API server warns of it."""
+        if part.get("x-kubernetes-int-or-string"):
+            part.pop("type", None)
+        if "properties" in part and not top:
+            part.setdefault("additionalProperties", False)
+        known = {key: value for key, value in part.get("properties", {}).items() if not (top and key == "metadata")}
+        for inner in (*known.values(), part.get("items"), part.get("additionalProperties")):
+            if isinstance(inner, dict):
+                close(inner)
+
+    close(schema, top=True)
+    found = jsonschema.Draft202012Validator(schema).iter_errors(read("rayjob.yaml"))
+    assert [f"{list(error.path)}: {error.message}" for error in found] == []
+
+
+def test_the_image_has_the_ray_that_all_nodes_have() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    base = re.search(r"^FROM rayproject/ray:([\d.]+)-py(\d)(\d+)$", text, re.MULTILINE)
+    assert base
+    assert base[1] == read("rayjob.yaml")["spec"]["rayClusterSpec"]["rayVersion"] == LOCKED["ray"] == version("ray")
+    assert (int(base[2]), int(base[3])) >= (3, 11)
+    copied = {name for line in re.findall(r"^COPY --chown=ray (.+) \S+$", text, re.MULTILINE) for name in line.split()}
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, setup = settings["project"], settings["tool"]["setuptools"]
+    needed = {"pyproject.toml", "requirements.lock", project["readme"], *project["license-files"]}
+    assert copied == needed | set(setup["package-dir"].values())
+    extra = re.search(r"-e '\.\[(\w+)\]'", text)
+    assert extra
+    assert extra[1] in project["optional-dependencies"]
+
+
+# -- the servers --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def services() -> dict[str, Any]:
+    """The servers, with every variable as its default or an example."""
+    text = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", (DEPLOY / "compose.yaml").read_text())
+    read: dict[str, Any] = yaml.safe_load(re.sub(r"\$\{(\w+)(:\?.*?)?\}", r"the \1", text))["services"]
+    return read
+
+
+def test_the_servers_commands_are_understood(services: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    import optuna_dashboard._cli
+    from mlflow.cli import server
+
+    (*words,) = services["mlflow"]["command"]
+    assert words[:2] == ["mlflow", "server"]
+    given = server.make_context("mlflow server", words[2:]).params
+    assert given["backend_store_uri"] == "postgresql+psycopg://rltune@postgres/mlflow"
+    assert "mlflow:*" in given["allowed_hosts"].split(",")
+
+    (script,) = services["dashboard"]["command"]
+    *_, shown = shlex.split(script)
+    assert shown == "$$STUDIES", "compose makes one $ of two"
+    dashboard = shlex.split(script.split("optuna-dashboard ")[1].replace("$$STUDIES", "sqlite:///x.db"))
+    asked: dict[str, Any] = {}
+    parse = argparse.ArgumentParser.parse_args
+
+    def stop(parser: argparse.ArgumentParser) -> None:
+        asked.update(vars(parse(parser, dashboard)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stop)
+    with pytest.raises(KeyboardInterrupt):
+        optuna_dashboard._cli.main()
+    assert (asked["storage"], asked["port"]) == ("sqlite:///x.db", 8080)
+    studies = services["dashboard"]["environment"]["STUDIES"]
+    assert studies == "postgresql+psycopg://rltune@postgres/rltune"
+
+
+def test_the_servers_find_each_other_and_nobody_else_finds_them(services: dict[str, Any]) -> None:
+    recipe = read("compose.yaml")
+    made = {services["postgres"]["environment"]["POSTGRES_DB"]}
+    made |= set(re.findall(r"CREATE DATABASE (\w+)", json.dumps(recipe["configs"])))
+    used = set(re.findall(r"@postgres/(\w+)", json.dumps(services)))
+    assert used == made == {"rltune", "mlflow"}
+    buckets = set(re.findall(r"/data/(\w+)", str(services["minio"]["command"])))
+    assert set(re.findall(r"s3://(\w+)", json.dumps(services))) <= buckets
+    for name, service in services.items():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
+        assert set(service.get("depends_on", ())) <= set(services)
+    kept = {place.split(":")[0] for service in services.values() for place in service.get("volumes", ())}
+    assert kept == set(recipe["volumes"])
+
+
+def test_no_password_stands_in_the_recipe_and_none_is_left_out() -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    for name, value in re.findall(r"(\w*(?:PASSWORD|SECRET\w*)): (.+)", text):
+        assert value.startswith("${"), name
+    assert set(re.findall(r"\$\{(\w+):\?", text)) == {"POSTGRES_PASSWORD", "MINIO_ROOT_PASSWORD"}
+
+
+def test_the_servers_have_the_versions_that_are_known_to_work_together() -> None:
+    pinned = dict(re.findall(r"([\w-]+)(?:\[\w+\])?==([\d.]+)", (DEPLOY / "compose.yaml").read_text()))
+    assert set(pinned) == {"mlflow", "optuna", "optuna-dashboard", "psycopg"}
+    assert {name: LOCKED[name] for name in pinned} == pinned
+
+
+@pytest.mark.skipif(
+    not shutil.which("docker") or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode != 0,
+    reason="docker compose is not installed",
+)
+def test_docker_compose_accepts_the_servers() -> None:
+    env = {**os.environ, "POSTGRES_PASSWORD": "one word", "MINIO_ROOT_PASSWORD": "another word"}
+    words = ["docker", "compose", "-f", str(DEPLOY / "compose.yaml"), "config", "--quiet"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# -- shells -------------------------------------------------------------------------------------------------------
+
+
+def test_skypilots_job_says_what_it_needs() -> None:
+    job = read("sky.yaml")
+    assert set(job) == {"name", "workdir", "resources", "file_mounts", "envs", "secrets", "setup", "run"}
+    assert set(job["resources"]) == {"cpus", "use_spot", "job_recovery"}
+    used = set(re.findall(r"\$(\w+)|oc\.env:(\w+)", job["run"]))
+    assert {first or second for first, second in used} == set(job["envs"]) | set(job["secrets"])
+
+
+@pytest.mark.parametrize("script", ["slurm.sbatch", "setup", "run"])
+def test_the_shell_reads_the_scripts(script: str) -> None:
+    text = read("sky.yaml")[script] if script in ("setup", "run") else (DEPLOY / script).read_text()
+    done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
