@@ -59,8 +59,8 @@ def run_one(trials: int) -> None:
     """Run the sweep in this process; print when its trials trained."""
     from benchmarks.driver import request
     from benchmarks.sleeping import SleepingTrial
+    from rltune.pipeline.run import run_sweep
     from rltune.study.storage import open_ledger
-    from rltune.sweep.pipeline import run_sweep
 
     settings = request(*OVERRIDES, f"cluster.address={os.environ['RAY_ADDRESS']}", f"budget.trials={trials}")
     outcome = run_sweep(settings, trainable=SleepingTrial)

@@ -118,10 +118,10 @@ def run_ours(trials: int, tracking: str, meter: Meter) -> dict[str, float]:
     """Run a sweep; kB a trial that it leaves in its databases."""
     from benchmarks.instant import InstantTrial
     from rltune.cluster.background_imports import NEEDED_AT_END
-    from rltune.sweep import plan
-    from rltune.sweep.pipeline import run_sweep
-    from rltune.sweep.tune.recorder import Recorder
-    from rltune.sweep.tune.searcher import StageSearcher
+    from rltune.pipeline import plan
+    from rltune.pipeline.run import run_sweep
+    from rltune.pipeline.tune.recorder import Recorder
+    from rltune.pipeline.tune.searcher import StageSearcher
 
     plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality
     for module in NEEDED_AT_END:

@@ -127,7 +127,7 @@ def _all_damaged(folder: Path, every: int) -> dict[str, Any]:
     """In a process with a Ray of its own, which all cases share."""
     from rltune.cluster.ray_cluster import connect_ray, prepare_environment
     from rltune.config.schema import ClusterConfig
-    from rltune.sweep import plan
+    from rltune.pipeline import plan
 
     plan.preflight = lambda made: None
     whole = folder / "whole"
@@ -153,7 +153,7 @@ def _answer(copy: Path, place: Path) -> str:
 
     import rltune
     from rltune.errors import RltuneError
-    from rltune.sweep.pipeline import resume_sweep
+    from rltune.pipeline.run import resume_sweep
 
     stream = io.StringIO()
     named = place.name if place.name not in ("toy.json", "state.json") else place.parent.name
@@ -208,9 +208,9 @@ def _left_by(trials: int, me: Any) -> dict[str, Any]:
     """What a sweep of so many trials leaves behind in this process, after a small one that pays for the imports."""
     from benchmarks.driver import request, resident_mb
     from benchmarks.instant import InstantTrial
-    from rltune.sweep import plan
-    from rltune.sweep.pipeline import run_sweep
-    from rltune.sweep.tune.recorder import Recorder
+    from rltune.pipeline import plan
+    from rltune.pipeline.run import run_sweep
+    from rltune.pipeline.tune.recorder import Recorder
 
     plan.preflight = lambda made: None
     run_sweep(request(*TOY, "budget.trials=4", "name=warm-up"), stream=io.StringIO(), trainable=InstantTrial)

@@ -77,7 +77,7 @@ class SoakTrial(Trial):
 
 def timed() -> None:
     """Let every event that the driver records leave its seconds in ``steps.txt``."""
-    from rltune.sweep.tune.recorder import Recorder
+    from rltune.pipeline.tune.recorder import Recorder
 
     def wrap(name: str) -> None:
         plain = getattr(Recorder, name)
@@ -98,8 +98,8 @@ def main() -> None:
     """Run one driver in this folder."""
     from benchmarks.driver import request
     from rltune.errors import RltuneError
-    from rltune.sweep import plan
-    from rltune.sweep.pipeline import resume_sweep, run_sweep
+    from rltune.pipeline import plan
+    from rltune.pipeline.run import resume_sweep, run_sweep
     from sweeps._command import told_by_signals
 
     timed()

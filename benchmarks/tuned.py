@@ -89,9 +89,9 @@ def settings(task: Task) -> RunConfig:
 
 def run(task: Task, seed: int, env_steps: int) -> Run:
     """Train one seed, keep its best checkpoint, evaluate that."""
+    from rltune.pipeline.plan import make_plan
     from rltune.policies.evaluation import evaluate
     from rltune.policies.policy import load_policy
-    from rltune.sweep.plan import make_plan
     from rltune.trial.algorithm_runner import AlgorithmRunner
 
     made = make_plan(settings(task))

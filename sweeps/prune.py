@@ -26,7 +26,7 @@ def work(settings: DictConfig) -> int:
         find_sweep(
             settings.sweep, settings.output_dir, bucket=settings.storage
         )  # a wrong name need not wait for SQLAlchemy
-    from rltune.sweep.prune import prune_sweeps
+    from rltune.pipeline.prune import prune_sweeps
 
     prune_sweeps(
         settings.sweep, settings.output_dir, settings.delete, storage=settings.study.storage, bucket=settings.storage

@@ -66,7 +66,7 @@ class ResumeConfig:
 
 def work(settings: DictConfig) -> int:
     """Resume the sweep."""
-    from rltune.sweep.pipeline import resume_sweep
+    from rltune.pipeline.run import resume_sweep
 
     changes: dict[str, Any] = {
         key: dict(settings[key]) for key in ("budget", "certify", "cluster", "study", "tracking")

@@ -31,7 +31,7 @@ def read_request(settings: DictConfig) -> RunConfig:
 def work(settings: DictConfig) -> int:
     """Run the sweep that the settings describe."""
     config = read_request(settings)
-    from rltune.sweep.pipeline import run_sweep
+    from rltune.pipeline.run import run_sweep
 
     return run_sweep(config).exit_code
 
@@ -42,7 +42,7 @@ def check(requests: Sequence[DictConfig]) -> None:
     Raises:
         RltuneError: One of them cannot be carried out, or two have one name.
     """
-    from rltune.sweep.pipeline import check_request
+    from rltune.pipeline.run import check_request
 
     configs = [read_request(settings) for settings in requests]
     taken = set()

@@ -137,12 +137,12 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 @pytest.fixture
 def toy_run(request_of: Callable[..., Any], stream: io.StringIO, monkeypatch: Any) -> Callable[..., Any]:
     """Run a toy sweep; RLlib's own checks do not apply to what the toy invents."""
-    monkeypatch.setattr("rltune.sweep.plan.preflight", lambda plan: None)
+    monkeypatch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
 
     def run(*overrides: str) -> Any:
         from toy import TOY, ToyTrial
 
-        from rltune.sweep.pipeline import run_sweep
+        from rltune.pipeline.run import run_sweep
 
         return run_sweep(request_of(*TOY, *overrides), stream=stream, trainable=ToyTrial)
 

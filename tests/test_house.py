@@ -25,7 +25,7 @@ engine
 trial
 certification probe
 reporting
-sweep
+pipeline
 rltune
 sweeps
 """
@@ -188,8 +188,8 @@ WRONG = [
     (
         upward_imports,
         "src/rltune/search/space.py",
-        "def f():\n    from rltune import sweep",
-        "may not import rltune.sweep",
+        "def f():\n    from rltune import pipeline",
+        "may not import rltune.pipeline",
     ),
     (upward_imports, "src/rltune/search/space.py", "import rltune.policies.uri", "may not import rltune.policies"),
     (upward_imports, "src/rltune/search/space.py", "from ..trial import metrics", "may not import rltune.trial"),
@@ -204,7 +204,7 @@ WRONG = [
         "loads torch",
     ),
     (misplaced_packages, "src/rltune/study/study.py", "def f():\n    import mlflow", "may import mlflow"),
-    (misplaced_packages, "src/rltune/sweep/plan.py", "from hydra import compose", "only sweeps may import hydra"),
+    (misplaced_packages, "src/rltune/pipeline/plan.py", "from hydra import compose", "only sweeps may import hydra"),
     (ray_starts, "src/rltune/trial/metrics.py", "import ray\nray.init()", "only cluster starts Ray"),
     (crowded, "src/rltune/study/m13.py", "", "13 modules, at most 12"),
 ]
@@ -225,7 +225,7 @@ RIGHT = [
     ("src/rltune/search/space.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
     ("src/rltune/engine/on_policy/ppo.py", "from rltune.engine.sampling.remote import collect\nimport torch"),
     ("src/rltune/policies/served_model.py", "import mlflow\nimport torch"),
-    ("sweeps/run.py", "import hydra\nimport rltune\nfrom rltune.sweep.pipeline import run_sweep"),
+    ("sweeps/run.py", "import hydra\nimport rltune\nfrom rltune.pipeline.run import run_sweep"),
 ]
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rltune.algorithms.restore import load_algorithm
     from rltune.config.schema import RunConfig
     from rltune.errors import RltuneError
+    from rltune.pipeline.run import resume_sweep, run_sweep
     from rltune.policies.evaluation import Evaluation, evaluate
     from rltune.policies.export import export_policy
     from rltune.policies.policy import load_policy
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from rltune.study.ledger import Ledger
     from rltune.study.storage import open_ledger
     from rltune.study.sweep_folder import find_sweep
-    from rltune.sweep.pipeline import resume_sweep, run_sweep
 
 _HOMES = {
     "Evaluation": "policies.evaluation",
@@ -34,8 +34,8 @@ _HOMES = {
     "load_algorithm": "algorithms.restore",
     "load_policy": "policies.policy",
     "open_ledger": "study.storage",
-    "resume_sweep": "sweep.pipeline",
-    "run_sweep": "sweep.pipeline",
+    "resume_sweep": "pipeline.run",
+    "run_sweep": "pipeline.run",
 }
 
 __all__ = [

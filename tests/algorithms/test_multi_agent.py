@@ -7,8 +7,8 @@ import pytest
 
 from rltune.algorithms.multi_agent import ParallelEnvAdapter
 from rltune.errors import ConfigError
-from rltune.sweep import plan
-from rltune.sweep.plan import make_plan
+from rltune.pipeline import plan
+from rltune.pipeline.plan import make_plan
 
 
 class Parting:

@@ -17,12 +17,12 @@ from mlflow import MlflowClient
 from toy import ToyTrial, ledger
 
 from rltune.certification.result import Certification
+from rltune.pipeline.prune import prune_sweeps
+from rltune.pipeline.run import resume_sweep
 from rltune.records import CERTIFY, TrialRecord
 from rltune.reporting.tables import show_sweep
 from rltune.study.outcome import Outcome
 from rltune.study.storage import open_ledger
-from rltune.sweep.pipeline import resume_sweep
-from rltune.sweep.prune import prune_sweeps
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -214,7 +214,7 @@ def test_a_trial_with_the_controls_values_is_counted_once(
 def test_an_interrupt_in_the_middle_of_certification_is_resumed_without_loss(
     toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO, monkeypatch: Any
 ) -> None:
-    from rltune.sweep.tune.recorder import Recorder
+    from rltune.pipeline.tune.recorder import Recorder
 
     keep, come = Recorder.on_trial_complete, iter(range(1, 1000))
 

@@ -14,8 +14,8 @@ from rltune.algorithms.build import import_config_class
 from rltune.compat.rllib_internals import read_part
 from rltune.config.capabilities import TABLE, UNKNOWN, capabilities_of, find_capabilities, list_algos, network_of
 from rltune.errors import ConfigError
-from rltune.sweep import plan
-from rltune.sweep.plan import make_plan
+from rltune.pipeline import plan
+from rltune.pipeline.plan import make_plan
 from sweeps._command import conf_dir
 
 ALGOS = sorted(path.stem for path in (conf_dir() / "algo").glob("*.yaml"))

@@ -17,12 +17,12 @@ from rltune.config.capabilities import TABLE, capabilities_of
 from rltune.engine import find_static_obstacle
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
+from rltune.pipeline import plan
+from rltune.pipeline.plan import make_plan
 from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_playable, load_policy
 from rltune.policies.rllib_policy import RLlibPolicy, leave_reason
 from rltune.search.space import parse_space
-from rltune.sweep import plan
-from rltune.sweep.plan import make_plan
 from rltune.trial.algorithm_runner import AlgorithmRunner
 from rltune.trial.metrics import read_result
 from sweeps._command import conf_dir

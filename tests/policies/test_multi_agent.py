@@ -12,11 +12,11 @@ from composing import compose
 
 from rltune.config.validation import parse_config
 from rltune.errors import PolicyError
+from rltune.pipeline import plan
+from rltune.pipeline.plan import make_plan
 from rltune.policies.evaluation import evaluate
 from rltune.policies.mlflow_model import make_model_arguments
 from rltune.policies.policy import load_policy
-from rltune.sweep import plan
-from rltune.sweep.plan import make_plan
 from rltune.trial.algorithm_runner import AlgorithmRunner
 
 SPREAD = {"id": "mpe2.simple_spread_v3", "kwargs": {"max_cycles": 5}, "policies": "shared"}

@@ -15,6 +15,8 @@ from search_driver import Driver
 from rltune.algorithms.build import build_config
 from rltune.config.settings_file import write_settings
 from rltune.errors import ConfigError
+from rltune.pipeline import plan
+from rltune.pipeline.plan import make_plan
 from rltune.reporting.analysis import compute_importance
 from rltune.reporting.plotly_figures import draw_figures
 from rltune.reporting.sweep_data import load_sweep_data
@@ -23,8 +25,6 @@ from rltune.search.conditions import format_yaml_value, is_met, order_parameters
 from rltune.search.samplers import build_sampler
 from rltune.search.space import parse_space
 from rltune.study.optuna_study import suggest
-from rltune.sweep import plan
-from rltune.sweep.plan import make_plan
 
 RAW = {
     "max_seq_len": ["when", {"lstm_cell_size": [64, 128]}, ["choice", 10, 20]],  # before what it waits for

@@ -13,11 +13,11 @@ import pytest
 from toy import ToyTrial
 
 from rltune.errors import StudyError
+from rltune.pipeline.run import resume_sweep
 from rltune.study import optuna_study, tables
 from rltune.study.disk_full import is_disk_full, names_full_disk
 from rltune.study.outcome import Outcome
 from rltune.study.storage import open_ledger
-from rltune.sweep.pipeline import resume_sweep
 
 
 def states(folder: Path) -> list[str]:

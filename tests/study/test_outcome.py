@@ -9,9 +9,9 @@ from trials import ENTRIES
 
 from rltune.certification.finalists import Finalist, describe_winner
 from rltune.config.schema import BudgetConfig, RunConfig
+from rltune.pipeline.publish import make_closing_page
 from rltune.records import RunKey, TrialRecord
 from rltune.study.outcome import Outcome, compute_cost, count_states, load_outcome
-from rltune.sweep.publish import make_closing_page
 
 
 def request(env_steps=1000, replicates=1):

@@ -22,17 +22,17 @@ QUIET = ("--disable-usage-stats", "--object-store-memory=80000000", "--min-worke
 # What a person would type, with the toy in the trials' place.
 SCRIPT = """
 import sys
-import rltune.sweep.plan
+import rltune.pipeline.plan
 from omegaconf import OmegaConf
 from toy import TOY, ToyTrial
 from composing import compose
 from rltune.config.validation import parse_config
 from rltune.errors import RltuneError
-from rltune.sweep.pipeline import resume_sweep, run_sweep
+from rltune.pipeline.run import resume_sweep, run_sweep
 from omegaconf import OmegaConf
 from sweeps._command import leave
 
-rltune.sweep.plan.preflight = lambda plan: None
+rltune.pipeline.plan.preflight = lambda plan: None
 verb, outputs, *words = sys.argv[1:]
 try:
     if verb == "run":

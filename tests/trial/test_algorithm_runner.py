@@ -16,9 +16,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rltune.cluster.resources import Machine
 from rltune.errors import NonFiniteError
+from rltune.pipeline.plan import make_plan
 from rltune.policies.policy import load_playable
 from rltune.policies.rllib_policy import REASON_FILE
-from rltune.sweep.plan import make_plan
 from rltune.trial.algorithm_runner import AlgorithmRunner
 
 

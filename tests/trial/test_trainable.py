@@ -12,9 +12,9 @@ import pytest
 import torch
 from toy import ToyTrial, make_task
 
+from rltune.pipeline.plan import make_plan
 from rltune.records import CheckpointRecord
 from rltune.study.checkpoints import is_whole, read_state
-from rltune.sweep.plan import make_plan
 from rltune.trial.stop_flag import STOP_FILE
 from rltune.trial.trainable import Trial
 

@@ -15,7 +15,7 @@ from composing import compose
 
 from benchmarks import engine, records, runners, shared_settings, sweep, tables
 from rltune.config.validation import parse_config
-from rltune.sweep.plan import make_plan
+from rltune.pipeline.plan import make_plan
 
 ROOT = Path(__file__).parents[2]
 LIGHT = (

@@ -18,14 +18,14 @@ from joined import finish, start_sweep, sweep
 
 from rltune.algorithms.restore import load_algorithm
 from rltune.errors import RltuneError, StudyError
+from rltune.pipeline.folder import store_files
+from rltune.pipeline.prune import prune_sweeps
+from rltune.pipeline.run import check_request, resume_sweep
 from rltune.policies.policy import load_policy
 from rltune.reporting.tables import list_sweeps, show_sweep
 from rltune.study.bucket import find_bucket, make_place, open_bucket
 from rltune.study.checkpoints import compute_digest
 from rltune.study.ledger import Ledger
-from rltune.sweep.folder import store_files
-from rltune.sweep.pipeline import check_request, resume_sweep
-from rltune.sweep.prune import prune_sweeps
 
 SOME = ("budget.trials=3", "tracking=off", "certify=on", "certify.seeds=2", "certify.top=1")
 

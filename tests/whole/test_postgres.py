@@ -19,13 +19,13 @@ from toy import TOY, ToyTrial
 
 from rltune.compat.patching import is_supported
 from rltune.compat.ray_start import find_logs
+from rltune.pipeline.run import resume_sweep, run_sweep
 from rltune.policies.policy import load_policy
 from rltune.records import Report
 from rltune.search.space import parse_space
 from rltune.search.views import tell_as_pruned
 from rltune.study.ledger import Ledger
 from rltune.study.optuna_study import open_optuna_study
-from rltune.sweep.pipeline import resume_sweep, run_sweep
 
 pytestmark = pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
 
@@ -100,7 +100,7 @@ def test_a_policy_is_found_in_a_sweep_whose_ledger_is_there(
 def test_a_sweep_with_both_on_postgresql_is_complete_resumable_and_tells_no_password(
     address: str, mlflow_server: Server, request_of: Callable[..., Any], monkeypatch: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("rltune.sweep.plan.preflight", lambda plan: None)
+    monkeypatch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
     storage, stream = postgres.database(address, "studies"), io.StringIO()
     uri = mlflow_server.wait().uri.replace("://", f"://sweeper:{WORD}@")
     logins = (f"study.storage={storage}", "tracking=server", f"tracking.uri={uri}")

@@ -1,0 +1,38 @@
+"""Describe what one driver works on. Runs in the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from rltune.pipeline.plan import Plan
+
+
+@dataclass(frozen=True)
+class SweepContext:
+    """One driver's work on a sweep, as it is known before anything is opened.
+
+    Attributes:
+        plan: What is run.
+        name: The sweep.
+        folder: Its folder, absolute.
+        resumed: Whether the ledger exists already.
+        began: When the command started, on the monotonic clock.
+        stream: Where the console writes; None is standard output.
+        trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
+        trust: Whether a folder that somebody else made is resumed.
+        call_aside: Calls a function, which takes ``progress`` to call whenever it has come further, in a process that
+            has RLlib imported; None where there is none.
+    """
+
+    plan: Plan
+    name: str
+    folder: Path
+    resumed: bool
+    began: float
+    stream: TextIO | None = None
+    trainable: type | None = None
+    trust: bool = False
+    call_aside: Callable[..., Any] | None = None

@@ -1,0 +1,191 @@
+"""Make and claim a sweep's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rltune.cluster.shared_storage import check_nodes
+from rltune.cluster.stale_processes import clear_record, end_stale_processes, record_processes
+from rltune.config.authorship import MARK
+from rltune.config.settings_file import write_settings
+from rltune.config.uris import redact
+from rltune.errors import StudyError
+from rltune.pipeline.context import SweepContext
+from rltune.study.bucket import GLANCE_S, Bucket, BucketError, choose_place, find_bucket, link_bucket
+from rltune.study.sweep_folder import (
+    DRIVER,
+    LEDGER,
+    LEDGER_COPY,
+    SETTINGS,
+    claim_sweep,
+    is_half_made,
+    make_resume_command,
+)
+from rltune.trial.shared_files import find_blindness, leave_token, make_blind_error
+
+BEGUN = (MARK, SETTINGS)  # what a bucket has of a sweep from its start on: the settings make it one
+RESULTS = ("summary.json", "certification.*", "sweep.log", "report/*", "*/*/failure.txt")
+LEDGER_BEFORE = "ledger.before.db"  # for a person, should this driver never end
+FLUSH_S = 20.0  # for what still waits to be sent
+logger = logging.getLogger("rltune")
+
+
+class RedactingFormatter(logging.Formatter):
+    """Format a record, its traceback included, without logins."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format it."""
+        return redact(super().format(record))
+
+
+@contextlib.contextmanager
+def open_folder(context: SweepContext) -> Iterator[None]:
+    """Make the sweep's folder exclusively, or find it; write its settings now and its log meanwhile.
+
+    Raises:
+        StudyError: The folder exists already, or another driver has it.
+    """
+    folder = context.folder
+    with contextlib.ExitStack() as stack:
+        if not context.resumed:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            if is_half_made(folder):
+                folder.chmod(0o700)
+            else:
+                try:
+                    folder.mkdir(mode=0o700)
+                except FileExistsError:
+                    raise make_name_taken_error(context.name, folder) from None
+            stack.enter_context(claim_folder(context))
+        link_bucket(folder, choose_place(folder, context.plan.config.storage))
+        if context.plan.config.cluster.address is not None:
+            token = stack.enter_context(_leave_token(context))
+            _check_shared(context, token)
+        record_processes(folder)
+        stack.callback(clear_record, folder)
+        write_settings(folder, context.plan.config)
+        if bucket := find_bucket(folder):
+            stack.callback(store_results, bucket, context)
+            bucket.rename(LEDGER, LEDGER_BEFORE)  # of an earlier driver: until this one ends, it is no longer true
+            store_files(bucket, folder, BEGUN)
+        handler = logging.FileHandler(folder / "sweep.log")
+        handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logger.addHandler(handler)
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            handler.close()
+
+
+@contextlib.contextmanager
+def claim_folder(context: SweepContext) -> Iterator[None]:
+    """Claim the folder for this driver alone, and end what an earlier one left running.
+
+    Raises:
+        StudyError: Another driver has it.
+    """
+    with claim_sweep(context.folder) as other:
+        if other is not None:
+            raise StudyError(
+                f"sweep={context.name}: another driver is working on it, {other}",
+                "one driver at a time",
+                "wait for it, or end it with Ctrl-C where it runs",
+            )
+        end_stale_processes(context.folder)
+        _clear_leftovers(context.folder)
+        yield
+
+
+def _clear_leftovers(folder: Path) -> None:
+    """Remove what a killed driver and its workers had half done: Tune's own folder, drafts of checkpoints."""
+    for leftover in (folder / ".tune", *folder.glob("*/*/.*-*")):  # trials/7/.best-4711, certify/ alike
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def leave_folder(folder: Path) -> None:
+    """Remove what this driver has there for itself, where its process ends before its contexts can."""
+    _clear_leftovers(folder)
+    clear_record(folder)
+    (folder / DRIVER).unlink(missing_ok=True)
+
+
+def make_name_taken_error(name: str, folder: Path) -> StudyError:
+    """Describe a name that another sweep has."""
+    return StudyError(
+        f"name={name}: {folder} exists",
+        "a name of its own for each sweep",
+        make_resume_command(folder),
+    )
+
+
+@contextlib.contextmanager
+def _leave_token(context: SweepContext) -> Iterator[str]:
+    """Leave a token for the nodes; where that fails, leave nothing of a new sweep."""
+    with contextlib.ExitStack() as stack:
+        try:
+            token = stack.enter_context(leave_token(context.folder))
+        except BucketError:
+            _forget_folder(context)
+            raise
+        yield token
+
+
+def _check_shared(context: SweepContext, token: str) -> None:
+    """Refuse nodes that do not see the sweep's files, and leave nothing of a new sweep.
+
+    Raises:
+        StudyError: There are some.
+    """
+    bucket = find_bucket(context.folder)
+    look = functools.partial(find_blindness, context.folder, bucket.address if bucket else None, token)
+    if blind := check_nodes(look):
+        error = make_blind_error(context.folder, blind)
+        _forget_folder(context)
+        raise error
+
+
+def _forget_folder(context: SweepContext) -> None:
+    if not context.resumed:
+        shutil.rmtree(context.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # other sweeps are in it
+            context.folder.parent.rmdir()
+
+
+def store_results(bucket: Bucket, context: SweepContext) -> None:
+    """Store what this driver leaves behind, so that it is found from other machines; say so where that fails."""
+    folder = context.folder
+    try:
+        store_files(bucket, folder, RESULTS)
+        if (folder / LEDGER_COPY).exists() and context.plan.config.study.storage is None:
+            bucket.write(LEDGER, (folder / LEDGER_COPY).read_bytes(), GLANCE_S)
+        whole = bucket.flush(GLANCE_S if bucket.is_hurried else FLUSH_S)
+    except (BucketError, OSError) as error:
+        logger.warning("storing the sweep's files failed", exc_info=error)
+        whole = False
+    if not whole:
+        print(
+            f"not all of {folder} could be stored; {make_resume_command(folder)} stores it again",
+            file=context.stream or sys.stdout,
+            flush=True,
+        )
+
+
+def store_files(bucket: Bucket, folder: Path, patterns: Sequence[str]) -> None:
+    """Store files of a sweep's folder in its bucket, those that are there.
+
+    Args:
+        bucket: The sweep's.
+        folder: The sweep's.
+        patterns: Which, relative to it.
+    """
+    for pattern in patterns:
+        for path in sorted(folder.glob(pattern)):
+            if path.is_file():
+                bucket.write(path.relative_to(folder).as_posix(), path.read_bytes(), GLANCE_S)

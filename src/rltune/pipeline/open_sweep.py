@@ -1,0 +1,218 @@
+"""Open all that a driver needs while a sweep runs, and close it whatever happens. Runs in the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from rltune.certification.retraining import Retraining
+from rltune.certification.selection import FinalEvaluation
+from rltune.cluster.resources import Share
+from rltune.cluster.slots import Slots
+from rltune.config.schema import RunConfig
+from rltune.config.settings_file import make_foreign_sweep_error
+from rltune.pipeline.context import SweepContext
+from rltune.pipeline.plan import Plan, tracking_uri_of
+from rltune.pipeline.stopper import SweepStopper
+from rltune.records import WHOLE_BUDGET, TrialRecord, trial_dir_of
+from rltune.reporting.console import Console
+from rltune.search.schedulers import Stop, StoppingRule, build_stopping_rule, replay_reports
+from rltune.search.views import choose_view
+from rltune.study.bucket import THREADS, find_bucket
+from rltune.study.checkpoints import drop_replays, is_foreign, mark_checkpoint
+from rltune.study.ledger import Ledger
+from rltune.study.optuna_study import OptunaStudy, open_optuna_study
+from rltune.study.storage import STUDY, make_storage_url, save_copy, start_ledger
+from rltune.tracking.tracker import MLflowTracker, NoTracker, Tracker, TrackingSettings
+
+
+@dataclass(frozen=True)
+class OpenSweep:
+    """A sweep whose ledger, study, tracker and console are open.
+
+    Attributes:
+        context: What the driver works on.
+        share: A trial's share of the machine.
+        slots: How many trials run at once.
+        ledger: The one truth.
+        study: Optuna's, which agrees with it.
+        stopper: Ends the sweep early.
+        rule: Stops weak trials; it knows the reports of earlier drivers.
+        retraining: The certification's runs; None where nothing is certified.
+        final_evaluation: What chooses the winner where nothing is certified.
+        tracker: MLflow, or nothing.
+        console: What a person watches.
+    """
+
+    context: SweepContext
+    share: Share
+    slots: Slots
+    ledger: Ledger
+    study: OptunaStudy
+    stopper: SweepStopper
+    rule: StoppingRule
+    retraining: Retraining | None
+    final_evaluation: FinalEvaluation
+    tracker: Tracker
+    console: Console
+
+    @property
+    def plan(self) -> Plan:
+        """What is run."""
+        return self.context.plan
+
+    @property
+    def config(self) -> RunConfig:
+        """The request."""
+        return self.context.plan.config
+
+    def is_searched(self) -> bool:
+        """Whether the search's budget of trials is spent and none of them is unfinished."""
+        ended = sum(record.state != "RUNNING" for record in self.ledger.trials.records())
+        return ended == self.ledger.trials.num_trials >= self.config.budget.trials
+
+    def is_certified(self) -> bool:
+        """Whether certification has nothing left to train."""
+        return self.retraining is None or self.retraining.is_done(self.ledger.trials.records())
+
+    def close_ledger(self) -> None:
+        """Close ledger and study, and keep the ledger's copy."""
+        self.study.close()
+        self.ledger.close()
+        save_copy(self.context.folder)
+
+
+@contextlib.contextmanager
+def open_sweep(context: SweepContext, share: Share, slots: Slots) -> Iterator[OpenSweep]:
+    """Open a sweep; leave no run RUNNING and no connection open, whatever happens.
+
+    Args:
+        context: What the driver works on; its folder is there and claimed.
+        share: A trial's share of the machine.
+        slots: How many trials run at once.
+
+    Raises:
+        StudyError: The ledger is missing, damaged, or of another sweep.
+    """
+    sweep = _open(context, share, slots)
+    status = "KILLED"
+    try:
+        yield sweep
+    except Exception:
+        status = "FAILED"
+        raise
+    finally:
+        sweep.console.stop()
+        sweep.tracker.close(status, timeout_s=5.0)  # without effect after a sweep's proper end
+        sweep.final_evaluation.close()
+        sweep.close_ledger()
+        sweep.stopper.clear()
+
+
+def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
+    plan, config, folder = context.plan, context.plan.config, context.folder
+    rule = build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
+    bucket = find_bucket(folder)
+    shared = config.cluster.address is not None and bucket is None
+    ledger = start_ledger(config.study.storage, folder, new=not context.resumed, shared=shared)
+    if context.resumed:
+        save_copy(folder)
+        _check_made_here(context, [*ledger.trials.records(), *ledger.runs.records()])
+        _end_unfinished(rule, ledger, config.budget.env_steps)
+        for table in (ledger.trials, ledger.runs):
+            for record in table.records():
+                if record.state != "RUNNING" and bucket is None:  # a driver that was killed may not have done it
+                    drop_replays(folder, trial_dir_of(record.kind, record.number))
+    records = ledger.trials.records()
+    searcher = config.searcher
+    study = open_optuna_study(
+        make_storage_url(config.study.storage, folder, STUDY),
+        ledger.name,
+        choose_view(searcher.kind, searcher.view),
+        plan.space.distributions(),
+        records,
+        own_file=None if config.study.storage else folder / STUDY,
+        shared=shared,
+    )
+    console = Console(
+        name=context.name,
+        num_trials=config.budget.trials,
+        env_steps=config.budget.env_steps,
+        slots=slots.count,
+        stream=context.stream,
+    )
+    certify = config.certify
+    retraining = None
+    if certify.seeds:
+        retraining = Retraining(folder, config, plan.certification_seeds(), plan.warm_starts, ledger)
+    return OpenSweep(
+        context=context,
+        share=share,
+        slots=slots,
+        ledger=ledger,
+        study=study,
+        stopper=SweepStopper(folder, config, config.replicates * sum(record.env_steps for record in records)),
+        rule=rule,
+        retraining=retraining,
+        final_evaluation=FinalEvaluation(
+            folder, certify.top, certify.champion_episodes, slots.count, context.call_aside
+        ),
+        tracker=_open_tracker(context, ledger),
+        console=console,
+    )
+
+
+def _end_unfinished(rule: StoppingRule, ledger: Ledger, env_steps: int) -> None:
+    """End the trials whose last report had ended them when their driver was killed, and show the rule all reports.
+
+    A report is committed before what follows from it. Trained on, a trial that had to stop at a rung would be let
+    through, and one with its whole budget would train the steps since its last checkpoint again.
+
+    Args:
+        rule: The sweep's, a new one.
+        ledger: Its trials.
+        env_steps: A trial's whole budget, in environment steps.
+    """
+    decisions = replay_reports(rule, ledger.trials.read_curves())
+    for record in ledger.trials.records():
+        decision = decisions.get(record.number)
+        if record.state != "RUNNING" or decision is None:
+            continue
+        if isinstance(decision, Stop):
+            ledger.trials.end(record.number, "PRUNED", decision.reason)
+        elif max(record.reports) >= env_steps and record.score is not None:
+            ledger.trials.end(record.number, "COMPLETE", WHOLE_BUDGET)
+
+
+def _check_made_here(context: SweepContext, records: Sequence[TrialRecord]) -> None:
+    """Refuse checkpoints that somebody else made; where they are trusted, take them as this user's own.
+
+    Raises:
+        StudyError: There are some.
+    """
+    recorded = list(filter(None, (one for record in records for one in (record.checkpoint, record.latest))))
+    if context.trust:
+        for found in recorded:
+            mark_checkpoint(context.folder, found)
+        return
+    with ThreadPoolExecutor(THREADS) as threads:  # each may be a request to a bucket
+        foreign = threads.map(functools.partial(is_foreign, context.folder), recorded)
+        for found, is_others in zip(recorded, foreign, strict=True):
+            if is_others:
+                raise make_foreign_sweep_error(context.folder, f"{found.path} was not written by a sweep of yours")
+
+
+def _open_tracker(context: SweepContext, ledger: Ledger) -> Tracker:
+    config = context.plan.config
+    if config.tracking.kind == "off":
+        return NoTracker()
+    settings = TrackingSettings(
+        uri=tracking_uri_of(config),
+        experiment=config.tracking.experiment or config.env.name,
+        sweep=context.name,
+        folder=context.folder,
+    )
+    return MLflowTracker(settings, ledger)

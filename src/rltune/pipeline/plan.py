@@ -1,0 +1,179 @@
+"""Check a request before the first trial, cheapest first, and plan the sweep.
+
+A wrong name is answered before anything heavy is imported; nothing is written. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rltune.algorithms.arguments import (
+    build_search_space,
+    check_values,
+    count_env_runners,
+    count_gpus,
+    count_learners,
+    widest_layer,
+)
+from rltune.algorithms.build import Build, make_inputs_absolute
+from rltune.algorithms.preflight import check_actions, check_corners
+from rltune.cluster.ray_cluster import check_address, machine_of
+from rltune.cluster.resources import Machine, Request, Share, fit_share
+from rltune.compat.ray_registry import wait_for_ray
+from rltune.config.schema import RunConfig
+from rltune.envs.spec import spec_of
+from rltune.envs.validation import check_env, check_rewards
+from rltune.errors import ConfigError
+from rltune.pipeline.warm_starts import choose_first_trial, collect_warm_starts, widen_ranges
+from rltune.search.samplers import build_sampler, check_sampler
+from rltune.search.schedulers import build_stopping_rule
+from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed, derive_trial_seeds
+from rltune.search.space import Space
+from rltune.study.bucket import make_place, open_bucket
+from rltune.tracking.uri_check import check_uri
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+LOCAL_LEDGER = (
+    "the ledger is a file on this machine, and the bucket gets a copy when the command ends: if this machine is lost "
+    "before, the checkpoints are there but not the sweep; study.storage=postgresql+psycopg://host/db keeps it"
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep that can run.
+
+    Attributes:
+        config: The request.
+        space: What is searched.
+        build: What every trial is built from.
+        warm_starts: Values by name for the first trials: tuned settings, then the algo file's own.
+        request: A trial's wishes, to be fitted into the machine.
+        notes: What a person should know before it starts.
+    """
+
+    config: RunConfig
+    space: Space
+    build: Build
+    warm_starts: tuple[Mapping[str, Any], ...]
+    request: Request
+    notes: tuple[str, ...]
+
+    def share_of(self, *nodes: Machine) -> Share:
+        """Return a trial's share of this machine, or of a cluster."""
+        return fit_share(self.request, *nodes)
+
+    def seeds(self, number: int) -> list[int]:
+        """Return a trial's seeds, one per replicate, from the sweep's seed and the trial's number."""
+        return derive_trial_seeds(self.config.seed, number, self.config.replicates)
+
+    def certification_seeds(self) -> list[int]:
+        """Return `certify.seeds` fresh seeds for each configuration: none is a trial's, and more keep the first."""
+        searched = {seed for number in range(self.config.budget.trials) for seed in self.seeds(number)}
+        return derive_certification_seeds(self.config.seed, self.config.certify.seeds, searched)
+
+    def sampler(self, number: int) -> BaseSampler:
+        """Return what proposes a trial, seeded from the sweep's seed and the trial's number."""
+        seed = derive_sampler_seed(self.config.seed, number)
+        searcher = self.config.searcher
+        return build_sampler(searcher.kind, searcher.args, seed, self.space.is_conditional)
+
+    def assignment_build(self) -> dict[str, Any]:
+        """Return `build` as plain values, for the workers."""
+        build = self.build
+        env = build.env.to_dict()
+        own = {"vectorize": build.vectorize, "gpus": build.gpus, "replicates": build.replicates}
+        return {"algo": dict(build.algo), "env": env, **own}
+
+
+def make_plan(config: RunConfig) -> Plan:
+    """Run the cheap checks: names, ranges, resources, the environment, storage and tracking.
+
+    Raises:
+        RltuneError: Names the first thing that is wrong.
+    """
+    check_address(config.cluster)
+    config = widen_ranges(config)
+    searched = build_search_space(config.algo, config.space)
+    check_values(config.algo, searched)
+    first = choose_first_trial(config, searched)
+    env_runners = count_env_runners(config.algo)
+    request = Request(
+        cpus=config.resources.cpus_per_trial,
+        gpus=count_gpus(config.algo, config.resources.gpus_per_trial),
+        max_concurrent=config.resources.max_concurrent,
+        env_runners=env_runners,
+        trials=config.budget.trials,
+        widest_layer=widest_layer(config.algo),
+        learners=count_learners(config.algo),
+    )
+    machine = machine_of(config.cluster)
+    if machine is not None:
+        fit_share(request, machine)
+    build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
+    _check_writable(Path(config.output_dir).expanduser().absolute())
+    if config.study.storage:
+        from rltune.study.ledger import check_storage  # brings SQLAlchemy, for which other requests need not wait
+
+        check_storage(config.study.storage)
+    if config.storage:
+        open_bucket(make_place(config.storage)).check()
+    spec = spec_of(config.env)
+    check_rewards(spec, env_runners, config.env.vectorize)
+    action_space = check_env(spec)
+    check_actions(config.algo, config.env.id, action_space)
+    if config.tracking.kind != "off":
+        check_uri(tracking_uri_of(config))
+    check_sampler(config.searcher.kind, config.searcher.args, searched)
+    warm, notes = collect_warm_starts(config, searched, first)
+    if config.storage and not config.study.storage:
+        notes = (*notes, LOCAL_LEDGER)
+    algo = make_inputs_absolute(config.algo)
+    build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates)
+    return Plan(config, searched, build, warm, request, notes)
+
+
+def tracking_uri_of(config: RunConfig) -> str | None:
+    """Return MLflow's address: None is its own default store in this folder."""
+    return config.tracking.uri if config.tracking.kind == "server" else None
+
+
+def _check_writable(folder: Path) -> None:
+    """Check that the nearest folder that exists lets us create the rest."""
+    there = folder
+    while not there.exists():
+        there = there.parent
+    try:  # only writing tells: root may write where a file system lets nobody
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise ConfigError(
+            f"output_dir={folder} cannot be written: {error.strerror}",
+            "a folder of yours",
+            "output_dir=/path/to/sweeps",
+        ) from None
+
+
+def preflight(plan: Plan) -> tuple[str, ...]:
+    """Run the check that needs RLlib: the configuration builds at the ends of the space.
+
+    Returns:
+        Notes on what the fast engine leaves to stock RLlib, in some trials or in all.
+
+    Raises:
+        ConfigError: With the corner and RLlib's own words.
+    """
+    wait_for_ray()  # which starts meanwhile
+    from rltune.engine import find_static_obstacle
+
+    configs = check_corners(plan.build, plan.space)
+    if plan.config.engine != "fast":
+        return ()
+    reasons = [find_static_obstacle(config) for config in configs]
+    who = "some trials, those with" if None in reasons else "all trials, because the fast engine does not serve"
+    return tuple(f"stock RLlib trains {who} {reason}" for reason in dict.fromkeys(reasons) if reason)

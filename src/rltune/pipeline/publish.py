@@ -1,0 +1,149 @@
+"""Show a sweep in MLflow and to the person who watches: its start, and how it ended. Runs in the driver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from rltune.certification.result import Certification
+from rltune.certification.selection import TABLE, write_table
+from rltune.config.settings_file import format_settings
+from rltune.config.uris import redact_address, resolve_uri
+from rltune.pipeline.open_sweep import OpenSweep
+from rltune.pipeline.plan import tracking_uri_of
+from rltune.pipeline.provenance import list_versions, read_git_commit
+from rltune.records import BASELINE, RunKey, TrialRecord
+from rltune.reporting import html
+from rltune.reporting.closing_page import ClosingPage, TrialView
+from rltune.study.outcome import Outcome
+from rltune.study.ranking import rank_records
+from rltune.study.sweep_folder import make_resume_command
+
+# MLflow's own log_table leaves this tag, by which its page shows the file as a table.
+SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE}.json", "type": "table"}])}
+RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # MLflow's word for ours; others are FINISHED
+
+
+def start_tracking(sweep: OpenSweep) -> None:
+    """Start the sweep's run in MLflow, or go on with it."""
+    config = sweep.config
+    sweep.tracker.start(
+        params={  # what tells one sweep from another in MLflow's table
+            "algo": config.algo["name"],
+            "env": config.env.id,
+            "searcher": config.searcher.kind,
+            "scheduler": config.scheduler.kind,
+            "budget.trials": config.budget.trials,
+            "budget.env_steps": config.budget.env_steps,
+            "replicates": config.replicates,
+            "seed": config.seed,
+        },
+        tags={"rltune.folder": str(sweep.context.folder), "rltune.git_commit": read_git_commit()},
+        texts={
+            "config.yaml": format_settings(config),
+            "packages.txt": "".join(f"{name}=={version}\n" for name, version in list_versions().items()),
+        },
+    )
+
+
+def start_console(sweep: OpenSweep) -> None:
+    """Show the trials of earlier drivers, and what a person should know before the sweep starts."""
+    sweep.console.start([trial_view_of(record) for record in sweep.ledger.trials.records()])
+    for note in sweep.plan.notes:
+        sweep.console.note(note)
+
+
+def publish_outcome(
+    sweep: OpenSweep, records: Sequence[TrialRecord], outcome: Outcome, certification: Certification | None
+) -> None:
+    """Show how a sweep ended: in MLflow with its report, and as the console's closing page.
+
+    Args:
+        sweep: Whose outcome is saved; its tracker and its console are closed.
+        records: All its trials.
+        outcome: How it ended.
+        certification: None without one.
+    """
+    tracker, console, folder = sweep.tracker, sweep.console, sweep.context.folder
+    interrupted = outcome.status == "interrupted"
+    if certification:
+        _publish_certification(sweep, certification)
+    tracker.artifact(folder / "summary.json")
+    wanted = sweep.config.report and not interrupted  # seconds that a signal does not give
+    if wanted and (pages := html.try_report(folder, sweep.ledger, console.note)):
+        tracker.artifact(pages, html.FOLDER)
+    timeout_s = sweep.stopper.left_s() if interrupted else 60.0
+    if not tracker.close(RUN_STATUS.get(outcome.status, "FINISHED"), timeout_s):
+        console.note("MLflow has not received everything; the rest is sent by the next sweeps.resume")
+    for warning in tracker.warnings():
+        console.note(warning)
+    console.stop()
+    unfinished = outcome.trials["interrupted"] or interrupted or not sweep.is_certified()
+    resume = make_resume_command(folder) if unfinished else None
+    console.summary(make_closing_page(outcome, records, _shown_uri(sweep), resume))
+
+
+def _publish_certification(sweep: OpenSweep, certification: Certification) -> None:
+    """Show the certification in MLflow: a table with the sweep, metrics and tags on its configurations."""
+    tracker = sweep.tracker
+    for path in write_table(certification, sweep.context.folder):
+        tracker.artifact(path)
+    for one in certification.configurations:
+        metrics = {"certified_iqm": one.iqm, "certified_failed_seeds": float(len(one.failed_seeds))}
+        if one.low is not None and one.high is not None:
+            metrics |= {"certified_low": one.low, "certified_high": one.high}
+        tags = {"rltune.certified": certification.verdict(one) or "yes"}
+        if one.name == BASELINE:
+            tracker.describe(RunKey(None), metrics, tags)
+            tags = tags | {"rltune.configuration": BASELINE}  # below which are the runs of the trial of its values
+        if one.trial is not None:
+            tracker.describe(RunKey(one.trial), metrics, tags)
+    best = {"certified_iqm": certification.best().iqm}
+    tracker.describe(None, best, {"rltune.winner": certification.winner} | SHOWN_AS_TABLE)
+
+
+def _shown_uri(sweep: OpenSweep) -> str | None:
+    """MLflow's address for the closing page, without a login; None without tracking."""
+    if sweep.config.tracking.kind == "off":
+        return None
+    return redact_address(resolve_uri(tracking_uri_of(sweep.config)))
+
+
+def trial_view_of(record: TrialRecord) -> TrialView:
+    """Return one trial as the console shows it."""
+    return TrialView(
+        number=record.number,
+        state=record.state,
+        params=record.params,
+        objectives=list(record.reports.values()),
+        env_steps=record.env_steps,
+        reason=record.stop_reason,
+        diverged=record.diverged,
+    )
+
+
+def make_closing_page(
+    outcome: Outcome, records: Sequence[TrialRecord], tracking_uri: str | None, resume: str | None
+) -> ClosingPage:
+    """Make the closing page's content: the best five trials, those that can still win first.
+
+    Args:
+        outcome: How the sweep ended.
+        records: All its trials.
+        tracking_uri: MLflow's address, without a login; None without tracking.
+        resume: What to type to go on; None where nothing is left to do.
+    """
+    model = outcome.model or {}
+    return ClosingPage(
+        name=outcome.name,
+        status=outcome.status,
+        counts=outcome.trials,
+        top=[trial_view_of(record) for record in rank_records(records)[:5]],
+        cost=outcome.cost,
+        folder=outcome.folder,
+        tracking_uri=tracking_uri,
+        model_uri=model.get("uri"),
+        resume_command=resume,
+        certified=outcome.certified,
+        winner=outcome.winner,
+    )

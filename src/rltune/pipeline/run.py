@@ -1,0 +1,338 @@
+"""Run a sweep from the request to the champion.
+
+A new sweep, a resumed one and an extended one are one code path: open the ledger, go through what is unfinished, ask
+for more until the budget is spent. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from rltune.cluster.background_imports import worker_imports
+from rltune.cluster.fork_server import ForkServer, acquire_fork_server
+from rltune.cluster.losses import LEAVE_S, watch_head
+from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_environment
+from rltune.cluster.resources import Share
+from rltune.cluster.slots import Slots, follow_cluster
+from rltune.compat.patching import is_supported
+from rltune.config.changes import check_changes
+from rltune.config.names import make_sweep_name, sweep_folder_of
+from rltune.config.schema import RunConfig
+from rltune.config.settings_file import read_settings, require_own_settings
+from rltune.config.validation import parse_config
+from rltune.errors import StudyError, describe_exception
+from rltune.pipeline import plan
+from rltune.pipeline.context import SweepContext
+from rltune.pipeline.folder import claim_folder, leave_folder, make_name_taken_error, open_folder, store_results
+from rltune.pipeline.plan import Plan, make_plan
+from rltune.pipeline.signals import stop_on_signals
+from rltune.pipeline.warm_starts import widen_ranges
+from rltune.study.bucket import find_bucket, is_fetched_copy
+from rltune.study.disk_full import explain_full_disk
+from rltune.study.sweep_folder import (
+    LEDGER,
+    find_sweep,
+    is_half_made,
+    list_stored_sweeps,
+    make_distant_ledger_error,
+    make_resume_command,
+)
+
+logger = logging.getLogger(__name__)
+LOCAL = "local"  # what stands for a Ray of one's own where nothing stands for no change
+AUTO = "auto"  # of `resume`: begin a sweep, or go on with it
+ENDED = ("complete", "stopped", "failed")
+PREFLIGHT_S = 300.0  # the least time for what RLlib checks before a sweep, its import among it
+
+if TYPE_CHECKING:
+    from rltune.pipeline.open_sweep import OpenSweep
+    from rltune.study.outcome import Outcome
+
+
+def run_sweep(config: RunConfig, *, stream: TextIO | None = None, trainable: type | None = None) -> Outcome:
+    """Search, certify, register and report.
+
+    Args:
+        config: What to do; see `rltune.config.validation.parse_config`.
+        stream: Where the console writes; None is standard output.
+        trainable: A replacement for `rltune.trial.trainable.Trial`, for tests.
+
+    Returns:
+        How it ended; its ``exit_code`` is the command's.
+
+    Raises:
+        RltuneError: The request cannot be carried out; nothing was written.
+    """
+    began = time.monotonic()
+    if config.resume == AUTO and (begun := find_begun(config)):
+        wanted = widen_ranges(config)
+        grows = check_changes(begun.name, read_settings(begun, whole=True), wanted)
+        if not grows and (ended := find_end(begun, config)):
+            how = f"{begun.name} has ended ({ended.status}) and nothing asks for more: see {begun / 'summary.json'}"
+            print(how, file=stream or sys.stdout, flush=True)
+            return ended
+        return _run_interruptibly(SweepContext(make_plan(config), begun.name, begun, True, began, stream, trainable))
+    checked, folder = check_request(config)
+    return _run_interruptibly(SweepContext(checked, folder.name, folder, False, began, stream, trainable))
+
+
+def find_begun(config: RunConfig) -> Path | None:
+    """Find the folder of the sweep that a request names; None where it is still to be begun.
+
+    One that is in the storage alone, as for a job on a fresh disk, is fetched.
+
+    Raises:
+        StudyError: The storage cannot be used, or has no ledger of the sweep.
+    """
+    name = make_sweep_name(config)
+    folder = sweep_folder_of(config, name)
+    is_here = folder.exists() and not is_half_made(folder)
+    if config.storage and (not is_here or is_fetched_copy(folder)) and name in list_stored_sweeps(config.storage):
+        find_sweep(name, config.output_dir, bucket=config.storage)
+        _require_ledger(folder, config)
+        return folder
+    return folder if is_here else None
+
+
+def _require_ledger(folder: Path, config: RunConfig) -> None:
+    """Refuse to go on with a sweep whose ledger is a file on the machine where it ran."""
+    if config.study.storage is None and is_fetched_copy(folder) and not (folder / LEDGER).exists():
+        raise make_distant_ledger_error(folder)
+
+
+def find_end(folder: Path, config: RunConfig) -> Outcome | None:
+    """Find how a sweep has ended; None where there is something left to do.
+
+    The ledger says so: a summary may be of an earlier end, before the sweep was extended.
+
+    Args:
+        folder: Its folder.
+        config: Names the ledger's address, login included.
+    """
+    from rltune.study.outcome import STEPS_SPENT, load_outcome
+    from rltune.study.storage import open_ledger
+
+    try:
+        with contextlib.closing(open_ledger(folder, config.study.storage)) as ledger:
+            status = ledger.sweep().status
+            records = (*ledger.trials.records(), *ledger.runs.records())
+    except StudyError:
+        return None  # opening it to go on makes one, or says why it cannot
+    outcome = load_outcome(folder) if status in ENDED else None
+    if outcome and outcome.reason != STEPS_SPENT and any(record.state == "RUNNING" for record in records):
+        return None  # the wall time counts anew; and what an error has left behind is gone on with
+    return outcome
+
+
+def check_request(config: RunConfig) -> tuple[Plan, Path]:
+    """Check what can be checked without Ray: what the sweep will do, and its folder, which is not there yet.
+
+    Raises:
+        RltuneError: The request cannot be carried out.
+    """
+    checked = make_plan(config)
+    name = make_sweep_name(config)
+    folder = sweep_folder_of(config, name)
+    if config.resume == AUTO:  # one that is there is gone on with
+        return checked, folder
+    if folder.exists() and not is_half_made(folder):
+        raise make_name_taken_error(name, folder)
+    if config.storage is not None and name in list_stored_sweeps(config.storage):
+        raise StudyError(
+            f"name={name}: {config.storage} has a sweep of this name",
+            "a name of its own for each sweep",
+            f"{make_resume_command(folder)} storage={config.storage}",
+        )
+    return checked, folder
+
+
+def resume_sweep(
+    sweep: str,
+    *,
+    output_dir: str = "outputs",
+    changes: Mapping[str, Any] | None = None,
+    stream: TextIO | None = None,
+    trainable: type | None = None,
+    trust: bool = False,
+) -> Outcome:
+    """Go on with an interrupted sweep, or extend a finished one.
+
+    Args:
+        sweep: Its name, or ``latest``.
+        output_dir: The folder of all sweeps.
+        changes: What conf/resume.yaml lets change: ``{"budget": {"trials": 48}}``, a larger budget, another address, or
+            one whose login is not kept; None stands for no change.
+        stream: Where the console writes.
+        trainable: A replacement for `rltune.trial.trainable.Trial`, for tests.
+        trust: Go on with a sweep that somebody else made: its settings and checkpoints run code.
+
+    Raises:
+        RltuneError: There is no such sweep, it is somebody else's, another driver works on it, or the new budget is
+            no budget.
+    """
+    began = time.monotonic()
+    folder = find_sweep(sweep, output_dir, bucket=(changes or {}).get("storage"))
+    raw = read_settings(folder, whole=True)
+    if not trust:
+        require_own_settings(folder)
+    wanted = _without_none(changes or {})
+    if wanted.get("cluster", {}).get("address") == LOCAL:
+        wanted["cluster"]["address"] = None
+    merged = OmegaConf.merge(raw, wanted)
+    config = parse_config(cast(DictConfig, merged))
+    _require_ledger(folder, config)
+    for key, value in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
+        if value and "***" in value:
+            raise StudyError(
+                f"{key}={value}: the login is kept in no file, so it has to be given again",
+                "the whole address",
+                f"python -m sweeps.resume sweep={folder.name} {key}=...",
+            )
+    plan = make_plan(config)
+    return _run_interruptibly(SweepContext(plan, folder.name, folder, True, began, stream, trainable, trust))
+
+
+def _without_none(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop the changes that stand for none, at any depth."""
+    nested = {key: _without_none(value) if isinstance(value, Mapping) else value for key, value in changes.items()}
+    return {key: value for key, value in nested.items() if value is not None and value != {}}
+
+
+def _run_interruptibly(context: SweepContext) -> Outcome:
+    """Run; a signal that comes before trials can be asked to save their state, or a second one, leaves at once."""
+    try:
+        return _start(context)
+    except (KeyboardInterrupt, SystemExit):  # the latter by Ray's handler of SIGTERM, in force from its start (2.60)
+        begun = context.resumed or (context.folder / "config.yaml").exists()
+        how = f"to go on: {make_resume_command(context.folder)}" if begun else "nothing was begun that could be resumed"
+        print(f"interrupted; {how}", file=context.stream or sys.stdout, flush=True)
+        raise
+
+
+def _start(context: SweepContext) -> Outcome:
+    """Check what is expensive to check while Ray starts, and only then write anything."""
+    cluster = context.plan.config.cluster
+    modules = [] if context.trainable else worker_imports(str(context.plan.build.algo["class"]))
+    prepare_environment(cluster)
+    # Close the fork server before the thread is joined: if Ray does not start, the thread would wait for its answer.
+    with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as stack:
+        if context.resumed:  # first of all: what a killed driver left running must not meet what we start
+            stack.enter_context(claim_folder(context))
+        server = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
+        # The check registers classes with a Ray that starts meanwhile: only a Ray that was tested allows that.
+        checked = thread.submit(_check, context, server) if is_supported("ray") else None
+        with connect_ray(cluster, modules, server) as nodes:
+            context = checked.result() if checked else _check(context, server)
+            share = context.plan.share_of(*(() if cluster.autoscale else nodes))  # a larger node may be to come
+            slots = Slots(share.bundles, context.plan.request.limit, nodes, cluster.autoscale)
+            with contextlib.nullcontext() if cluster.address is None else follow_cluster(slots):
+                return _run(context, share, slots)
+
+
+def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
+    """Check what needs RLlib, and import what `_run` needs: time spent waiting for Ray otherwise."""
+    import alembic.command  # noqa: F401  Optuna makes a ledger with it
+
+    import rltune.pipeline.publish
+    import rltune.pipeline.tune.run
+    import rltune.pipeline.winner  # noqa: F401
+
+    stall_s, call_aside = context.plan.config.failures.stall_s, None
+    if server is None:
+        notes = plan.preflight(context.plan) or ()
+    else:  # the check imports RLlib first, without a sign of progress: a limit for short iterations is none for it
+        notes = server.call(plan.preflight, context.plan, patience_s=max(PREFLIGHT_S, stall_s)) or ()
+        call_aside = functools.partial(server.call, patience_s=stall_s, progress=True)
+    return replace(context, plan=replace(context.plan, notes=(*context.plan.notes, *notes)), call_aside=call_aside)
+
+
+def _run(context: SweepContext, share: Share, slots: Slots) -> Outcome:
+    """Search, certify, register, report."""
+    # Not at the top: a wrong name in the request is answered before these, and Ray with them, are imported.
+    from rltune.pipeline.open_sweep import open_sweep
+    from rltune.pipeline.provenance import record_start
+    from rltune.pipeline.publish import start_console, start_tracking
+    from rltune.pipeline.tune.run import run_trials
+
+    concluding = threading.Lock()
+    with (
+        explain_full_disk(context.folder),
+        open_folder(context),
+        open_sweep(context, share, slots) as sweep,
+        stop_on_signals(sweep.stopper.request),
+        _watch_head(sweep, concluding),
+    ):
+        record_start(sweep)
+        start_tracking(sweep)
+        start_console(sweep)
+        if not (sweep.is_searched() and sweep.is_certified()):
+            run_trials(sweep)
+        with concluding:
+            return _conclude(sweep)
+
+
+def _conclude(sweep: OpenSweep) -> Outcome:
+    """Choose, register, report; in seconds where the end is urgent."""
+    from rltune.pipeline.publish import publish_outcome
+    from rltune.pipeline.winner import register_winner, save_outcome, select_winner
+
+    records = sweep.ledger.trials.records()
+    winner, certification = select_winner(sweep, records)
+    model = register_winner(sweep, winner, certification)
+    outcome = save_outcome(sweep, records, winner, certification, model)
+    publish_outcome(sweep, records, outcome, certification)
+    return outcome
+
+
+def _watch_head(sweep: OpenSweep, concluding: threading.Lock) -> AbstractContextManager[None]:
+    """End the sweep and its process cleanly when the head of the cluster that it has joined is gone.
+
+    Args:
+        sweep: Which.
+        concluding: Is held by the main thread when it needs the head no more.
+    """
+    from rltune.study.outcome import EXIT_HEAD_GONE
+
+    def end() -> None:  # in another thread: Ray may hold the main one
+        if not concluding.acquire(blocking=False):
+            return
+        limit = threading.Timer(LEAVE_S, os._exit, [EXIT_HEAD_GONE])
+        limit.daemon = True
+        limit.start()
+        folder = sweep.context.folder
+        how = make_resume_command(folder)
+        try:
+            sweep.stopper.lose_head()
+            where = f"the head of the cluster at {sweep.config.cluster.address}"
+            sweep.console.note(f"{where} is gone; when it is back, or with cluster.address=... of another one: {how}")
+            for table in (sweep.ledger.trials, sweep.ledger.runs):
+                for record in table.records():
+                    if record.state == "RUNNING":
+                        table.interrupt(record.number)
+            _conclude(sweep)
+            sweep.close_ledger()
+            if bucket := find_bucket(folder):
+                store_results(bucket, sweep.context)
+        except Exception as error:
+            logger.exception("the end without a head is not whole")
+            print(f"{describe_exception(error)}; to go on: {how}", file=sweep.context.stream, flush=True)
+        finally:
+            sweep.stopper.clear()
+            leave_folder(folder)
+            os._exit(EXIT_HEAD_GONE)
+
+    return watch_head(end) if sweep.config.cluster.address is not None else contextlib.nullcontext()

@@ -1,0 +1,68 @@
+"""Turn a trial's record into the assignment for its worker. Runs in the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rltune.certification.finalists import RUN_SEED
+from rltune.cluster.resources import Share
+from rltune.pipeline.context import SweepContext
+from rltune.records import CERTIFY, TrialRecord, trial_dir_of
+from rltune.study.bucket import find_bucket
+from rltune.study.checkpoints import begin_attempt, choose_newest, is_recorded
+from rltune.trial.assignment import Assignment
+from rltune.trial.shared_files import read_token_name
+
+
+def build_assignment(
+    context: SweepContext, share: Share, notify: Callable[[str], None], record: TrialRecord
+) -> Assignment:
+    """Build what a worker is to do for a trial; one that ran before goes on from its newest whole checkpoint.
+
+    A run of the certification plays episodes at its end.
+
+    Args:
+        context: What the driver works on.
+        share: A trial's share of the machine.
+        notify: Shows a person a line: that a recorded checkpoint is damaged, and what is done instead.
+        record: The trial.
+    """
+    config, best = context.plan.config, record.checkpoint
+    recorded = [checkpoint for checkpoint in (record.latest, best) if checkpoint]
+    whole = [checkpoint for checkpoint in recorded if is_recorded(context.folder, checkpoint)]
+    latest = choose_newest(context.folder, whole)
+    if recorded and latest is None:
+        notify(
+            f"{record.name}: its checkpoint {recorded[0].path} is damaged or gone; it starts anew: no other one is left"
+        )
+    elif latest and len(whole) < len(recorded):
+        (lost,) = [checkpoint for checkpoint in recorded if checkpoint not in whole]
+        notify(f"{record.name}: its checkpoint {lost.path} is damaged or gone; it goes on from {latest.path}")
+    # A worker that had it before may have been cut off, and not know that it is over.
+    attempt = begin_attempt(context.folder, trial_dir_of(record.kind, record.number)) if record.node else ""
+    is_run, bucket = record.kind == CERTIFY, find_bucket(context.folder)
+    older = next((checkpoint for checkpoint in whole if checkpoint != latest), None)
+    return Assignment(
+        number=record.number,
+        params=record.params,
+        seeds=record.seeds,
+        sweep=str(context.folder),
+        env_steps=config.budget.env_steps,
+        reports=config.budget.reports,
+        checkpoint_every_s=config.checkpoint.every_s,
+        replay_gb=config.checkpoint.replay_gb,
+        stall_s=config.failures.stall_s,
+        threads=share.threads,
+        engine=config.engine,
+        build=context.plan.assignment_build(),
+        place=bucket.address if bucket else None,
+        token=read_token_name(context.folder),
+        latest=latest.to_dict() if latest else None,
+        older=older.to_dict() if older else None,
+        best=best.to_dict() if best and best in whole else None,
+        tags={"sweep": context.name, "env_name": config.env.name},
+        kind=record.kind,
+        episodes=config.certify.episodes if is_run else 0,
+        evaluation_seed=RUN_SEED if is_run else 0,
+        attempt=attempt,
+    )

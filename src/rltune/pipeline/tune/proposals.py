@@ -1,0 +1,73 @@
+"""Propose the search's trials: what is unfinished, then the warm starts, then what the sampler proposes.
+
+Runs in the driver; knows nothing of Tune.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from rltune.pipeline.plan import Plan
+from rltune.records import TrialRecord
+from rltune.study.disk_full import is_disk_full
+from rltune.study.optuna_study import OptunaStudy
+from rltune.study.trial_table import TrialTable
+
+logger = logging.getLogger(__name__)
+
+
+class Proposer(Protocol):
+    """Say what is run next: the search's trials, or the certification's runs."""
+
+    def propose(self, is_search_over: bool) -> TrialRecord | None:
+        """Return what is to be run next, from the ledger; None while there is nothing.
+
+        Args:
+            is_search_over: Whether every trial of the search has ended.
+        """
+
+    def retry(self, record: TrialRecord) -> None:
+        """Put what went wrong back in front."""
+
+
+class SearchProposals:
+    """Proposes trials, and keeps nothing that the ledger does not hold.
+
+    Args:
+        plan: What is searched, and what is tried first.
+        trials: The ledger's.
+        study: Optuna's, which agrees with the ledger.
+        unfinished: Trials of earlier drivers to go on with.
+    """
+
+    def __init__(self, plan: Plan, trials: TrialTable, study: OptunaStudy, unfinished: Sequence[TrialRecord]) -> None:
+        self._plan, self._trials, self._study = plan, trials, study
+        self._waiting = list(unfinished)
+
+    def propose(self, is_search_over: bool) -> TrialRecord | None:
+        """Return the next trial; None when the budget of trials is spent."""
+        if self._waiting:
+            return self._waiting.pop(0)
+        number, plan = self._trials.num_trials, self._plan
+        if number >= plan.config.budget.trials:
+            return None
+        warm = plan.warm_starts[number] if number < len(plan.warm_starts) else {}
+        drawn = self._study.propose(plan.space.encode(warm), plan.sampler(number), plan.space.draw)
+        record = self._trials.add(plan.space.decode(drawn), plan.seeds(number), drawn=drawn)
+        self._begin_in_optuna(record)
+        return record
+
+    def _begin_in_optuna(self, record: TrialRecord) -> None:
+        """Show the trial in Optuna's study; one that fails is made to agree when the sweep is opened the next time."""
+        try:
+            self._study.begin(record)
+        except Exception as error:
+            if is_disk_full(error):
+                raise
+            logger.exception("Optuna's study does not show %s", record.name)
+
+    def retry(self, record: TrialRecord) -> None:
+        """Put a trial that went wrong back in front."""
+        self._waiting.insert(0, record)

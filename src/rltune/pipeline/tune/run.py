@@ -1,0 +1,144 @@
+"""Have Tune run a sweep's trials and its certification's runs. Runs in the driver."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from ray import tune
+from ray.tune import Callback, CheckpointConfig, FailureConfig, PlacementGroupFactory, RunConfig, TuneConfig
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
+
+from rltune.cluster.losses import wait_for_head
+from rltune.cluster.shared_storage import not_shared
+from rltune.compat.tune_controller import adapt_tune
+from rltune.errors import StudyError
+from rltune.pipeline.open_sweep import OpenSweep
+from rltune.pipeline.tune.assignments import build_assignment
+from rltune.pipeline.tune.proposals import SearchProposals
+from rltune.pipeline.tune.recorder import Recorder
+from rltune.pipeline.tune.scheduler import StoppingRuleScheduler
+from rltune.pipeline.tune.searcher import StageSearcher
+from rltune.pipeline.tune.stages import CertificationConsole, Stage
+from rltune.records import TrialRecord
+from rltune.study.bucket import BUCKET_AWAY, BucketAwayError
+from rltune.study.disk_full import DISK_FULL, is_disk_full, make_disk_full_error
+from rltune.study.sweep_folder import make_resume_command
+from rltune.trial.trainable import Trial
+
+AVOIDED = "avoided_nodes"  # beside a trial's assignment in Tune's config: ids of nodes that it must not run on
+
+
+def run_trials(sweep: OpenSweep) -> None:
+    """Run what is unfinished and what is still to be tried, then the certification's runs, until all have ended.
+
+    Raises:
+        StudyError: The disk is full, or a node does not see the sweep's folder. The ledger holds what was reached.
+    """
+    stages, stopper, console, slots = _build_stages(sweep), sweep.stopper, sweep.console, sweep.slots
+
+    slots.avoided = stopper.blind
+
+    def tick() -> None:
+        console.show_slots(slots.count, slots.describe_wait())
+        console.tick()
+
+    scheduler = StoppingRuleScheduler(sweep.rule)
+    recorder = Recorder(stages, sweep.study, scheduler, sweep.tracker, stopper, sweep.config, console.note, tick)
+
+    def assign(record: TrialRecord) -> dict[str, Any]:
+        task = build_assignment(sweep.context, sweep.share, console.note, record).to_config()
+        return task | {AVOIDED: sorted(stopper.blind)}
+
+    def begin_evaluation() -> None:
+        sweep.final_evaluation.begin(sweep.ledger.trials.records())
+
+    on_idle = None if sweep.retraining else begin_evaluation
+    searcher = StageSearcher(stages, slots, assign, stopper.is_requested, on_idle)
+    _fit(sweep, searcher, scheduler, recorder)
+    if stopper.reason == DISK_FULL:
+        raise make_disk_full_error(sweep.context.folder)
+    if stopper.reason == BUCKET_AWAY:
+        raise StudyError(
+            f"storage={sweep.config.storage}: {BUCKET_AWAY}; what was recorded before is whole",
+            "a bucket that the driver and every node can reach",
+            make_resume_command(sweep.context.folder),
+        )
+    for path, node in stopper.lost.items():
+        raise not_shared(sweep.context.folder, node, path)
+
+
+def _build_stages(sweep: OpenSweep) -> list[Stage]:
+    """Build the search's stage, and the certification's where something is certified."""
+    trials = sweep.ledger.trials
+    unfinished = [record for record in trials.records() if record.state == "RUNNING"]
+    proposals = SearchProposals(sweep.plan, trials, sweep.study, unfinished)
+    stages = [Stage(trials, proposals, sweep.console)]
+    if sweep.retraining:
+        console = CertificationConsole(sweep.console, sweep.retraining)
+        stages.append(Stage(sweep.ledger.runs, sweep.retraining, console))
+    return stages
+
+
+def _fit(sweep: OpenSweep, searcher: Searcher, scheduler: TrialScheduler, callback: Callback) -> None:
+    """Run Tune until the searcher has nothing left or the stopper ends it; leave nothing of Tune's on disk."""
+    stopper, scratch = sweep.stopper, sweep.context.folder / ".tune"
+    joined = sweep.config.cluster.address is not None
+    logging.getLogger(tune.run.__module__).setLevel(logging.CRITICAL)  # names, at its end, its own trials that failed
+    request = functools.partial(request_resources, sweep.share.bundles)
+    trainable = tune.with_resources(sweep.context.trainable or Trial, request)
+    tuner = tune.Tuner(
+        trainable,
+        tune_config=TuneConfig(
+            search_alg=searcher,
+            scheduler=scheduler,
+            num_samples=-1,
+            reuse_actors=True,
+            trial_name_creator=_make_trial_name,
+            trial_dirname_creator=_make_trial_name,
+        ),
+        run_config=RunConfig(
+            name="tune",
+            storage_path=str(scratch),
+            callbacks=[callback],
+            stop=stopper,
+            verbose=0,
+            failure_config=FailureConfig(max_failures=0),  # the recorder knows whose fault it was
+            checkpoint_config=CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+        ),
+    )
+    try:
+        with adapt_tune(one_process=not joined and len(sweep.share.bundles) == 1):
+            tuner.fit()
+    except KeyboardInterrupt:
+        stopper.request("interrupted at once", 2)
+    except Exception as error:
+        if joined:
+            wait_for_head()
+        if is_disk_full(error):
+            stopper.request(DISK_FULL)
+        elif isinstance(error, BucketAwayError):
+            stopper.request(BUCKET_AWAY)
+        else:
+            raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def request_resources(bundles: list[dict[str, float]], config: Mapping[str, Any]) -> PlacementGroupFactory:
+    """Request a trial's share, on none of the nodes that its config has to avoid.
+
+    Tune asks for each trial, and gives it a process of another trial only where both request the same.
+    """
+    if not (avoided := config.get(AVOIDED)):
+        return PlacementGroupFactory(bundles)
+    labels = {"ray.io/node-id": f"!in({','.join(avoided)})"}
+    return PlacementGroupFactory(bundles, bundle_label_selector=[labels for _ in bundles])
+
+
+def _make_trial_name(trial: Any) -> str:
+    return f"trial-{trial.config['assignment']['number']:03d}-{trial.trial_id}"

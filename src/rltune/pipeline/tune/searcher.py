@@ -1,0 +1,79 @@
+"""Hand Tune what is run next: the search's trials first, and the certification's runs in slots that they leave.
+
+Runs in the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ray.tune.search import Searcher
+
+from rltune.cluster.slots import Slots
+from rltune.pipeline.tune.stages import Stage
+from rltune.records import TrialRecord
+
+
+class StageSearcher(Searcher):
+    """Proposes what its stages propose, and keeps nothing that the ledger does not hold.
+
+    Args:
+        stages: The search's first.
+        slots: Says how many trials run at once, which may change; a proposal waits until a slot is free, so that it
+            knows all that is known by then.
+        assign: Turns a record into Tune's config for the worker.
+        is_stopping: Whether no more are wanted.
+        on_idle: Called for each slot that falls idle while others still work; None for nothing.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        slots: Slots,
+        assign: Callable[[TrialRecord], dict[str, Any]],
+        is_stopping: Callable[[], bool],
+        on_idle: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(metric="objective", mode="max")
+        self._stages, self._slots, self._assign = stages, slots, assign
+        self._is_stopping, self._on_idle = is_stopping, on_idle
+        self._live: dict[str, Stage] = {}
+        self._num_idle = 0
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """Return the next config; None while all slots are taken or a trial may yet be retried, FINISHED at the end."""
+        if self._is_stopping():
+            return str(Searcher.FINISHED)
+        if len(self._live) >= self._slots.count:
+            return None
+        is_search_over = not any(stage.is_search for stage in self._live.values())
+        for stage in self._stages:
+            if record := stage.proposer.propose(is_search_over):
+                self._live[trial_id] = stage
+                return self._assign(record)
+        if self._live:
+            self._report_idle_slots()
+            return None
+        return str(Searcher.FINISHED)
+
+    def _report_idle_slots(self) -> None:
+        """Call ``on_idle`` once for each slot that falls idle: Tune calls `suggest` again and again meanwhile."""
+        num_idle = self._slots.count - len(self._live)
+        if num_idle > self._num_idle and self._on_idle:
+            self._on_idle()
+        self._num_idle = num_idle
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Free the slot; the recorder has written the ledger already."""
+        self._live.pop(trial_id, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return nothing: Tune pickles its searcher for a restore that is never used."""
+        return {}
+
+    def save(self, checkpoint_path: str) -> None:
+        """Keep nothing: the ledger holds it all."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore nothing: the ledger holds it all."""

@@ -1,0 +1,92 @@
+"""Tell the search's trials and the certification's runs apart, for whoever proposes and records both.
+
+Certification runs inside the search's Tune run, where the processes are warm: a second one would start its own. Runs in
+the driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from rltune.certification.retraining import Retraining
+from rltune.formatting import first_line, format_objective
+from rltune.pipeline.tune.proposals import Proposer
+from rltune.records import BASELINE, TRIALS, Report, TrialRecord
+from rltune.reporting.console import Console
+from rltune.study.trial_table import TrialTable
+
+
+class StageConsole(Protocol):
+    """Show a person the trials of one kind."""
+
+    def show_start(self, record: TrialRecord) -> None:
+        """Show that a trial begins or goes on."""
+
+    def show_report(self, report: Report) -> None:
+        """Show a trial's newest report."""
+
+    def show_end(self, record: TrialRecord, where: str = "") -> None:
+        """Show how a trial ended, or that it was interrupted.
+
+        Args:
+            record: The trial as the ledger has it.
+            where: What is added to the reason of a failure.
+        """
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One kind of trials.
+
+    Attributes:
+        trials: Theirs in the ledger.
+        proposer: Says what is run next.
+        console: Shows them.
+    """
+
+    trials: TrialTable
+    proposer: Proposer
+    console: StageConsole
+
+    @property
+    def kind(self) -> str:
+        """`rltune.records.TRIALS` or CERTIFY; also the folder of their own folders."""
+        return self.trials.kind
+
+    @property
+    def is_search(self) -> bool:
+        """Whether these trials are the search's: they spend the sweep's budgets, and the rule stops them."""
+        return self.kind == TRIALS
+
+
+class CertificationConsole:
+    """Shows the certification as a count, and a line a run.
+
+    Args:
+        console: The sweep's.
+        retraining: The runs.
+    """
+
+    def __init__(self, console: Console, retraining: Retraining) -> None:
+        self._console, self._retraining = console, retraining
+
+    def show_start(self, record: TrialRecord) -> None:
+        """Show how far certification is."""
+        self._console.stage(f"certifying: {self._retraining.describe_progress()} done")
+
+    def show_report(self, report: Report) -> None:
+        """Draw: a run's curve is not shown."""
+        self._console.tick()
+
+    def show_end(self, record: TrialRecord, where: str = "") -> None:
+        """Show one line a run."""
+        progress = self._retraining.describe_progress()
+        owner = BASELINE if record.of_trial is None else f"trial {record.of_trial}"
+        what = f"seed {(record.seed_index or 0) + 1} of {owner}"
+        self._console.stage(f"certifying: {progress} done")
+        if record.state == "COMPLETE":
+            self._console.note(f"certified {what}: {format_objective(record.score)} ({progress})")
+        elif record.state != "RUNNING":
+            reason = first_line(f"{record.stop_reason}{where}")
+            self._console.note(f"certifying {what} failed, which counts against it: {reason}")

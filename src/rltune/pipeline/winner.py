@@ -1,0 +1,113 @@
+"""Decide how a sweep ended: its winner, the model that is registered, its outcome. Runs in the driver."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rltune.certification.champion import Candidate, register_champion
+from rltune.certification.finalists import Finalist, describe_winner, rank_finalists
+from rltune.certification.result import Certification
+from rltune.certification.selection import measure_policies
+from rltune.pipeline.open_sweep import OpenSweep
+from rltune.records import TrialRecord
+from rltune.study.bucket import BucketError
+from rltune.study.outcome import EXIT_HEAD_GONE, EXIT_NONE, EXIT_WINNER, Outcome, compute_cost, count_states
+
+
+def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Finalist | None, Certification | None]:
+    """Select the best policy: the certified one, else the best of the finalists on fresh episodes.
+
+    After a signal, or without the cluster's head, there is no time for either: the search's first wins then.
+
+    Args:
+        sweep: Whose trials have ended.
+        records: All its trials.
+
+    Returns:
+        The winner, None without a trial that can win; and what certification says, None where it is not complete.
+    """
+    folder, certify, stopper = sweep.context.folder, sweep.config.certify, sweep.stopper
+    if stopper.is_urgent():
+        try:
+            return next(rank_finalists(folder, [] if stopper.failed else records), None), None
+        except BucketError:  # it does not answer, and there is no time to wait
+            return None, None
+    if sweep.retraining:
+        sweep.tracker.wait_until_sent()  # the certification names the runs of MLflow
+        if certification := sweep.retraining.judge(records):
+            certification, winner = measure_policies(certification, folder, certify.champion_episodes)
+            return winner, certification
+    best = sweep.final_evaluation.select([] if stopper.failed else records, sweep.console.note)
+    if sweep.retraining and best:
+        failed = sweep.is_certified() and sweep.retraining.runs()
+        why = "every run of it failed" if failed else stopper.reason or "the sweep was stopped before"
+        sweep.console.note(f"not certified: {why}, so that the winner is the search's")
+    return best, None
+
+
+def register_winner(
+    sweep: OpenSweep, winner: Finalist | None, certification: Certification | None
+) -> dict[str, Any] | None:
+    """Register the winner in MLflow.
+
+    Returns:
+        The version as the summary has it; None without a winner, after a signal, or where nothing was registered.
+    """
+    if winner is None or sweep.stopper.is_urgent() or not sweep.config.tracking.register:
+        return None
+    candidate = Candidate(winner, certification, sweep.config, sweep.context.name)
+    return register_champion(candidate, sweep.tracker, sweep.console.note)
+
+
+def save_outcome(
+    sweep: OpenSweep,
+    records: Sequence[TrialRecord],
+    winner: Finalist | None,
+    certification: Certification | None,
+    model: dict[str, Any] | None,
+) -> Outcome:
+    """Write ``summary.json`` and keep in the ledger how the sweep ended."""
+    ledger, stopper, folder = sweep.ledger, sweep.stopper, sweep.context.folder
+    wall_s = ledger.sweep().wall_s + time.monotonic() - sweep.context.began
+    trials = count_states(records)
+    failed = winner is None and (stopper.failed or not trials["interrupted"])
+    runs = sweep.retraining.runs() if sweep.retraining else []
+    outcome = Outcome(
+        name=sweep.context.name,
+        status=_describe_status(sweep, failed),
+        trials=trials,
+        winner=describe_winner(winner, folder),
+        model=model,
+        cost=compute_cost(records, sweep.config, sweep.slots.mean(), wall_s, runs),
+        certified=certification.summary() if certification else None,
+        reason=stopper.reason,
+        exit_code=_exit_code(sweep, failed),
+        folder=folder,
+    )
+    outcome.save()
+    ledger.change_sweep(
+        status=outcome.status,
+        wall_s=wall_s,
+        winner=outcome.winner,
+        model=outcome.model,
+        certification=certification.to_dict() if certification else None,
+    )
+    return outcome
+
+
+def _describe_status(sweep: OpenSweep, failed: bool) -> str:
+    if sweep.stopper.is_urgent():
+        return "interrupted"
+    if failed:
+        return "failed"
+    return "stopped" if sweep.stopper.reason else "complete"
+
+
+def _exit_code(sweep: OpenSweep, failed: bool) -> int:
+    if sweep.stopper.signal is not None:
+        return 128 + sweep.stopper.signal
+    if sweep.stopper.head_gone:
+        return EXIT_HEAD_GONE
+    return EXIT_NONE if failed else EXIT_WINNER

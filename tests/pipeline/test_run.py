@@ -1,0 +1,534 @@
+"""Whole sweeps over the toy trial: what ends up in the ledger, in MLflow, on disk and on the screen."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from toy import ToyTrial, ledger
+
+from rltune.compat.patching import is_supported
+from rltune.config.settings_file import read_settings
+from rltune.errors import StudyError
+from rltune.pipeline import run as pipeline
+from rltune.pipeline.context import SweepContext
+from rltune.pipeline.plan import make_plan
+from rltune.pipeline.run import resume_sweep
+from rltune.pipeline.stopper import SweepStopper
+from rltune.study.outcome import Outcome
+
+pytestmark = pytest.mark.usefixtures("ray_cluster")
+
+# The first runs its whole budget, the third is stopped at the first rung, the fourth breaks.
+FATES = (
+    "warm_start=[{quality:0.9,fault:null},{quality:0.8,fault:null},{quality:0.1,fault:null},"
+    "{quality:0.95,fault:raise},{quality:0.05,fault:null}]"
+)
+
+
+def children(outcome: Outcome, tmp_path: Path) -> list[Any]:
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("cartpole")
+    runs = client.search_runs([experiment.experiment_id], max_results=1000)
+    parents = [run for run in runs if run.info.run_name == outcome.name]
+    assert len(parents) == 1
+    return [run for run in runs if run.data.tags.get("mlflow.parentRunId") == parents[0].info.run_id]
+
+
+def test_the_ledger_holds_every_report_of_every_trial(toy_run: Callable[..., Outcome]) -> None:
+    outcome = toy_run("scheduler=none", "tracking=off")
+    entries = ledger(outcome)
+    assert [entry.state for entry in entries] == ["COMPLETE"] * 6
+    for entry in entries:
+        assert list(entry.reports) == list(range(100, 2001, 100))
+        assert entry.reports[1000] == pytest.approx(entry.params["quality"])
+        assert entry.score == pytest.approx(1.9 * entry.params["quality"]), "the mean of the last three"
+        assert entry.stop_reason == "whole budget"
+
+
+def test_the_winner_is_the_trial_with_the_highest_curve(toy_run: Callable[..., Outcome]) -> None:
+    outcome = toy_run("scheduler=none", "tracking=off", "report=true")
+    best = max(ledger(outcome), key=lambda entry: entry.params["quality"])
+    assert outcome.winner is not None
+    assert outcome.winner["trial"] == best.number
+    assert (outcome.folder / outcome.winner["checkpoint"] / "toy.json").is_file()
+    assert outcome.exit_code == 0
+    assert (outcome.folder / "report" / "index.html").is_file()
+
+
+def test_a_sweep_without_a_report_ends_without_one(toy_run: Callable[..., Outcome]) -> None:
+    outcome = toy_run("budget.trials=1", "tracking=off", "report=false")
+    assert outcome.exit_code == 0
+    assert not (outcome.folder / "report").exists()
+
+
+def test_mlflow_shows_one_child_per_trial_with_the_ledgers_states(
+    toy_run: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    outcome = toy_run("+space.fault=[choice,null,raise]", "budget.trials=5", "failures.max_retries=0", FATES)
+    runs = {int(run.data.tags["rltune.trial"]): run for run in children(outcome, tmp_path)}
+    entries = ledger(outcome)
+    words = {"COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED"}
+    assert {entry.state for entry in entries} == {"COMPLETE", "PRUNED", "FAIL"}
+    assert {n: run.info.status for n, run in runs.items()} == {e.number: words[e.state] for e in entries}
+    assert all(set(run.data.params) == {"quality", "fault"} for run in runs.values())
+    for entry in entries:
+        assert entry.mlflow_run_id == runs[entry.number].info.run_id
+        if entry.state == "FAIL":
+            assert "_misbehave" in runs[entry.number].data.tags["rltune.traceback"]
+            assert "the pole broke" in (outcome.folder / runs[entry.number].data.tags["rltune.log"]).read_text()
+
+
+def test_a_parameter_is_drawn_in_the_trials_where_its_condition_holds_and_in_no_other(
+    toy_run: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    outcome = toy_run(
+        *("+algo.training.luck=0.0", "+algo.training.worth=0.0", "searcher=tpe", "budget.trials=5"),
+        *("+space.luck=[choice,0.0,1.0]", "+space.worth=[when,{luck: 1.0},[uniform,5,6]]"),
+    )
+    entries = ledger(outcome)
+    assert {entry.number: "worth" in entry.params for entry in entries} == {
+        entry.number: entry.params["luck"] == 1.0 for entry in entries
+    }
+    assert {entry.params["luck"] for entry in entries} == {0.0, 1.0}
+    runs = {int(run.data.tags["rltune.trial"]): run for run in children(outcome, tmp_path)}
+    assert {number: set(run.data.params) for number, run in runs.items()} == {e.number: set(e.params) for e in entries}
+
+
+def test_mlflow_metrics_are_stepped_by_environment_steps(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
+    outcome = toy_run("scheduler=none", "budget.trials=2")
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    for run in children(outcome, tmp_path):
+        history = client.get_metric_history(run.info.run_id, "objective")
+        assert sorted(point.step for point in history) == list(range(100, 2001, 100))
+
+
+def test_a_raising_trial_fails_with_its_reason_and_the_others_finish(toy_run: Callable[..., Outcome]) -> None:
+    outcome = toy_run("+space.fault=[choice,null,raise]", "scheduler=none", "tracking=off", FATES)
+    for entry in ledger(outcome):
+        if entry.params["fault"] is None:
+            assert entry.state == "COMPLETE"
+        else:
+            assert entry.state == "FAIL"
+            assert entry.stop_reason == "ValueError: the pole broke"
+            assert "_misbehave" in entry.traceback
+    assert {entry.state for entry in ledger(outcome)} == {"COMPLETE", "FAIL"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("nan_loss", "non-finite numbers: total_loss=nan"),
+        ("nan_return", "non-finite numbers: return_mean=nan"),
+        ("build", "ValueError: a network of size 0"),
+        ("stall", "RuntimeError: no environment step in 50 iterations; do the env runners still live?"),
+        ("no_episode", "no episode ended within 2000 environment steps"),
+    ],
+)
+def test_a_trial_that_goes_wrong_ends_with_its_reason(toy_run: Callable[..., Outcome], fault: str, reason: str) -> None:
+    outcome = toy_run(f"+space.fault={fault}", "budget.trials=1", "tracking=off")
+    (entry,) = ledger(outcome)
+    assert (entry.state, entry.diverged) == (("PRUNED", True) if reason.startswith("non-finite") else ("FAIL", False))
+    assert entry.stop_reason == reason
+    assert outcome.exit_code == 1
+    assert outcome.status == "failed"
+
+
+def test_a_worker_that_dies_is_tried_again_and_then_fails_alone(
+    toy_run: Callable[..., Outcome], stream: io.StringIO
+) -> None:
+    outcome = toy_run(
+        "+space.fault=[choice,null,die]",
+        "scheduler=none",
+        "tracking=off",
+        "budget.trials=3",
+        "warm_start=[{fault:null},{fault:die},{fault:null}]",
+        "budget.reports=1",
+        "checkpoint.every_s=0",
+    )
+    states = {entry.params["fault"]: entry.state for entry in ledger(outcome)}
+    assert states == {None: "COMPLETE", "die": "FAIL"}
+    died = next(entry for entry in ledger(outcome) if entry.state == "FAIL")
+    assert died.latest.env_steps == 400, "what was saved before the only report counts"
+    assert all(list(entry.reports) == ([2000] if entry.state == "COMPLETE" else []) for entry in ledger(outcome))
+    assert died.stop_reason.startswith("worker died: ")
+    assert "unknown" not in died.stop_reason
+    log = outcome.folder / died.log
+    assert died.stop_reason in log.read_text()
+    if is_supported("ray"):  # nothing public says where Ray keeps it
+        assert "the fault told it to" in log.read_text(), "what the process itself wrote last is kept"
+    assert str(log) in stream.getvalue()
+
+
+def test_a_trial_that_goes_wrong_once_goes_on_from_its_last_checkpoint_to_the_end(
+    toy_run: Callable[..., Outcome],
+) -> None:
+    outcome = toy_run(
+        "+space.fault=[choice,raise_once,die_once]",
+        "scheduler=none",
+        "tracking=off",
+        "budget.trials=2",
+        "warm_start=[{fault:raise_once},{fault:die_once}]",
+    )
+    assert [entry.state for entry in ledger(outcome)] == ["COMPLETE"] * 2, "from the beginning they would fail again"
+    assert [list(entry.reports) for entry in ledger(outcome)] == [list(range(100, 2001, 100))] * 2
+
+
+def test_a_trial_that_hangs_loses_its_process_and_the_sweep_goes_on(toy_run: Callable[..., Outcome]) -> None:
+    outcome = toy_run(
+        "+space.fault=[choice,null,hang]",
+        "warm_start=[{fault:hang},{fault:null},{fault:null}]",
+        "budget.trials=3",
+        "failures.stall_s=2",
+        "failures.max_retries=0",
+        "scheduler=none",
+        "tracking=off",
+    )
+    hung, *others = ledger(outcome)
+    assert hung.state == "FAIL"
+    assert hung.stop_reason.startswith("no progress for 2 s")
+    assert "_misbehave" in hung.traceback
+    assert [entry.state for entry in others] == ["COMPLETE", "COMPLETE"]
+
+
+def test_the_sweep_ends_early_when_its_first_trials_all_fail_alike(
+    toy_run: Callable[..., Outcome], stream: io.StringIO
+) -> None:
+    outcome = toy_run(
+        "+space.fault=numbered",
+        "budget.trials=30",
+        "failures.stop_after=3",
+        "failures.max_retries=0",
+        "tracking=off",
+        "scheduler=none",
+    )
+    assert 3 <= outcome.trials["failed"] <= 5
+    assert outcome.exit_code == 1
+    assert "the pole broke" in stream.getvalue()
+
+
+def test_asha_spends_less_and_keeps_the_best(toy_run: Callable[..., Outcome]) -> None:
+    outcome = toy_run("budget.trials=20", "tracking=off", "seed=1")
+    entries = ledger(outcome)
+    best = max(entries, key=lambda entry: entry.params["quality"])
+    assert best.state == "COMPLETE"
+    assert outcome.winner is not None
+    assert outcome.winner["trial"] == best.number
+    stopped = [entry for entry in entries if entry.state == "PRUNED"]
+    assert stopped
+    assert outcome.cost["env_steps"] + outcome.cost["env_steps_saved"] == 20 * 2000
+    assert all(entry.stop_reason.startswith("stopped by the scheduler at") for entry in stopped)
+
+
+def test_trials_of_one_slot_share_a_process(toy_run: Callable[..., Outcome], tmp_path: Path, monkeypatch: Any) -> None:
+    seen: set[int] = set()
+    from rltune.pipeline.tune.recorder import Recorder
+
+    keep = Recorder.on_trial_result
+
+    def spy(self: Recorder, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        seen.add(result["worker_pid"])
+        keep(self, iteration, trials, trial, result, **info)
+
+    monkeypatch.setattr(Recorder, "on_trial_result", spy)
+    toy_run("scheduler=none", "tracking=off", "budget.trials=8")
+    assert 1 <= len(seen) <= 2
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.25, 4), (0.3333, 3)])
+def test_a_gpu_fraction_admits_exactly_as_many_trials(
+    toy_run: Callable[..., Outcome], monkeypatch: Any, fraction: float, expected: int
+) -> None:
+    spans: list[tuple[float, float]] = []
+    from rltune.pipeline.tune.recorder import Recorder
+
+    keep = Recorder.on_trial_result
+
+    def spy(self: Recorder, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        spans.append((result["began"], result["ended"]))
+        keep(self, iteration, trials, trial, result, **info)
+
+    monkeypatch.setattr(Recorder, "on_trial_result", spy)
+    toy_run(
+        "resources=gpu_fraction",
+        f"resources.gpus_per_trial={fraction}",
+        "resources.cpus_per_trial=0.5",
+        "resources.max_concurrent=null",
+        "cluster.num_cpus=4",
+        "cluster.num_gpus=1",
+        "scheduler=none",
+        "tracking=off",
+        "budget.trials=8",
+        "space.quality=[uniform,0,1]",
+        "+space.seconds=0.1",
+    )
+    at_once = [sum(began <= moment < ended for began, ended in spans) for moment, _ in spans]
+    assert max(at_once) == expected
+
+
+def test_the_same_seed_proposes_the_same_trials_and_another_does_not(toy_run: Callable[..., Outcome]) -> None:
+    sweeps = [toy_run("tracking=off", "scheduler=none", "budget.trials=3", f"seed={seed}") for seed in (5, 5, 6)]
+    first, again, other = ([dict(entry.params) for entry in ledger(sweep)] for sweep in sweeps)
+    assert first == again
+    assert first[1:] != other[1:]  # the first trial is the algo file's own values
+
+
+def _interrupt_after(reports: int, monkeypatch: Any) -> None:
+    """Press Ctrl-C once so many reports have come."""
+    from rltune.pipeline.tune.recorder import Recorder
+
+    keep, come = Recorder.on_trial_result, iter(range(1, 1_000_000))
+
+    def spy(self: Recorder, *args: Any, **info: Any) -> None:
+        keep(self, *args, **info)
+        if next(come) == reports:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Recorder, "on_trial_result", spy)
+
+
+def test_an_interrupted_sweep_is_finished_by_resume_with_the_same_trials_and_runs(
+    toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO, monkeypatch: Any
+) -> None:
+    _interrupt_after(50, monkeypatch)
+    slow = ("+space.seconds=0.02", "budget.trials=8", "scheduler=none")
+    first = toy_run(*slow)
+    assert first.exit_code == 130
+    assert first.status == "interrupted"
+    assert f"python -m sweeps.resume sweep={first.name}" in stream.getvalue()
+    before = {entry.number: entry for entry in ledger(first)}
+    assert first.trials["interrupted"] >= 1
+    assert {run.info.status for run in children(first, tmp_path)} <= {"KILLED", "FINISHED"}
+
+    last = resume_sweep(first.name, output_dir=str(tmp_path / "outputs"), stream=stream, trainable=ToyTrial)
+    after = {entry.number: entry for entry in ledger(last)}
+    assert last.exit_code == 0
+    assert [entry.state for entry in after.values()] == ["COMPLETE"] * 8
+    for number, entry in before.items():
+        assert after[number].params == entry.params
+        assert after[number].mlflow_run_id == entry.mlflow_run_id
+        assert set(entry.reports) <= set(after[number].reports)
+    assert len(children(last, tmp_path)) == 8
+    assert {run.info.status for run in children(last, tmp_path)} == {"FINISHED"}
+
+
+def test_a_second_signal_waits_for_no_trial_and_leaves_the_ledger_whole(
+    toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO, monkeypatch: Any
+) -> None:
+    from rltune.pipeline import stopper
+    from rltune.pipeline.tune.recorder import Recorder
+
+    keep, turns = Recorder.on_step_end, iter(range(1_000_000))
+
+    def spy(self: Recorder, *args: Any, **info: Any) -> None:
+        keep(self, *args, **info)
+        if self.stopper.env_steps == 400 and next(turns) in (20, 21):  # it hangs by then
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Recorder, "on_step_end", spy)
+    monkeypatch.setattr(stopper, "GRACE_S", 600.0)  # only the watchdog would end the wait, and fail the trial
+    words = ("+space.fault=hang", "failures.stall_s=15", "failures.max_retries=0", "budget.trials=1")
+    first = toy_run(*words, "scheduler=none")
+    assert (first.exit_code, first.status) == (143, "interrupted")
+    assert f"python -m sweeps.resume sweep={first.name}" in stream.getvalue()
+    assert [(entry.state, list(entry.reports)) for entry in ledger(first)] == [("RUNNING", [100, 200, 300, 400])]
+    assert [run.info.status for run in children(first, tmp_path)] == ["KILLED"]
+
+
+def test_a_moved_sweep_goes_on_and_a_damaged_checkpoint_is_named_and_passed_over(
+    toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO, monkeypatch: Any
+) -> None:
+    _interrupt_after(12, monkeypatch)
+    first = toy_run("+space.seconds=0.02", "budget.trials=2", "scheduler=none", "tracking=off")
+    broken = next(entry for entry in ledger(first) if entry.state == "RUNNING" and len(entry.reports) > 1)
+    newest = broken.latest.path
+    moved = first.folder.rename(tmp_path / "elsewhere")
+    (moved / newest / "toy.json").write_text("{}")
+    halves = [moved / ".tune" / "tune", moved / newest / ".." / ".best-4711"]  # as a killed driver leaves them
+    for half in halves:
+        half.mkdir(parents=True)
+
+    stream.truncate(0)
+    last = resume_sweep("elsewhere", output_dir=str(tmp_path), stream=stream, trainable=ToyTrial)
+    assert f"trial {broken.number}: its checkpoint {newest} is damaged or gone; it goes on from" in stream.getvalue()
+    assert [entry.state for entry in ledger(last)] == ["COMPLETE"] * 2
+    assert all(list(entry.reports)[-1] == 2000 for entry in ledger(last))
+    assert not first.folder.exists()
+    assert not any(half.exists() for half in halves)
+
+
+def test_a_finished_sweep_is_extended_by_a_larger_budget(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
+    first = toy_run("tracking=off", "scheduler=none", "budget.trials=2")
+    last = resume_sweep(
+        first.name,
+        output_dir=str(tmp_path / "outputs"),
+        changes={"budget": {"trials": 5}, "cluster": {"address": "local", "num_cpus": 2}},
+        stream=io.StringIO(),
+        trainable=ToyTrial,
+    )
+    assert last.trials["complete"] == 5
+    kept = read_settings(last.folder).cluster
+    assert (kept.address, kept.num_cpus) == (None, 2), "where it runs may change"
+    assert [dict(e.params) for e in ledger(last)][:2] == [dict(e.params) for e in ledger(first)][:2]
+
+
+def test_a_second_driver_on_one_sweep_is_refused(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
+    import fcntl
+
+    first = toy_run("tracking=off", "budget.trials=1")
+    with (first.folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(StudyError, match="another driver is working on it"):
+            resume_sweep(first.name, output_dir=str(tmp_path / "outputs"), stream=io.StringIO(), trainable=ToyTrial)
+
+
+def test_a_name_that_is_taken_is_refused_with_the_resume_command(toy_run: Callable[..., Outcome]) -> None:
+    toy_run("name=mine", "tracking=off", "budget.trials=1")
+    with pytest.raises(StudyError, match=r"sweeps\.resume sweep=mine"):
+        toy_run("name=mine", "tracking=off")
+
+
+def test_a_half_made_folder_is_taken_by_its_name(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
+    """A driver that was killed before it wrote its settings left nothing to resume, so the same command runs again."""
+    (tmp_path / "outputs" / "mine").mkdir(parents=True)
+    outcome = toy_run("name=mine", "tracking=off", "budget.trials=1")
+    assert (outcome.exit_code, outcome.folder.name) == (0, "mine")
+
+
+def test_a_wall_time_budget_ends_the_sweep_cleanly(toy_run: Callable[..., Outcome]) -> None:
+    words = ("budget.wall_time_s=6", "+space.seconds=0.1", "budget.env_steps=100000", "budget.trials=50")
+    outcome = toy_run(*words, "scheduler=none", "tracking=off")
+    assert outcome.exit_code == 0
+    assert outcome.status == "stopped"
+    assert outcome.reason == "budget.wall_time_s is spent"
+    assert outcome.trials["interrupted"] >= 1
+
+
+def test_a_total_of_environment_steps_ends_the_sweep(toy_run: Callable[..., Outcome]) -> None:
+    outcome = toy_run("budget.total_env_steps=5000", "budget.trials=50", "scheduler=none", "tracking=off")
+    assert 5000 <= outcome.cost["env_steps"] <= 5000 + 2 * 2000
+    assert outcome.reason == "budget.total_env_steps is spent"
+
+
+def test_replicates_run_several_seeds_and_report_their_mean(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
+    outcome = toy_run("replicates=3", "budget.trials=2", "scheduler=none")
+    for entry in ledger(outcome):
+        assert len(set(entry.seeds)) == 3
+        assert (outcome.folder / entry.checkpoint.path / "seed-2" / "toy.json").is_file()
+    assert outcome.cost["env_steps"] == 2 * 3 * 2000
+    assert all("return_std_over_seeds" in run.data.metrics for run in children(outcome, tmp_path))
+
+
+def test_a_sweep_leaves_the_programs_thread_switching_alone(toy_run: Callable[..., Outcome], monkeypatch: Any) -> None:
+    before, during = sys.getswitchinterval(), set()
+    monkeypatch.setattr(SweepStopper, "check_budgets", lambda self: during.add(sys.getswitchinterval()))
+    toy_run("budget.trials=1", "tracking=off")
+    assert during == {before} == {sys.getswitchinterval()}
+
+
+def test_the_sweeps_folder_is_private_and_holds_the_summary(toy_run: Callable[..., Outcome]) -> None:
+    outcome = toy_run("tracking=off", "budget.trials=1")
+    assert outcome.folder.stat().st_mode & 0o777 == 0o700
+    names = {path.name for path in outcome.folder.iterdir()}
+    assert {"config.yaml", "ledger.db", "study.db", "summary.json", "sweep.log", "trials"} <= names
+    assert ".tune" not in names
+
+
+class Aside:
+    """Stands in for the fork server: it notes how long it is to wait."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, dict[str, Any]]] = []
+
+    def call(self, function: Any, *arguments: Any, **named: Any) -> None:
+        self.asked.append((function, named))
+
+
+def test_what_is_called_aside_may_hang_no_longer_than_a_trial(request_of: Callable[..., Any], tmp_path: Path) -> None:
+    plan = make_plan(request_of("tracking=off", "failures.stall_s=7"))
+    server: Any = Aside()
+    context = pipeline._check(SweepContext(plan, "x", tmp_path, False, 0.0), server)
+    assert context.call_aside is not None
+    context.call_aside(len, "abc")
+    checked, aside = (named for _, named in server.asked)
+    assert checked == {"patience_s": pipeline.PREFLIGHT_S}, "it imports RLlib first"
+    assert aside == {"patience_s": 7.0, "progress": True}
+
+
+# -- one command, typed again and again -------------------------------------------------------------------------------
+
+AUTO = ("name=mine", "resume=auto", "tracking=off", "scheduler=none")
+
+
+def test_auto_begins_goes_on_and_finishes(
+    toy_run: Callable[..., Outcome], stream: io.StringIO, monkeypatch: Any
+) -> None:
+    words = (*AUTO, "budget.trials=4", "+space.seconds=0.02")
+    with monkeypatch.context() as once:
+        _interrupt_after(20, once)
+        first = toy_run(*words)
+    assert (first.exit_code, first.status) == (130, "interrupted")
+    second = toy_run(*words)
+    assert (second.exit_code, second.status) == (0, "complete")
+    before, after = ledger(first), ledger(second)
+    assert [entry.state for entry in after] == ["COMPLETE"] * 4
+    assert [dict(entry.params) for entry in after][: len(before)] == [dict(entry.params) for entry in before]
+
+    def connect(*_: Any, **__: Any) -> None:
+        raise AssertionError("nothing is run")
+
+    monkeypatch.setattr(pipeline, "connect_ray", connect)
+    third = toy_run(*words)
+    assert third == second
+    assert "mine has ended (complete)" in stream.getvalue()
+
+
+def test_auto_extends_a_sweep_by_a_larger_budget_alone(toy_run: Callable[..., Outcome]) -> None:
+    toy_run(*AUTO, "budget.trials=2")
+    assert toy_run(*AUTO, "budget.trials=3").trials["complete"] == 3
+    with pytest.raises(StudyError, match=r"budget\.trials=2: the sweep mine has budget\.trials=3"):
+        toy_run(*AUTO, "budget.trials=2")
+    with pytest.raises(StudyError, match="seed=1: the sweep mine has seed=0"):
+        toy_run(*AUTO, "budget.trials=3", "seed=1")
+
+
+def test_auto_goes_on_with_an_extension_that_was_cut_off(toy_run: Callable[..., Outcome]) -> None:
+    """Its summary is that of the end before: the ledger says that there is work left."""
+    from contextlib import closing
+
+    from rltune.study.storage import open_ledger
+
+    words = (*AUTO, "budget.trials=2")
+    first = toy_run(*words)
+    with closing(open_ledger(first.folder)) as opened:
+        opened.change_sweep(status="running")
+    last = toy_run(*words)
+    assert (last.status, last.cost["wall_s"] > first.cost["wall_s"]) == ("complete", True), "it was opened again"
+
+
+def test_auto_says_again_that_every_trial_failed(toy_run: Callable[..., Outcome]) -> None:
+    words = (*AUTO, "+space.fault=raise", "budget.trials=1", "failures.max_retries=0")
+    assert (toy_run(*words).exit_code, toy_run(*words).exit_code) == (1, 1)
+
+
+def test_auto_begins_anew_in_a_half_made_folder(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
+    (tmp_path / "outputs" / "mine").mkdir(parents=True)
+    assert toy_run(*AUTO, "budget.trials=1").exit_code == 0
+
+
+def test_auto_leaves_a_sweep_to_the_driver_that_has_it(toy_run: Callable[..., Outcome]) -> None:
+    from rltune.study.sweep_folder import claim_sweep
+
+    first = toy_run(*AUTO, "budget.trials=1")
+    with (
+        claim_sweep(first.folder),
+        pytest.raises(StudyError, match=r"another driver is working on it, on .* \(process"),
+    ):
+        toy_run(*AUTO, "budget.trials=2")

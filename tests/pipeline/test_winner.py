@@ -1,0 +1,99 @@
+"""Who wins, and how a sweep's end is called, by how it came about."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rltune.pipeline.open_sweep import OpenSweep
+from rltune.pipeline.winner import register_winner, save_outcome, select_winner
+from rltune.records import Report
+from rltune.study.checkpoints import write_checkpoint
+
+
+def add_trial(sweep: OpenSweep, number: int, objective: float) -> None:
+    """A whole trial whose policy nobody can play, so that the search's word is all there is."""
+    sweep.ledger.trials.add({}, [1], drawn={})
+    state = {"env_steps": 1000, "objective": objective}
+    saved = write_checkpoint(sweep.context.folder, f"trials/{number}", "best", state, lambda folder: None)
+    sweep.ledger.trials.add_report(Report(number, 1000, objective), {"checkpoint": saved})
+    sweep.ledger.trials.end(number, "COMPLETE", "whole budget")
+
+
+@pytest.mark.parametrize("signal", [None, 2])
+def test_the_searchs_best_wins_where_none_can_be_evaluated(open_mine: Callable[..., Any], signal: int | None) -> None:
+    with open_mine("certify=off") as sweep:
+        for number, objective in enumerate((10.0, 30.0)):
+            add_trial(sweep, number, objective)
+        if signal:
+            sweep.stopper.request("interrupted", signal)
+        winner, certification = select_winner(sweep, sweep.ledger.trials.records())
+        assert winner is not None
+        assert (winner.trial, winner.evaluation, certification) == (1, None, None)
+        if signal:
+            assert register_winner(sweep, winner, None) is None
+
+
+def test_a_budget_that_left_nothing_for_certification_is_named(
+    open_mine: Callable[..., Any], stream: io.StringIO
+) -> None:
+    with open_mine("certify.seeds=2", "budget.wall_time_s=1") as sweep:
+        add_trial(sweep, 0, 10.0)
+        sweep.stopper.request("budget.wall_time_s is spent")
+        winner, certification = select_winner(sweep, sweep.ledger.trials.records())
+        assert (winner is None, certification) == (False, None)
+    assert "not certified: budget.wall_time_s is spent, so that the winner is the search's" in stream.getvalue()
+
+
+def test_a_sweep_that_was_given_up_has_no_winner(open_mine: Callable[..., Any]) -> None:
+    with open_mine("certify=off") as sweep:
+        add_trial(sweep, 0, 10.0)
+        sweep.stopper.failed = True
+        assert select_winner(sweep, sweep.ledger.trials.records()) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "signal", "wins", "status", "exit_code"),
+    [
+        (None, None, True, "complete", 0),
+        ("budget.wall_time_s is spent", None, True, "stopped", 0),
+        (None, None, False, "failed", 1),
+        ("interrupted", 15, True, "interrupted", 143),
+        ("interrupted", 2, False, "interrupted", 130),
+    ],
+)
+def test_the_outcome_says_how_a_sweep_ended(
+    open_mine: Callable[..., Any],
+    reason: str | None,
+    signal: int | None,
+    wins: bool,
+    status: str,
+    exit_code: int,
+) -> None:
+    with open_mine("certify=off") as sweep:
+        if wins:
+            add_trial(sweep, 0, 10.0)
+        records = sweep.ledger.trials.records()
+        winner, _ = select_winner(sweep, records)
+        if reason:
+            sweep.stopper.request(reason, signal)
+        outcome = save_outcome(sweep, records, winner, None, None)
+        assert (outcome.status, outcome.exit_code, outcome.reason) == (status, exit_code, reason)
+        assert json.loads((sweep.context.folder / "summary.json").read_text())["status"] == status
+        assert sweep.ledger.sweep().status == status
+
+
+def test_without_the_clusters_head_a_sweep_is_interrupted(open_mine: Callable[..., Any]) -> None:
+    with open_mine("certify=off") as sweep:
+        add_trial(sweep, 0, 10.0)
+        sweep.stopper.lose_head()
+        records = sweep.ledger.trials.records()
+        winner, certification = select_winner(sweep, records)
+        assert register_winner(sweep, winner, None) is None, "there are seconds left"
+        outcome = save_outcome(sweep, records, winner, certification, None)
+    assert (outcome.status, outcome.exit_code) == ("interrupted", 75)
+    assert outcome.reason == "the cluster's head is gone"

@@ -1,0 +1,93 @@
+"""A trial's worker learns where to go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rltune.cluster.resources import Share
+from rltune.pipeline.context import SweepContext
+from rltune.pipeline.plan import make_plan
+from rltune.pipeline.tune.assignments import build_assignment
+from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
+from rltune.study.checkpoints import copy_checkpoint, write_checkpoint
+
+NEW = TrialRecord(3, "RUNNING", {"lr": 0.1}, seeds=(7, 8))
+
+
+@pytest.fixture
+def assign(request_of: Callable[..., Any], tmp_path: Path) -> Callable[[TrialRecord, list[str]], Any]:
+    plan = make_plan(request_of("tracking=off", "replicates=2"))
+    context = SweepContext(plan, "mine", tmp_path, False, 0.0)
+    return lambda record, notes: build_assignment(context, Share(2.0, 0.0, 0), notes.append, record)
+
+
+def save(folder: Path, kind: str, env_steps: int) -> CheckpointRecord:
+    state = {"env_steps": env_steps, "objective": 5.0}
+    return write_checkpoint(folder, "trials/3", kind, state, lambda folder: None)
+
+
+def test_a_new_trial_starts_from_nothing(assign: Callable[..., Any]) -> None:
+    notes: list[str] = []
+    task = assign(NEW, notes)
+    assert (task.number, task.params, task.seeds, task.threads) == (3, {"lr": 0.1}, (7, 8), 2)
+    assert (task.latest, task.older, task.best, notes) == (None, None, None, [])
+
+
+def test_a_trial_that_ran_before_is_one_workers_alone(assign: Callable[..., Any], tmp_path: Path) -> None:
+    """The worker that had it may have been cut off, and come back."""
+    assert assign(NEW, []).attempt == ""
+    first, second = (assign(replace(NEW, node="n2"), []).attempt for _ in range(2))
+    assert first != second
+    assert (tmp_path / "trials/3/.attempt").read_text() == second
+
+
+def test_a_trial_goes_on_from_its_newest_checkpoint(assign: Callable[..., Any], tmp_path: Path) -> None:
+    best, latest = save(tmp_path, "best", 100), save(tmp_path, "latest", 200)
+    notes: list[str] = []
+    task = assign(replace(NEW, checkpoint=best, latest=latest), notes)
+    assert (task.latest, task.older, task.best, notes) == (latest.to_dict(), best.to_dict(), best.to_dict(), [])
+
+
+def test_a_trial_goes_on_with_its_replay_memory(assign: Callable[..., Any], tmp_path: Path) -> None:
+    fill = lambda folder: (folder / "replay").mkdir()  # noqa: E731
+    latest = write_checkpoint(tmp_path, "trials/3", "latest", {"env_steps": 100, "objective": None}, fill)
+    best = save(tmp_path, "best", 200)
+    task = assign(replace(NEW, checkpoint=best, latest=latest), [])
+    assert (task.latest, task.best, task.replay_gb) == (latest.to_dict(), best.to_dict(), 0.2)
+
+
+def test_a_damaged_checkpoint_is_named_and_passed_over(assign: Callable[..., Any], tmp_path: Path) -> None:
+    best, latest = save(tmp_path, "best", 100), save(tmp_path, "latest", 200)
+    record = replace(NEW, checkpoint=best, latest=latest)
+    notes: list[str] = []
+    (tmp_path / latest.path / "state.json").write_text("torn")
+    assert assign(record, notes).latest == best.to_dict()
+    (tmp_path / best.path / "state.json").write_text("torn")
+    task = assign(record, notes)
+    assert (task.latest, task.best) == (None, None)
+    assert "goes on from trials/3/best" in notes[0]
+    assert notes[1].endswith("starts anew: no other one is left")
+
+
+def test_another_trials_state_counts_though_it_is_behind(assign: Callable[..., Any], tmp_path: Path) -> None:
+    """A rule let the trial go on from another's state, which has fewer steps than the trial's own best."""
+    own, other = save(tmp_path, "best", 300), save(tmp_path, "best", 100)
+    taken = copy_checkpoint(tmp_path, other, "trials/4")
+    assert taken is not None
+    assert assign(replace(NEW, checkpoint=own, latest=taken), []).latest == taken.to_dict()
+
+
+def test_a_run_of_the_certification_plays_at_its_end(assign: Callable[..., Any]) -> None:
+    task = assign(replace(NEW, kind=CERTIFY, seed_index=0), [])
+    assert (task.kind, task.trial_dir, task.episodes > 0, task.evaluation_seed > 0) == (
+        "certify",
+        "certify/3",
+        True,
+        True,
+    )
+    assert (assign(NEW, []).episodes, assign(NEW, []).kind) == (0, "trials")

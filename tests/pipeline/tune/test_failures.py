@@ -1,0 +1,169 @@
+"""Why a trial went wrong: in the words of whoever knew it."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from types import SimpleNamespace
+
+import pytest
+from ray.air.execution._internal.actor_manager import RayActorManager
+from ray.exceptions import ActorUnavailableError, NodeDiedError, OutOfMemoryError, RayActorError, RayTaskError
+
+from rltune.compat.tune_controller import adapt_tune
+from rltune.config.uris import hide_login
+from rltune.pipeline.tune.failures import (
+    classify_failure,
+    describe_dead_process,
+    describe_death,
+    describe_error,
+    find_lost_actor,
+    read_error,
+    read_last_error,
+)
+from rltune.study.bucket import find_bucket, link_bucket, make_place
+from rltune.trial.trainable import describe_exception
+from rltune.trial.watchdog import STACK_FILE, Watchdog
+
+DIED = """Traceback (most recent call last):
+ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.
+	class_name: ArrayEnvRunner
+	pid: 4711
+"""
+WRITTEN = """Worker exception caught during `apply()`: the pole broke
+Traceback (most recent call last):
+  File "stumbling.py", line 16, in step
+    raise ValueError("the pole broke")
+ValueError: the pole broke
+"""
+
+
+@pytest.mark.parametrize("after", ["", "\nDuring handling of the above exception, another one:\nRuntimeError\n"])
+def test_a_trial_whose_env_runner_died_fails_with_what_its_environment_raised(after, tmp_path, monkeypatch):
+    (tmp_path / "worker-ff-01000000-4711.err").write_text(WRITTEN + after)
+    monkeypatch.setattr("rltune.pipeline.tune.failures.find_logs", lambda: tmp_path)
+    death = describe_error(tmp_path, "trials/3", "ActorDiedError: The actor died unexpectedly", DIED)
+    assert death.reason == "env runner died: ValueError: the pole broke"
+    assert 'raise ValueError("the pole broke")' in (tmp_path / death.log).read_text()
+
+
+def test_without_its_log_an_env_runners_death_is_told_as_ray_tells_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("rltune.pipeline.tune.failures.find_logs", lambda: tmp_path)
+    assert describe_error(tmp_path, "trials/3", "ActorDiedError: it died", DIED).reason == "ActorDiedError: it died"
+    assert describe_error(tmp_path, "trials/3", "ValueError: no", "pid: 1").reason == "ValueError: no"
+
+
+def test_what_ray_wraps_is_told_as_it_was_raised():
+    wrapped = RayTaskError("learn", "Traceback ...", ValueError("a network of size 0")).as_instanceof_cause()
+    assert describe_exception(wrapped)["failed"] == "ValueError: a network of size 0"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OutOfMemoryError("1 worker(s) were killed due to the node running low on memory."), "out of memory"),
+        (NodeDiedError("its machine is gone"), "NodeDiedError: its machine is gone"),
+    ],
+)
+def test_a_process_that_ray_ended_costs_its_trial_and_not_the_sweep(error, reason, tmp_path, monkeypatch):
+    monkeypatch.setattr("rltune.pipeline.tune.failures.find_logs", lambda: None)
+    told = []
+    actor = SimpleNamespace(actor_id=1, _on_error=lambda _, exception: told.append(exception))
+    manager = SimpleNamespace(_failed_actor_ids=set(), _cleanup_actor=lambda tracked_actor: None)
+    task = SimpleNamespace(_tracked_actor=actor, _on_error=None)
+    with adapt_tune(one_process=False):
+        RayActorManager._actor_task_failed(manager, tracked_actor_task=task, exception=error)  # as Ray calls it
+    assert isinstance(told[0], RayActorError)
+    assert describe_dead_process(tmp_path, "trials/0", str(told[0]), None).reason == f"worker died: {reason}"
+
+
+def test_the_last_of_a_trials_errors_is_the_one_that_counts(tmp_path):
+    (tmp_path / "error.txt").write_text("Failure # 1 (occurred at noon)\nfirst\nFailure # 2 (occurred later)\nsecond\n")
+    assert read_last_error(str(tmp_path / "error.txt")) == "second\n"
+    assert read_last_error(str(tmp_path / "none.txt")) == read_last_error(None) == ""
+
+
+def test_a_death_that_ray_only_guesses_about_is_not_called_out_of_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("rltune.pipeline.tune.failures.find_logs", lambda: None)
+    guess = "Worker exit detail: End of file. Some common causes include: (1) the process was killed by the OOM killer"
+    death = describe_dead_process(tmp_path, "trials/0", f"The actor died unexpectedly.\n\tpid: 1\n{guess}\n", None)
+    assert death.reason.startswith("worker died: End of file. Some common causes include: (1) the process was killed")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "alike"),
+    [
+        ("no progress for 3 s; see /s/trials/1/stalled.txt", "no progress for 3 s; see /s/trials/22/stalled.txt", True),
+        ("ValueError: angle -0.25 in <Pole at 0x7f3a10>", "ValueError: angle 1e-05 in <Pole at 0x7f3abc>", True),
+        ("ValueError: the pole broke", "ValueError: the cart broke", False),
+    ],
+)
+def test_failures_that_differ_in_their_numbers_alone_are_of_one_kind(first, second, alike):
+    assert (classify_failure(first) == classify_failure(second)) is alike
+
+
+def test_a_hung_process_without_a_stack_is_still_told(tmp_path):
+    (tmp_path / "trials" / "7").mkdir(parents=True)
+    (tmp_path / "trials" / "7" / STACK_FILE).write_text("")
+    failure = describe_dead_process(tmp_path, "trials/7", "Worker exit detail:  ", None)
+    assert failure.reason.startswith("no reason was recorded; see ")
+
+
+def test_a_failures_file_and_reason_hold_no_login(tmp_path):
+    hide_login("postgresql+psycopg://me:open/sesame@db/rl")
+    failure = describe_error(
+        tmp_path, "trials/7", "ValueError: host 'sesame@db'", "os.environ['S'] = 'me:open/sesame@db'"
+    )
+    written = (tmp_path / failure.log).read_text()
+    assert "sesame" not in failure.reason + failure.trace + written
+    assert "ValueError: host '***@db'" in written
+
+
+def test_what_ray_raised_of_a_lost_process_is_read_back(tmp_path):
+    file = tmp_path / "error.pkl"
+    trial = SimpleNamespace(pickled_error_file=str(file))
+    assert read_error(trial) is read_error(SimpleNamespace(pickled_error_file=None)) is None
+    file.write_bytes(pickle.dumps(RayActorError(preempted=True)))
+    assert read_error(trial).preempted
+    file.write_bytes(b"cut short")
+    assert read_error(trial) is None
+
+
+def test_a_death_that_is_tried_again_leaves_no_file(tmp_path):
+    assert describe_death(tmp_path, "trials/7", "Worker exit detail: SIGKILL") == "worker died: SIGKILL"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_process_that_a_trial_has_lost_is_found():
+    actor = "0a" * 16
+    died = f"ray.exceptions.ActorDiedError: it died\n\tactor_id: {actor}\n"
+    assert find_lost_actor("ActorDiedError: it died", died) == (actor, None)
+    cut = f"ray.exceptions.ActorUnavailableError: The actor {actor} is unavailable: broken pipe"
+    found, error = find_lost_actor("ActorUnavailableError: The actor", cut)
+    assert (found, type(error)) == (actor, ActorUnavailableError)
+    assert find_lost_actor("ValueError: no", died) == (None, None)
+
+
+@pytest.mark.slow
+def test_a_hung_workers_stack_comes_through_the_bucket(tmp_path, s3):
+    place = make_place(s3, "hung")
+    ended = []
+    worker, driver = tmp_path / "worker", tmp_path / "driver"
+    for folder in (worker, driver):
+        folder.mkdir()
+        link_bucket(folder, place)
+
+    def send(file):
+        find_bucket(worker).write(f"trials/3/{file.name}", file.read_bytes())
+        ended.append(file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rltune.trial.watchdog.os._exit", lambda code: dog.close())
+        dog = Watchdog(worker / "trials/3", 0.1, send)
+        with dog.watch():
+            deadline = time.monotonic() + 20
+            while not ended and time.monotonic() < deadline:
+                time.sleep(0.05)
+    death = describe_dead_process(driver, "trials/3", "the actor died", None)
+    assert death.reason.startswith("no progress for 0.1 s; see ")
+    assert "test_failures.py" in (driver / death.log).read_text(), "where its threads were"
