@@ -18,6 +18,7 @@ from composing import compose
 from s3 import Server, s3_server
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of some hundred processes compiles rltune for itself
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rltune-tests-")  # not the key of who runs the tests
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 # Ray's workers inherit the environment, not sys.path: they must find the toy too.

@@ -166,7 +166,7 @@ def sweep(verb: str, folder: Path, *words: str, **settings: str) -> tuple[int, s
     return finish(start_sweep(verb, folder, *words, **settings))
 
 
-def finish(typed: subprocess.Popen[str], patience_s: float = 120) -> tuple[int, str]:
+def finish(typed: subprocess.Popen[str], patience_s: float = 240) -> tuple[int, str]:
     """A command's exit code and what it said."""
     try:
         out, _ = typed.communicate(timeout=patience_s)

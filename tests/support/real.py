@@ -58,7 +58,7 @@ class Project:
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Type ``python <words>`` and do not wait."""
         env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_", "TUNE_"))}
-        env |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        env |= {"OMP_NUM_THREADS": "1"}
         env.pop("PYTHONPATH", None)  # what is installed must be enough
         return subprocess.Popen(
             [sys.executable, *words],

@@ -97,7 +97,7 @@ def type_in(command: str, folder) -> Typed:
     """Type ``python -m sweeps.<command>`` in an empty folder."""
     folder.mkdir()
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_", "COV"))}
-    env |= {"CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    env |= {"CUDA_VISIBLE_DEVICES": ""}
     words = command.split()
     arguments = [sys.executable, "-X", "importtime", "-m", f"sweeps.{words[0]}", *words[1:]]
     done = subprocess.run(arguments, cwd=folder, env=env, capture_output=True, text=True, timeout=100, check=False)

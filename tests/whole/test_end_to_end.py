@@ -227,7 +227,8 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
-        if list(project.folder.glob("outputs/broken-off/trials/*/best-*")):
+        reached = project.folder.glob("outputs/broken-off/trials/*/best-*")
+        if list(reached) and all(entry.mlflow_run_id for entry in entries(project.sweep) if entry.reports):
             break
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
