@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import pytest
 
-from rltune.envs.step_count import STEPS, SamplingEnded, count_steps_of
+from rltune.envs.step_count import STEPS
 from rltune.trial import heartbeat
 from rltune.trial.heartbeat import Heartbeat, name_beat, read_steps
 from rltune.trial.stop_flag import STOP_FILE, StopFlag
@@ -50,17 +49,3 @@ def test_the_driver_reads_the_steps_until_the_trial_ends(tmp_path: Path) -> None
     assert read_steps("/sweeps/b", "trials/3") is None
     beat.close()
     assert read_steps("/sweeps/a", "trials/3") is None
-
-
-def test_stock_rllibs_environments_are_counted_once() -> None:
-    envs = gym.make_vec("CartPole-v1", 3, gym.VectorizeMode.SYNC)
-    envs.reset(seed=0)
-    count_steps_of(envs)
-    count_steps_of(envs)
-    before = STEPS.steps
-    envs.step(envs.action_space.sample())
-    assert STEPS.steps - before == 3
-    STEPS.is_ending = True
-    with pytest.raises(SamplingEnded):
-        envs.step(envs.action_space.sample())
-    envs.close()
