@@ -66,6 +66,7 @@ class ResumeConfig:
 
 def work(settings: DictConfig) -> int:
     """Resume the sweep."""
+    print(f"resuming {settings.sweep}: reading its ledger, starting Ray ...", flush=True)
     from rltune.pipeline.run import resume_sweep
 
     changes: dict[str, Any] = {

@@ -31,6 +31,8 @@ def read_request(settings: DictConfig) -> RunConfig:
 def work(settings: DictConfig) -> int:
     """Run the sweep that the settings describe."""
     config = read_request(settings)
+    # At once: what is imported next takes seconds, and Ray's start some more.
+    print(f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...", flush=True)
     from rltune.pipeline.run import run_sweep
 
     return run_sweep(config).exit_code

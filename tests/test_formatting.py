@@ -7,6 +7,7 @@ import math
 import pytest
 
 from rltune.formatting import (
+    classify_failure,
     first_line,
     format_clock,
     format_count,
@@ -81,3 +82,15 @@ def test_a_clock_shows_hours_only_when_there_are_some():
 def test_a_reason_is_shown_by_its_first_line():
     assert first_line("\n ValueError: no \nTraceback ...") == "ValueError: no"
     assert first_line(None) == first_line(" \n ") == "no reason was recorded"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "alike"),
+    [
+        ("no progress for 3 s; see /s/trials/1/stalled.txt", "no progress for 3 s; see /s/trials/22/stalled.txt", True),
+        ("ValueError: angle -0.25 in <Pole at 0x7f3a10>", "ValueError: angle 1e-05 in <Pole at 0x7f3abc>", True),
+        ("ValueError: the pole broke", "ValueError: the cart broke", False),
+    ],
+)
+def test_failures_that_differ_in_their_numbers_alone_are_of_one_kind(first, second, alike):
+    assert (classify_failure(first) == classify_failure(second)) is alike

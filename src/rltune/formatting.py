@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
+
+STATE_WORDS = {
+    "RUNNING": "running",
+    "COMPLETE": "complete",
+    "PRUNED": "stopped",
+    "FAIL": "failed",
+    "INTERRUPTED": "interrupted",
+}
+"""The one word for each state that a person reads: the ledger's states, and that of a trial whose driver has gone."""
 
 
 def format_value(value: Any) -> str:
@@ -66,6 +76,11 @@ def first_line(reason: str | None) -> str:
     """Return the first line of a reason: it says most, and a traceback may follow it."""
     lines = (reason or "").strip().splitlines()
     return lines[0].strip() if lines else "no reason was recorded"
+
+
+def classify_failure(reason: str) -> str:
+    """Return the reason without its numbers, so that failures of one kind are equal: process, trial, step, address."""
+    return re.sub(r"\b(?=\w*\d)(0x[0-9a-f]+|[0-9a-f]{8,})\b|-?\d+(\.\d+)?(e[+-]?\d+)?", "#", reason)
 
 
 def format_clock(seconds: float) -> str:

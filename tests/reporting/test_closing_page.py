@@ -16,12 +16,19 @@ def test_the_page_has_the_top_five_the_cost_and_what_was_saved(make, tmp_path):
     console, out = make()
     console.summary(make_page(tmp_path))
     page = out.getvalue()
-    assert "24 trials: 7 done, 15 stopped early, 2 failed" in page
-    assert re.search(r"1 +1 +499 +100k +done +lr=0\.1\b", page)
-    assert re.search(r"5 +5 +495 +100k +(done|stopped early) +lr=1e-5", page)
+    assert "24 trials: 7 complete, 15 stopped, 2 failed\n" in page
+    assert re.search(r"1 +1 +499 +100k +complete +lr=0\.1\b", page)
+    assert re.search(r"5 +5 +495 +100k +complete +lr=1e-5", page)
     assert "lr=1e-6" not in page
-    assert "1M env steps, 3 min 20 s of training in 2 min 05 s on 2 slots (efficiency 0.80)" in page
+    assert "1M env steps, 3 min 20 s of training in 2 min 05 s on 2 slots, which trained 80% of the time\n" in page
     assert "1.4M env steps, about 4 min 40 s of training (58% of the whole) by stopping" in page
+
+
+def test_an_interrupted_sweep_names_what_was_not_begun(make, tmp_path):
+    console, out = make()
+    counts = {"total": 3, "complete": 1, "interrupted": 2}
+    console.summary(make_page(tmp_path, status="interrupted", counts=counts, num_to_begin=5))
+    assert "3 trials: 1 complete, 0 stopped, 0 failed, 2 interrupted; 5 not begun\n" in out.getvalue()
 
 
 def test_the_next_commands_are_each_on_one_line_as_typed(make, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 import re
 
@@ -11,6 +12,7 @@ from consoles import Terminal, make_page, screen
 
 from rltune.records import Report, TrialRecord
 from rltune.reporting.closing_page import TrialView
+from rltune.study.sweep_folder import TOLD
 
 
 def trial(number, params, state="RUNNING", best=None, reason=None, **facts):
@@ -23,13 +25,124 @@ def test_a_plain_stream_gets_one_line_every_fifteen_seconds(make, clock):
     console, out = make()
     console.start()
     console.show_start(trial(0, {"lr": 0.001}))
-    for _ in range(61):
+    for second in range(61):
         clock.now += 1
+        console.show_steps(0, 400 * second)
         console.tick()
     lines = out.getvalue().splitlines()
     assert lines[0] == "sweep cartpole-ppo: 8 trials of up to 100k env steps, 2 at a time"
     assert [line[:7] for line in lines[1:]] == ["[00:15]", "[00:30]", "[00:45]", "[01:00]"]
     assert "\x1b" not in out.getvalue()
+
+
+def test_a_plain_line_that_says_nothing_new_is_left_out(make, clock):
+    console, out = make()
+    console.start()
+    console.show_slots(2, "waiting for 2 CPUs held by others")
+    for _ in range(400):
+        clock.now += 1
+        console.tick()
+    assert [line[:7] for line in out.getvalue().splitlines()[1:]] == ["[00:01]", "[05:01]"], "and yet it lives"
+
+
+def test_a_plain_stream_has_a_line_for_each_ended_trial(make, clock):
+    console, out = make()
+    console.start()
+    for number, (state, reason) in enumerate(
+        [("COMPLETE", None), ("PRUNED", None), ("FAIL", "the pole broke at 1"), ("FAIL", "the pole broke at 2")]
+    ):
+        console.show_start(trial(number, {"lr": 0.1, "layers": [64] * 30}))
+        console.show_end(trial(number, {"lr": 0.1}, state, 7.0, reason))
+    shown = [" ".join(line.split()[:4]) for line in out.getvalue().splitlines()[1:]]
+    assert shown == ["trial 0 complete 7", "trial 1 stopped 7", "trial 2 failed: the", "trial 3 failed 7"]
+    assert out.getvalue().count("layers=[64,64") == 3
+    assert "…" not in out.getvalue(), "a file has whole lines"
+
+
+def test_steps_amid_an_iteration_are_shown_within_ten_seconds(make, clock):
+    console, out = make(num_reports=20, plain_every_s=10)
+    console.start()
+    console.show_start(trial(0, {"lr": 0.1}))
+    for second in range(10):
+        clock.now += 1
+        console.show_steps(0, 12 * (second + 1))
+        console.tick()
+    line = out.getvalue().splitlines()[-1]
+    assert "12 env steps/s" in line
+    assert "first report in about 6 min 47 s" in line
+    console.show_report(Report(0, 5_000, 3.0))
+    clock.now += 10
+    console.tick()
+    assert "first report" not in out.getvalue().splitlines()[-1]
+
+
+def test_a_slow_sweep_says_at_once_how_long_it_takes(make, clock):
+    console, out = make(num_trials=4)
+    console.show_certification("0 of up to 20 runs", 20)
+    console.start()
+    console.show_start(trial(0, {}))
+    for second in range(12):
+        clock.now += 1
+        console.show_steps(0, 100 * second)
+        console.tick()
+    (line,) = [line for line in out.getvalue().splitlines() if "this sweep takes" in line]
+    assert line.startswith(
+        "100 env steps/s: this sweep takes up to about 6 h 39 min; budget.env_steps=20000 would take"
+    )
+    assert line.endswith("certify=off about 5 h 33 min less")
+
+
+def test_a_quick_sweep_is_not_told_how_to_be_quicker(make, clock):
+    console, out = make()
+    console.start()
+    console.show_start(trial(0, {}))
+    for second in range(20):
+        clock.now += 1
+        console.show_steps(0, 4_000 * second)
+        console.tick()
+    assert "this sweep takes" not in out.getvalue()
+
+
+def test_certification_has_a_time_left(make, clock):
+    console, out = make(num_trials=1)
+    console.start()
+    console.show_certification("0 of up to 4 runs", 4)
+    console.show_start(trial(0, {"lr": 0.1}))
+    clock.now += 10
+    console.show_report(Report(0, 100_000, 7.0))
+    assert console.time_left_s() == pytest.approx(40), "while the search runs, too"
+    console.show_end(trial(0, {"lr": 0.1}, "COMPLETE", 7.0))
+    console.show_certification("1 of 3 runs", 2)
+    console.begin_run(0, 50_000)  # of an earlier driver
+    clock.now += 5
+    console.show_run_steps(0, 100_000)
+    assert console.time_left_s() == pytest.approx(10)
+    last = out.getvalue().splitlines()[-1]
+    assert "1 complete of 1 | certifying: 1 of 3 runs done, 10k env steps/s, about 10 s left | best 7" in last
+    console.end_run(0)
+    console.show_certification("3 of 3 runs", 0)
+    assert console.time_left_s() is None
+
+
+def test_what_a_person_is_told_stands_in_the_log(make, clock, tmp_path):
+    """But for the progress: there are too many lines of it, and the ledger has it."""
+    handler = logging.FileHandler(tmp_path / "sweep.log")
+    logging.getLogger(TOLD).addHandler(handler)
+    console, _ = make(Terminal())
+    console.start()
+    console.show_start(trial(3, {"lr": 0.1}))
+    clock.now += 60
+    console.tick()
+    console.show_end(trial(3, {"lr": 0.1}, "PRUNED", 41.0))
+    console.note("MLflow does not answer")
+    logging.getLogger(TOLD).removeHandler(handler)
+    handler.close()
+    assert [" ".join(line.split()) for line in (tmp_path / "sweep.log").read_text().splitlines()] == [
+        "sweep cartpole-ppo: 8 trials of up to 100k env steps, 2 at a time",
+        "trial 3 begins: lr=0.1",
+        "trial 3 stopped 41 lr=0.1",
+        "MLflow does not answer",
+    ]
 
 
 def test_the_plain_line_has_counts_pace_time_left_and_the_best(make, clock):
@@ -44,10 +157,10 @@ def test_the_plain_line_has_counts_pace_time_left_and_the_best(make, clock):
     clock.now += 3
     console.tick()
     line = out.getvalue().splitlines()[-1]
-    assert "1 done, 1 running, 1 stopped, 1 failed of 4" in line
+    assert "1 running, 1 complete, 1 stopped, 1 failed of 4" in line
     assert "4,000 env steps/s" in line  # 60,000 steps in 15 s
     assert "about 25 s left" in line
-    assert "best 200 by trial 1: lr=0.001" in line  # the failed trial's 300 does not count
+    assert line.endswith("best 200 by trial 1")  # the failed trial's 300 does not count
 
 
 def test_without_any_report_no_unknown_number_is_shown(make, clock):
@@ -57,7 +170,7 @@ def test_without_any_report_no_unknown_number_is_shown(make, clock):
     clock.now += 20
     console.tick()
     line = out.getvalue().splitlines()[-1]
-    assert line.endswith("| no report yet | best -")
+    assert line.endswith("| no environment step yet | best -")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -80,7 +193,7 @@ def test_running_trials_with_their_values_fit_eighty_columns(make, clock):
     console.show_report(Report(0, 45_000, 123.456))
     shown = screen(out).splitlines()
     assert any(re.search(r"0 +\S+ +45k +123\.5 +123\.5 +lr=0\.00123", line) for line in shown)
-    assert any("0 done, 2 running, 0 stopped, 0 failed of 8" in line for line in shown)
+    assert any("2 running, 0 complete of 8" in line for line in shown)
     assert any("best 123.5 by trial 0" in line for line in shown)
     assert max(map(len, shown)) <= 80
 
@@ -115,6 +228,11 @@ def test_trials_that_end_stay_readable_above_the_table(make):
     console.show_end(trial(3, {}, "PRUNED", 41.0))
     console.note("MLflow does not answer")
     assert re.search(r"trial   3 stopped +41 +lr=0\.01", screen(out))
+    console.show_start(trial(4, {"layers": [64] * 40}))
+    console.show_end(trial(4, {}, "RUNNING", 5.0))
+    (line,) = [line for line in screen(out).splitlines() if "interrupted" in line and line.startswith("trial")]
+    assert line.rstrip().endswith("…")
+    assert len(line.rstrip()) <= 80
     assert "MLflow does not answer" in screen(out)
 
 
@@ -134,7 +252,7 @@ def test_a_dumb_terminal_gets_plain_lines(make, clock, monkeypatch):
     console.show_start(trial(0, {}))
     clock.now += 16
     console.tick()
-    assert "[00:16] 0 done, 1 running" in out.getvalue()
+    assert "[00:16] 1 running, 0 complete of 8" in out.getvalue()
     assert "\x1b[?25l" not in out.getvalue()
 
 
@@ -158,8 +276,8 @@ def test_a_resumed_sweep_counts_all_and_measures_its_own_pace(make, clock):
     clock.now += 20
     console.show_report(Report(1, 60_000, 210.0))
     first, last = out.getvalue().splitlines()[0], out.getvalue().splitlines()[-1]
-    assert first.endswith(", 2 of them begun before")
-    assert "1 done, 1 running, 0 stopped, 0 failed of 4" in last
+    assert first.endswith("; 2 begun before: 1 ended, 1 to go on")
+    assert "1 running, 1 complete of 4" in last
     assert "500 env steps/s" in last
     assert "best 490 by trial 0" in last
 
@@ -179,11 +297,11 @@ def test_what_trials_wait_for_is_said_until_they_run(make, clock):
     console.start()
     console.show_slots(1, "waiting for 2 CPUs held by others")
     console.tick()
-    assert "0 running, 0 stopped, 0 failed of 8 | waiting for 2 CPUs held by others | best -" in out.getvalue()
+    assert "0 complete of 8 | waiting for 2 CPUs held by others | best -" in out.getvalue()
     console.show_start(trial(0, {}))
     clock.now += 16
     console.tick()
-    assert "1 running, 0 stopped, 0 failed of 8 | no report yet, waiting for 2 CPUs" in out.getvalue()
+    assert "1 running, 0 complete of 8 | no environment step yet, waiting for 2 CPUs" in out.getvalue()
     console.show_slots(3, "")
     assert "trials at once on the cluster: 3, 1 before" in out.getvalue()
     clock.now += 16
@@ -207,10 +325,13 @@ def test_a_failure_is_told_once_per_cause_and_listed_at_the_end(make, tmp_path):
     console.start()
     for number in range(3):
         console.show_start(trial(number, {}))
-        console.show_end(trial(number, {}, "FAIL", None, "the loss is not finite\nTraceback ..."))
+        reason = f"the loss is not finite; see trials/{number}/failure.txt"
+        console.show_end(trial(number, {}, "FAIL", None, f"{reason}\nTraceback ..."))
     assert out.getvalue().count("failed: the loss is not finite") == 1
-    console.summary(make_page(tmp_path))
-    assert "3 x the loss is not finite (trial 0, 1, 2)" in out.getvalue()
+    console.summary(make_page(tmp_path, status="failed"))
+    assert "3 x the loss is not finite; see trials/0/failure.txt (trial 0, 1, 2)" in out.getvalue()
+    assert f"see what went wrong   less {tmp_path}/trials/0/failure.txt" in out.getvalue()
+    assert "compare the trials" not in out.getvalue()
     assert "Traceback" not in out.getvalue()
 
 
@@ -254,5 +375,5 @@ def test_a_trial_that_diverged_is_named_and_cannot_be_the_best(make, clock):
         end = trial(number, {}, "PRUNED", 10.0 * (number + 1), "non-finite numbers: loss=nan", diverged=diverged)
         console.show_end(end, "; see there")
     console.stop()
-    assert "trial 1 diverged: non-finite numbers: loss=nan; see there" in out.getvalue()
+    assert "trial 1 stopped, diverged: non-finite numbers: loss=nan; see there" in out.getvalue()
     assert "best 10 by trial 0" in out.getvalue()

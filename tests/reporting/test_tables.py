@@ -56,9 +56,9 @@ def test_sweeps_are_listed_one_a_line_the_newest_last(sweeps, tmp_path):
     for name, age in ((long, 10), ("older", 100)):
         sweeps(name, age=age)
     lines = listed(tmp_path).splitlines()
-    assert lines[1].split()[:3] == ["older", "complete", "5"]
+    assert lines[1].split()[:5] == ["older", "complete", "1/2/1", "of", "5"]
     assert lines[2].split()[0] == long, "a name is never broken over two lines: it is there to be copied"
-    assert len(lines) == 3
+    assert lines[3:] == ["trials: complete/stopped/failed of those begun"]
     assert "1/2/1" in lines[1]
 
 
@@ -69,17 +69,27 @@ def test_the_list_fits_a_terminal_of_eighty_columns(sweeps, tmp_path, terminal):
     list_sweeps(str(tmp_path), terminal)
     lines = terminal.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
-    assert {tuple(line.split()[:3]) for line in lines if line.startswith(names)} == {
-        (name, "complete", "5") for name in names
+    assert {tuple(line.split()[:6]) for line in lines if line.startswith(names)} == {
+        (name, "complete", "1/2/1", "of", "5", "6") for name in names
     }
-    assert "1/2/1" in lines[-1]
+    assert "certified" in lines[0]
+
+
+def test_a_wide_list_tells_sweeps_apart_by_what_was_typed(sweeps, tmp_path):
+    certified = {"configurations": [{"iqm": 498.5}]}
+    typed = "python -m sweeps.run algo=dqn env=acrobot budget.trials=3"
+    with closing(open_ledger(sweeps("first"))) as ledger:
+        ledger.change_sweep(command=typed, began="2026-11-21T21:22:12+00:00", certification=certified)
+    line = listed(tmp_path).splitlines()[1]
+    assert line.split()[-5:] == ["1,700", "2026-11-21", "21:22", "algo=dqn", "env=acrobot"]
+    assert "498.5" in line
 
 
 def test_on_a_narrow_terminal_a_long_name_stays_whole(sweeps, tmp_path, terminal):
     long = "lunarlander_continuous-ppo-20261121-212212-b28c-of-my-own-choice"
     sweeps(long)
     list_sweeps(str(tmp_path), terminal)
-    assert terminal.getvalue().splitlines()[-1].split()[:2] == [long, "complete"]
+    assert terminal.getvalue().splitlines()[1].split()[:2] == [long, "complete"]
 
 
 def test_words_in_brackets_are_shown_as_they_are(sweeps, tmp_path):
@@ -117,8 +127,8 @@ def test_a_database_behind_a_login_is_read_with_its_address(sweeps, tmp_path):
     assert "far: study.storage=postgresql+psycopg://***@db.example/rl: the login is kept in no file" in listed(tmp_path)
     stream = io.StringIO()
     list_sweeps(str(tmp_path), stream, storage=elsewhere)
-    states = {line.split()[0]: line.split()[1:3] for line in stream.getvalue().splitlines()[1:]}
-    assert states == {kept.name: ["complete", "5"], "far": ["complete", "5"]}
+    states = {line.split()[0]: line.split()[1:3] for line in stream.getvalue().splitlines()[1:-1]}
+    assert states == {kept.name: ["complete", "1/2/1"], "far": ["complete", "1/2/1"]}
     with pytest.raises(StudyError, match="the login is kept in no file"):
         shown("far", tmp_path)
     show_sweep("far", str(tmp_path), stream, elsewhere)
@@ -150,6 +160,9 @@ def test_trials_are_shown_the_best_first_with_why_they_ended(sweeps, tmp_path):
     assert "s: complete" in text
     numbers = [line.split()[0] for line in text.splitlines() if line[:1].isdigit()]
     assert sorted(numbers) == ["0", "1", "2", "3", "4"]
+    assert {line.split()[1] for line in text.splitlines() if line[:1].isdigit()} == {
+        "complete", "stopped", "failed", "interrupted"
+    }  # fmt: skip
     assert "lr=0.001" in text
     assert "worker died: killed" in " ".join(text.split())
     (unfinished,) = (line for line in text.splitlines() if line.startswith("4 "))

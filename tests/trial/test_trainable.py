@@ -12,6 +12,8 @@ import pytest
 import torch
 from toy import ToyTrial, make_task
 
+from rltune.engine.sampling.vector_envs import SyncEnvs
+from rltune.envs.step_count import STEPS
 from rltune.pipeline.plan import make_plan
 from rltune.records import CheckpointRecord
 from rltune.study.checkpoints import is_whole, read_state
@@ -174,6 +176,47 @@ def test_a_resumed_trial_ends_as_one_that_never_stopped(
     resumed, again = finish(begin("interrupted", latest=record, checkpoint_every_s=600.0))
     assert resumed == reports[-1:]
     assert resumed[0]["episodes"] > 0
+    assert again.equal(weights)
+
+
+def test_ctrl_c_amid_an_iteration_loses_none_of_its_steps(
+    request_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One iteration in a slow environment takes minutes: what it has sampled is gone on with, bit for bit."""
+    task = {
+        "params": {"train_batch_size_per_learner": 600},
+        "env_steps": 1200,
+        "engine": "fast",
+        "checkpoint_every_s": 600.0,
+        "build": make_plan(request_of("algo=ppo")).assignment_build(),
+    }
+
+    def finish(trial: Trial) -> tuple[dict[str, Any], Any]:
+        while not (result := trial.step())["done"]:
+            pass
+        flat = trial._runners[0].algorithm.loop.flat.data.clone()  # type: ignore[attr-defined]
+        trial.cleanup()
+        return result, flat
+
+    (tmp_path / "whole").mkdir()
+    _, weights = finish(Trial(make_task(tmp_path / "whole", **task)))
+    (tmp_path / "cut").mkdir()
+    first = Trial(make_task(tmp_path / "cut", **task))
+    began = STEPS.steps
+    step = SyncEnvs.step
+
+    def step_and_end(envs: SyncEnvs, actions: Any) -> Any:
+        STEPS.is_ending = STEPS.is_ending or STEPS.steps - began > 400
+        return step(envs, actions)
+
+    monkeypatch.setattr(SyncEnvs, "step", step_and_end)
+    result, _ = finish(first)
+    assert result["interrupted"]
+    assert 400 < result["env_steps"] < 450
+    assert "objective" in result
+    monkeypatch.undo()
+    last, again = finish(Trial(make_task(tmp_path / "cut", **task, latest=result["records"]["latest"])))
+    assert last["nominal_steps"] == 1200
     assert again.equal(weights)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from rltune.envs.step_count import STEPS
 from rltune.trial.assignment import Assignment
 from rltune.trial.metrics import Progress
 from rltune.trial.trainable import Trial
@@ -51,3 +52,18 @@ def test_iterations_without_an_environment_step_are_no_progress(tmp_path, monkey
     trial.stop()
     assert ended[0] == EXIT_CODE
     assert "no progress for 0.2 s" in (tmp_path / "trials" / "0" / STACK_FILE).read_text()
+
+
+def test_a_long_iteration_in_a_slow_environment_is_no_hang(tmp_path, monkeypatch):
+    """Environment steps are progress, wherever in an iteration; without them a worker still ends."""
+    ended = []
+    monkeypatch.setattr("rltune.trial.watchdog.os._exit", ended.append)
+    watchdog = Watchdog(tmp_path, 0.5)
+    with watchdog.watch():
+        for _ in range(12):
+            STEPS.steps += 1
+            time.sleep(0.1)
+        assert not ended
+        time.sleep(1.2)
+    watchdog.close()
+    assert ended[0] == EXIT_CODE

@@ -25,6 +25,7 @@ from ray.tune import Trainable
 from rltune.engine.sampling.env_runner import ArrayEnvRunner, LocalRunners, StockCheckpoint
 from rltune.engine.sampling.observation_filter import RunningMoments
 from rltune.engine.sampling.remote import RemoteRunners
+from rltune.envs.step_count import STEPS
 from rltune.errors import NonFiniteError
 
 COUNTERS = ("num_env_steps_sampled_lifetime", "num_episodes_lifetime")
@@ -173,7 +174,10 @@ class FastAlgorithm(StockCheckpoint):
     # ---- one iteration --------------------------------------------------------------------------------
 
     def step(self) -> dict[str, Any]:
-        """Train until the configured minimum of time and steps is reached; return the useful part of RLlib's result."""
+        """Train until the configured minimum of time and steps is reached; return the useful part of RLlib's result.
+
+        It ends between two training steps where sampling is to end; in the midst of a rollout `Collector` raises.
+        """
         config, start = self.config, time.perf_counter()
         before = self.counters["num_env_steps_sampled_lifetime"]
         self.timers_s = {"env_runner_sampling_timer": 0.0, "learner_update_timer": 0.0}
@@ -181,7 +185,7 @@ class FastAlgorithm(StockCheckpoint):
             self.training_step()
             sampled = self.counters["num_env_steps_sampled_lifetime"] - before
             enough = sampled >= (config.min_sample_timesteps_per_iteration or 0)
-            if enough and time.perf_counter() - start >= (config.min_time_s_per_iteration or 0):
+            if STEPS.is_ending or (enough and time.perf_counter() - start >= (config.min_time_s_per_iteration or 0)):
                 break
         normaliser: RunningMoments | None = self.env_runner_group.local_env_runner.normaliser
         if normaliser is not None:

@@ -23,6 +23,7 @@ from rltune.study.sweep_folder import (
     LEDGER,
     LEDGER_COPY,
     SETTINGS,
+    TOLD,
     claim_sweep,
     is_half_made,
     make_resume_command,
@@ -76,11 +77,14 @@ def open_folder(context: SweepContext) -> Iterator[None]:
             store_files(bucket, folder, BEGUN)
         handler = logging.FileHandler(folder / "sweep.log")
         handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logger.addHandler(handler)
+        loggers = logger, logging.getLogger(TOLD)
+        for one in loggers:
+            one.addHandler(handler)
         try:
             yield
         finally:
-            logger.removeHandler(handler)
+            for one in loggers:
+                one.removeHandler(handler)
             handler.close()
 
 

@@ -142,6 +142,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         num_trials=config.budget.trials,
         env_steps=config.budget.env_steps,
         slots=slots.count,
+        num_reports=config.budget.reports,
         stream=context.stream,
     )
     certify = config.certify

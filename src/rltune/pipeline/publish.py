@@ -80,7 +80,8 @@ def publish_outcome(
     console.stop()
     unfinished = outcome.trials["interrupted"] or interrupted or not sweep.is_certified()
     resume = make_resume_command(folder) if unfinished else None
-    console.summary(make_closing_page(outcome, records, _shown_uri(sweep), resume))
+    to_begin = max(0, sweep.config.budget.trials - outcome.trials["total"])
+    console.summary(make_closing_page(outcome, records, _shown_uri(sweep), resume, to_begin))
 
 
 def _publish_certification(sweep: OpenSweep, certification: Certification) -> None:
@@ -123,7 +124,11 @@ def trial_view_of(record: TrialRecord) -> TrialView:
 
 
 def make_closing_page(
-    outcome: Outcome, records: Sequence[TrialRecord], tracking_uri: str | None, resume: str | None
+    outcome: Outcome,
+    records: Sequence[TrialRecord],
+    tracking_uri: str | None,
+    resume: str | None,
+    num_to_begin: int = 0,
 ) -> ClosingPage:
     """Make the closing page's content: the best five trials, those that can still win first.
 
@@ -132,6 +137,7 @@ def make_closing_page(
         records: All its trials.
         tracking_uri: MLflow's address, without a login; None without tracking.
         resume: What to type to go on; None where nothing is left to do.
+        num_to_begin: Trials that the budget has and nobody has begun.
     """
     model = outcome.model or {}
     return ClosingPage(
@@ -146,4 +152,5 @@ def make_closing_page(
         resume_command=resume,
         certified=outcome.certified,
         winner=outcome.winner,
+        num_to_begin=num_to_begin,
     )

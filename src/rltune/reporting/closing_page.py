@@ -19,6 +19,8 @@ from rich.text import Text
 
 from rltune.certification.result import MIN_RUNS, label
 from rltune.formatting import (
+    STATE_WORDS,
+    classify_failure,
     first_line,
     format_count,
     format_duration,
@@ -26,9 +28,7 @@ from rltune.formatting import (
     format_objective,
     format_params,
 )
-from rltune.records import compute_score
-
-STATES = {"COMPLETE": "done", "PRUNED": "stopped early", "FAIL": "failed"}
+from rltune.records import TRIALS, compute_score, trial_dir_of
 
 
 @dataclass
@@ -80,6 +80,7 @@ class ClosingPage:
         resume_command: What continues an interrupted sweep; None when there is nothing to continue.
         certified: `Certification.summary`; None when nothing was certified.
         winner: As `Outcome` has it; None without.
+        num_to_begin: Trials that the budget has and nobody has begun.
     """
 
     name: str
@@ -93,6 +94,7 @@ class ClosingPage:
     resume_command: str | None = None
     certified: Mapping[str, Any] | None = None
     winner: Mapping[str, Any] | None = None
+    num_to_begin: int = 0
 
 
 def render_closing_page(page: ClosingPage, failed: Iterable[TrialView]) -> Iterator[RenderableType]:
@@ -107,18 +109,20 @@ def render_closing_page(page: ClosingPage, failed: Iterable[TrialView]) -> Itera
         yield from describe_certification(page.certified)
     elif page.winner:
         yield from describe_winner(page.winner)
+    failed = list(failed)
     yield from _render_failures(failed)
     yield from _render_cost(page)
-    yield from _render_next(page)
+    yield from _render_next(page, failed)
 
 
 def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
     count = page.counts.get
     yield ""
     yield Text(
-        f"sweep {page.name}: {page.status}, {count('total', 0)} trials: {count('complete', 0)} done, "
-        f"{count('pruned', 0)} stopped early, {count('failed', 0)} failed"
-        + (f", {count('interrupted')} to continue" if count("interrupted") else "")
+        f"sweep {page.name}: {page.status}, {count('total', 0)} trials: {count('complete', 0)} complete, "
+        f"{count('pruned', 0)} stopped, {count('failed', 0)} failed"
+        + (f", {count('interrupted')} interrupted" if count("interrupted") else "")
+        + (f"; {page.num_to_begin} not begun" if page.num_to_begin else "")
     )
     if not page.top:
         yield "no trial reported a return, so there is no winner"
@@ -132,7 +136,7 @@ def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
     table.add_column("params", overflow="fold")
     for rank, view in enumerate(page.top[:5], start=1):
         shown = format_objective(view.score if view.score is not None else view.objective)
-        state = STATES.get(view.state, "to continue")
+        state = "interrupted" if view.state == "RUNNING" else STATE_WORDS[view.state]
         cells = str(rank), str(view.number), shown, format_count(view.env_steps), state, format_params(view.params)
         table.add_row(*cells, style="bold green" if rank == 1 else "")
     yield ""
@@ -187,6 +191,9 @@ def describe_certification(found: Mapping[str, Any]) -> Iterator[RenderableType]
     yield ""
     yield table
     num_seeds, best = len(found["seeds"]), found["configurations"][0]
+    yield "IQM: mean of the middle half of the runs"
+    if any(row["optimism"] is not None for row in found["configurations"]):
+        yield "optimism: what the search said, less the IQM"
     if any(row["low"] is not None for row in found["configurations"]):
         yield f"95% interval: of the median of such runs, by {num_seeds} seeds"
     if best.get("raw_iqm") not in (None, best["iqm"]):
@@ -219,13 +226,15 @@ def warn_of_few_seeds(num_seeds: int) -> str | None:
 
 
 def _render_failures(failed: Iterable[TrialView]) -> Iterator[RenderableType]:
-    grouped: dict[str, list[int]] = {}
+    """Render one line for each kind of failure, in the words of the first of them."""
+    grouped: dict[str, tuple[str, list[int]]] = {}
     for view in failed:
-        grouped.setdefault(first_line(view.reason), []).append(view.number)
+        reason = first_line(view.reason)
+        grouped.setdefault(classify_failure(reason), (reason, []))[1].append(view.number)
     if grouped:
         yield ""
         yield "failed"
-    for reason, numbers in grouped.items():
+    for reason, numbers in grouped.values():
         named = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
         yield f"  {len(numbers)} x {reason} (trial {named})"
 
@@ -236,8 +245,8 @@ def _render_cost(page: ClosingPage) -> Iterator[RenderableType]:
     yield ""
     yield Text(
         f"cost      {format_count(steps)} env steps, {format_duration(train_s)} of training in "
-        f"{format_duration(cost('wall_s', 0.0))} on {cost('slots', 1):.3g} slots "
-        f"(efficiency {cost('efficiency', 0.0):.2f})"
+        f"{format_duration(cost('wall_s', 0.0))} on {cost('slots', 1):.3g} slots, "
+        f"which trained {cost('efficiency', 0.0):.0%} of the time"
     )
     if cost("certify_train_s"):
         certify_steps, certify_s = cost("certify_env_steps", 0), cost("certify_train_s", 0.0)
@@ -248,8 +257,8 @@ def _render_cost(page: ClosingPage) -> Iterator[RenderableType]:
         yield Text(f"saved     {format_count(saved)} env steps{estimate}{share} by stopping weak trials early")
 
 
-def _render_next(page: ClosingPage) -> Iterator[RenderableType]:
-    """Name where things are and what to type next; only what exists is named."""
+def _render_next(page: ClosingPage, failed: Sequence[TrialView]) -> Iterator[RenderableType]:
+    """Name where things are and what to type next; only what exists is named, and of a failed sweep what went wrong."""
     study = _shorten_path(page.folder) / "study.db"
     yield f"folder    {_shorten_path(page.folder)}"
     if page.folder.joinpath("study.db").exists():
@@ -260,6 +269,11 @@ def _render_next(page: ClosingPage) -> Iterator[RenderableType]:
     yield "next"
     if page.resume_command:
         yield f"  continue this sweep   {_spell_command(page.resume_command)}"
+    if page.status == "failed" and failed:
+        file = _shorten_path(page.folder) / trial_dir_of(TRIALS, failed[0].number) / "failure.txt"
+        yield f"  see what went wrong   less {file}"
+        yield "  then                  correct it, and type the command again"
+        return
     if page.tracking_uri and "://" in page.tracking_uri:
         yield f"  compare the trials    {_suggest_mlflow(page.tracking_uri)}"
     if page.folder.joinpath("study.db").exists():

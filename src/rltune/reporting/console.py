@@ -1,7 +1,7 @@
 """Show a sweep's progress in the terminal: a live table, or a line every 15 s where nobody watches.
 
 The driver reports what happens to the trials; the console counts and draws. It decides nothing and never raises into
-the driver.
+the driver. What it prints but for its progress stands in the sweep's log too.
 """
 
 from __future__ import annotations
@@ -25,17 +25,32 @@ from rich.table import Table
 from rich.text import Text
 
 from rltune.config.uris import redact
-from rltune.formatting import first_line, format_clock, format_count, format_duration, format_objective, format_params
+from rltune.formatting import (
+    STATE_WORDS,
+    classify_failure,
+    first_line,
+    format_clock,
+    format_count,
+    format_duration,
+    format_objective,
+    format_params,
+)
 from rltune.records import Report, TrialRecord
 from rltune.reporting.closing_page import ClosingPage, TrialView, render_closing_page
+from rltune.study.sweep_folder import TOLD
 
 _log = logging.getLogger(__name__)
+_told = logging.getLogger(TOLD)
+_told.propagate = False
+_told.setLevel(logging.INFO)
 _P = ParamSpec("_P")
 _REDRAW_S = 0.25
 _RATE_WINDOW_S = 30.0
 _BAR_WIDTH = 16
 _PLAIN_WIDTH = 120  # of the closing page where there is no terminal to ask
-_WORDS = {"COMPLETE": "done", "RUNNING": "running", "PRUNED": "stopped", "FAIL": "failed"}
+_SILENCE_S = 300.0  # between two plain lines that say the same
+_FORECAST_AFTER_S = 8.0  # of steps: the first seconds are slower
+_LONG_S = 3600.0  # a sweep that takes longer is said to
 _STYLES = {"COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", "INTERRUPTED": "magenta"}
 
 
@@ -71,6 +86,7 @@ class Console:
         num_trials: How many trials the budget has, those of earlier drivers included.
         env_steps: A trial's whole budget in environment steps.
         slots: How many trials run at once; see `show_slots`.
+        num_reports: Reports of a trial over its whole budget.
         stream: Where to write; None is standard output.
         plain_every_s: Seconds between two lines where ``stream`` is not a terminal.
     """
@@ -84,10 +100,12 @@ class Console:
         num_trials: int,
         env_steps: int,
         slots: int,
+        num_reports: int = 1,
         stream: TextIO | None = None,
         plain_every_s: float = 15.0,
     ) -> None:
         self.name, self.num_trials, self.env_steps, self.slots = name, num_trials, env_steps, slots
+        self._num_reports = num_reports
         out = stream if stream is not None else sys.stdout
         # FORCE_COLOR makes rich call a file a terminal: ask the stream itself whether somebody watches.
         tty = bool(getattr(out, "isatty", lambda: False)())
@@ -103,7 +121,12 @@ class Console:
         self._began = self._drawn = self.clock()
         self._steps = 0
         self._history: deque[tuple[float, int]] = deque([(self._began, 0)])
-        self._stage = self._wait = ""
+        self._first_steps: tuple[float, int] | None = None
+        self._is_forecast = False
+        self._runs: dict[int, int] = {}  # environment steps of the certification's runs
+        self._runs_left = 0
+        self._certification = self._wait = self._last_line = ""
+        self._last_line_at = -math.inf
 
     @_log_errors
     def start(self, already: Sequence[TrialView] = ()) -> None:
@@ -117,9 +140,13 @@ class Console:
             self._trials[view.number] = replace(view, state=state, objectives=list(view.objectives))
         self._began = self._drawn = self.clock()
         self._history = deque([(self._began, 0)])
-        begun = f", {len(already)} of them begun before" if already else ""
+        begun = ""
+        if already:
+            ended = self._count_ended()
+            begun = f"; {len(already)} begun before: {ended} ended, {len(already) - ended} to go on"
+        trials = "1 trial" if self.num_trials == 1 else f"{self.num_trials} trials"
         self._print_line(
-            f"sweep {self.name}: {self.num_trials} trials of up to {format_count(self.env_steps)} env steps, "
+            f"sweep {self.name}: {trials} of up to {format_count(self.env_steps)} env steps, "
             f"{self.slots} at a time{begun}"
         )
         if self._tty:
@@ -131,6 +158,7 @@ class Console:
     def show_start(self, record: TrialRecord) -> None:
         """Show that a trial begins, or that one of an earlier driver goes on."""
         view = self._trials.setdefault(record.number, TrialView(record.number))
+        _told.info("trial %s begins: %s", record.number, format_params(record.params))
         view.state, view.params, view.reason = "RUNNING", dict(record.params), None
         self.tick()
 
@@ -138,10 +166,51 @@ class Console:
     def show_report(self, report: Report) -> None:
         """Show a trial's report; its objective is NaN while no episode has ended."""
         view = self._trials.setdefault(report.number, TrialView(report.number))
-        self._steps += max(0, report.env_steps - view.env_steps)
-        self._history.append((self.clock(), self._steps))
+        self._count(report.env_steps - view.env_steps)
         view.env_steps = report.env_steps
         view.objectives.append(report.objective)
+        self.tick()
+
+    @_log_errors
+    def show_steps(self, number: int, env_steps: int) -> None:
+        """Show how far a trial is between two reports, in environment steps of each seed."""
+        view = self._trials.get(number)
+        if view and env_steps > view.env_steps:
+            self._count(env_steps - view.env_steps)
+            view.env_steps = env_steps
+
+    @_log_errors
+    def begin_run(self, number: int, env_steps: int) -> None:
+        """Begin to count one of the certification's runs, which have no row of their own.
+
+        Args:
+            number: Which.
+            env_steps: Of an earlier driver.
+        """
+        self._runs[number] = env_steps
+
+    @_log_errors
+    def show_run_steps(self, number: int, env_steps: int) -> None:
+        """Count the environment steps of a run that was begun."""
+        if number in self._runs and env_steps > self._runs[number]:
+            self._count(env_steps - self._runs[number])
+            self._runs[number] = env_steps
+        self.tick()
+
+    @_log_errors
+    def end_run(self, number: int) -> None:
+        """Count a run no more: it has ended."""
+        self._runs.pop(number, None)
+
+    @_log_errors
+    def show_certification(self, progress: str, runs_left: int) -> None:
+        """Show how far certification is.
+
+        Args:
+            progress: How many of its runs are done.
+            runs_left: How many are not; while trials still run, how many there may be.
+        """
+        self._certification, self._runs_left = f"certifying: {progress} done", runs_left
         self.tick()
 
     @_log_errors
@@ -158,23 +227,14 @@ class Console:
         view.diverged = record.diverged
         view.state, view.reason = state, f"{record.stop_reason}{where}" if went_wrong else None
         view.objectives = list(record.reports.values())
-        if (
-            went_wrong and first_line(view.reason) not in self._shown_reasons
-        ):  # a reason is shown once, not once a trial
-            self._shown_reasons.add(first_line(view.reason))
-            word = "diverged" if record.diverged else "failed"
-            self._print_line(f"trial {number} {word}: {first_line(view.reason)}", "red")
-        elif self._live:
+        word, kind = STATE_WORDS[state], classify_failure(first_line(view.reason))
+        if went_wrong and kind not in self._shown_reasons:  # a reason is shown once, not once a trial
+            self._shown_reasons.add(kind)
+            how = f"{word}, diverged" if record.diverged else word
+            self._print_line(f"trial {number} {how}: {first_line(view.reason)}", "red")
+        else:
             facts = f"{format_objective(view.score):>7}  {format_params(view.params)}"
-            room = self._rich.width - 18
-            word = _WORDS.get(state, state.lower())
-            self._print_line(f"trial {number:>3} {word:<8}"[:18] + facts[: max(8, room)], _STYLES.get(state, ""))
-        self.tick()
-
-    @_log_errors
-    def stage(self, text: str) -> None:
-        """Set what goes on besides the trials; it is shown once none of them runs any more."""
-        self._stage = text
+            self._print_line(f"trial {number:>3} {word:<11} {facts}", _STYLES.get(state, ""), cut=True)
         self.tick()
 
     @_log_errors
@@ -200,6 +260,7 @@ class Console:
     def tick(self) -> None:
         """Draw the present state if it is time to; call it often."""
         now = self.clock()
+        self._forecast(now)
         if now - self._drawn >= self._every_s and not self._stopped:
             self._drawn = now
             self._draw()
@@ -212,7 +273,7 @@ class Console:
             self._live = None
             atexit.unregister(self.stop)
         elif self._trials and not self._tty and not self._stopped:
-            self._print_line(self._write_line())
+            self._print_progress()
         self._stopped = True
 
     @_log_errors
@@ -225,6 +286,8 @@ class Console:
                 self._rich.print(Text(redact(part)), soft_wrap=True)
             else:
                 self._rich.print(part)
+            if said := str(part).strip() if isinstance(part, str | Text) else "":
+                _told.info("%s", said)
 
     def best(self) -> TrialView | None:
         """Return the trial with the highest score of all that can win; None before there is one."""
@@ -244,9 +307,15 @@ class Console:
         return (self._steps - steps) / (now - then) if now > then else 0.0
 
     def time_left_s(self) -> float | None:
-        """Estimate the seconds until the budget is spent, at this session's mean pace.
+        """Estimate the seconds until the budget is spent and the winner certified, at this session's mean pace.
 
-        None before the first report, and when nothing is left.
+        None before the first step, and when nothing is left.
+        """
+        left, elapsed = self._steps_left(), self.clock() - self._began
+        return left * elapsed / self._steps if self._steps and left else None
+
+    def _steps_left(self) -> float:
+        """Estimate the environment steps that are left, those of the certification among them.
 
         A trial still to come is taken to last as long as those that ended, among them one imagined whole one.
         """
@@ -254,30 +323,87 @@ class Console:
         running = [view.env_steps for view in self._trials.values() if view.state in ("RUNNING", "INTERRUPTED")]
         expected = (sum(ended) + self.env_steps) / (len(ended) + 1)
         to_come = max(0, self.num_trials - len(self._trials)) * expected
-        left = to_come + sum(max(0, self.env_steps - steps) for steps in running)
-        elapsed = self.clock() - self._began
-        return left * elapsed / self._steps if self._steps and left else None
+        certifying = sum(min(self.env_steps, steps) for steps in self._runs.values())
+        return (
+            to_come
+            + sum(max(0, self.env_steps - steps) for steps in running)
+            + max(0, self._runs_left * self.env_steps - certifying)
+        )
+
+    def _count(self, env_steps: int) -> None:
+        """Count steps that were just taken."""
+        now = self.clock()
+        self._steps += max(0, env_steps)
+        self._history.append((now, self._steps))
+        self._first_steps = self._first_steps or (now, self._steps)
+
+    def _count_ended(self) -> int:
+        return sum(view.state in ("COMPLETE", "PRUNED", "FAIL") for view in self._trials.values())
+
+    def _forecast(self, now: float) -> None:
+        """Say how long a slow sweep takes as soon as its pace is known, and what makes it shorter."""
+        if self._is_forecast or self._first_steps is None or now - self._first_steps[0] < _FORECAST_AFTER_S:
+            return
+        then, before = self._first_steps
+        if self._steps == before:
+            return
+        self._is_forecast = True
+        rate = (self._steps - before) / (now - then)
+        left_s = self._steps_left() / rate
+        if left_s < _LONG_S:
+            return
+        fewer = max(1, self.env_steps // 5)
+        certify_s = self._runs_left * self.env_steps / rate
+        saved = f", certify=off about {format_duration(certify_s)} less" if certify_s else ""
+        self._print_line(
+            f"{format_count(rate)} env steps/s: this sweep takes up to about {format_duration(left_s)}; "
+            f"budget.env_steps={fewer} would take about {format_duration(left_s * fewer / self.env_steps)}{saved}",
+            "yellow",
+        )
 
     def _describe_progress(self) -> tuple[str, str, str]:
         """Return what both forms of the display show: the counts, the pace, the best."""
         counts = Counter(view.state for view in self._trials.values())
-        states = ", ".join(f"{counts[state]} {word}" for state, word in _WORDS.items())
+        shown = [state for state in STATE_WORDS if counts[state] or state == "COMPLETE"]
+        states = ", ".join(f"{counts[state]} {STATE_WORDS[state]}" for state in shown)
         rate, left = self.env_steps_per_s(), self.time_left_s()
-        pace = f"{format_count(rate)} env steps/s" if rate else "no report yet"
+        pace = f"{format_count(rate)} env steps/s" if rate else "no environment step yet"
         pace += "" if left is None else f", about {format_duration(left)} left"
-        if self._stage and not counts["RUNNING"]:
-            pace = self._stage
+        if rate and (first := self._first_report_s(rate)) is not None:
+            pace += f", first report in about {format_duration(first)}"
+        if self._is_certifying():
+            pace = f"{self._certification}, {pace}" if rate and left is not None else self._certification
         if self._wait:
-            pace = f"{pace}, {self._wait}" if counts["RUNNING"] or self._stage else self._wait
+            pace = f"{pace}, {self._wait}" if counts["RUNNING"] or self._runs else self._wait
         best = self.best()
         found = f"best {format_objective(best.score)} by trial {best.number}" if best else "best -"
         return f"{states} of {self.num_trials}", pace, found
 
-    def _write_line(self) -> str:
-        counts, pace, found = self._describe_progress()
-        best = self.best()
-        params = f": {format_params(best.params)}" if best and best.params else ""
-        return f"[{format_clock(self.clock() - self._began)}] {counts} | {pace} | {found}{params}"
+    def _is_certifying(self) -> bool:
+        """Whether nothing but the certification is left to run."""
+        is_searching = any(view.state == "RUNNING" for view in self._trials.values())
+        return (
+            bool(self._certification)
+            and not is_searching
+            and bool(self._runs or self._count_ended() >= self.num_trials)
+        )
+
+    def _first_report_s(self, rate: float) -> float | None:
+        """Estimate the seconds until the first report of all; None once there is one, or where it comes soon."""
+        views = self._trials.values()
+        running = [view.env_steps for view in views if view.state == "RUNNING"]
+        if not running or any(view.objectives for view in views):
+            return None
+        left = max(0.0, self.env_steps / self._num_reports - max(running))
+        seconds = left * len(running) / rate
+        return seconds if seconds >= self._every_s and seconds >= 30 else None
+
+    def _print_progress(self) -> None:
+        """Print the plain line, unless it says what the last one said: that stands above."""
+        said, now = " | ".join(self._describe_progress()), self.clock()
+        if said != self._last_line or now - self._last_line_at >= _SILENCE_S:
+            self._last_line, self._last_line_at = said, now
+            self._print_line(f"[{format_clock(now - self._began)}] {said}", log=False)
 
     def _build_screen(self) -> RenderableType:
         counts, pace, found = self._describe_progress()
@@ -286,24 +412,23 @@ class Console:
         top.add_column(no_wrap=True, overflow="crop", ratio=1)
         top.add_column(no_wrap=True, justify="right")
         top.add_row(Text(counts, "bold"), Text(format_clock(self.clock() - self._began), "dim"))
-        ended = sum(view.state in ("COMPLETE", "PRUNED", "FAIL") for view in self._trials.values())
-        bar = ProgressBar(total=max(1, self.num_trials), completed=ended, width=_BAR_WIDTH)
+        bar = ProgressBar(total=max(1, self.num_trials), completed=self._count_ended(), width=_BAR_WIDTH)
         pace_row.add_row(bar, Text(pace))
         line = Text.assemble((found, "bold green"), "  ", format_params(best.params) if best else "")
-        line.no_wrap, line.overflow = True, "crop"
+        line.no_wrap, line.overflow = True, "ellipsis"
         return Group("", top, pace_row, line, self._build_table())
 
     def _build_table(self) -> RenderableType:
         running = sorted((v for v in self._trials.values() if v.state == "RUNNING"), key=lambda v: v.number)
         if not running:
-            return Text("" if self._stage or self._wait else "waiting for trials to start ...", "dim")
+            return Text("" if self._is_certifying() or self._wait else "waiting for trials to start ...", "dim")
         table = Table(box=None, expand=True, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column("trial", justify="right", no_wrap=True)
         table.add_column("progress", width=_BAR_WIDTH)
         table.add_column("env steps", justify="right", no_wrap=True)
         table.add_column("objective", justify="right", no_wrap=True)
         table.add_column("score", justify="right", no_wrap=True)
-        table.add_column("params", ratio=1, no_wrap=True, overflow="crop")
+        table.add_column("params", ratio=1, no_wrap=True, overflow="ellipsis")
         fits = max(1, self._rich.height - 8)
         for view in running[:fits]:
             bar = ProgressBar(total=max(1, self.env_steps), completed=view.env_steps, width=_BAR_WIDTH)
@@ -316,7 +441,20 @@ class Console:
         if self._live:
             self._live.update(self._build_screen(), refresh=True)
         elif not self._tty:
-            self._print_line(self._write_line())
+            self._print_progress()
 
-    def _print_line(self, text: str, style: str = "") -> None:
-        self._rich.print(Text(redact(text), style), soft_wrap=not self._tty)
+    def _print_line(self, text: str, style: str = "", cut: bool = False, log: bool = True) -> None:
+        """Print one line, and log it.
+
+        Args:
+            text: The line.
+            style: Its colour.
+            cut: Whether a terminal shows what fits into one of its lines.
+            log: Whether the sweep's log has it too.
+        """
+        if log:
+            _told.info("%s", text)
+        line = Text(redact(text), style)
+        if cut and self._tty:
+            line.truncate(self._rich.width, overflow="ellipsis")
+        self._rich.print(line, soft_wrap=not self._tty)

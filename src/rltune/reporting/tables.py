@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -13,10 +13,12 @@ from rich.table import Table
 
 from rltune.certification.result import Certification
 from rltune.errors import RltuneError
-from rltune.formatting import first_line, format_count, format_objective, format_params
+from rltune.formatting import STATE_WORDS, first_line, format_count, format_objective, format_params
 from rltune.reporting.closing_page import describe_certification, describe_winner
 from rltune.study.ranking import order_records, rank_records
 from rltune.study.sweep_folder import find_sweep, list_sweep_folders
+
+TOLD_BY = ("algo=", "env=", "env.id=", "experiment=")  # what tells one sweep from another, of what was typed
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
@@ -38,37 +40,58 @@ def list_sweeps(
     from rltune.study.storage import open_ledger  # brings SQLAlchemy with it
 
     folders = list_sweep_folders(output_dir, bucket)
-    table, reasons = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold"), []
-    longest = max((len(folder.name) for folder in folders), default=0)
-    # What is there to be copied stays whole; where it does not fit, the terminal wraps the line.
-    table.add_column("sweep", no_wrap=True, min_width=longest)
-    table.add_column("status", no_wrap=True, min_width=len("interrupted"))
-    table.add_column("trials", no_wrap=True, min_width=6)
-    table.add_column("done, stopped, failed", min_width=8)
-    table.add_column("env steps", no_wrap=True, min_width=9)
-    table.add_column("best", no_wrap=True, min_width=6)
+    headings = ("sweep", "status", "trials", "best", "certified", "env steps", "begun", "typed")
+    rows: list[tuple[str, ...]] = [headings]
+    reasons = []
     for folder in folders:
         try:
             ledger = open_ledger(folder, storage)
         except RltuneError as error:
-            table.add_row(folder.name, "unreadable")
+            rows.append((folder.name, "unreadable", *[""] * 6))
             reasons.append(f"{folder.name}: {first_line(error.what)}")
             continue
         with closing(ledger):
-            records, status = ledger.trials.records(), ledger.sweep().status
+            records, found = ledger.trials.records(), ledger.sweep()
         number = count_states(records)
-        best = next((one.score for one in rank_records(records)), None)
-        ended = f"{number['complete']}/{number['pruned']}/{number['failed']}"
-        steps = format_count(sum(record.env_steps for record in records))
-        table.add_row(folder.name, status or "?", str(len(records)), ended, steps, format_objective(best))
+        certified = (found.certification or {}).get("configurations") or [{}]
+        rows.append(
+            (
+                folder.name,
+                found.status or "?",
+                f"{number['complete']}/{number['pruned']}/{number['failed']} of {len(records)}",
+                format_objective(next((one.score for one in rank_records(records)), None)),
+                format_objective(certified[0].get("iqm")),
+                format_count(sum(record.env_steps for record in records)),
+                (found.began or "")[:16].replace("T", " "),
+                " ".join(word for word in (found.command or "").split() if word.startswith(TOLD_BY)),
+            )
+        )
     out = _open_console(stream)
     if folders:
-        out.print(table, crop=False)
+        out.print(_fit_columns(rows, out.width), crop=False)
+        out.print("trials: complete/stopped/failed of those begun")
         for reason in reasons:
             out.print(reason, soft_wrap=True)
     else:
         root = Path(output_dir).expanduser().absolute()
         out.print(f"no sweeps in {root}; start one: python -m sweeps.run algo=ppo env=cartpole", soft_wrap=True)
+
+
+def _fit_columns(rows: Sequence[tuple[str, ...]], width: int) -> Table:
+    """Make a table of the columns that fit, from the first on: the others are cut whole, never upright.
+
+    Args:
+        rows: The headings first. The first two columns are always there, whole: they are there to be copied.
+        width: Of the terminal.
+    """
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    shown = [index for index in range(len(widths)) if index < 2 or sum(widths[: index + 1]) + index <= width]
+    for index in shown:
+        table.add_column(rows[0][index], no_wrap=True, min_width=widths[index])
+    for row in rows[1:]:
+        table.add_row(*(row[index] for index in shown))
+    return table
 
 
 def show_sweep(
@@ -144,7 +167,7 @@ def _make_row(record: TrialRecord, going_on: bool) -> tuple[str, ...]:
         reason = f"on {record.node}"
     return (
         str(record.number),
-        "interrupted" if unfinished and not going_on else record.state.lower(),
+        STATE_WORDS["INTERRUPTED" if unfinished and not going_on else record.state],
         format_objective(record.score),
         format_count(record.env_steps),
         format_params(record.params),

@@ -22,6 +22,7 @@ LEDGER, LEDGER_COPY = "ledger.db", "ledger.backup.db"
 KEPT_FILES = (".made-by", "summary.json", "certification.csv", "certification.json", LEDGER, SETTINGS)
 """What a bucket keeps of a sweep and is read elsewhere; the settings last, which make the folder a sweep's."""
 
+TOLD = "rltune.sweep"  # the logger of what a person is told: a sweep's log has it, and no other handler
 DRIVER = ".driver"  # the file in which a driver shows that it lives, for other hosts
 BEAT_S = 3.0  # how often
 SILENT_S = 15.0  # a driver that has shown nothing for so long is gone: a pause of its file system is shorter

@@ -23,9 +23,11 @@ from rltune.algorithms.connectors import make_mean_std_connector
 from rltune.compat.rllib_internals import list_connectors, list_remote_runners
 from rltune.config.capabilities import capabilities_of
 from rltune.engine import build_algorithm
+from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.sampling.observation_filter import CLIP, wants_normalisation
 from rltune.envs.build import make_env
 from rltune.envs.rewards import Returns, collect_returns, read_reward_moments, write_reward_moments
+from rltune.envs.step_count import count_steps_of
 from rltune.errors import NonFiniteError
 from rltune.policies.bundle_writer import read_filter_stats, write_bundle
 from rltune.policies.evaluation import evaluate
@@ -60,6 +62,7 @@ class AlgorithmRunner:
         self._returns: Returns = deque(maxlen=self.config.metrics_num_episodes_for_smoothing)
         with collect_returns(self._returns):
             self.algorithm = build_algorithm(self.config, engine)
+        self._count_steps()
         self._shaped = bool(build.env.rewards) and not self.config.is_offline
         self._env, self._episodes = build.env, 0
         self._steps_trained: float | None = None
@@ -72,10 +75,18 @@ class AlgorithmRunner:
             self._observation_space = env.observation_space
             env.close()
 
+    def _count_steps(self) -> None:
+        """Have stock RLlib's steps counted, where they are taken in this process; the engine counts its own."""
+        envs = getattr(getattr(self.algorithm, "env_runner", None), "env", None)
+        if envs is not None and not isinstance(self.algorithm, FastAlgorithm):
+            count_steps_of(envs)
+
     def train(self) -> Progress:
         """Train one iteration.
 
         Raises:
+            SamplingEnded: It was to end early. The engine's next checkpoint has what it had sampled, where it can have
+                the environments too; stock RLlib's has not.
             NonFiniteError: The loss is NaN or infinite.
         """
         result = self.algorithm.train()
@@ -188,6 +199,7 @@ class AlgorithmRunner:
         """Load what `save` wrote."""
         with collect_returns(self._returns):  # a restore may build the environments anew
             self.algorithm.restore_from_path(folder / "algorithm")
+        self._count_steps()
         self._load_episodes(folder)
 
     def _save_episodes(self, folder: Path) -> None:

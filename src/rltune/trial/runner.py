@@ -16,7 +16,11 @@ class Runner(Protocol):
     """Trains one seed of one configuration."""
 
     def train(self) -> Progress:
-        """Train one iteration, the smallest step after which numbers are known."""
+        """Train one iteration, the smallest step after which numbers are known.
+
+        Raises:
+            SamplingEnded: `rltune.envs.step_count.STEPS` said that it was to end early.
+        """
 
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:
         """Write the training state and the policy into ``folder``, which is empty; the policy carries ``info``."""

@@ -19,11 +19,13 @@ from typing import Any
 import ray
 from ray import tune
 
+from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import NonFiniteError
 from rltune.study.bucket import GLANCE_S, PATIENCE_S, find_bucket, link_bucket
 from rltune.study.checkpoints import DamagedError, is_whole
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
+from rltune.trial.heartbeat import Heartbeat, name_beat
 from rltune.trial.metrics import merge_seeds
 from rltune.trial.runner import Runner
 from rltune.trial.shared_files import BlindNodeError, find_blindness
@@ -70,10 +72,14 @@ class Trial(tune.Trainable):
         self._sweep = self._open_folder()
         self._failure: dict[str, Any] | None = None
         self._state = TrialState()
+        self._counted = 0, STEPS.steps  # steps of all seeds by the last iteration's end, and this process's count then
         self._stop = StopFlag(self._sweep)
         self._checkpoints = TrialCheckpoints(self.task, self._sweep)
         home = self._sweep / self.task.trial_dir
         self._watchdog = Watchdog(home, self.task.stall_s, self._send_stack if self.task.place else None)
+        self._heartbeat = Heartbeat(
+            name_beat(self.task.sweep, self.task.trial_dir), self._count_steps_of_each_seed, self._stop
+        )
         self._catch_failure(self._build)
 
     def _open_folder(self) -> Path:
@@ -98,12 +104,14 @@ class Trial(tune.Trainable):
             bucket.delete(f"{task.trial_dir}/{STACK_FILE}")  # an earlier attempt's
         self._runners = [self.build_runner(seed) for seed in self.task.seeds]
         self._state = self._checkpoints.restore(self._runners)
+        self._mark_iteration()
 
     def _end(self) -> None:
         for runner in self._runners:
             self._catch_failure(runner.stop)
         self._runners = []
         self._watchdog.close()
+        self._heartbeat.close()
         self._stop.close()
         if self.task.place is not None:
             shutil.rmtree(self._sweep, ignore_errors=True)
@@ -140,7 +148,14 @@ class Trial(tune.Trainable):
         return report | about | {"worker_pid": os.getpid(), "node": socket.gethostname()}
 
     def _advance(self) -> dict[str, Any]:
-        """Train up to the next mark and report, or until the sweep ends or a checkpoint is due.
+        """Train up to the next mark and report, or until the sweep ends or a checkpoint is due."""
+        try:
+            return self._train_and_report()
+        except SamplingEnded:
+            return self._hand_back(interrupted=True)
+
+    def _train_and_report(self) -> dict[str, Any]:
+        """Train up to the next mark and report.
 
         An iteration may pass several marks, as one with a large batch does. It is then reported at each of them, with
         the same numbers and without training in between. Trials with smaller batches are not wronged by that: an
@@ -168,9 +183,12 @@ class Trial(tune.Trainable):
     def _hand_back(self, *, interrupted: bool) -> dict[str, Any]:
         """Hand back the state between two marks, which is no report: no other trial's could be compared with it."""
         state = self._state
-        has_begun = any(seed.env_steps for seed in state.progress)  # else there is nothing to keep
-        records = self._checkpoints.save_latest(state, self._runners) if has_begun else {}
-        return self._merge_seeds() | {"records": records, "done": interrupted, "interrupted": interrupted}
+        report, sampled = self._merge_seeds(), self._count_steps_of_each_seed()
+        # With no step there is nothing to keep.
+        records = self._checkpoints.save_latest(state, self._runners) if sampled or report["env_steps"] else {}
+        if interrupted:  # what an iteration has cost that did not come to its end
+            report["env_steps"] = max(report["env_steps"], sampled)
+        return report | {"records": records, "done": interrupted, "interrupted": interrupted}
 
     def _play_best(self) -> list[float]:
         """Play the best checkpoint's policy; return its episodes' returns, in the order of their seeds."""
@@ -191,9 +209,19 @@ class Trial(tune.Trainable):
             load_playable(folder, trust=True),
             task.episodes,
             task.evaluation_seed,
-            progress=lambda done, total: self._watchdog.report_progress(),
+            progress=lambda done, total: self._report_episode(),
         )
         return list(result.returns)
+
+    def _report_episode(self) -> None:
+        """Report an evaluation's progress.
+
+        Raises:
+            SamplingEnded: The sweep ends: the evaluation is to begin anew when it goes on.
+        """
+        self._watchdog.report_progress()
+        if STEPS.is_ending:
+            raise SamplingEnded
 
     def _next_mark(self) -> int:
         """Compute the environment steps at which the next report is due."""
@@ -207,8 +235,11 @@ class Trial(tune.Trainable):
             if self._stop.is_set():
                 return STOP_REQUESTED
             began, before = time.perf_counter(), progress[index].env_steps
-            progress[index] = runner.train().fill_returns(progress[index])
-            self._state.train_s += time.perf_counter() - began
+            try:
+                progress[index] = runner.train().fill_returns(progress[index])
+            finally:
+                self._state.train_s += time.perf_counter() - began
+            self._mark_iteration()
             if progress[index].env_steps > before:
                 stalled = 0
                 self._watchdog.report_progress()
@@ -220,6 +251,15 @@ class Trial(tune.Trainable):
             if stalled >= MAX_STALLED:
                 raise RuntimeError(f"no environment step in {stalled} iterations; do the env runners still live?")
         return None
+
+    def _mark_iteration(self) -> None:
+        """Remember the steps by an iteration's end: one value, as another thread reads it."""
+        self._counted = sum(seed.env_steps for seed in self._state.progress), STEPS.steps
+
+    def _count_steps_of_each_seed(self) -> int:
+        """Count the environment steps by now, those of the iteration under way among them, as a mean over the seeds."""
+        ended, before = self._counted
+        return (ended + STEPS.steps - before) // max(1, len(self.task.seeds))
 
     def _merge_seeds(self) -> dict[str, Any]:
         return merge_seeds(self._state.progress, self._state.train_s)

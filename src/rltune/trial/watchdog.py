@@ -2,18 +2,23 @@
 
 Python cannot interrupt a call into foreign code, so the whole process ends. The trial goes on from its last
 checkpoint, as often as ``failures.max_retries`` says. Runs in a worker, in a thread of its own.
+
+Progress is an environment step that this process takes, wherever it is in an iteration; and what `report_progress` is
+told: an iteration whose steps were taken by other processes, or an episode of an evaluation.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rltune.envs.step_count import STEPS
 from rltune.study.bucket import BucketError
 
 STACK_FILE = "stalled.txt"  # in the trial's folder: where its threads were
@@ -54,9 +59,12 @@ class Watchdog:
         self._ended.set()
 
     def _run(self) -> None:
+        seen, stepped = STEPS.steps, -math.inf
         while not self._ended.wait(min(1.0, self._limit_s / 4)):
-            since = self._since
-            if since is not None and time.monotonic() - since > self._limit_s:
+            since, now = self._since, time.monotonic()
+            if STEPS.steps != seen:
+                seen, stepped = STEPS.steps, now
+            if since is not None and now - max(since, stepped) > self._limit_s:
                 # A full disk, or a bucket that is away, must not keep a hung process alive.
                 with contextlib.suppress(OSError, BucketError):
                     self._write_stack()

@@ -35,14 +35,20 @@ class Sweep:
         self.scheduler = SimpleNamespace(decisions={})
         self.tracker = SimpleNamespace(wake=lambda connect=False: None, opening=True, warnings=lambda: [])
         self.study = SimpleNamespace(tell=self.told.append)
+        self.steps: list[tuple[int, int]] = []
+        self.beats: dict[str, int] = {}
         console = SimpleNamespace(
-            show_start=lambda record: None, show_report=lambda report: None, show_end=lambda record, where="": None
+            show_start=lambda record: None,
+            show_report=lambda report: None,
+            show_end=lambda record, where="": None,
+            show_steps=lambda *shown: self.steps.append(shown),
         )
         proposer = SimpleNamespace(retry=self.retried.append)
         self.stages = [Stage(table, proposer, console) for table in (self.ledger.trials, self.ledger.runs)]
         self.recorder = Recorder(
-            self.stages, self.study, self.scheduler, self.tracker, self.stopper, config, self.notes.append, lambda: None
-        )
+            self.stages, self.study, self.scheduler, self.tracker, self.stopper, config, self.notes.append,
+            lambda: None, lambda: self.beats,
+        )  # fmt: skip
 
     def begin(self, kind: str = "trials") -> Any:
         """Tune's trial, begun."""
@@ -429,3 +435,17 @@ def test_a_bucket_that_does_not_answer_is_no_trials_fault(sweep, monkeypatch):
     sweep.end(trial, failed="BucketAwayError: storage=s3://x", traceback="rltune.study.bucket.BucketAwayError: ...")
     assert sweep.stopper.reason == "the bucket does not answer"
     assert sweep.ledger.trials.record(0).stop_reason == "interrupted"
+
+
+def test_steps_since_the_last_report_are_shown_and_charged(sweep):
+    """One that does not hand back in time, in the midst of its first iteration, has cost what it has cost."""
+    sweep.begin()
+    sweep.begin()
+    sweep.beats = {"trials/0": 480, "trials/1": 7}
+    sweep.recorder.on_step_end(0, [])
+    assert sweep.steps == [(0, 480), (1, 7)]
+    assert sweep.ledger.trials.record(0).env_steps == 0
+    sweep.beats = {"trials/0": 500}
+    sweep.recorder.on_experiment_end([])
+    assert [sweep.ledger.trials.record(number).env_steps for number in (0, 1)] == [500, 0]
+    assert sweep.stopper.env_steps == 500

@@ -44,13 +44,19 @@ def test_only_the_searchs_stage_is_the_search():
     ],
 )
 def test_a_certifications_run_is_one_line(screen, state, line):
-    retraining = SimpleNamespace(describe_progress=lambda: "1 of 9 runs")
+    retraining = SimpleNamespace(describe_progress=lambda: "1 of 9 runs", count_runs_left=lambda: 8)
     run = ended(state, kind=CERTIFY, of_trial=4, seed_index=2, returns=(4.0, 6.0))
     CertificationConsole(screen, retraining).show_end(run)
-    assert ("stage", "certifying: 1 of 9 runs done") in screen.calls
+    assert ("show_certification", "1 of 9 runs", 8) in screen.calls
+    assert (("end_run", 7) in screen.calls) == (state != "RUNNING")
     assert [call[1] for call in screen.calls if call[0] == "note"] == ([line] if line else [])
 
 
-def test_a_certifications_curve_is_not_shown(screen):
-    CertificationConsole(screen, None).show_report(Report(0, 100, 1.0))
-    assert screen.calls == [("tick",)]
+def test_of_a_certifications_run_the_steps_are_shown(screen):
+    retraining = SimpleNamespace(describe_progress=lambda: "0 of 9 runs", count_runs_left=lambda: 9)
+    console = CertificationConsole(screen, retraining)
+    console.show_start(ended("RUNNING", kind=CERTIFY, env_steps=40))
+    console.show_steps(7, 60)
+    console.show_report(Report(7, 100, 1.0, overshoot_steps=3))
+    calls = [call for call in screen.calls if call[0] != "show_certification"]
+    assert calls == [("begin_run", 7, 40), ("show_run_steps", 7, 60), ("show_run_steps", 7, 103)]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rltune.engine.sampling.action_distributions import Actions
 from rltune.engine.sampling.observation_filter import Moments, RunningMoments
 from rltune.engine.sampling.vector_envs import ArrayEnvs
+from rltune.envs.step_count import STEPS, SamplingEnded
 
 Array = NDArray[Any]
 
@@ -114,7 +115,8 @@ class Collector:
         self._episodes = EpisodeTracker(envs.num_envs)
         self._started = False
         self._rows = 0
-        self._last = 0
+        self._last = 0  # row of the newest observation before this rollout
+        self._row = self._taken = 0  # of a rollout that was ended early: its rows, and its environment steps
 
     def _allocate(self, rows: int) -> None:
         """Allocate buffers for ``rows`` vector steps, keeping what is in the present ones."""
@@ -136,19 +138,31 @@ class Collector:
             setattr(self, name, array)
         self._rows = rows
 
-    def state(self) -> dict[str, Array] | None:
-        """Return the episodes under way; None before the first step."""
+    def state(self) -> dict[str, Any] | None:
+        """Return the episodes under way, and the rollout that was ended early; None before the first step."""
         if not self._started:
             return None
         obs, over = self._obs[self._last].copy(), self._over[self._last].copy()
-        return {"obs": obs, "over": over, "returns": self._episodes.returns, "lengths": self._episodes.lengths}
+        episodes = {"returns": self._episodes.returns, "lengths": self._episodes.lengths}
+        part = {name: array[: self._row].copy() for name, array in self._part().items()}
+        return {"obs": obs, "over": over, **episodes, "part": part, "taken": self._taken}
 
-    def load(self, state: dict[str, Array]) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         """Set what `state` returned; the environments are as they were then."""
-        self._allocate(1)
+        part = state.get("part", {})  # older checkpoints have none
+        self._row, self._taken = len(part.get("rewards", ())), state.get("taken", 0)
+        self._allocate(self._row + 1)
         self._obs[0], self._over[0] = state["obs"], state["over"]
         self._episodes.returns, self._episodes.lengths = state["returns"], state["lengths"]
+        for name, array in self._part().items():
+            if self._row:
+                array[: self._row] = part[name]
         self._started, self._last = True, 0
+
+    def _part(self) -> dict[str, Array]:
+        """Return what a rollout writes, row by row."""
+        names = ("_actions", "_dist", "_rewards", "_terminated", "_truncated")
+        return {"obs": self._obs[1:], "over": self._over[1:]} | {name[1:]: getattr(self, name) for name in names}
 
     def _start(self) -> None:
         raw = self.envs.reset(self.seeds)
@@ -167,6 +181,9 @@ class Collector:
 
         Returns:
             Views of this collector's buffers, which the next call overwrites.
+
+        Raises:
+            SamplingEnded: Sampling was to end before that. The next call goes on with the same rollout.
         """
         envs = self.envs.num_envs
         # Reset steps fill rows without counting, so the number of rows is not known beforehand: a quarter more than
@@ -178,8 +195,12 @@ class Collector:
         elif self._last:  # the last observation of the previous rollout begins this one
             self._obs[0] = self._obs[self._last]
             self._over[0] = self._over[self._last]
-        row, taken = 0, 0
+            self._last = 0
+        row, taken = self._row, self._taken
         while taken < steps:
+            if STEPS.is_ending:
+                self._row, self._taken = row, taken
+                raise SamplingEnded
             if row == self._rows:
                 self._allocate(2 * self._rows)
             dist = self.policy(self._obs[row])
@@ -207,7 +228,7 @@ class Collector:
         if self.normaliser is not None:
             self.normaliser.flush()  # what is still pending belongs to this rollout, and must reach the learner with it
             moments = self.normaliser.delta
-        self._last = rows
+        self._last, self._row, self._taken = rows, 0, 0
         return Rollout(
             self._obs[: rows + 1],
             self._actions[:rows],

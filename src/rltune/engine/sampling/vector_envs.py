@@ -24,6 +24,7 @@ from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rltune.engine.features import UnsupportedError
+from rltune.envs.step_count import STEPS
 
 Array = NDArray[Any]
 Step = tuple[Array, Array, Array, Array]
@@ -108,6 +109,7 @@ class SyncEnvs:
             self._terminated[index] = terminated
             self._truncated[index] = truncated
             self._done[index] = bool(terminated or truncated)
+        STEPS.steps += self.num_envs
         return self._obs, self._rewards, self._terminated, self._truncated
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -157,6 +159,7 @@ class VectorEnvs:
     def step(self, actions: Array) -> Step:
         """Step all environments at once."""
         obs, rewards, terminated, truncated, _ = self.env.step(actions)
+        STEPS.steps += self.num_envs
         return obs, rewards, terminated, truncated
 
     def close(self) -> None:

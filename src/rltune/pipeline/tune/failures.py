@@ -88,11 +88,6 @@ def describe_reason(reason: str, trace: str) -> str:
     return f"env runner died: {telling[-1].strip()[:300]}" if telling else reason
 
 
-def classify_failure(reason: str) -> str:
-    """Return the reason without its numbers, so that failures of one kind are equal: process, trial, step, address."""
-    return re.sub(r"\b(?=\w*\d)(0x[0-9a-f]+|[0-9a-f]{8,})\b|-?\d+(\.\d+)?(e[+-]?\d+)?", "#", reason)
-
-
 def read_last_error(file: str | None) -> str:
     """Read the newest error in Tune's file of a trial's errors; empty without one.
 

@@ -19,10 +19,10 @@ from rltune.cluster.background_imports import NEEDED_AT_END, begin_imports
 from rltune.cluster.losses import Place, explain_loss, find_place, wait_for_head
 from rltune.cluster.shared_storage import has_other_nodes, is_here
 from rltune.config.schema import RunConfig
+from rltune.formatting import classify_failure
 from rltune.pipeline.stopper import SweepStopper
 from rltune.pipeline.tune.failures import (
     Failure,
-    classify_failure,
     describe_dead_process,
     describe_death,
     describe_error,
@@ -74,6 +74,7 @@ class Recorder(Callback):
         config: The request.
         notify: Shows a person a line.
         tick: Lets the console draw if it is time to.
+        read_beats: Reads how far the running trials are, see `rltune.pipeline.tune.heartbeats`.
     """
 
     def __init__(
@@ -86,11 +87,13 @@ class Recorder(Callback):
         config: RunConfig,
         notify: Callable[[str], None],
         tick: Callable[[], None],
+        read_beats: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self.stopper, self.notify = stopper, notify
         self._stages = {stage.kind: stage for stage in stages}
         self._study, self._scheduler, self._tracker = study, scheduler, tracker
         self._config, self._tick, self._folder = config, tick, stopper.folder
+        self._read_beats = read_beats
         self._num_retries: Counter[tuple[str, int]] = Counter()
         self._places: dict[tuple[str, int], Place | None] = {}
         self._losses: dict[tuple[str, int], tuple[int, int]] = {}  # steps reached, machines lost there
@@ -126,6 +129,8 @@ class Recorder(Callback):
             self._tell_moves()
         for warning in self._tracker.warnings():
             self.notify(warning)
+        for stage, number, env_steps in self._find_beats():
+            stage.console.show_steps(number, env_steps)
         self._tick()
 
     @_guarded
@@ -209,9 +214,21 @@ class Recorder(Callback):
             self._fail(stage, number, describe_dead_process(self._folder, own, said, pid), last)
         _drop_results(trial)
 
+    @_guarded
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
-        """Show what was still to be gathered."""
+        """Show what was still to be gathered, and record what those have cost that did not hand back in time."""
         self._tell_moves()
+        for stage, number, env_steps in self._find_beats():
+            if costs := self._charge(stage, number, {"env_steps": env_steps}):
+                stage.trials.change(number, **costs)
+
+    def _find_beats(self) -> list[tuple[Stage, int, int]]:
+        """Find how far the trials are whose workers are up: their kind, number, and environment steps of each seed."""
+        found = []
+        for own, env_steps in self._read_beats().items():
+            kind, _, number = own.partition("/")
+            found.append((self._stages[kind], int(number), env_steps))
+        return found
 
     # -- what follows from them ---------------------------------------------------------------------------------------
 

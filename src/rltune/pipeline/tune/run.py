@@ -19,6 +19,7 @@ from rltune.compat.tune_controller import adapt_tune
 from rltune.errors import StudyError
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.pipeline.tune.assignments import build_assignment
+from rltune.pipeline.tune.heartbeats import Heartbeats
 from rltune.pipeline.tune.proposals import SearchProposals
 from rltune.pipeline.tune.recorder import Recorder
 from rltune.pipeline.tune.scheduler import StoppingRuleScheduler
@@ -48,7 +49,10 @@ def run_trials(sweep: OpenSweep) -> None:
         console.tick()
 
     scheduler = StoppingRuleScheduler(sweep.rule)
-    recorder = Recorder(stages, sweep.study, scheduler, sweep.tracker, stopper, sweep.config, console.note, tick)
+    beats = Heartbeats(str(sweep.context.folder), stopper.live)
+    recorder = Recorder(
+        stages, sweep.study, scheduler, sweep.tracker, stopper, sweep.config, console.note, tick, beats.read
+    )
 
     def assign(record: TrialRecord) -> dict[str, Any]:
         task = build_assignment(sweep.context, sweep.share, console.note, record).to_config()
@@ -59,7 +63,8 @@ def run_trials(sweep: OpenSweep) -> None:
 
     on_idle = None if sweep.retraining else begin_evaluation
     searcher = StageSearcher(stages, slots, assign, stopper.is_requested, on_idle)
-    _fit(sweep, searcher, scheduler, recorder)
+    with beats:
+        _fit(sweep, searcher, scheduler, recorder)
     if stopper.reason == DISK_FULL:
         raise make_disk_full_error(sweep.context.folder)
     if stopper.reason == BUCKET_AWAY:

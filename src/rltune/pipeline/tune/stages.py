@@ -26,6 +26,9 @@ class StageConsole(Protocol):
     def show_report(self, report: Report) -> None:
         """Show a trial's newest report."""
 
+    def show_steps(self, number: int, env_steps: int) -> None:
+        """Show how far a trial is between two reports, in environment steps of each seed."""
+
     def show_end(self, record: TrialRecord, where: str = "") -> None:
         """Show how a trial ended, or that it was interrupted.
 
@@ -70,23 +73,35 @@ class CertificationConsole:
 
     def __init__(self, console: Console, retraining: Retraining) -> None:
         self._console, self._retraining = console, retraining
+        self._show_progress()
 
     def show_start(self, record: TrialRecord) -> None:
         """Show how far certification is."""
-        self._console.stage(f"certifying: {self._retraining.describe_progress()} done")
+        self._console.begin_run(record.number, record.env_steps)
+        self._show_progress()
 
     def show_report(self, report: Report) -> None:
-        """Draw: a run's curve is not shown."""
-        self._console.tick()
+        """Count a run's steps: its curve is not shown."""
+        self._console.show_run_steps(report.number, report.env_steps)
+
+    def show_steps(self, number: int, env_steps: int) -> None:
+        """Count a run's steps."""
+        self._console.show_run_steps(number, env_steps)
 
     def show_end(self, record: TrialRecord, where: str = "") -> None:
         """Show one line a run."""
-        progress = self._retraining.describe_progress()
+        self._show_progress()
+        if record.state == "RUNNING":
+            return
+        self._console.end_run(record.number)
         owner = BASELINE if record.of_trial is None else f"trial {record.of_trial}"
         what = f"seed {(record.seed_index or 0) + 1} of {owner}"
-        self._console.stage(f"certifying: {progress} done")
         if record.state == "COMPLETE":
-            self._console.note(f"certified {what}: {format_objective(record.score)} ({progress})")
-        elif record.state != "RUNNING":
+            done = self._retraining.describe_progress()
+            self._console.note(f"certified {what}: {format_objective(record.score)} ({done})")
+        else:
             reason = first_line(f"{record.stop_reason}{where}")
             self._console.note(f"certifying {what} failed, which counts against it: {reason}")
+
+    def _show_progress(self) -> None:
+        self._console.show_certification(self._retraining.describe_progress(), self._retraining.count_runs_left())

@@ -1,0 +1,24 @@
+"""Small values go from workers to the driver; without Ray, or with an untested one, nothing goes."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+
+from rltune.compat.ray_store import delete_value, read_value, write_value
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.replacement
+def test_a_workers_value_is_read_by_the_driver():
+    ray.get(ray.remote(write_value).remote("steps:/a/b", "17"))
+    assert read_value("steps:/a/b") == "17"
+    delete_value("steps:/a/b")
+    assert read_value("steps:/a/b") is None
+
+
+@pytest.mark.usefixtures("off")
+def test_the_plain_path_hands_over_nothing():
+    write_value("steps:/a/b", "17")
+    assert read_value("steps:/a/b") is None
+    delete_value("steps:/a/b")

@@ -1,0 +1,39 @@
+"""What the driver knows of trials between their reports."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rltune.pipeline.tune import heartbeats
+from rltune.pipeline.tune.heartbeats import Heartbeats
+
+
+def read_soon(beats: Heartbeats, wanted: dict[str, int]) -> bool:
+    deadline = time.monotonic() + 10
+    while beats.read() != wanted and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return beats.read() == wanted
+
+
+def test_trials_are_followed_while_they_are_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after the head was away for a while."""
+    known: dict[str, int | None] = {"trials/0": 120, "trials/1": None, "certify/0": 7}
+    away = [True]
+
+    def read_steps(sweep: str, own: str) -> int | None:
+        if away and away.pop():
+            raise ConnectionError("the head is away")
+        assert sweep == "/sweeps/a"
+        return known[own]
+
+    monkeypatch.setattr(heartbeats, "read_steps", read_steps)
+    monkeypatch.setattr(heartbeats, "LOOK_S", 0.01)
+    live = set(known)
+    with Heartbeats("/sweeps/a", live) as beats:
+        assert read_soon(beats, {"trials/0": 120, "certify/0": 7})
+        known["trials/0"] = 130
+        assert read_soon(beats, {"trials/0": 130, "certify/0": 7})
+        live.discard("trials/0")
+        assert beats.read() == {"certify/0": 7}
