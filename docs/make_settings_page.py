@@ -29,6 +29,7 @@ GROUPS = {
     "algo": "What learns.",
 }
 LISTED = ("env", "tuned")
+ALIKE = ("certify", "resources", "tracking", "cluster")  # in all of a group's files a key means the same
 COMMANDS = ("resume", "evaluate", "list", "show", "report", "compare", "export", "record", "prune", "probe")
 INTRODUCTION = """\
 # Settings
@@ -58,17 +59,24 @@ def on_files(files: Any, config: Any) -> Any:
 def make_page(conf: Path) -> str:
     """Return the page in Markdown."""
     of_run = read_settings(conf / "run.yaml")
-    meanings = {setting.key: setting.meaning for setting in of_run}
-    parts = [INTRODUCTION, "## A sweep\n", "`python -m sweeps.run`\n", make_table(of_run)]
+    of_choices = {
+        path: read_settings(path, "" if "@package _global_" in path.read_text() else f"{group}.")
+        for group in GROUPS
+        if group not in LISTED
+        for path in sorted((conf / group).glob("*.yaml"))
+    }
+    alike = [settings for path, settings in of_choices.items() if path.parent.name in ALIKE]
+    said = [one for settings in (of_run, *alike) for one in settings if one.meaning]
+    meanings = {one.key: one.meaning for one in reversed(said)}  # of a key that stands elsewhere without a comment
+    parts = [INTRODUCTION, "## A sweep\n", "`python -m sweeps.run`\n", make_table(of_run, meanings)]
     for group, decides in GROUPS.items():
         parts += [f"## {group}\n", f"{decides}\n"]
-        paths = sorted((conf / group).glob("*.yaml"))
         if group in LISTED:
-            parts.append(", ".join(f"`{path.stem}`" for path in paths) + "\n")
-            continue
-        for path in paths:
-            settings = read_settings(path, "" if "@package _global_" in path.read_text() else f"{group}.")
-            parts += [f"### {group}={path.stem}\n", escape(read_heading(path)) + "\n", make_table(settings)]
+            parts.append(", ".join(f"`{path.stem}`" for path in sorted((conf / group).glob("*.yaml"))) + "\n")
+        for path, settings in of_choices.items():
+            if path.parent.name == group:
+                parts += [f"### {group}={path.stem}\n", escape(read_heading(path)) + "\n"]
+                parts.append(make_table(settings, meanings))
     parts.append("## The other commands\n")
     for command in COMMANDS:
         parts += [f"### sweeps.{command}\n", f"`{read_heading(conf / f'{command}.yaml')}`\n"]
@@ -76,11 +84,11 @@ def make_page(conf: Path) -> str:
     return "\n".join(parts)
 
 
-def make_table(settings: list[Setting], meanings: dict[str, str] | None = None) -> str:
+def make_table(settings: list[Setting], meanings: dict[str, str]) -> str:
     """Return a table of keys; one without a comment has the meaning that ``meanings`` gives it."""
     if not settings:
         return ""
-    found = [(one, one.meaning or (meanings or {}).get(one.key, "")) for one in settings]
+    found = [(one, one.meaning or meanings.get(one.key, "")) for one in settings]
     rows = [f"| `{one.key}` | `{one.value}` | {escape(meaning)} |" for one, meaning in found]
     return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows, ""])
 
