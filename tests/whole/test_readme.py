@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import html
 import importlib
 import importlib.util
 import re
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ended import write_sweep
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
@@ -192,11 +194,29 @@ def test_the_sites_navigation_has_every_page_of_docs() -> None:
     assert sorted(listed) == sorted([*(page.name for page in (ROOT / "docs").glob("*.md")), "settings.md"])
 
 
-def test_the_page_of_settings_says_what_each_key_is() -> None:
-    spec = importlib.util.spec_from_file_location("make_settings_page", ROOT / "docs" / "make_settings_page.py")
+def load_script(name: str) -> Any:
+    """A program of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
+    sys.modules[name] = module  # dataclasses look there
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_live_tables_picture_is_drawn_from_a_ledger(tmp_path: Path) -> None:
+    picture = load_script("make_live_table").draw(write_sweep(tmp_path / "s", 12), share=0.5)
+    shown = " ".join(html.unescape(text) for text in re.findall(r">([^<>]+)</text>", picture)).replace("\xa0", " ")
+    counts = re.search(r"(\d+) \w+, (\d+) running, (\d+) stopped, 0 failed of 24", shown)
+    assert counts
+    assert 1 <= sum(map(int, counts.groups())) < 12
+    assert re.search(r"trial +\d+ stopped", shown)
+    assert re.findall(r"url\(\W?http", picture) == []  # no font from a server
+
+
+def test_the_page_of_settings_says_what_each_key_is() -> None:
+    module = load_script("make_settings_page")
     rows = re.findall(r"^\| `([\w.]+)` \| `(.+)` \| (.*) \|$", module.make_page(ROOT / "conf"), re.MULTILINE)
     found = {key: (value, meaning) for key, value, meaning in reversed(rows)}
     assert found["budget.trials"] == ("24", "configurations to try")
