@@ -17,7 +17,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 \
 	-x '/(tests?|testing|sympy|databricks|networkx|scipy|sklearn|_inductor|onnx|fontTools|pip|setuptools)/' \
 	$(VENV)/lib/python3*/site-packages >/dev/null || true # what cannot be compiled is a template, not a module
 
-.PHONY: help sweep test test-fast ui lint format bench soak clean
+.PHONY: help sweep test test-fast ui lint format docs bench soak clean
 .NOTPARALLEL:
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo 'make test-fast                                             those without Ray and training: under a minute'
 	@echo 'make ui                                                    MLflow in the browser, every trial in it'
 	@echo 'make lint | make format                                    ruff and mypy | let ruff rewrite'
+	@echo 'make docs                                                  the documentation as a site, in build/site'
 	@echo 'make bench                                                 side by side with plain Ray Tune and RLlib'
 	@echo 'make soak [ARGS=--quick]                                   kills, outages and faults: what is lost'
 	@echo 'make clean                                                 remove .venv and caches; sweeps stay'
@@ -40,7 +41,7 @@ test-fast: $(VENV)/.for-tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m fast $(ARGS)
 
 ui: $(VENV)/.for-use
-	@$(BIN)/mlflow ui $(ARGS)
+	@MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui $(ARGS)
 
 lint: $(VENV)/.for-tests
 	@$(BIN)/ruff check .
@@ -50,6 +51,10 @@ lint: $(VENV)/.for-tests
 format: $(VENV)/.for-tests
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+docs: $(VENV)/.for-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet $(ARGS)
+	@echo build/site/index.html
 
 bench: $(VENV)/.for-tests
 	@$(BIN)/python -m benchmarks.run $(ARGS)
@@ -71,6 +76,11 @@ $(VENV)/.for-tests: pyproject.toml requirements.lock | $(BIN)/python
 	@$(PIP_INSTALL) -e '.[dev]'
 	@$(COMPILE)
 	@touch $@ $(VENV)/.for-use
+
+$(VENV)/.for-docs: pyproject.toml requirements.lock | $(BIN)/python
+	@echo "== installing rltune and what builds its documentation into $(VENV) =="
+	@$(PIP_INSTALL) -e '.[docs]'
+	@touch $@
 
 $(BIN)/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null || { \

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import mlflow
@@ -83,3 +86,14 @@ def test_an_error_without_words_is_told_by_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr("mlflow.artifacts.download_artifacts", fail)
     with pytest.raises(PolicyError, match="policy=runs:/1: FileNotFoundError"):
         mlflow_artifacts.download_part("runs:/1", "policy", str(tmp_path))
+
+
+def test_mlflow_is_imported_with_its_telemetry_off():
+    loading = "import os, sys, rltune.policies.mlflow_artifacts"
+    ask = f"{loading}; print(os.environ['MLFLOW_DISABLE_TELEMETRY'], 'mlflow' in sys.modules)"
+    environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_DISABLE_TELEMETRY"}
+    for set_before, found in (({}, "true"), ({"MLFLOW_DISABLE_TELEMETRY": "false"}, "false")):
+        asked = subprocess.run(
+            [sys.executable, "-c", ask], env=environment | set_before, capture_output=True, text=True, check=True
+        )
+        assert asked.stdout.split() == [found, "False"]

@@ -27,7 +27,8 @@ def test_the_lock_has_names_and_public_versions_only_so_that_any_index_or_local_
 
 def test_every_dependency_and_test_tool_of_pyproject_has_its_version_in_the_lock():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["dev"], *extras["docs"]]
     names = [re.match(r"[\w.-]+", entry).group().lower() for entry in wanted]
     assert [name for name in names if name not in lock()] == []
 

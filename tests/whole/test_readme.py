@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import html
 import importlib
+import importlib.util
 import re
 import shlex
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ended import write_sweep
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
@@ -37,9 +41,10 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 TEXT = "\n\n".join(page.read_text() for page in PAGES)
 HOMES = (ROOT, ROOT / "src" / "rltune")  # a path in the text begins in one of them
 OWN_BLOCK = re.compile(r"`(conf/\w+/\w+\.yaml)`[^`\n]*:\n\n((?:    .+\n)+)")
+OWN_MODULE = re.compile(r"write `(\w+\.py)`:\n\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OWN_LINE = re.compile(r"`(conf/\w+/\w+\.yaml)` what is searched: `(.+?)`")
 OWN_FILES = {path: re.sub(r"^    ", "", text, flags=re.MULTILINE) for path, text in OWN_BLOCK.findall(TEXT)}
-OWN_FILES |= dict(OWN_LINE.findall(TEXT))  # what a user writes, as the pages show it
+OWN_FILES |= dict([*OWN_LINE.findall(TEXT), *OWN_MODULE.findall(TEXT)])  # what a user writes, as the pages show it
 
 
 def blocks() -> list[str]:
@@ -67,6 +72,7 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
         schema = getattr(importlib.import_module(f"sweeps.{command}"), f"{command.capitalize()}Config")
     ConfigStore.instance().store(f"base_{command}", schema)
     added = [f"hydra.searchpath=[file://{folder}]"] if folder else []
+    overrides = [word for word in overrides if word not in ("--config-dir", "conf")]  # the folder, where there is one
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
         return compose(command, [*overrides, *added])
 
@@ -87,19 +93,33 @@ def overrides_of(line: str) -> tuple[str, list[str]]:
     return words[2].removeprefix("sweeps."), words[3:]
 
 
+@pytest.fixture
+def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files that the pages have a user write, written as they show them; the folder is where one types commands."""
+    for name, text in OWN_FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / "conf"
+
+
 def test_the_pages_have_commands_of_every_kind() -> None:
     assert {overrides_of(line)[0] for line in SWEEPS} >= {"run", "resume", "evaluate", "list", "show"}
     assert len(MAKES) >= 5
     assert SNIPPETS
+    assert set(OWN_FILES) == {
+        "conf/env/windy.yaml", "conf/algo/mine.yaml", "conf/space/mine.yaml", "conf/env/heating.yaml", "heating.py",
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize("line", [line for line in SWEEPS if "windy" not in line and "mine" not in line])
-def test_every_command_composes_with_the_real_configs(line: str) -> None:
+@pytest.mark.parametrize("line", SWEEPS)
+def test_every_command_composes_with_the_real_configs(line: str, own_files: Path) -> None:
     command, overrides = overrides_of(line)
     if command == "list" and overrides:
         assert overrides[0] in available.KINDS
         return
-    settings = composed(command, overrides)
+    settings = composed(command, overrides, own_files)
     if command == "run":
         config = check_request(settings)
         if "<" not in line:
@@ -142,6 +162,74 @@ def test_every_file_that_a_page_names_exists(path: str) -> None:
     assert any((home / path).exists() for home in HOMES)
 
 
+def make_anchor(heading: str) -> str:
+    """What a link to a heading ends with, on the site and where the repository is read."""
+    return re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.lower()))
+
+
+def anchors_of(page: Path) -> set[str]:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return {make_anchor(heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+
+
+LINKS = [
+    (page, link)
+    for page in PAGES
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    if not re.match(r"https?://", link)
+]
+
+
+def test_every_link_leads_to_a_file_and_to_a_heading_in_it() -> None:
+    assert len(LINKS) > 50
+    for page, link in LINKS:
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.is_file(), f"{page.name}: {link}"
+        assert not anchor or anchor in anchors_of(target), f"{page.name}: {link}"
+
+
+def test_the_sites_navigation_has_every_page_of_docs() -> None:
+    listed = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted([*(page.name for page in (ROOT / "docs").glob("*.md")), "settings.md"])
+
+
+def load_script(name: str) -> Any:
+    """A program of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_live_tables_picture_is_drawn_from_a_ledger(tmp_path: Path) -> None:
+    picture = load_script("make_live_table").draw(write_sweep(tmp_path / "s", 12), share=0.5)
+    shown = " ".join(html.unescape(text) for text in re.findall(r">([^<>]+)</text>", picture)).replace("\xa0", " ")
+    counts = re.search(r"(\d+) \w+, (\d+) running, (\d+) stopped, 0 failed of 24", shown)
+    assert counts
+    assert 1 <= sum(map(int, counts.groups())) < 12
+    assert re.search(r"trial +\d+ stopped", shown)
+    assert re.findall(r"url\(\W?http", picture) == []  # no font from a server
+
+
+def test_the_page_of_settings_says_what_each_key_is() -> None:
+    module = load_script("make_settings_page")
+    rows = re.findall(r"^\| `([\w.]+)` \| `(.+)` \| (.*) \|$", module.make_page(ROOT / "conf"), re.MULTILINE)
+    found = {key: (value, meaning) for key, value, meaning in reversed(rows)}
+    assert found["budget.trials"] == ("24", "configurations to try")
+    assert found["checkpoint.replay_gb"][1].startswith("the largest replay memory")
+    assert found["certify.top"][0] == "3"
+    ours = [key for key in found if key.partition(".")[0] in ("budget", "checkpoint", "failures", "certify")]
+    assert len(ours) >= 12
+    assert [key for key in ours if not found[key][1]] == []
+    groups = {path.parent.name for path in (ROOT / "conf").glob("*/*.yaml")} - {"recipe"}
+    assert groups == set(module.GROUPS)
+    assert {path.stem for path in (ROOT / "conf").glob("*.yaml")} == {*module.COMMANDS, "run", "hydra_settings"}
+
+
 def test_the_architecture_names_every_room() -> None:
     table = (ROOT / "docs" / "architecture.md").read_text()
     rooms = {path.parent.name for path in (ROOT / "src" / "rltune").glob("*/__init__.py")}
@@ -158,17 +246,6 @@ def test_every_extra_and_every_kind_of_a_space_exists() -> None:
         low, high = (0.1, 0.5) if kind == "one_minus_loguniform" else (1, 8)
         form = [kind, low, high, 1] if kind == "quniform" else [kind, low, high]
         assert parse_space({"x": form}).names == ("x",)
-
-
-@pytest.fixture
-def own_files(tmp_path: Path) -> Path:
-    """The files that the pages have a user write, written as they show them."""
-    assert set(OWN_FILES) == {"conf/env/windy.yaml", "conf/algo/mine.yaml", "conf/space/mine.yaml"}
-    for name, text in OWN_FILES.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return tmp_path / "conf"
 
 
 def test_the_recipe_for_an_environment_needs_one_file(own_files: Path) -> None:

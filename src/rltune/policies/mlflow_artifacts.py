@@ -8,6 +8,9 @@ from pathlib import Path
 
 from rltune.errors import PolicyError, choices, describe_exception
 
+# MLflow reads it when it is imported, which is done below. Who sets it, or has imported MLflow, has decided.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
 
 def download_part(uri: str, part: str, folder: str) -> Path:
     """Download one part of a registered model's or a run's checkpoint.

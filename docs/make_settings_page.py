@@ -1,0 +1,142 @@
+"""Make the page of settings from the files in conf/ and their comments, while mkdocs builds the site.
+
+A hook of mkdocs (mkdocs.yml names it). No such page is kept, so that none can be out of date.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+# Each group of choices, and what it decides; those in LISTED have too many alike for a table of keys each.
+GROUPS = {
+    "searcher": "Which values are tried next.",
+    "scheduler": "Which trials are stopped early.",
+    "certify": "How the winner is tested.",
+    "resources": "What a trial gets of the machine.",
+    "tracking": "Where MLflow is.",
+    "cluster": "Where trials run.",
+    "experiment": "Whole recipes.",
+    "env": "What is learned in.",
+    "tuned": "Known-good settings of an algorithm and an environment, tried first.",
+    "space": "What is searched; it follows the algorithm.",
+    "algo": "What learns.",
+}
+LISTED = ("env", "tuned")
+ALIKE = ("certify", "resources", "tracking", "cluster")  # in all of a group's files a key means the same
+COMMANDS = ("resume", "evaluate", "list", "show", "report", "compare", "export", "record", "prune", "probe")
+INTRODUCTION = """\
+# Settings
+
+Every key below can be typed behind the command: `python -m sweeps.run budget.trials=8`. A group is chosen by the
+name of a file: `scheduler=median` takes `conf/scheduler/median.yaml`. This page is made from the files in `conf/`.
+"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of a file: its dotted name, its value as written, and what its comment says."""
+
+    key: str
+    value: str
+    meaning: str
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the page to the site; mkdocs calls it."""
+    from mkdocs.structure.files import File
+
+    files.append(File.generated(config, "settings.md", content=make_page(CONF)))
+    return files
+
+
+def make_page(conf: Path) -> str:
+    """Return the page in Markdown."""
+    of_run = read_settings(conf / "run.yaml")
+    of_choices = {
+        path: read_settings(path, "" if "@package _global_" in path.read_text() else f"{group}.")
+        for group in GROUPS
+        if group not in LISTED
+        for path in sorted((conf / group).glob("*.yaml"))
+    }
+    alike = [settings for path, settings in of_choices.items() if path.parent.name in ALIKE]
+    said = [one for settings in (of_run, *alike) for one in settings if one.meaning]
+    meanings = {one.key: one.meaning for one in reversed(said)}  # of a key that stands elsewhere without a comment
+    parts = [INTRODUCTION, "## A sweep\n", "`python -m sweeps.run`\n", make_table(of_run, meanings)]
+    for group, decides in GROUPS.items():
+        parts += [f"## {group}\n", f"{decides}\n"]
+        if group in LISTED:
+            parts.append(", ".join(f"`{path.stem}`" for path in sorted((conf / group).glob("*.yaml"))) + "\n")
+        for path, settings in of_choices.items():
+            if path.parent.name == group:
+                parts += [f"### {group}={path.stem}\n", escape(read_heading(path)) + "\n"]
+                parts.append(make_table(settings, meanings))
+    parts.append("## The other commands\n")
+    for command in COMMANDS:
+        parts += [f"### sweeps.{command}\n", f"`{read_heading(conf / f'{command}.yaml')}`\n"]
+        parts.append(make_table(read_settings(conf / f"{command}.yaml"), meanings))
+    return "\n".join(parts)
+
+
+def make_table(settings: list[Setting], meanings: dict[str, str]) -> str:
+    """Return a table of keys; one without a comment has the meaning that ``meanings`` gives it."""
+    if not settings:
+        return ""
+    found = [(one, one.meaning or meanings.get(one.key, "")) for one in settings]
+    rows = [f"| `{one.key}` | `{one.value}` | {escape(meaning)} |" for one, meaning in found]
+    return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows, ""])
+
+
+def read_settings(path: Path, prefix: str = "") -> list[Setting]:
+    """Return the keys of a file in their order, without its list of defaults."""
+    text = path.read_text()
+    root = yaml.compose(text)
+    return list(_walk(root, prefix, text.splitlines())) if isinstance(root, yaml.MappingNode) else []
+
+
+def read_heading(path: Path) -> str:
+    """Return the comment that a file begins with, without Hydra's own line."""
+    lines = re.match(r"((?:#.*\n)*)", path.read_text())
+    found = [line.lstrip("# ") for line in (lines[1] if lines else "").splitlines()]
+    return " ".join(line for line in found if not line.startswith("@package"))
+
+
+def escape(text: str) -> str:
+    """Return text in which Markdown finds neither tags nor columns."""
+    return text.replace("<", "&lt;").replace("|", "&#124;").replace("*", "\\*")
+
+
+def _walk(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[Setting]:
+    for key, value in node.value:
+        if key.value == "defaults" and not prefix:
+            continue
+        if isinstance(value, yaml.MappingNode) and not value.flow_style:
+            yield from _walk(value, f"{prefix}{key.value}.", lines)
+        else:
+            yield Setting(f"{prefix}{key.value}", _read_value(value, lines), _read_meaning(key, value, lines))
+
+
+def _read_value(node: yaml.Node, lines: list[str]) -> str:
+    """The value as it is written, in one line."""
+    first, last = node.start_mark, node.end_mark
+    if first.line == last.line:
+        return lines[first.line][first.column : last.column]
+    kept = [lines[first.line][first.column :], *lines[first.line + 1 : last.line]]
+    return " ".join(line.split(" #")[0].strip() for line in kept)
+
+
+def _read_meaning(key: yaml.Node, value: yaml.Node, lines: list[str]) -> str:
+    """The comment behind the value, and the one right above the key, if that is not the file's heading."""
+    line, column = key.start_mark.line, key.start_mark.column
+    first = line
+    while first and re.match(rf" {{{column}}}#", lines[first - 1]):
+        first -= 1
+    above = [text.strip(" #") for text in lines[first:line]] if first else []
+    behind = re.findall(r"#\s*(.*)$", lines[line][value.end_mark.column :]) if value.end_mark.line == line else []
+    return " ".join([*behind, *above])
