@@ -173,16 +173,15 @@ def _make_description(candidate: Candidate, why: str) -> str:
         lines += [
             "",
             f"On {len(measured.returns)} episodes by which nothing was chosen its mean return is "
-            f"{format_objective(measured.mean)}. That of as many fresh ones lies between "
-            f"{format_objective(measured.low)} and {format_objective(measured.high)}, about 95 times in a hundred "
-            "(less often where one episode in hundreds fails badly).",
+            f"{format_objective(measured.mean)}; 95% interval of the mean of as many fresh ones: "
+            f"{format_interval(vars(measured))} (wider where one episode in hundreds fails badly).",
         ]
     if found and found.policy:
         lines += [
             "",
             f"Retrained on seed {found.policy.seed}.",
             "",
-            f"| configuration | IQM over {len(found.seeds)} seeds | 95% interval of the median | better than control "
+            f"| configuration | IQM over {len(found.seeds)} seeds | 95% interval of the median | better than baseline "
             "| failed seeds | |",
             "|---|---|---|---|---|---|",
         ]

@@ -51,6 +51,9 @@ def start_console(sweep: OpenSweep) -> None:
     sweep.console.start([trial_view_of(record) for record in sweep.ledger.trials.records()])
     for note in sweep.plan.notes:
         sweep.console.note(note)
+    if sweep.config.report:
+        sweep.live_report.tick(lambda: "The first trials start.")
+        sweep.console.note(f"to watch it in a browser: {sweep.live_report.page}")
 
 
 def publish_outcome(
@@ -69,6 +72,7 @@ def publish_outcome(
     if certification:
         _publish_certification(sweep, certification)
     tracker.artifact(folder / "summary.json")
+    sweep.live_report.end()
     wanted = sweep.config.report and not interrupted  # seconds that a signal does not give
     if wanted and (pages := html.try_report(folder, sweep.ledger, console.note)):
         tracker.artifact(pages, html.FOLDER)

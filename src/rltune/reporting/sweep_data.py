@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from rltune.algorithms.arguments import build_search_space
 from rltune.config.settings_file import read_settings
 from rltune.errors import RltuneError
+from rltune.formatting import format_state
 from rltune.records import Report, SweepRecord, TrialRecord
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.space import Space
@@ -52,6 +53,11 @@ class SweepData:
         """The sweep's: complete, stopped, interrupted, failed or running."""
         return self.record.status or "running"
 
+    def state_of(self, trial: TrialRecord) -> str:
+        """Return a trial's state in a word: complete, stopped, failed, and running or interrupted as the sweep is."""
+        is_left = trial.state == "RUNNING" and self.status != "running"
+        return "interrupted" if is_left else format_state(trial.state)
+
     @property
     def env_steps(self) -> int:
         """A trial's whole budget."""
@@ -64,7 +70,7 @@ class SweepData:
 
     @property
     def winner_trial(self) -> int | None:
-        """The winner's number; None without a winner, and where the control won."""
+        """The winner's number; None without a winner, and where the baseline won."""
         return self.record.winner.get("trial") if self.record.winner else None
 
     @property
