@@ -52,7 +52,7 @@ def test_a_trial_that_is_the_control_is_no_rival_of_it(tmp_path: Path) -> None:
     page = page_of(write_sweep(tmp_path / "s", certified=record))
     said = text_of(page)
     assert "The published settings stand: nothing that the search found is better" in said
-    assert "They are the values of trial 4 and return 81" in said
+    assert "They are the values of trial 4 and reach a return of 81" in said
     assert re.search(r"<tr class=best><th>trial 4 = baseline</th>", page)
     assert "seeds are too few for an interval" in said
 
@@ -66,7 +66,7 @@ def test_too_many_failed_seeds_have_no_interval_and_are_told(tmp_path: Path) -> 
     said = text_of(page)
     assert "the baseline's is 81. A run" in said
     assert "2 of 5 seeds of baseline failed, which counts against it." in said
-    assert "A failed seed counts as the lowest return of all runs" in said
+    assert "A failed seed counts as the lowest result of all runs" in said
     assert "<th>baseline</th><td>81</td><td>-</td>" in page
 
 

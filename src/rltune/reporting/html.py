@@ -230,10 +230,10 @@ def _sections(data: SweepData, drawn: Figures, plots: list[Figure]) -> Iterator[
         yield _certification(data, place_all("certification"))
     if "curves" in drawn:
         rungs = f" Dotted lines are the rungs at which weak trials are stopped: {_listed(data)}." if data.rungs else ""
-        caption = f"Mean episode return of each trial as it trained.{rungs} Touch a line for its values."
+        caption = f"Mean {data.objective} of each trial's episodes as it trained.{rungs} Touch a line for its values."
         yield _section("Learning curves", place_all("curves"), caption)
     if "best" in drawn:
-        caption = "The highest return reported so far."
+        caption = "The highest score so far: the mean of a trial's last three reports."
         yield _section("Best so far", f'<div class="pair">{place_all("best")}</div>', caption)
     yield _values(data)
     if data.trials:
@@ -255,11 +255,11 @@ def _by_parameter(drawn: Figures, place_all: Callable[..., str]) -> Iterator[str
         yield _section("Slices and parallel coordinates", "", caption)
         return
     caption = (
-        "Each trial's best return over one parameter at a time. Orange: the winner. Blue: trained to the end. "
+        "Each trial's score over one parameter at a time. Orange: the winner. Blue: trained to the end. "
         "Grey: stopped, so lower than it might have become. Red: failed."
     )
     yield _section("Slices", f'<div class="grid">{place_all("slices")}</div>', caption)
-    caption = "A line is a trial; the darker, the higher its best return. None: the trial did not have the parameter."
+    caption = "A line is a trial; the darker, the higher its score. None: the trial did not have the parameter."
     yield _section("Parallel coordinates", place_all("parallel", 110 * (1 + len(drawn["slices"]))), caption)
 
 
@@ -294,7 +294,7 @@ def _certification(data: SweepData, plot: str) -> str:
         caption += " Optimism: what the search said, minus the IQM, of a trial that had the whole budget."
     if any(row.get("failed_seeds") for row in rows):
         caption += (
-            " A failed seed counts as the lowest return of all runs; a configuration of which more than a quarter "
+            " A failed seed counts as the lowest result of all runs; a configuration of which more than a quarter "
             "failed ranks below those with fewer."
         )
     if few := warn_of_few_seeds(len(record["seeds"])):

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 from rltune.algorithms.arguments import build_search_space
 from rltune.config.settings_file import read_settings
+from rltune.envs.objective import name_objective
 from rltune.errors import RltuneError
 from rltune.formatting import format_state
 from rltune.records import Report, SweepRecord, TrialRecord
@@ -57,6 +58,11 @@ class SweepData:
         """Return a trial's state in a word: complete, stopped, failed, and running or interrupted as the sweep is."""
         is_left = trial.state == "RUNNING" and self.status != "running"
         return "interrupted" if is_left else format_state(trial.state)
+
+    @property
+    def objective(self) -> str:
+        """What an episode's score is: its return, or the name of the sweep's own objective."""
+        return name_objective(self.settings.get("objective") or {})
 
     @property
     def env_steps(self) -> int:

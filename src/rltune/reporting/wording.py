@@ -26,16 +26,16 @@ def describe_verdict(data: SweepData) -> str:
     ended = number["total"] - number["interrupted"]
     opening = f"{cut} after {ended} of {data.settings['budget']['trials']} trials. " if cut else ""
     if data.record.certification and data.record.certification.get("configurations"):
-        return opening + _describe_certification(data.record.certification)
+        return opening + _describe_certification(data.record.certification, data.objective)
     if not data.ranked:
         return f"{opening}No trial reported a return, so there is no winner."
     best = data.record.winner or {"trial": data.ranked[0].number, "objective": data.ranked[0].score}
     who, evaluation = f"Trial {best['trial']}", best.get("evaluation")
     if evaluation:
         return (
-            f"{opening}{who} is the best of {number['total']}: a mean return of {format_objective(evaluation['mean'])} "
-            f"on {evaluation['episodes']} fresh episodes (95% interval {format_interval(evaluation)}). It was not "
-            "certified on fresh seeds, so training it again may end lower."
+            f"{opening}{who} is the best of {number['total']}: a mean {data.objective} of "
+            f"{format_objective(evaluation['mean'])} on {evaluation['episodes']} fresh episodes (95% interval "
+            f"{format_interval(evaluation)}). It was not certified on fresh seeds, so training it again may end lower."
         )
     return (
         f"{opening}{who} has the best score of {number['total']} trials, {format_objective(best['objective'])}. This "
@@ -43,8 +43,8 @@ def describe_verdict(data: SweepData) -> str:
     )
 
 
-def _describe_certification(record: Mapping[str, Any]) -> str:
-    """Say who won the certification, with ties and failed seeds."""
+def _describe_certification(record: Mapping[str, Any], objective: str) -> str:
+    """Say who won the certification, with ties and failed seeds; the objective has its name."""
     by_name = {one["name"]: one for one in record["configurations"]}
     best, baseline = by_name[record["winner"]], by_name.get(BASELINE)
     num_seeds = len(best["per_seed"]) + len(best.get("failed_seeds", ()))
@@ -53,9 +53,9 @@ def _describe_certification(record: Mapping[str, Any]) -> str:
     if best is baseline:
         text = "The published settings stand: nothing that the search found is better. "
         same = f"are the values of trial {baseline['trial']} and " if baseline.get("trial") is not None else ""
-        text += f"They {same}return {scores}."
+        text += f"They {same}reach a {objective} of {scores}."
     else:
-        text = f"{str(best['name']).capitalize()} wins with a return of {scores}"
+        text = f"{str(best['name']).capitalize()} wins with a {objective} of {scores}"
         if baseline:
             text += f"; the baseline's is {_format_score(baseline)}"
         text += "."
