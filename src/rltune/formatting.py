@@ -52,6 +52,11 @@ def format_interval(row: Mapping[str, Any]) -> str:
     return "-" if row["low"] is None else f"{format_objective(row['low'])} to {format_objective(row['high'])}"
 
 
+def format_state(state: str) -> str:
+    """Return the one word for a trial's state, as the ledger has it; RUNNING also is one that was interrupted."""
+    return {"COMPLETE": "complete", "PRUNED": "stopped", "FAIL": "failed"}.get(state, state.lower())
+
+
 def format_count(value: float) -> str:
     """Format a number of steps: ``8,214``, ``45.2k``, ``1.2M``."""
     if value < 9_999.5:

@@ -34,7 +34,7 @@ def test_learning_sees_shaped_rewards_the_objective_true_ones():
         raw, seen = true.step(action)[1], shaped.step(action)[1]
         assert seen == pytest.approx(max(-0.5, 0.1 * raw))
         total += raw
-    assert list(sink) == [(pytest.approx(total), 200)]
+    assert list(sink) == [(pytest.approx(total), 200, pytest.approx(total))]
 
 
 def test_normalised_rewards_settle_at_a_scale_of_their_own():
@@ -70,7 +70,7 @@ def test_an_episode_that_was_cut_off_counts_too():
     env.step(1)
     env.reset()
     env.reset()
-    assert list(sink) == [(2.0, 2)]
+    assert list(sink) == [(2.0, 2, 2.0)]
 
 
 def test_reward_moments_go_from_one_environment_to_another():

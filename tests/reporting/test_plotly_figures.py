@@ -29,11 +29,11 @@ def test_a_reader_tells_winner_stopped_and_failed_trials_apart(tmp_path: Path) -
         ledger.change_sweep(winner={"trial": 0, "objective": 2.0, "params": {"lr": 1e-3}})
     drawn = draw_figures(load_sweep_data(folder))
     curves = {trace.name: trace.line.color for trace in drawn["curves"][0].data}
-    assert list(curves) == ["failed", "stopped early", "winner"]  # the winner is drawn last, on top
+    assert list(curves) == ["failed", "stopped", "winner"]  # the winner is drawn last, on top
     assert len(set(curves.values())) == 3
     (points,) = drawn["slices"][0].data
     assert dict(zip((text.split("<br>")[0] for text in points.text), points.marker.color, strict=True)) == {
-        f"trial {number}, {label}": curves[label] for number, label in enumerate(("winner", "stopped early", "failed"))
+        f"trial {number}, {label}": curves[label] for number, label in enumerate(("winner", "stopped", "failed"))
     }
 
 

@@ -15,7 +15,8 @@ from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import Certification
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import format_settings
-from rltune.envs.spec import EnvSpec, spec_of
+from rltune.envs.objective import name_objective
+from rltune.envs.spec import EnvSpec, spec_of, specify_env
 from rltune.errors import PolicyError
 from rltune.formatting import format_interval, format_objective
 from rltune.tracking.model_registry import RegisteredModel
@@ -54,9 +55,14 @@ class Candidate:
         return f"{count} episodes of {config.env.id}, environment seeds from {first}"
 
     @property
+    def objective(self) -> str:
+        """What an episode's score is, for a person."""
+        return name_objective(self.env.objective)
+
+    @property
     def env(self) -> EnvSpec:
         """What it was trained in, and is compared in."""
-        return spec_of(self.config.env)
+        return specify_env(self.config.env, self.config.objective)
 
 
 def register_champion(candidate: Candidate, tracker: Tracker, notify: Callable[[str], None]) -> dict[str, Any] | None:
@@ -100,12 +106,12 @@ def _compare(candidate: Candidate, before: RegisteredModel | None, tracker: Trac
     """Say whether the winner becomes the champion, and why."""
     ours = format_objective(candidate.winner.score)
     if before is None:
-        return True, f"it is the first champion, with a mean return of {ours} on {candidate.episodes}"
+        return True, f"it is the first champion, with a mean {candidate.objective} of {ours} on {candidate.episodes}"
     who = f"version {before.version}"
     if before.tags.get(ENV_TAG, candidate.env.digest) != candidate.env.digest:
         return False, (
-            f"{who} was trained in another environment ({before.tags.get('rltune.env')}; env.id, env.kwargs or "
-            "env.wrappers differ), so that their returns cannot be compared; "
+            f"{who} was trained in another environment ({before.tags.get('rltune.env')}; env.id, env.kwargs, "
+            "env.wrappers or the objective differ), so that their scores cannot be compared; "
             f"env.name={candidate.config.env.name}-2 gives this one a champion of its own"
         )
     if candidate.certification is None and before.tags.get("rltune.certified") == "true":
@@ -114,7 +120,8 @@ def _compare(candidate: Candidate, before: RegisteredModel | None, tracker: Trac
     if theirs is None:
         return False, f"{who} could not be evaluated on {candidate.episodes}"
     word = "better than" if candidate.winner.score > theirs else "not better than"
-    why = f"a mean return of {ours} is {word} the {format_objective(theirs)} of {who} on {candidate.episodes}"
+    found = f"a mean {candidate.objective} of {ours}"
+    why = f"{found} is {word} the {format_objective(theirs)} of {who} on {candidate.episodes}"
     return candidate.winner.score > theirs, why
 
 
@@ -172,17 +179,16 @@ def _make_description(candidate: Candidate, why: str) -> str:
     if measured := winner.measured:
         lines += [
             "",
-            f"On {len(measured.returns)} episodes by which nothing was chosen its mean return is "
-            f"{format_objective(measured.mean)}. That of as many fresh ones lies between "
-            f"{format_objective(measured.low)} and {format_objective(measured.high)}, about 95 times in a hundred "
-            "(less often where one episode in hundreds fails badly).",
+            f"On {len(measured.returns)} episodes by which nothing was chosen its mean {candidate.objective} is "
+            f"{format_objective(measured.mean)}; 95% interval of the mean of as many fresh ones: "
+            f"{format_interval(vars(measured))} (wider where one episode in hundreds fails badly).",
         ]
     if found and found.policy:
         lines += [
             "",
             f"Retrained on seed {found.policy.seed}.",
             "",
-            f"| configuration | IQM over {len(found.seeds)} seeds | 95% interval of the median | better than control "
+            f"| configuration | IQM over {len(found.seeds)} seeds | 95% interval of the median | better than baseline "
             "| failed seeds | |",
             "|---|---|---|---|---|---|",
         ]

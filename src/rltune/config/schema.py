@@ -57,6 +57,15 @@ class EnvConfig:
 
 
 @dataclass
+class ObjectiveConfig:
+    """What an episode is worth: its return, a value of its last info or a function's, to be large or small."""
+
+    kind: str = "return"  # older sweeps' settings have none
+    key: str | None = None
+    direction: str = "max"
+
+
+@dataclass
 class SearcherConfig:
     """Which sampler proposes trials, its arguments, and how it sees trials that were stopped or diverged."""
 
@@ -152,6 +161,7 @@ class RunConfig:
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     algo: dict[str, Any] = field(default_factory=dict)
     env: EnvConfig = field(default_factory=EnvConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     space: dict[str, Any] = field(default_factory=dict)
     wider: dict[str, Any] = field(default_factory=dict)
     warm_start: list[Any] = field(default_factory=list)

@@ -53,7 +53,7 @@ def make_native_atari(spec: EnvSpec, num_envs: int) -> StandardAtari | None:
     frames, stack, game = kwargs[PREPROCESSING], kwargs[FRAME_STACK], {**GAME, **spec.kwargs}
     known = set(frames) <= {*DEFAULTS, *SAME} and set(stack) == {"stack_size"} and set(game) == set(GAME)
     unlike = any(frames.get(key, value) != value for key, value in SAME.items())
-    if not known or unlike or game["frameskip"] != 1 or set(spec.rewards) - {"scale", "clip"}:
+    if not known or unlike or game["frameskip"] != 1 or spec.objective or set(spec.rewards) - {"scale", "clip"}:
         return None
     frames = DEFAULTS | frames
     size = frames["screen_size"]
@@ -113,7 +113,8 @@ class StandardAtari(gymnasium.vector.VectorWrapper):
         self._over = terminated | truncated
         if self._sink is not None and self._over.any():
             ended = info["episode"]
-            self._sink.extend(zip(ended["r"][self._over].tolist(), ended["l"][self._over].tolist(), strict=True))
+            totals, lengths = ended["r"][self._over].tolist(), ended["l"][self._over].tolist()
+            self._sink.extend(zip(totals, lengths, totals, strict=True))
         rewards = rewards * float(self._rewards.get("scale", 1.0))
         clip = self._rewards.get("clip")
         return self._obs, rewards.clip(-clip, clip) if clip else rewards, terminated, truncated, info

@@ -60,7 +60,7 @@ def make_training_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     from rltune.envs.rewards import ShapedReward
 
     env = make_env(spec, **kwargs)
-    return ShapedReward(env, spec.rewards) if spec.rewards else env
+    return ShapedReward(env, spec.rewards, spec.objective) if spec.rewards or spec.objective else env
 
 
 def is_plain(spec: EnvSpec) -> bool:
@@ -69,6 +69,7 @@ def is_plain(spec: EnvSpec) -> bool:
         spec.policies is None
         and not spec.wrappers
         and not spec.rewards
+        and not spec.objective
         and _has_flat_spaces(json.dumps(spec.to_dict()))
     )
 
@@ -135,6 +136,7 @@ def find_modules(spec: EnvSpec | Mapping[str, Any]) -> list[str]:
     """Find the modules that building an environment would import, but for known packages' and those that are there."""
     spec = spec_of(spec)
     named = [spec.id if spec.policies is not None else spec.id.rpartition(":")[0]]
+    named.append(str(spec.objective.get("kind", "")).rpartition(":")[0])
     named += [str(wrapper.get("entry_point", "")).rpartition(":")[0] for wrapper in spec.wrappers]
     return [name for name in named if name and name.partition(".")[0] not in KNOWN_PACKAGES and name not in sys.modules]
 

@@ -1,4 +1,4 @@
-"""Shape the rewards that an algorithm learns from, and keep the true returns, which are the objective."""
+"""Shape the rewards that an algorithm learns from, and keep the true returns and what the episodes are worth."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Any, SupportsFloat, cast
 
 import gymnasium
 
+from rltune.envs.objective import make_score
+
 Step = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
-Returns = deque[tuple[float, int]]
+Episodes = deque[tuple[float, int, float]]
 Moments = tuple[int, float, float]
 # A trial cannot pass its sink to RLlib, which builds the environments: they find it here.
-_SINK: ContextVar[Returns | None] = ContextVar("rltune_returns", default=None)
+_SINK: ContextVar[Episodes | None] = ContextVar("rltune_returns", default=None)
 
 
 class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Scale, normalise and clip the rewards, in this order; the true returns go to the sink of `collect_returns`.
+    """Scale, normalise and clip the rewards, in this order; the episodes go to the sink of `collect_returns`.
 
     Normalising divides by the running standard deviation of the discounted return, as Stable-Baselines3's
     VecNormalize does (per environment, discount 0.99).
@@ -27,24 +29,29 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
     Args:
         env: What gives the true rewards.
         rewards: ``scale``, ``normalise`` and ``clip``, each of which may be missing.
+        objective: As for `rltune.envs.objective.make_score`.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], rewards: Mapping[str, Any]) -> None:
+    def __init__(
+        self, env: gymnasium.Env[Any, Any], rewards: Mapping[str, Any], objective: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(env)
         self._scale = float(rewards.get("scale") or 1.0)
         self._clip = rewards.get("clip")
         self._normalise = bool(rewards.get("normalise"))
         self._sink = get_return_sink()
-        self._return, self._length = 0.0, 0
+        self._objective = objective or {}
+        self._score = make_score(self._objective)
+        self._return, self._length, self._info = 0.0, 0, dict[str, Any]()
         self._discounted, self._count, self._mean, self._squares = 0.0, 0, 0.0, 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the sink: a copy would collect for nobody."""
-        return {**self.__dict__, "_sink": None}
+        """Leave out the sink, since a copy would collect for nobody, and what may not be pickled."""
+        return {**self.__dict__, "_sink": None, "_score": None, "_info": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the sink of the `collect_returns` around."""
-        self.__dict__.update(state, _sink=get_return_sink())
+        self.__dict__.update(state, _sink=get_return_sink(), _score=make_score(state.get("_objective") or {}))
 
     @property
     def reward_moments(self) -> Moments:
@@ -63,7 +70,7 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Step:
         """Step, and return the shaped reward in place of the true one."""
         obs, raw, terminated, truncated, info = self.env.step(action)
-        self._return, self._length = self._return + float(raw), self._length + 1
+        self._return, self._length, self._info = self._return + float(raw), self._length + 1, info
         reward = self._shape(float(raw))
         if terminated or truncated:
             self._end_episode()
@@ -87,7 +94,7 @@ class ShapedReward(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _end_episode(self) -> None:
         if self._length and self._sink is not None:
-            self._sink.append((self._return, self._length))
+            self._sink.append((self._return, self._length, self._score(self._return, self._length, self._info)))
         self._return, self._length, self._discounted = 0.0, 0, 0.0
 
 
@@ -109,14 +116,14 @@ def write_reward_moments(envs: Any, moments: Sequence[Sequence[Any]]) -> None:
         envs.unwrapped.set_attr("reward_moments", [tuple(moments[env % len(moments)]) for env in range(envs.num_envs)])
 
 
-def get_return_sink() -> Returns | None:
+def get_return_sink() -> Episodes | None:
     """Return the sink of `collect_returns` around this call; None outside of one."""
     return _SINK.get()
 
 
 @contextmanager
-def collect_returns(sink: Returns) -> Iterator[None]:
-    """Collect the true return and the length of each episode of the environments that are built inside, in ``sink``."""
+def collect_returns(sink: Episodes) -> Iterator[None]:
+    """Collect the true return, the length and the score of each episode of the environments that are built inside."""
     token = _SINK.set(sink)
     try:
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any
 
 EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid"}
@@ -16,6 +16,9 @@ KNOWN_PACKAGES = ("gymnasium", "pettingzoo", "rltune", "ale_py", "minigrid", "mp
 
 UNSHAPED = {"normalise": False, "scale": 1.0, "clip": None}
 """The settings that leave rewards as the environment gives them."""
+
+PLAIN_RETURN = {"kind": "return", "key": None, "direction": "max"}
+"""The objective that is the return as it is."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class EnvSpec:
         wrappers: Applied in order, each ``{"entry_point": "module:Class", "kwargs": {...}}``.
         normalise_observations: Whether training keeps running means and deviations; they travel with the policy.
         rewards: ``normalise``, ``scale``, ``clip``, where they change anything; empty for rewards as they are.
+        objective: ``kind``, ``key`` and ``direction`` of what an episode is worth (`rltune.envs.objective`); empty for
+            its return.
         policies: Which policy acts for which of several agents (`rltune.envs.pettingzoo`); None for one agent.
     """
 
@@ -37,6 +42,7 @@ class EnvSpec:
     normalise_observations: bool = False
     rewards: Mapping[str, Any] = field(default_factory=dict)
     policies: str | Mapping[str, str] | None = None
+    objective: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the specification as values that JSON can hold; `spec_of` reads them."""
@@ -48,13 +54,16 @@ class EnvSpec:
         plain |= {"normalise_observations": self.normalise_observations, "rewards": dict(self.rewards)}
         if self.policies is not None:
             plain["policies"] = self.policies if isinstance(self.policies, str) else dict(self.policies)
+        if self.objective:
+            plain["objective"] = dict(self.objective)
         return plain
 
     @property
     def digest(self) -> str:
-        """What tells tasks apart whose returns cannot be compared: id, arguments and wrappers, not reward shaping."""
+        """What tells tasks apart whose scores cannot be compared: id, arguments, wrappers, objective; not shaping."""
         wrappers = [[wrapper.get("entry_point"), dict(wrapper.get("kwargs") or {})] for wrapper in self.wrappers]
-        task = json.dumps([self.id, dict(self.kwargs), wrappers], sort_keys=True, default=str)
+        parts = [self.id, dict(self.kwargs), wrappers, *([dict(self.objective)] if self.objective else [])]
+        task = json.dumps(parts, sort_keys=True, default=str)
         return hashlib.sha256(task.encode()).hexdigest()[:12]
 
 
@@ -72,4 +81,16 @@ def spec_of(config: Any) -> EnvSpec:
         bool(raw.get("normalise_observations")),
         rewards,
         raw.get("policies"),
+        raw.get("objective") or {},
     )
+
+
+def specify_env(env: Any, objective: Any) -> EnvSpec:
+    """Return the specification of a request's environment, as `spec_of` does, with the request's objective.
+
+    Args:
+        env: Its ``env``.
+        objective: Its ``objective``.
+    """
+    wanted = asdict(objective)
+    return replace(spec_of(env), objective={} if wanted == PLAIN_RETURN else wanted)

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 
 from rltune.envs.build import import_env_module, make_bare_env, wrap_env
+from rltune.envs.objective import make_score
 from rltune.envs.pettingzoo import check_agents
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError, describe_exception, nearest
+
+SCORE_STEPS = 2_000  # within which an episode played at random is to end, for its objective to be checked
 
 
 def check_env(spec: EnvSpec) -> Any:
@@ -48,6 +51,8 @@ def check_env(spec: EnvSpec) -> Any:
         ) from None
     _check_first_step(env, spec)
     _check_normalisation(env, spec)
+    if spec.objective:
+        _check_score(env, spec)
     env.close()
     return env.action_space
 
@@ -76,6 +81,24 @@ def _check_first_step(env: Any, spec: EnvSpec) -> None:
             )
         if not np.isfinite(array).all():
             raise ConfigError(f"{key}: observations are not finite: {array}", "finite numbers", "env.wrappers=[]")
+
+
+def _check_score(env: Any, spec: EnvSpec) -> None:
+    """Play an episode at random, and refuse an objective that cannot be read off its end.
+
+    One that has not ended by then is scored in the first trial.
+
+    Raises:
+        ConfigError: The info of the last step lacks the key, or what is there is no number.
+    """
+    score, total = make_score(spec.objective), 0.0
+    env.reset(seed=0)
+    for length in range(1, SCORE_STEPS + 1):
+        _, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        total += float(reward)
+        if terminated or truncated:
+            score(total, length, info)
+            return
 
 
 def _check_normalisation(env: Any, spec: EnvSpec) -> None:

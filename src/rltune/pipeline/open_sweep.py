@@ -19,6 +19,7 @@ from rltune.pipeline.plan import Plan, tracking_uri_of
 from rltune.pipeline.stopper import SweepStopper
 from rltune.records import WHOLE_BUDGET, TrialRecord, trial_dir_of
 from rltune.reporting.console import Console
+from rltune.reporting.live_report import LiveReport
 from rltune.search.schedulers import Stop, StoppingRule, build_stopping_rule, replay_reports
 from rltune.search.views import choose_view
 from rltune.study.bucket import THREADS, find_bucket
@@ -45,6 +46,7 @@ class OpenSweep:
         final_evaluation: What chooses the winner where nothing is certified.
         tracker: MLflow, or nothing.
         console: What a person watches.
+        live_report: The page that shows the sweep while it runs.
     """
 
     context: SweepContext
@@ -58,6 +60,7 @@ class OpenSweep:
     final_evaluation: FinalEvaluation
     tracker: Tracker
     console: Console
+    live_report: LiveReport
 
     @property
     def plan(self) -> Plan:
@@ -108,6 +111,7 @@ def open_sweep(context: SweepContext, share: Share, slots: Slots) -> Iterator[Op
         sweep.console.stop()
         sweep.tracker.close(status, timeout_s=5.0)  # without effect after a sweep's proper end
         sweep.final_evaluation.close()
+        sweep.live_report.close()
         sweep.close_ledger()
         sweep.stopper.clear()
 
@@ -163,6 +167,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         ),
         tracker=_open_tracker(context, ledger),
         console=console,
+        live_report=LiveReport(folder, ledger, config.report),
     )
 
 

@@ -25,7 +25,8 @@ from rltune.cluster.ray_cluster import check_address, machine_of
 from rltune.cluster.resources import Machine, Request, Share, fit_share
 from rltune.compat.ray_registry import wait_for_ray
 from rltune.config.schema import RunConfig
-from rltune.envs.spec import spec_of
+from rltune.envs.objective import check_objective
+from rltune.envs.spec import specify_env
 from rltune.envs.validation import check_env, check_rewards
 from rltune.errors import ConfigError
 from rltune.pipeline.warm_starts import choose_first_trial, collect_warm_starts, widen_ranges
@@ -124,8 +125,10 @@ def make_plan(config: RunConfig) -> Plan:
         check_storage(config.study.storage)
     if config.storage:
         open_bucket(make_place(config.storage)).check()
-    spec = spec_of(config.env)
+    spec = specify_env(config.env, config.objective)
     check_rewards(spec, env_runners, config.env.vectorize)
+    several = spec.policies is not None
+    check_objective(spec.objective, env_runners=env_runners, vectorize=config.env.vectorize, several_agents=several)
     action_space = check_env(spec)
     check_actions(config.algo, config.env.id, action_space)
     if config.tracking.kind != "off":

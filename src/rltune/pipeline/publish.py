@@ -9,6 +9,7 @@ from rltune.certification.result import Certification
 from rltune.certification.selection import TABLE, write_table
 from rltune.config.settings_file import format_settings
 from rltune.config.uris import redact_address, resolve_uri
+from rltune.envs.objective import name_objective
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.pipeline.plan import tracking_uri_of
 from rltune.pipeline.provenance import list_versions, read_git_commit
@@ -49,8 +50,13 @@ def start_tracking(sweep: OpenSweep) -> None:
 def start_console(sweep: OpenSweep) -> None:
     """Show the trials of earlier drivers, and what a person should know before the sweep starts."""
     sweep.console.start([trial_view_of(record) for record in sweep.ledger.trials.records()])
+    if wanted := sweep.plan.build.env.objective:
+        sweep.console.note(f"objective: {name_objective(wanted)}, the mean over episodes; the higher, the better")
     for note in sweep.plan.notes:
         sweep.console.note(note)
+    if sweep.config.report:
+        sweep.live_report.tick(lambda: "The first trials start.")
+        sweep.console.note(f"to watch it in a browser: {sweep.live_report.page}")
 
 
 def publish_outcome(
@@ -69,6 +75,7 @@ def publish_outcome(
     if certification:
         _publish_certification(sweep, certification)
     tracker.artifact(folder / "summary.json")
+    sweep.live_report.end()
     wanted = sweep.config.report and not interrupted  # seconds that a signal does not give
     if wanted and (pages := html.try_report(folder, sweep.ledger, console.note)):
         tracker.artifact(pages, html.FOLDER)

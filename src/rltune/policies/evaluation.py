@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rltune.envs.objective import Score, make_score
 from rltune.errors import PolicyError
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_writer import describe_space
@@ -32,7 +33,8 @@ class Evaluation:
     """A policy's episodes, one a seed, and what they say about it.
 
     Attributes:
-        returns: Undiscounted, one an episode, in the order of the seeds; several agents' are summed.
+        returns: Undiscounted, one an episode, in the order of the seeds; several agents' are summed. Scores in their
+            place where the sweep had another objective (`rltune.envs.objective`): what was to be small is negative.
         lengths: Environment steps, one an episode.
         mean: Of the returns.
         std: Of the returns (n - 1 in the denominator; 0 for one episode).
@@ -93,7 +95,8 @@ def evaluate(
             returns, lengths = play_multi_agent(found, spec, episodes, seed, deterministic, shown)
         else:
             make = _make_env_factory(found, env)
-            returns, lengths = _play(found, make, episodes, seed, deterministic, shown)
+            score = make_score(environment_of(found, env).get("objective") or {})
+            returns, lengths = _play(found, make, episodes, seed, deterministic, shown, score)
     return _summarise(returns, lengths)
 
 
@@ -189,11 +192,12 @@ def _play(
     seed: int,
     deterministic: bool,
     progress: Callable[[int, int], None],
+    score: Score,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Play episodes side by side: each environment takes the next seed as soon as its episode has ended.
 
     Returns:
-        Returns and lengths, (episodes,) each, in the order of the seeds.
+        What the episodes are worth and their lengths, (episodes,) each, in the order of the seeds.
     """
     with contextlib.ExitStack() as stack:
         envs = [stack.enter_context(contextlib.closing(make())) for _ in range(min(episodes, NUM_ENVS))]
@@ -208,10 +212,12 @@ def _play(
             actions, memory = policy.predict(np.stack([obs[i] for i in busy]), memory, begins, deterministic, rng)
             begins, kept = np.zeros(len(busy), dtype=bool), []
             for row, (i, action) in enumerate(zip(busy, actions, strict=True)):
-                obs[i], reward, terminated, truncated, _ = envs[i].step(action)
+                obs[i], reward, terminated, truncated, info = envs[i].step(action)
                 returns[current[i]] += float(reward)
                 lengths[current[i]] += 1
                 if terminated or truncated:
+                    episode = current[i]
+                    returns[episode] = score(float(returns[episode]), int(lengths[episode]), info)
                     done += 1
                     progress(done, episodes)
                     if started == episodes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.resources
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -33,6 +34,10 @@ from rltune.study.outcome import count_states
 from rltune.study.ranking import order_records
 
 FOLDER, PAGE = "report", "index.html"
+PLOTLY = "plotly.min.js"  # of the package, and beside the page while the sweep runs
+LIVE = 'id="live"'  # marks a page that reloads itself
+HEAD_CHARS = 8_000  # of a page, within which the mark stands
+LONG_S = 600.0  # a sweep from which on its efficiency says something
 Figure = Any  # plotly's, which is not imported before there is something to draw
 Figures = Mapping[str, Sequence[Figure]]
 logger = logging.getLogger(__name__)
@@ -61,9 +66,65 @@ def write_report(sweep: Path, ledger: Ledger | None = None, storage: str | None 
     for old in folder.glob("*.png"):
         old.unlink()
     drawn = draw_figures(data)
-    (folder / PAGE).write_text(render_page(data, drawn), encoding="utf-8")
+    save_page(folder, render_page(data, drawn))
+    (folder / PLOTLY).unlink(missing_ok=True)
     save_figures(drawn, folder)
     return folder
+
+
+def write_live_page(sweep: Path, ledger: Ledger, progress: str | None, *, draw: bool = True) -> None:
+    """Write the page of a sweep that runs, which reloads itself; or that of one which has come to no proper end.
+
+    Plotly, most of a page, lies beside it in a file that is written once. There are no PNG files.
+
+    Args:
+        sweep: The sweep's folder.
+        ledger: The sweep's.
+        progress: How far it is, in words. None where it has ended: the page reloads no more.
+        draw: Whether there is time to draw.
+    """
+    data, drawn = read_sweep_data(sweep, ledger), {}
+    if progress is None and data.status == "running":  # an error has ended it
+        data = replace(data, record=replace(data.record, status="interrupted"))
+    folder = sweep / FOLDER
+    folder.mkdir(exist_ok=True)
+    if draw and data.trials:
+        from rltune.reporting.plotly_figures import draw_figures
+
+        drawn = draw_figures(data)
+        if not (folder / PLOTLY).exists():
+            (folder / PLOTLY).write_text(_read_plotly(), encoding="utf-8")
+    save_page(folder, render_page(data, drawn, beside=True, live="" if progress is None else _live(progress)))
+
+
+def is_live(sweep: Path) -> bool:
+    """Whether the page of a sweep is one that reloads itself."""
+    try:
+        with (sweep / FOLDER / PAGE).open(encoding="utf-8") as page:
+            return LIVE in page.read(HEAD_CHARS)
+    except OSError:
+        return False
+
+
+def save_page(folder: Path, page: str) -> None:
+    """Write the page in one step: who reads it meanwhile has the earlier one whole."""
+    draft = folder / f".{PAGE}"
+    draft.write_text(page, encoding="utf-8")
+    draft.replace(folder / PAGE)
+
+
+def _read_plotly() -> str:
+    """Read Plotly's script without importing Plotly."""
+    return importlib.resources.files("plotly").joinpath("package_data", PLOTLY).read_text(encoding="utf-8")
+
+
+def _live(progress: str) -> str:
+    """Render how far the sweep is; the template's script reloads a page that has this, and keeps its place."""
+    now = datetime.now(UTC)
+    told = f"Written {now:%Y-%m-%d %H:%M:%S} UTC; this page reloads itself."
+    return (
+        f'<p class="live"><b>{escape(progress)}</b> <span {LIVE} data-written="{now.timestamp():.0f}">{told}</span></p>'
+    )
 
 
 def try_report(sweep: Path, ledger: Ledger | None, note: Callable[[str], None]) -> Path | None:
@@ -82,15 +143,17 @@ def try_report(sweep: Path, ledger: Ledger | None, note: Callable[[str], None]) 
         return None
 
 
-def render_page(data: SweepData, drawn: Figures) -> str:
+def render_page(data: SweepData, drawn: Figures, *, beside: bool = False, live: str = "") -> str:
     """Render the whole page as HTML.
 
     Args:
         data: The sweep.
         drawn: Its figures, as `plotly_figures.draw_figures` makes them.
+        beside: Whether Plotly's script lies beside the page, and not in it.
+        live: What only the page of a sweep that runs has.
     """
-    from plotly.offline import get_plotlyjs
-
+    # Its own closing tag would end the script.
+    script = "" if beside else _read_plotly().replace("</script", "<\\/script")
     plots: list[Figure] = []
     sections = "\n".join(_sections(data, drawn, plots))
     frame = Template(
@@ -106,17 +169,19 @@ def render_page(data: SweepData, drawn: Figures) -> str:
         plots=f"[{','.join(str(figure.to_json()) for figure in plots)}]".replace("<", "\\u003c"),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         versions=escape(_versions(data)),
-        plotly=get_plotlyjs().replace("</script", "<\\/script"),  # its own closing tag would end the script
+        plotly=f'<script src="{PLOTLY}"></script>' * bool(drawn) if beside else f"<script>{script}</script>",
+        sources=" 'self' file:" if beside else "",
+        live=live,
     )
 
 
 def _subtitle(data: SweepData) -> str:
     settings, number = data.settings, count_states(data.trials)
     parts = [f"{settings['algo']['name'].upper()} on {settings['env']['id']}", data.status]
-    parts.append(
-        f"{number['total']} trials: {number['complete']} whole, {number['pruned']} stopped early, "
-        f"{number['failed']} failed" + (f", {number['interrupted']} to continue" if number["interrupted"] else "")
-    )
+    left = "running" if data.status == "running" else "interrupted"
+    states = {"complete": "complete", "pruned": "stopped", "failed": "failed", "interrupted": left}
+    told = [f"{number[key]} {word}" for key, word in states.items() if number[key] or key != "interrupted"]
+    parts.append(f"{number['total']} trials: {', '.join(told)}")
     return " · ".join(parts)
 
 
@@ -140,8 +205,9 @@ def _tiles(data: SweepData) -> str:
         tiles += [
             (format_duration(cost["train_s"]), f"of training in the search{beside}"),
             (format_duration(cost["wall_s"]), f"in all, on {cost['slots']:.3g} slots"),
-            (f"{cost['efficiency']:.0%}", "efficiency: training over slots x time"),
         ]
+        if cost["wall_s"] >= LONG_S:  # of a short sweep the start is most
+            tiles.append((f"{cost['efficiency']:.0%}", "efficiency: how much of the slots' time was training"))
     return "".join(f"<li><b>{escape(big)}</b><span>{escape(small)}</span></li>" for big, small in tiles)
 
 
@@ -164,16 +230,16 @@ def _sections(data: SweepData, drawn: Figures, plots: list[Figure]) -> Iterator[
         yield _certification(data, place_all("certification"))
     if "curves" in drawn:
         rungs = f" Dotted lines are the rungs at which weak trials are stopped: {_listed(data)}." if data.rungs else ""
-        caption = f"Mean episode return of each trial as it trained.{rungs} Touch a line for its values."
+        caption = f"Mean {data.objective} of each trial's episodes as it trained.{rungs} Touch a line for its values."
         yield _section("Learning curves", place_all("curves"), caption)
     if "best" in drawn:
-        caption = "The highest return reported so far."
+        caption = "The highest score so far: the mean of a trial's last three reports."
         yield _section("Best so far", f'<div class="pair">{place_all("best")}</div>', caption)
     yield _values(data)
     if data.trials:
         yield _section("Importance", place_all("importance"), compute_importance(data)[1])
         yield from _by_parameter(drawn, place_all)
-        caption = "Environment steps of each trial. Pale: what stopping it early has saved."
+        caption = "Environment steps of each trial. Pale: what stopping it has saved."
         yield _section("Cost", place_all("cost"), caption)
     yield _commands(data)
     yield _trials(data)
@@ -189,11 +255,11 @@ def _by_parameter(drawn: Figures, place_all: Callable[..., str]) -> Iterator[str
         yield _section("Slices and parallel coordinates", "", caption)
         return
     caption = (
-        "Each trial's best return over one parameter at a time. Orange: the winner. Blue: trained to the end. "
-        "Grey: stopped early, so lower than it might have become. Red: failed."
+        "Each trial's score over one parameter at a time. Orange: the winner. Blue: trained to the end. "
+        "Grey: stopped, so lower than it might have become. Red: failed."
     )
     yield _section("Slices", f'<div class="grid">{place_all("slices")}</div>', caption)
-    caption = "A line is a trial; the darker, the higher its best return. None: the trial did not have the parameter."
+    caption = "A line is a trial; the darker, the higher its score. None: the trial did not have the parameter."
     yield _section("Parallel coordinates", place_all("parallel", 110 * (1 + len(drawn["slices"]))), caption)
 
 
@@ -208,22 +274,27 @@ def _certification(data: SweepData, plot: str) -> str:
             format_objective(row["mean"] if row["per_seed"] else None),
             "-" if row.get("improvement") is None else f"{row['improvement']:.2f}",
             format_objective(row.get("search_score")),
-            format_objective(row.get("optimism")),
             str(len(row.get("failed_seeds", ()))),
         ]
         for row in rows
     ]
-    heads = ["", "IQM", "95% interval", "mean", "beats control", "search said", "optimism", "failed seeds"]
+    heads = ["", "IQM", "95% interval", "mean", "beats baseline", "search said", "failed seeds"]
     caption = (
         f"Each configuration retrained on {len(record['seeds'])} fresh seeds with the whole budget; each result played "
-        f"{record['episodes']} episodes that no training saw. Diamond: interquartile mean (IQM), the winner's free of "
-        "the luck of being chosen. Bar: 95% interval of the runs' median, from five seeds on. Pale dots: single seeds. "
-        "Beats control: the probability that a run is better than one of the control. Optimism: what the search "
-        "believed, minus what was certified, of trials that had the whole budget."
+        f"{record['episodes']} episodes that no training saw. Baseline: the pair's tuned settings, or the algorithm's "
+        "own where there are none. Diamond: interquartile mean (IQM), that of the middle half of the runs, which one "
+        "lucky or unlucky seed does not move; the winner's is free of the luck of being chosen. Bar: 95% interval of "
+        "the runs' median, from five seeds on. Pale dots: single seeds. Beats baseline: the probability that a run is "
+        "better than one of the baseline. Search said: the trial's score, of episodes that it explored in."
     )
+    if any(row.get("optimism") is not None for row in rows):
+        heads.insert(-1, "optimism")
+        for cell, row in zip(cells, rows, strict=True):
+            cell.insert(-1, format_objective(row.get("optimism")))
+        caption += " Optimism: what the search said, minus the IQM, of a trial that had the whole budget."
     if any(row.get("failed_seeds") for row in rows):
         caption += (
-            " A failed seed counts as the lowest return of all runs; a configuration of which more than a quarter "
+            " A failed seed counts as the lowest result of all runs; a configuration of which more than a quarter "
             "failed ranks below those with fewer."
         )
     if few := warn_of_few_seeds(len(record["seeds"])):
@@ -257,7 +328,7 @@ def _trials(data: SweepData) -> str:
     cells = [
         [
             str(trial.number),
-            trial.state.lower(),
+            data.state_of(trial),
             format_objective(trial.score),
             format_count(trial.env_steps),
             format_params(trial.params),

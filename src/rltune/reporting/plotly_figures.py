@@ -30,11 +30,11 @@ WINNER, WHOLE, STOPPED, FAILED, INK, LINES = "#d9480f", "#3b6fb6", "#a9b4c0", "#
 SAVED = "#dfe5ec"
 MAX_TICKS = 6
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
-STATES = {  # label and colour, in the order in which they are drawn: what matters most comes on top
-    "FAIL": ("failed", FAILED),
-    "PRUNED": ("stopped early", STOPPED),
-    "RUNNING": ("to continue", INK),
-    "COMPLETE": ("whole budget", WHOLE),
+STATES = {  # in the order in which they are drawn: what matters most comes on top
+    "FAIL": FAILED,
+    "PRUNED": STOPPED,
+    "RUNNING": INK,
+    "COMPLETE": WHOLE,
 }
 AXIS = {
     "automargin": True,
@@ -71,7 +71,7 @@ def draw_figures(data: SweepData) -> dict[str, list[go.Figure]]:
         drawn["best"] = draw_best_so_far(data)
     if rows := (data.record.certification or {}).get("configurations"):
         drawn["certification"] = [
-            draw_intervals(rows, (data.record.certification or {}).get("winner"), "certified return")
+            draw_intervals(rows, (data.record.certification or {}).get("winner"), f"certified {data.objective}")
         ]
     if shares := compute_importance(data)[0]:
         drawn["importance"] = [draw_importance(shares)]
@@ -89,9 +89,9 @@ def style_figure(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     return figure.update_layout(template=THEME, height=height, **{"title": None, "showlegend": False} | layout)
 
 
-def choose_style(trial: TrialRecord, winner: int | None) -> tuple[str, str]:
+def choose_style(data: SweepData, trial: TrialRecord) -> tuple[str, str]:
     """Choose a trial's label in legends, and its colour."""
-    return ("winner", WINNER) if trial.number == winner else STATES[trial.state]
+    return ("winner", WINNER) if trial.number == data.winner_trial else (data.state_of(trial), STATES[trial.state])
 
 
 def draw_curves(data: SweepData, trials: Sequence[TrialRecord]) -> go.Figure:
@@ -103,7 +103,7 @@ def draw_curves(data: SweepData, trials: Sequence[TrialRecord]) -> go.Figure:
     for trial in trials:
         if not trial.reports:
             continue
-        label, colour = choose_style(trial, data.winner_trial)
+        label, colour = choose_style(data, trial)
         figure.add_scatter(
             x=list(trial.reports),
             y=[value if np.isfinite(value) else np.nan for value in trial.reports.values()],
@@ -120,7 +120,7 @@ def draw_curves(data: SweepData, trials: Sequence[TrialRecord]) -> go.Figure:
     for level in data.rungs:
         figure.add_vline(level, line={"color": STOPPED, "width": 1, "dash": "dot"})
     x = {"title_text": "environment steps", "rangemode": "tozero"}
-    return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis_title_text="episode return")
+    return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis_title_text=f"mean {data.objective}")
 
 
 def draw_best_so_far(data: SweepData) -> list[go.Figure]:
@@ -136,7 +136,7 @@ def draw_best_so_far(data: SweepData) -> list[go.Figure]:
             go.Figure(go.Scatter(x=xs, y=[moment.best for moment in moments], mode="lines", line=line)),
             300,
             xaxis={"title_text": title, "rangemode": "tozero"},
-            yaxis_title_text="best return so far",
+            yaxis_title_text="best score so far",
         )
         for title, xs in axes.items()
     ]
@@ -186,7 +186,7 @@ def draw_importance(shares: Mapping[str, float]) -> go.Figure:
 
 
 def draw_slice(data: SweepData, tried: Sequence[TrialRecord], study: optuna.Study, one: Dimension) -> go.Figure:
-    """Let Optuna draw each trial's best return over one parameter, coloured by how the trial ended, not when it came.
+    """Let Optuna draw each trial's score over one parameter, coloured by how the trial ended, not when it came.
 
     Args:
         data: The sweep.
@@ -194,16 +194,16 @@ def draw_slice(data: SweepData, tried: Sequence[TrialRecord], study: optuna.Stud
         study: By `analysis.build_optuna_study`.
         one: The parameter.
     """
-    figure = visualization.plot_slice(study, params=[axis_of(one)], target_name="best return")
+    figure = visualization.plot_slice(study, params=[axis_of(one)], target_name="score")
     trace, x = figure.data[0], figure.layout.xaxis
-    mine = [(tried[number], *choose_style(tried[number], data.winner_trial)) for number in trace.marker.color]
+    mine = [(tried[number], *choose_style(data, tried[number])) for number in trace.marker.color]
     trace.marker = {
         "color": [colour for _, _, colour in mine],
         "size": [13 if label == "winner" else 8 for _, label, _ in mine],
         "line": {"color": "#ffffff", "width": 1},
     }
     texts = [f"trial {e.number}, {label}<br>{one.name}={format_value(e.params[one.name])}" for e, label, _ in mine]
-    trace.update(text=texts, hovertemplate="%{text}<br>best return %{y:.4g}<extra></extra>", cliponaxis=False)
+    trace.update(text=texts, hovertemplate="%{text}<br>score %{y:.4g}<extra></extra>", cliponaxis=False)
     if one.kind == "choice":
         x.update(tickvals=x.categoryarray, ticktext=[format_value(value) for value in one.args])
     elif x.type == "log":
@@ -217,12 +217,21 @@ def draw_slice(data: SweepData, tried: Sequence[TrialRecord], study: optuna.Stud
 
 
 def draw_parallel(study: optuna.Study, varied: Sequence[Dimension]) -> go.Figure:
-    """Let Optuna draw a line a trial, through its best return and all its values."""
+    """Let Optuna draw a line a trial, through its score and all its values."""
     axes = [axis_of(one) for one in varied]
-    figure = visualization.plot_parallel_coordinate(study, params=axes, target_name="best return")
+    figure = visualization.plot_parallel_coordinate(study, params=axes, target_name="score")
     figure.update_traces(line_width=1.8, opacity=0.8, selector={"mode": "lines"})
     figure.update_annotations(bgcolor="rgba(255,255,255,0.7)", font_size=11)
+    figure.for_each_annotation(lambda tick: tick.update(text=_round_tick(tick.text)))
     return style_figure(figure, 430, margin={"l": 60, "t": 20})
+
+
+def _round_tick(text: str) -> str:
+    """Round a tick that is a number, which Optuna writes out where the values are choices."""
+    try:
+        return format_value(float(text))
+    except ValueError:
+        return text
 
 
 def draw_cost(data: SweepData) -> go.Figure:

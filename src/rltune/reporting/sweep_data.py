@@ -16,7 +16,9 @@ from omegaconf import OmegaConf
 
 from rltune.algorithms.arguments import build_search_space
 from rltune.config.settings_file import read_settings
+from rltune.envs.objective import name_objective
 from rltune.errors import RltuneError
+from rltune.formatting import format_state
 from rltune.records import Report, SweepRecord, TrialRecord
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.space import Space
@@ -52,6 +54,16 @@ class SweepData:
         """The sweep's: complete, stopped, interrupted, failed or running."""
         return self.record.status or "running"
 
+    def state_of(self, trial: TrialRecord) -> str:
+        """Return a trial's state in a word: complete, stopped, failed, and running or interrupted as the sweep is."""
+        is_left = trial.state == "RUNNING" and self.status != "running"
+        return "interrupted" if is_left else format_state(trial.state)
+
+    @property
+    def objective(self) -> str:
+        """What an episode's score is: its return, or the name of the sweep's own objective."""
+        return name_objective(self.settings.get("objective") or {})
+
     @property
     def env_steps(self) -> int:
         """A trial's whole budget."""
@@ -64,7 +76,7 @@ class SweepData:
 
     @property
     def winner_trial(self) -> int | None:
-        """The winner's number; None without a winner, and where the control won."""
+        """The winner's number; None without a winner, and where the baseline won."""
         return self.record.winner.get("trial") if self.record.winner else None
 
     @property

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rltune.certification.result import Certification
+from rltune.envs.objective import name_objective
 from rltune.errors import RltuneError
 from rltune.formatting import STATE_WORDS, first_line, format_count, format_objective, format_params
 from rltune.reporting.closing_page import describe_certification, describe_winner
@@ -146,7 +147,8 @@ def show_evaluation(
     table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, trial {info.get('trial', '?')})")
     table.add_row("environment", str(env or (info.get("env") or {}).get("id", "?")))
     table.add_row("episodes", str(len(result.returns)))
-    table.add_row("mean return", f"{result.mean:.2f}  (95% interval {result.low:.2f} to {result.high:.2f})")
+    objective = name_objective((info.get("env") or {}).get("objective") or {})
+    table.add_row(f"mean {objective}", f"{result.mean:.2f}  (95% interval {result.low:.2f} to {result.high:.2f})")
     table.add_row("IQM", f"{result.iqm:.2f}")
     table.add_row("least, greatest", f"{result.min:.2f}, {result.max:.2f}")
     mean_length = sum(result.lengths) / len(result.lengths)

@@ -26,16 +26,16 @@ def describe_verdict(data: SweepData) -> str:
     ended = number["total"] - number["interrupted"]
     opening = f"{cut} after {ended} of {data.settings['budget']['trials']} trials. " if cut else ""
     if data.record.certification and data.record.certification.get("configurations"):
-        return opening + _describe_certification(data.record.certification)
+        return opening + _describe_certification(data.record.certification, data.objective)
     if not data.ranked:
         return f"{opening}No trial reported a return, so there is no winner."
     best = data.record.winner or {"trial": data.ranked[0].number, "objective": data.ranked[0].score}
     who, evaluation = f"Trial {best['trial']}", best.get("evaluation")
     if evaluation:
         return (
-            f"{opening}{who} is the best of {number['total']}: a mean return of {format_objective(evaluation['mean'])} "
-            f"on {evaluation['episodes']} fresh episodes (95% interval {format_interval(evaluation)}). It was not "
-            "certified on fresh seeds, so training it again may end lower."
+            f"{opening}{who} is the best of {number['total']}: a mean {data.objective} of "
+            f"{format_objective(evaluation['mean'])} on {evaluation['episodes']} fresh episodes (95% interval "
+            f"{format_interval(evaluation)}). It was not certified on fresh seeds, so training it again may end lower."
         )
     return (
         f"{opening}{who} has the best score of {number['total']} trials, {format_objective(best['objective'])}. This "
@@ -43,27 +43,24 @@ def describe_verdict(data: SweepData) -> str:
     )
 
 
-def _describe_certification(record: Mapping[str, Any]) -> str:
-    """Say who won the certification, with ties and failed seeds."""
+def _describe_certification(record: Mapping[str, Any], objective: str) -> str:
+    """Say who won the certification, with ties and failed seeds; the objective has its name."""
     by_name = {one["name"]: one for one in record["configurations"]}
-    best, control = by_name[record["winner"]], by_name.get(BASELINE)
+    best, baseline = by_name[record["winner"]], by_name.get(BASELINE)
     num_seeds = len(best["per_seed"]) + len(best.get("failed_seeds", ()))
     scores = f"{_format_score(best)} over {num_seeds} fresh seed{'s' * (num_seeds != 1)}"
     ties = [str(name) for name in record.get("ties") or ()]
-    if best is control and control.get("trial") is not None:
-        text = (
-            "The settings that were there before stand: nothing that the search found is better. "
-            f"They are the values of trial {control['trial']} and return {scores}."
-        )
-    elif best is control:
-        text = f"No trial beats the control: the settings that were there before return {scores}."
+    if best is baseline:
+        text = "The published settings stand: nothing that the search found is better. "
+        same = f"are the values of trial {baseline['trial']} and " if baseline.get("trial") is not None else ""
+        text += f"They {same}reach a {objective} of {scores}."
     else:
-        text = f"{str(best['name']).capitalize()} wins with a return of {scores}"
-        if control:
-            text += f"; the control's is {_format_score(control)}"
+        text = f"{str(best['name']).capitalize()} wins with a {objective} of {scores}"
+        if baseline:
+            text += f"; the baseline's is {_format_score(baseline)}"
         text += "."
         if best.get("improvement") is not None:
-            text += f" A run of it beats one of the control with probability {best['improvement']:.2f}."
+            text += f" A run of it beats one of the baseline with probability {best['improvement']:.2f}."
     if ties:
         named = " and ".join([", ".join(ties[:-1]), ties[-1]] if len(ties) > 1 else ties)
         text += f" It is a tie with {named}: these runs do not tell them apart."
@@ -130,7 +127,8 @@ def suggest_commands(data: SweepData) -> list[tuple[str, str]]:
         command = f"{' '.join(alone)} {fixed} budget.trials=1 scheduler=none"
         known.append(("Train the winner's values alone", command))
     if data.record.winner:
-        uri = (data.record.model or {}).get("uri") or f"sweep:{data.name}"
+        model = data.record.model  # by its version: the alias moves on
+        uri = f"models:/{model['name']}/{model['version']}" if model else f"sweep:{data.name}"
         known.append(("Test the winner on fresh episodes", f"python -m sweeps.evaluate policy={uri}"))
     if data.status in ("interrupted", "running"):
         known.append(("Go on with this sweep", f"python -m sweeps.resume sweep={data.name}"))

@@ -26,7 +26,7 @@ from rltune.engine import build_algorithm
 from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.sampling.observation_filter import CLIP, wants_normalisation
 from rltune.envs.build import make_env
-from rltune.envs.rewards import Returns, collect_returns, read_reward_moments, write_reward_moments
+from rltune.envs.rewards import Episodes, collect_returns, read_reward_moments, write_reward_moments
 from rltune.envs.step_count import count_steps_of
 from rltune.errors import NonFiniteError
 from rltune.policies.bundle_writer import read_filter_stats, write_bundle
@@ -59,11 +59,11 @@ class AlgorithmRunner:
     def __init__(self, build: Build, params: Mapping[str, Any], seed: int, engine: str, threads: int) -> None:
         torch.set_num_threads(threads)  # torch takes every core by default, which slows each of several trials
         self.config = build_config(build, params, seed)
-        self._returns: Returns = deque(maxlen=self.config.metrics_num_episodes_for_smoothing)
+        self._returns: Episodes = deque(maxlen=self.config.metrics_num_episodes_for_smoothing)
         with collect_returns(self._returns):
             self.algorithm = build_algorithm(self.config, engine)
         self._count_steps()
-        self._shaped = bool(build.env.rewards) and not self.config.is_offline
+        self._shaped = bool(build.env.rewards or build.env.objective) and not self.config.is_offline
         self._env, self._episodes = build.env, 0
         self._steps_trained: float | None = None
         self._learner: Mapping[str, float] = {}
@@ -127,21 +127,23 @@ class AlgorithmRunner:
             return_mean=evaluation.mean,
             return_min=evaluation.min,
             return_max=evaluation.max,
+            objective=evaluation.mean,
             episode_length_mean=statistics.fmean(evaluation.lengths),
             episode_length_max=max(evaluation.lengths),
         )
 
     def _with_true_returns(self, progress: Progress) -> Progress:
-        """Replace the shaped returns that training sees by those of the environment itself."""
+        """Replace the shaped returns that training sees by the environment's own, and take the episodes' scores."""
         if not self._returns:
-            return replace(progress, return_mean=math.nan, return_min=math.nan, return_max=math.nan, episodes=0)
-        returns = [episode for episode, _ in self._returns]
-        lengths = [length for _, length in self._returns]
+            none = math.nan
+            return replace(progress, return_mean=none, return_min=none, return_max=none, objective=none, episodes=0)
+        returns, lengths, scores = zip(*self._returns, strict=True)
         return replace(
             progress,
             return_mean=statistics.fmean(returns),
             return_min=min(returns),
             return_max=max(returns),
+            objective=statistics.fmean(scores),
             episode_length_mean=statistics.fmean(lengths),
             episode_length_max=max(lengths),
         )
@@ -217,7 +219,7 @@ class AlgorithmRunner:
             return
         kept = json.loads((folder / EPISODES_FILE).read_text())
         self._returns.clear()
-        self._returns.extend((total, length) for total, length in kept["returns"])
+        self._returns.extend((total, length, *(score or [total])) for total, length, *score in kept["returns"])
         self._episodes = kept["evaluated"]
         # Of the last update: the next iterations may have none, while a replay memory is filled.
         self._steps_trained, self._learner = kept["steps_trained"], kept["learner"]

@@ -163,7 +163,7 @@ class TrialCheckpoints:
             "seed": task.seeds[index],
             "params": dict(task.params),
             "env_steps": progress.env_steps,
-            "objective": progress.return_mean,
+            "objective": progress.objective,
             "algo": task.build["algo"]["name"],
             "env": dict(task.build["env"]),
             **(task.tags or {}),

@@ -28,7 +28,7 @@ from rltune.config.capabilities import UNKNOWN
 from rltune.errors import NonFiniteError
 from rltune.records import Report
 
-TRIAL_NUMBERS = ("objective", "return_std_over_seeds", "env_steps_per_s", "train_s")
+TRIAL_NUMBERS = ("return_std_over_seeds", "env_steps_per_s", "train_s")
 """Logged numbers that no seed has: the trial computes them."""
 
 LEARNER = "learner/"
@@ -67,6 +67,7 @@ class Progress:
         return_max: Greatest of them.
         episode_length_mean: In environment steps.
         learner: Statistics of the last update, by name.
+        objective: Mean score of the last finished episodes (`rltune.envs.objective`), the return where it is that.
         episode_length_max: Longest of the last finished episodes: at an environment's time limit the curve is flat.
     """
 
@@ -78,6 +79,12 @@ class Progress:
     episode_length_mean: float = _number("episode_len_mean", statistics.fmean)
     learner: Mapping[str, float] = field(default_factory=dict)
     episode_length_max: float = _number("episode_len_max", max)
+    objective: float = _number("episode_return_mean", statistics.fmean)
+
+    def __post_init__(self) -> None:
+        """Let the objective be the return where nothing else is given."""
+        if math.isnan(self.objective):
+            object.__setattr__(self, "objective", self.return_mean)
 
     def fill_returns(self, before: Progress) -> Progress:
         """Return this progress, with the returns of ``before`` while no further episode has ended.
@@ -133,7 +140,7 @@ def merge_seeds(seeds: Sequence[Progress], train_s: float) -> dict[str, Any]:
     report: dict[str, Any] = {
         name: number.over_seeds(getattr(seed, name) for seed in seeds) for name, number in _NUMBERS.items()
     }
-    report |= {"objective": report["return_mean"], "train_s": train_s}
+    report["train_s"] = train_s
     if len(seeds) > 1:
         means = [seed.return_mean for seed in seeds]
         report["return_std_over_seeds"] = statistics.pstdev(means) if all(map(math.isfinite, means)) else math.nan

@@ -17,6 +17,7 @@ from rltune.cluster.losses import wait_for_head
 from rltune.cluster.shared_storage import not_shared
 from rltune.compat.tune_controller import adapt_tune
 from rltune.errors import StudyError
+from rltune.formatting import format_duration
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.pipeline.tune.assignments import build_assignment
 from rltune.pipeline.tune.heartbeats import Heartbeats
@@ -47,6 +48,7 @@ def run_trials(sweep: OpenSweep) -> None:
     def tick() -> None:
         console.show_slots(slots.count, slots.describe_wait())
         console.tick()
+        sweep.live_report.tick(lambda: describe_progress(sweep))
 
     scheduler = StoppingRuleScheduler(sweep.rule)
     beats = Heartbeats(str(sweep.context.folder), stopper.live)
@@ -75,6 +77,17 @@ def run_trials(sweep: OpenSweep) -> None:
         )
     for path, node in stopper.lost.items():
         raise not_shared(sweep.context.folder, node, path)
+
+
+def describe_progress(sweep: OpenSweep) -> str:
+    """Say how far a sweep is, and how long it will take."""
+    ended = sum(record.state != "RUNNING" for record in sweep.ledger.trials.records())
+    parts = [f"{ended} of {sweep.config.budget.trials} trials ended"]
+    if sweep.retraining and sweep.retraining.runs():
+        parts.append(f"certification: {sweep.retraining.describe_progress()}")
+    if (left_s := sweep.console.time_left_s()) is not None:
+        parts.append(f"about {format_duration(left_s)} left")
+    return ", ".join(parts)
 
 
 def _build_stages(sweep: OpenSweep) -> list[Stage]:

@@ -1,0 +1,135 @@
+"""What an episode is worth: read from its end, named where it cannot be, and the same wherever it is played."""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from rltune.envs.build import find_modules, make_training_env
+from rltune.envs.objective import check_objective, make_score, name_objective
+from rltune.envs.rewards import collect_returns
+from rltune.envs.spec import EnvSpec
+from rltune.envs.validation import check_env
+from rltune.errors import ConfigError
+
+SUCCESS = {"kind": "info", "key": "is_success", "direction": "max"}
+
+
+def spec(**objective: Any) -> EnvSpec:
+    wrapper = {"entry_point": "judged:Judged"}
+    return EnvSpec("CartPole-v1", wrappers=(wrapper,), objective={**SUCCESS, **objective})
+
+
+def play(env: gym.Env[Any, Any], actions: list[int]) -> None:
+    env.reset(seed=1)
+    for action in actions:
+        if any(env.step(action)[2:4]):
+            return
+
+
+LEFT = [0] * 20  # falls after about nine steps
+BALANCED = [0, 1] * 100
+
+
+def test_training_collects_returns_and_scores_side_by_side() -> None:
+    sink: deque[tuple[float, int, float]] = deque()
+    with collect_returns(sink):
+        env = make_training_env(spec())
+    play(env, LEFT)
+    play(env, BALANCED)
+    (short, short_length, failed), (long, _, succeeded) = sink
+    assert short == short_length < 12 < long
+    assert (failed, succeeded) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("objective", "worth"),
+    [
+        ({}, 7.0),
+        ({"kind": "return", "key": None, "direction": "min"}, -7.0),
+        ({"kind": "info", "key": "energy", "direction": "max"}, 2.5),
+        ({"kind": "info", "key": "energy", "direction": "min"}, -2.5),
+        ({"kind": "judged:falls_late", "key": None, "direction": "max"}, 3009.5),
+    ],
+)
+def test_an_episode_is_worth_what_its_objective_says(objective: dict[str, Any], worth: float) -> None:
+    assert make_score(objective)(7.0, 3, {"energy": 2.5}) == worth
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        ({"energy": 1.0}, "has no such key, but energy"),
+        ({}, "has no such key, but nothing"),
+        ({"is_success": float("nan")}, "gives nan for an episode"),
+        ({"is_success": "yes"}, "gives 'yes' for an episode"),
+    ],
+)
+def test_a_value_that_is_no_number_is_named(info: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make_score(SUCCESS)(1.0, 1, info)
+
+
+def test_a_missing_key_is_told_before_the_first_trial() -> None:
+    with pytest.raises(ConfigError, match=r"objective\.key=succes.*energy, is_success, note"):
+        check_env(spec(key="succes"))
+    check_env(spec())
+
+
+PLACE = {"env_runners": 0, "vectorize": "auto", "several_agents": False}
+
+
+@pytest.mark.parametrize(
+    ("objective", "place", "said", "fix"),
+    [
+        ({"kind": "sucess"}, {}, "objective.kind=sucess", "return, info"),
+        ({"key": None}, {}, "without objective.key", "objective.key=is_success"),
+        ({"kind": "return"}, {}, "with objective.key=is_success", "objective.kind=info"),
+        ({"direction": "down"}, {}, "objective.direction=down", "objective.direction=max"),
+        ({}, {"several_agents": True}, "several agents", "objective.kind=return"),
+        ({}, {"env_runners": 2}, "num_env_runners=2", "algo.env_runners.num_env_runners=0"),
+        ({}, {"vectorize": "async"}, "env.vectorize=async", "env.vectorize=sync"),
+        ({"kind": "nowhere:score", "key": None}, {}, "cannot be imported", "PYTHONPATH"),
+    ],
+)
+def test_what_cannot_be_had_is_refused_with_what_to_type(
+    objective: dict[str, Any], place: dict[str, Any], said: str, fix: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_objective({**SUCCESS, **objective}, **{**PLACE, **place})
+    assert said in refused.value.what
+    assert fix in str(refused.value)
+
+
+def test_a_plain_return_is_no_own_objective() -> None:
+    check_objective({}, env_runners=4, vectorize="async", several_agents=True)
+    assert name_objective({}) == "return"
+    assert name_objective(SUCCESS) == "is_success"
+    assert name_objective({"kind": "package.module:function"}) == "function"
+
+
+def test_scores_of_other_objectives_are_of_another_task() -> None:
+    digests = {EnvSpec("CartPole-v1").digest, *(spec(key=key).digest for key in ("is_success", "energy"))}
+    assert len(digests) == 3
+
+
+def test_a_policy_may_not_import_its_authors_own_function() -> None:
+    assert "theirs.scores" in find_modules(EnvSpec("CartPole-v1", objective={"kind": "theirs.scores:cost"}))
+
+
+def test_an_environment_in_mid_episode_goes_on_scoring() -> None:
+    sink: deque[tuple[float, int, float]] = deque()
+    env = make_training_env(spec())
+    env.reset(seed=1)
+    env.step(0)
+    with collect_returns(sink):
+        copy = pickle.loads(pickle.dumps(env))
+    for action in BALANCED:
+        if any(copy.step(action)[2:4]):
+            break
+    ((_, length, worth),) = sink
+    assert (length > 12, worth) == (True, 1.0)
