@@ -377,3 +377,22 @@ def test_a_trial_that_diverged_is_named_and_cannot_be_the_best(make, clock):
     console.stop()
     assert "trial 1 stopped, diverged: non-finite numbers: loss=nan; see there" in out.getvalue()
     assert "best 10 by trial 0" in out.getvalue()
+
+
+def test_drawing_takes_a_twentieth_of_the_drivers_time_at_most(make, clock, monkeypatch):
+    """The picture of thousands of trials takes long, and nothing is recorded meanwhile."""
+    console, out = make(Terminal())
+    console.start()
+    console.show_start(trial(0, {}))
+    draw = console._draw
+
+    def draw_slowly():
+        draw()
+        clock.now += 0.1
+
+    monkeypatch.setattr(console, "_draw", draw_slowly)
+    before = screen(out).count("running, ")
+    for _ in range(100):
+        clock.now += 0.1
+        console.tick()
+    assert 4 <= screen(out).count("running, ") - before <= 6

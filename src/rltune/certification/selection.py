@@ -50,9 +50,14 @@ class FinalEvaluation:
         self._pool = ThreadPoolExecutor(slots if aside else 1)
         self._known: dict[tuple[Path, int], Future[Evaluation]] = {}
 
+    @property
+    def can_begin(self) -> bool:
+        """Whether `begin` would let any trial play."""
+        return self._aside is not None and self._top > 0
+
     def begin(self, records: Sequence[TrialRecord]) -> None:
         """Let the best trials so far play, before it is known that none is better."""
-        if self._aside:
+        if self.can_begin:
             for finalist in itertools.islice(rank_finalists(self._sweep, records), self._top):
                 if is_playable(finalist.folder):
                     self._start_playing(finalist.folder)

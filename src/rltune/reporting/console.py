@@ -45,6 +45,7 @@ _told.propagate = False
 _told.setLevel(logging.INFO)
 _P = ParamSpec("_P")
 _REDRAW_S = 0.25
+_DRAW_SHARE = 0.05  # of the driver's time, at most: each picture goes through all trials
 _RATE_WINDOW_S = 30.0
 _BAR_WIDTH = 16
 _PLAIN_WIDTH = 120  # of the closing page where there is no terminal to ask
@@ -119,6 +120,7 @@ class Console:
         self._trials: dict[int, TrialView] = {}
         self._shown_reasons: set[str] = set()
         self._began = self._drawn = self.clock()
+        self._draw_s = 0.0
         self._steps = 0
         self._history: deque[tuple[float, int]] = deque([(self._began, 0)])
         self._first_steps: tuple[float, int] | None = None
@@ -261,9 +263,10 @@ class Console:
         """Draw the present state if it is time to; call it often."""
         now = self.clock()
         self._forecast(now)
-        if now - self._drawn >= self._every_s and not self._stopped:
+        if now - self._drawn >= max(self._every_s, self._draw_s / _DRAW_SHARE) and not self._stopped:
             self._drawn = now
             self._draw()
+            self._draw_s = self.clock() - now
 
     @_log_errors
     def stop(self) -> None:
@@ -292,8 +295,8 @@ class Console:
     def best(self) -> TrialView | None:
         """Return the trial with the highest score of all that can win; None before there is one."""
         able = [view for view in self._trials.values() if view.state != "FAIL" and not view.diverged]
-        seen = [view for view in able if view.score is not None]
-        return max(seen, key=lambda view: view.score or 0.0, default=None)
+        scores = {view.number: score for view in able if (score := view.score) is not None}
+        return self._trials[max(scores, key=scores.__getitem__)] if scores else None
 
     def env_steps_per_s(self) -> float:
         """Return the environment steps per second of wall time, of all trials over about the last 30 s.
@@ -361,7 +364,7 @@ class Console:
             "yellow",
         )
 
-    def _describe_progress(self) -> tuple[str, str, str]:
+    def _describe_progress(self, best: TrialView | None) -> tuple[str, str, str]:
         """Return what both forms of the display show: the counts, the pace, the best."""
         counts = Counter(view.state for view in self._trials.values())
         shown = [state for state in STATE_WORDS if counts[state] or state == "COMPLETE"]
@@ -375,7 +378,6 @@ class Console:
             pace = f"{self._certification}, {pace}" if rate and left is not None else self._certification
         if self._wait:
             pace = f"{pace}, {self._wait}" if counts["RUNNING"] or self._runs else self._wait
-        best = self.best()
         found = f"best {format_objective(best.score)} by trial {best.number}" if best else "best -"
         return f"{states} of {self.num_trials}", pace, found
 
@@ -400,14 +402,14 @@ class Console:
 
     def _print_progress(self) -> None:
         """Print the plain line, unless it says what the last one said: that stands above."""
-        said, now = " | ".join(self._describe_progress()), self.clock()
+        said, now = " | ".join(self._describe_progress(self.best())), self.clock()
         if said != self._last_line or now - self._last_line_at >= _SILENCE_S:
             self._last_line, self._last_line_at = said, now
             self._print_line(f"[{format_clock(now - self._began)}] {said}", log=False)
 
     def _build_screen(self) -> RenderableType:
-        counts, pace, found = self._describe_progress()
         best = self.best()
+        counts, pace, found = self._describe_progress(best)
         top, pace_row = Table.grid(expand=True), Table.grid(padding=(0, 2, 0, 0))
         top.add_column(no_wrap=True, overflow="crop", ratio=1)
         top.add_column(no_wrap=True, justify="right")

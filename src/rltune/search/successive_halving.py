@@ -5,8 +5,10 @@ The rule is plain arithmetic over reports.
 
 from __future__ import annotations
 
+import bisect
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from rltune.records import Report
 from rltune.search.schedulers import GO_ON, Decision, Stop, make_argument_error, to_number
@@ -41,7 +43,7 @@ class SuccessiveHalving:
         while level < env_steps:
             self.levels.append(math.ceil(level - 1e-9 * env_steps))  # 0.07 * 100 is a little more than 7
             level *= reduction_factor
-        self._seen: list[dict[int, float]] = [{} for _ in self.levels]
+        self._rungs = [_Rung(level) for level in self.levels]
 
     def decide(self, report: Report) -> Decision:
         """Take in a trial's report and decide whether the trial goes on. Each rung judges a trial once.
@@ -52,18 +54,24 @@ class SuccessiveHalving:
         Returns:
             To stop at the first rung at which it is not among the best, or to go on.
         """
-        number = report.number
-        reached = [
-            (level, seen)
-            for level, seen in zip(self.levels, self._seen, strict=True)
-            if report.nominal_steps >= level and number not in seen
-        ]
-        for _, seen in reached:  # every rung first, whatever the verdict: the others are compared with it
-            seen[number] = -math.inf if math.isnan(report.objective) else report.objective
-        return next((Stop(level) for level, seen in reached if not self._goes_on(number, seen)), GO_ON)
+        number, value = report.number, -math.inf if math.isnan(report.objective) else report.objective
+        reached = [one for one in self._rungs if report.nominal_steps >= one.level and number not in one.trials]
+        for rung in reached:  # every rung first, whatever the verdict: the others are compared with it
+            rung.trials.add(number)
+            bisect.insort(rung.values, value)
+        return next((Stop(one.level) for one in reached if not self._goes_on(value, one.values)), GO_ON)
 
-    def _goes_on(self, number: int, seen: Mapping[int, float]) -> bool:
-        if len(seen) < self.reduction_factor:
+    def _goes_on(self, value: float, values: Sequence[float]) -> bool:
+        if len(values) < self.reduction_factor:
             return True
-        better = sum(value > seen[number] for value in seen.values())
-        return better < max(1, math.floor(len(seen) / self.reduction_factor))
+        better = len(values) - bisect.bisect_right(values, value)
+        return better < max(1, math.floor(len(values) / self.reduction_factor))
+
+
+@dataclass
+class _Rung:
+    """What is known of one rung: who came there, and with which objectives, ascending."""
+
+    level: int
+    trials: set[int] = field(default_factory=set)
+    values: list[float] = field(default_factory=list)

@@ -8,6 +8,7 @@ tried again while the server is away; what a server refuses is given up, with on
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,6 +21,8 @@ from rltune.tracking.mlflow_runs import is_refusal
 # A request costs the driver as much as ten reports: those of some seconds travel together. Importing MLflow takes 2 s
 # of CPU, which the first trials need to start.
 LINGER_S = 5.0
+MAX_LINGER_S = 60.0
+REST = 3.0  # of what a round took of a core: it takes a quarter of one, and the reports of a trial travel together
 FIRST_WAIT_S = 0.25
 LONGEST_WAIT_S = 5.0
 MAX_STRIKES, MAX_REFUSALS = 5, 2
@@ -69,6 +72,7 @@ class Outbox:
         self._due = threading.Event()  # MLflow is to be opened
         self._connected = self._down = False
         self._failures = 0
+        self._round_s = 0.0  # of CPU
         self._strikes: dict[str, int] = {}
         self._thread = threading.Thread(target=self._run, name="rltune-tracking", daemon=True)
         self._thread.start()
@@ -124,7 +128,8 @@ class Outbox:
         while True:
             self._woken.wait()
             if not self._failures:
-                (self._hurry if self._connected else self._due).wait(LINGER_S)
+                linger_s = max(LINGER_S, min(MAX_LINGER_S, REST * self._round_s))
+                (self._hurry if self._connected else self._due).wait(linger_s)
             if self._stopping.is_set():
                 return
             self._woken.clear()
@@ -144,7 +149,9 @@ class Outbox:
         if not self._connected:
             self._view.connect()
             self._connected = True
+        began = time.thread_time()
         place = self._view.send(self._attempt)
+        self._round_s = time.thread_time() - began
         for task in tasks:
             if task.name is None:
                 self._answer(task)

@@ -92,12 +92,14 @@ def test_an_end_without_a_new_report_tells_the_rule_nothing():
 
 
 def test_the_first_waiting_trial_is_run_and_ended_ones_are_not_looked_at():
-    def trial(number: int, status: str) -> SimpleNamespace:
-        return SimpleNamespace(status=status, config={"assignment": {"number": number}})
-
-    live = {6: trial(6, Trial.RUNNING), 9: trial(9, Trial.PENDING), 8: trial(8, Trial.PENDING)}
-    controller = SimpleNamespace(get_live_trials=lambda: list(live.values()))
     scheduler = StoppingRuleScheduler(NoStopping(1000))
-    assert scheduler.choose_trial_to_run(controller) is live[8]
-    del live[8], live[9]
-    assert scheduler.choose_trial_to_run(controller) is None
+    added = {}
+    for number in (9, 8):
+        added[number] = SimpleNamespace(status=Trial.PENDING, config={"assignment": {"number": number}})
+        scheduler.on_trial_add(None, added[number])
+    assert scheduler.choose_trial_to_run(None) is added[8]
+    added[8].status = Trial.RUNNING
+    assert scheduler.choose_trial_to_run(None) is added[9]
+    added[9].status = Trial.TERMINATED
+    added[9].config.clear()  # as the recorder leaves a trial that has ended
+    assert scheduler.choose_trial_to_run(None) is None

@@ -98,6 +98,13 @@ def test_a_trial_that_lost_its_process_frees_its_slot(make_searcher):
     assert searcher.suggest("t1") == {TRIALS: 1}
 
 
+def test_tune_sees_to_its_trials_before_all_slots_are_filled(make_searcher):
+    searcher = make_searcher(30, slots=20)
+    asked = [searcher.suggest(f"t{n}") for n in range(23)]
+    rounds = "".join("." if one is None else "x" for one in asked).split(".")
+    assert [len(one) for one in rounds] == [8, 8, 4, 0]
+
+
 def test_nothing_is_begun_after_an_end_was_requested(make_searcher):
     searcher = make_searcher(1, is_stopping=lambda: True)
     assert searcher.suggest("t0") == Searcher.FINISHED

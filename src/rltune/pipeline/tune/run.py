@@ -63,7 +63,8 @@ def run_trials(sweep: OpenSweep) -> None:
     def begin_evaluation() -> None:
         sweep.final_evaluation.begin(sweep.ledger.trials.records())
 
-    on_idle = None if sweep.retraining else begin_evaluation
+    can_begin = sweep.final_evaluation.can_begin and not sweep.retraining  # else the ledger would be read for nothing
+    on_idle = begin_evaluation if can_begin else None
     searcher = StageSearcher(stages, slots, assign, stopper.is_requested, on_idle)
     with beats:
         _fit(sweep, searcher, scheduler, recorder)

@@ -29,6 +29,11 @@ class StoppingRuleScheduler(FIFOScheduler):
         super().__init__()
         self._rule = rule
         self.decisions: dict[int, Stop | Exploit] = {}
+        self._waiting: list[Any] = []
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Remember a trial until it runs."""
+        self._waiting.append(trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         """Decide after a report, as Tune asks for each that does not end its trial."""
@@ -48,10 +53,8 @@ class StoppingRuleScheduler(FIFOScheduler):
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Return the first trial that waits; Tune's own looks through all that ever ran, at each event (Ray 2.60)."""
-        waiting = [
-            trial for trial in tune_controller.get_live_trials() if trial.status in (Trial.PENDING, Trial.PAUSED)
-        ]
-        return min(waiting, key=_order, default=None)
+        self._waiting = [trial for trial in self._waiting if trial.status == Trial.PENDING]
+        return min(self._waiting, key=_order, default=None)
 
 
 def _order(trial: Any) -> tuple[bool, int]:

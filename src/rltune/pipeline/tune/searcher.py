@@ -14,6 +14,8 @@ from rltune.cluster.slots import Slots
 from rltune.pipeline.tune.stages import Stage
 from rltune.records import TrialRecord
 
+MAX_IN_A_ROW = 8  # proposals: a thousand take a minute, in which nothing starts and no report is read
+
 
 class StageSearcher(Searcher):
     """Proposes what its stages propose, and keeps nothing that the ledger does not hold.
@@ -39,18 +41,23 @@ class StageSearcher(Searcher):
         self._stages, self._slots, self._assign = stages, slots, assign
         self._is_stopping, self._on_idle = is_stopping, on_idle
         self._live: dict[str, Stage] = {}
-        self._num_idle = 0
+        self._num_idle = self._num_in_a_row = 0
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Return the next config; None while all slots are taken or a trial may yet be retried, FINISHED at the end."""
+        """Return the next config; None while all slots are taken or a trial may yet be retried, FINISHED at the end.
+
+        Tune asks until it gets None, and only then sees to its trials: it gets one after some proposals, too.
+        """
         if self._is_stopping():
             return str(Searcher.FINISHED)
-        if len(self._live) >= self._slots.count:
+        if len(self._live) >= self._slots.count or self._num_in_a_row == MAX_IN_A_ROW:
+            self._num_in_a_row = 0
             return None
         is_search_over = not any(stage.is_search for stage in self._live.values())
         for stage in self._stages:
             if record := stage.proposer.propose(is_search_over):
                 self._live[trial_id] = stage
+                self._num_in_a_row += 1
                 return self._assign(record)
         if self._live:
             self._report_idle_slots()

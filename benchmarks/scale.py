@@ -1,0 +1,394 @@
+"""How far one driver goes: with how many trials at once, and after how many trials.
+
+    python -m benchmarks.scale
+
+About 4 minutes on two quiet cores; 1 with --quick, which keeps no record.
+Two things are measured, in CPU milliseconds, so that other work on the machine disturbs little.
+
+First, sweeps of instant trials with the shipped searcher and stopping rule (TPE, ASHA). Tune, searcher, rule, ledger
+and console are real, and so are Ray's futures that the driver waits for; but the trials live in two processes, since a
+thousand would need a thousand. In the first row each is a process of its own. A turn of Tune's loop that only records a
+report is *a report*: nothing else is decided while it lasts. Turns with a proposal, a start or an end are *a trial*.
+
+Second, a ledger with many trials: what then takes a proposal, a trial's begin and end in ledger and Optuna's study, one
+picture on the terminal, a reading of the newest reports for MLflow, and the reading of all trials by a resumed sweep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.driver import REPORTS, request, resident_mb
+from benchmarks.records import ROOT, make_record, write_record
+
+OTHERS = [f"x{index}" for index in range(4)]  # searched beside the quality, which alone counts
+OVERRIDES = (
+    *(f"+algo.training.{name}=1.0" for name in ("quality", *OTHERS)), "~tuned", "~space",
+    *(f"+space.{name}=[uniform,0,1]" for name in ("quality", *OTHERS)),
+    "certify=off", "certify.top=0", "tracking.register=false", "report=false", "name=scale",
+    f"budget.env_steps={REPORTS * 100}", f"budget.reports={REPORTS}", "checkpoint.every_s=1e9",
+)  # fmt: skip
+HOSTS = 2  # processes that the trials live in
+TRIAL = ("proposal", "start", "end")  # what a turn that belongs to a trial has one of
+CASES = (  # trials at once, trials, tracking, whether each is a process of its own
+    (12, 200, "off", True), (12, 200, "off", False), (100, 300, "off", False), (1000, 1200, "off", False),
+    (100, 200, "local", False),
+)  # fmt: skip
+DONE = (100, 1000, 5000)
+SAMPLE = 30  # trials that are proposed and ended beside those
+
+
+class Times:
+    """CPU milliseconds of the threads that were asked, one for each call, by name."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, list[float]] = defaultdict(list)
+
+    def watch(self, owner: type, method: str, name: str) -> None:
+        """Time a method."""
+        plain = getattr(owner, method)
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began = time.thread_time()
+            answer = plain(*args, **kwargs)
+            if name != "proposal" or answer:  # Tune asks again and again while all slots are taken
+                self.of[name].append(1000 * (time.thread_time() - began))
+            return answer
+
+        setattr(owner, method, timed)
+
+    def watch_turns(self) -> None:
+        """Time the turns of Tune's loop: those that record a report, and all others."""
+        from ray.tune.execution.tune_controller import TuneController
+
+        plain = TuneController.step
+
+        def step(controller: Any) -> None:
+            before, began = [len(self.of[name]) for name in ("recording", *TRIAL)], time.thread_time()
+            plain(controller)
+            took = 1000 * (time.thread_time() - began)
+            after = [len(self.of[name]) for name in ("recording", *TRIAL)]
+            recorded, *others = (new > old for new, old in zip(after, before, strict=True))
+            kind = "trial" if any(others) else "report" if recorded else "idle"
+            self.of[kind].append(took)
+
+        TuneController.step = step
+
+    def mean(self, name: str) -> float:
+        """The mean; 0 without a call."""
+        values = self.of[name]
+        return sum(values) / len(values) if values else 0.0
+
+    def quantile(self, name: str, share: float) -> float:
+        """The value that this share of the calls does not exceed; 0 without a call."""
+        values = sorted(self.of[name])
+        return values[min(len(values) - 1, int(share * len(values)))] if values else 0.0
+
+
+class Host:
+    """A process with many trials in it; each call is one to one of them."""
+
+    def __init__(self, trainable: Any) -> None:
+        self._trainable, self._trials = trainable, {}
+
+    def call(self, number: int, method: str, args: Any, kwargs: Any) -> Any:
+        """Call a trial's method; ``__init__`` makes it, ``stop`` removes it."""
+        if method == "__init__":
+            self._trials[number] = self._trainable(**kwargs)
+        elif method == "stop":
+            self._trials.pop(number).stop()
+        elif method != "__ray_ready__":
+            return getattr(self._trials[number], method)(*args, **kwargs)
+        return None
+
+
+class HostedTrial:
+    """Stands for an actor's handle."""
+
+    def __init__(self, host: Any, number: int) -> None:
+        self._host, self._number, self._actor_id = host, number, host._actor_id
+
+    def __getattr__(self, method: str) -> Any:
+        return HostedMethod(self._host, self._number, method)
+
+
+class HostedMethod:
+    """Stands for an actor's method."""
+
+    def __init__(self, host: Any, number: int, method: str) -> None:
+        self._host, self._about = host, (number, method)
+
+    def remote(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it."""
+        return self._host.call.remote(*self._about, args, kwargs)
+
+
+class HostedTrials:
+    """Stands for an actor's class."""
+
+    def __init__(self, trainable: Any) -> None:
+        import ray
+
+        self._hosts = [ray.remote(num_cpus=0)(Host).remote(trainable) for _ in range(HOSTS)]
+        self._made = 0
+
+    def remote(self, **kwargs: Any) -> HostedTrial:
+        """Make a trial."""
+        self._made += 1
+        made = HostedTrial(self._hosts[self._made % HOSTS], self._made)
+        HostedMethod(made._host, self._made, "__init__").remote(**kwargs)
+        return made
+
+
+def make_room(at_once: int, own_processes: bool) -> None:
+    """Let so many trials run at once, whatever the machine has.
+
+    Args:
+        at_once: How many.
+        own_processes: Whether each is a process, as in any other sweep.
+    """
+    import ray
+    from ray.air.execution import FixedResourceManager
+
+    from rltune.cluster.slots import Slots
+    from rltune.compat import tune_controller
+
+    room = dict.fromkeys(("CPU", "GPU", "memory"), math.inf)
+    FixedResourceManager._available_resources = property(lambda manager: room)
+    Slots.count = property(lambda slots: at_once)
+    hosted: list[HostedTrials] = []
+
+    def get(cache: Any, trainable: type) -> Any:
+        actors = ray.remote(trainable)
+        if own_processes:
+            options = actors.options
+            actors.options = lambda **given: options(num_cpus=0)
+        else:
+            hosted.extend([HostedTrials(trainable)] if not hosted else [])
+            actors.options = lambda **given: hosted[0]
+        return actors
+
+    tune_controller._PlainActors.get = get
+
+
+def run_at_once(at_once: int, trials: int, tracking: str, own_processes: bool) -> dict[str, Any]:
+    """Run a sweep in the present folder, and measure it."""
+    from rltune.cluster.ray_cluster import prepare_environment
+
+    prepare_environment()  # before Ray is imported
+    from benchmarks.instant import InstantTrial
+    from rltune.pipeline import plan
+    from rltune.pipeline.run import run_sweep
+    from rltune.pipeline.tune.proposals import SearchProposals
+    from rltune.pipeline.tune.recorder import Recorder
+    from rltune.tracking.mlflow_runs import MLflowRuns
+    from rltune.tracking.outbox import Outbox
+
+    plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality
+    times = Times()
+    times.watch(Recorder, "on_trial_result", "recording")
+    times.watch(Recorder, "on_trial_start", "start")
+    times.watch(Recorder, "on_trial_complete", "end")
+    times.watch(SearchProposals, "propose", "proposal")
+    times.watch(Outbox, "_send", "sending")
+    for method in ("log", "create", "end"):
+        times.watch(MLflowRuns, method, "request")
+    times.watch_turns()
+    make_room(at_once, own_processes)
+    before, began = resident_mb(), time.process_time()
+    settings = request(*OVERRIDES, f"budget.trials={trials}", f"tracking={tracking}", "resources.max_concurrent=2")
+    outcome = run_sweep(settings, stream=io.StringIO(), trainable=InstantTrial)
+    assert sum(outcome.trials[state] for state in ("complete", "pruned")) == trials, outcome.trials
+    reports = len(times.of["recording"])
+    return {
+        "reports": reports,
+        "report_ms": [times.mean("report"), times.quantile("report", 0.5), times.quantile("report", 0.99)],
+        "recording_ms": times.mean("recording"),
+        "trial_ms": sum(times.of["trial"]) / trials,
+        "proposal_ms": [times.quantile("proposal", 0.5), times.quantile("proposal", 0.99)],
+        "process_cpu_s": time.process_time() - began,
+        "turns_cpu_s": (sum(times.of["trial"]) + sum(times.of["report"])) / 1000,
+        "request_ms": times.mean("request"),
+        "requests": len(times.of["request"]),
+        "sending_s": sum(times.of["sending"]) / 1000,
+        "memory_mb": [before, resident_mb()],
+        "ledger_kb": (outcome.folder / "ledger.db").stat().st_size / 1024 / trials,
+    }
+
+
+def fill_ledger(ledger: Any, settings: Any, space: Any, trials: int) -> None:
+    """Put trials with 20 reports each into a ledger, as if they had ended."""
+    from sqlalchemy import insert
+
+    from rltune.study import tables
+
+    luck, now, rows, reports = random.Random(0), time.time(), [], []
+    for number in range(trials):
+        drawn = {label: luck.random() for label in space.distributions()}
+        rows.append({
+            "id": number + 1, "sweep_id": 1, "kind": "trials", "number": number, "state": "COMPLETE", "drawn": drawn,
+            "params": space.decode(drawn), "seeds": [number], "revision": 2, "sent_revision": 2, "sent_checkpoint": "",
+            "env_steps": settings.budget.env_steps, "began_s": now, "ended_s": now + number, "stop_reason": "done",
+        })  # fmt: skip
+        for index in range(1, REPORTS + 1):
+            steps, value = index * 100, luck.random()
+            numbers = dict.fromkeys(("objective", "return_min", "return_max", *OTHERS), value)
+            about = {"trial_id": number + 1, "nominal_steps": steps, "env_steps": steps}
+            reports.append(about | {"objective": value, "numbers": numbers, "time_s": now})
+    engine = tables.connect_ledger(ledger.url)
+    with engine.begin() as connection:
+        connection.execute(insert(tables.SWEEP_TRIALS), rows)
+        connection.execute(insert(tables.REPORTS), reports)
+    engine.dispose()
+
+
+def run_done(trials: int) -> dict[str, Any]:
+    """Measure a driver's work with so many trials in its ledger, in the present folder."""
+    from rltune.pipeline.plan import make_plan
+    from rltune.pipeline.tune.proposals import SearchProposals
+    from rltune.records import Report
+    from rltune.reporting.closing_page import TrialView
+    from rltune.reporting.console import Console
+    from rltune.search.samplers import build_sampler
+    from rltune.search.views import choose_view
+    from rltune.study.ledger import Ledger
+    from rltune.study.optuna_study import OptunaStudy, open_optuna_study
+    from rltune.study.storage import STUDY, make_storage_url, start_ledger
+    from rltune.study.trial_table import TrialTable
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    times, folder = Times(), Path.cwd()
+    settings = request(*OVERRIDES, f"budget.trials={trials + SAMPLE}", "tracking=off")
+    plan = make_plan(settings)
+    ledger = start_ledger(None, folder, new=True)
+    fill_ledger(ledger, settings, plan.space, trials)
+    for owner, method, name in (
+        (TrialTable, "records", "read"), (OptunaStudy, "reconcile", "study"), (OptunaStudy, "propose", "proposal"),
+        (TrialTable, "add", "begin"), (OptunaStudy, "begin", "begin"), (TrialTable, "end", "end"),
+        (OptunaStudy, "tell", "end"), (Console, "_draw", "picture"), (Ledger, "read_reports_after", "sender"),
+        (Ledger, "read_unsent_trials", "sender"),
+    ):  # fmt: skip
+        times.watch(owner, method, name)
+    records = ledger.trials.records()
+    read_ms = times.mean("read")
+    view, url = choose_view(settings.searcher.kind), make_storage_url(None, folder, STUDY)
+    study = open_optuna_study(url, ledger.name, view, plan.space.distributions(), records)
+    proposals = SearchProposals(plan, ledger.trials, study, [])
+    for _ in range(SAMPLE):
+        record = proposals.propose(False)
+        assert record is not None
+        ledger.trials.add_report(Report(record.number, settings.budget.env_steps, 0.5, {"objective": 0.5}))
+        ledger.read_reports_after(ledger.read_last_report() - 5, 2000)
+        ledger.read_unsent_trials()
+        study.tell(ledger.trials.end(record.number, "COMPLETE", "done"))
+    drawn = [len(times.of["proposal"])]
+    for seed in range(SAMPLE):
+        study.propose({}, build_sampler("random", {}, seed), plan.space.draw)
+    tpe, chance = times.of["proposal"][: drawn[0]], times.of["proposal"][drawn[0] :]
+    views = [TrialView(one.number, one.state, one.params, list(one.reports.values())) for one in records]
+    clock = iter(range(1_000_000))
+    console = Console(
+        name="scale", num_trials=trials, env_steps=settings.budget.env_steps, slots=100, stream=Terminal()
+    )
+    console.clock = lambda: 10.0 * next(clock)
+    console.start(views)
+    for _ in range(5):
+        console._draw()
+    console.stop()
+    study.close()
+    ledger.close()
+    return {
+        "proposal_ms": [sorted(tpe)[SAMPLE // 2], max(tpe)],
+        "random_ms": sorted(chance)[SAMPLE // 2],
+        "begin_end_ms": (sum(times.of["begin"]) + sum(times.of["end"])) / SAMPLE,
+        "picture_ms": times.mean("picture"),
+        "sender_ms": sum(times.of["sender"]) / SAMPLE,
+        "read_ms": read_ms,
+        "study_s": sum(times.of["study"]) / 1000,
+        "ledger_mb": (folder / "ledger.db").stat().st_size / 2**20,
+        "study_mb": (folder / STUDY).stat().st_size / 2**20,
+    }
+
+
+def measure(*words: str) -> dict[str, Any]:
+    """Measure one case in a process and a folder of its own."""
+    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}  # for Ray's workers, too
+    typed = [sys.executable, "-m", "benchmarks.scale", "--one", *words]
+    with tempfile.TemporaryDirectory(prefix="bench-scale-") as folder:
+        done = subprocess.run(typed, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return answer
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return the record as Markdown."""
+    names = ["at once", "CPU ms a report, mean (p50, p99)", "recording it", "a trial", "proposal p50 (p99)"]
+    names += ["one request to MLflow", "memory MB", "ledger kB a trial"]
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    for got in record["results"]["at_once"]:
+        kind = "processes" if got["own_processes"] else "MLflow" if got["tracking"] != "off" else ""
+        mean, half, most = got["report_ms"]
+        cells = [f"{got['at_once']:,} {kind}".strip(), f"{mean:.1f} ({half:.1f}, {most:.1f})"]
+        cells += [f"{got['recording_ms']:.1f}", f"{got['trial_ms']:.0f}"]
+        cells += ["{:.0f} ({:.0f})".format(*got["proposal_ms"])]
+        cells += [f"{got['request_ms']:.1f}" if got["requests"] else "", f"{got['memory_mb'][1]:.0f}"]
+        cells += [f"{got['ledger_kb']:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    names = [
+        "trials done",
+        "CPU ms a proposal: TPE p50 (most)",
+        "random",
+        "begin and end",
+        "picture",
+        "reading for MLflow",
+    ]
+    names += ["reading all, resumed", "ledger.db, study.db MB"]
+    lines += ["", f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    for got in record["results"]["done"]:
+        cells = [f"{got['done']:,}", "{:.0f} ({:.0f})".format(*got["proposal_ms"])]
+        cells += [f"{got[key]:.1f}" for key in ("random_ms", "begin_end_ms", "picture_ms", "sender_ms", "read_ms")]
+        lines.append(f"| {' | '.join([*cells, '{ledger_mb:.0f}, {study_mb:.0f}'.format(**got)])} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parse, run, print, and keep the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the smaller cases, no record")
+    parser.add_argument("--one", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/scale.json")
+    arguments = parser.parse_args()
+    if arguments.one:
+        given = [json.loads(word) for word in arguments.one]
+        print(json.dumps(run_done(*given) if len(given) == 1 else run_at_once(*given)), flush=True)
+        return
+    keys = ("at_once", "trials", "tracking", "own_processes")
+    results: dict[str, list[dict[str, Any]]] = {"at_once": [], "done": []}
+    for case in CASES[1:3] if arguments.quick else CASES:
+        results["at_once"].append(dict(zip(keys, case, strict=True)) | measure(*map(json.dumps, case)))
+    for trials in DONE[:2] if arguments.quick else DONE:
+        results["done"].append({"done": trials} | measure(str(trials)))
+    record = make_record("scale", 1, results)
+    print(table(record))
+    if arguments.json or not arguments.quick:
+        write_record(record, arguments.json)
+
+
+if __name__ == "__main__":
+    main()
