@@ -70,7 +70,7 @@ def one(seed: int, overrides: list[str], folder: Path) -> Row:
     from rltune import evaluate, load_policy
 
     name = f"seed-{seed}"
-    typed = [sys.executable, "-m", "sweeps.run", f"seed={seed}", f"name={name}", *overrides]
+    typed = [sys.executable, "-m", "rltune", "run", f"seed={seed}", f"name={name}", *overrides]
     paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     subprocess.run(typed, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)

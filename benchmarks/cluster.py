@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.records import ROOT, make_record, spread_of, write_record
-from sweeps import end_command
+from rltune.commands import end_command
 
 REPORTS, STEP = 10, 100  # of a trial; environment steps between two
 SECONDS = "BENCH_SLEEP_S"  # names the environment variable with the seconds that a worker sleeps for a step

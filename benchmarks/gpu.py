@@ -38,7 +38,7 @@ def has_gpu() -> bool:
 
 def sweep(fraction: float, env_steps: int) -> float:
     """Wall seconds of four trials with this share of the GPU each."""
-    typed = [sys.executable, "-m", "sweeps.run", *SWEEP, f"budget.env_steps={env_steps}"]
+    typed = [sys.executable, "-m", "rltune", "run", *SWEEP, f"budget.env_steps={env_steps}"]
     typed += [f"resources.gpus_per_trial={fraction}"]
     paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}

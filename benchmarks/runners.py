@@ -47,11 +47,11 @@ def build(algo: str, envs: int, engine: str, kind: str, runners: int) -> Any:
     from hydra.core.config_store import ConfigStore
 
     from rltune.algorithms.build import build_config
+    from rltune.composition.composing import conf_dir
     from rltune.engine import build_algorithm
     from rltune.probe.probe import ProbeConfig, parse_probe_config
     from rltune.probe.recommendation import Combination
     from rltune.probe.worker import build_combination
-    from sweeps._command import conf_dir
 
     ConfigStore.instance().store("base_probe", ProbeConfig)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):

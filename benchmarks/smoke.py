@@ -80,7 +80,7 @@ def command(folder: Path, name: str, *overrides: str) -> subprocess.CompletedPro
     """Run one of rltune's commands in a folder."""
     environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     return subprocess.run(
-        [sys.executable, "-m", f"sweeps.{name}", *overrides],
+        [sys.executable, "-m", "rltune", name, *overrides],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
 

@@ -91,7 +91,7 @@ def storm(folder: Path, trials: int) -> dict[str, Any]:
 
         def type_it() -> subprocess.Popen[str]:
             log = folder / f"driver-{time.monotonic_ns()}.log"
-            return made.type("drv", "-m", "sweeps.run", *words, log=log, LEDGER=ledger_url)
+            return made.type("drv", "-m", "rltune", "run", *words, log=log, LEDGER=ledger_url)
 
         def wait_for(share: float) -> None:
             def is_reached() -> bool:

@@ -53,7 +53,7 @@ def certification(folder: Path, kills: int, seed: int) -> dict[str, Any]:
         for ended in sorted(draw.choices(range(2 * SEEDS), k=max(0, kills - 2)))
     ]
     moments += [lambda: _count(store, "registered_models") > 0, lambda: _count(store, "model_versions") > 0][:kills]
-    process, killed, trained = launch(folder, "-m", "sweeps.run", *words), 0, -1
+    process, killed, trained = launch(folder, "-m", "rltune", "run", *words), 0, -1
     for number, come in enumerate(moments):
         last = number >= kills - 2  # in these two there is nothing left to train
         _train_on(process, ledger, -1 if last else trained)
@@ -61,7 +61,7 @@ def certification(folder: Path, kills: int, seed: int) -> dict[str, Any]:
         pause(process, draw.uniform(0.0, 0.2 if last else 2.0))
         trained = _count(ledger, REPORTS)
         killed += kill(process)
-        process = launch(folder, "-m", "sweeps.resume", f"sweep={NAME}")
+        process = launch(folder, "-m", "rltune", "resume", f"sweep={NAME}")
     code = process.wait(PATIENCE_S)
     return {"killed": killed, "last_exit": code, **_certified(folder)}
 
@@ -131,7 +131,7 @@ def remote(folder: Path, whole: bool) -> dict[str, Any]:
         words += [f"+env.kwargs.fault={fault}", f"engine={engine}", "algo.env_runners.num_env_runners=1"]
         words += ["budget.trials=1", "budget.env_steps=20000", "failures.max_retries=0", "failures.stall_s=60"]
         words += ["+algo.env_runners.sample_timeout_s=15", "certify=off", "report=false", "tracking=off"]
-        code = launch(folder, "-m", "sweeps.run", *words, "cluster.num_cpus=2").wait(PATIENCE_S)
+        code = launch(folder, "-m", "rltune", "run", *words, "cluster.num_cpus=2").wait(PATIENCE_S)
         (record,) = read_records(folder / "outputs" / name)
         found = f"{record.state}, {record.stop_reason}"
         right += reason in found and code == 1

@@ -97,10 +97,10 @@ def timed() -> None:
 def main() -> None:
     """Run one driver in this folder."""
     from benchmarks.driver import request
+    from rltune.commands.application.command import told_by_signals
     from rltune.errors import RltuneError
     from rltune.pipeline import plan
     from rltune.pipeline.run import resume_sweep, run_sweep
-    from sweeps._command import told_by_signals
 
     timed()
     plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality

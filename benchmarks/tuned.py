@@ -78,9 +78,9 @@ def settings(task: Task) -> RunConfig:
     from hydra import compose, initialize_config_dir
     from hydra.core.config_store import ConfigStore
 
+    from rltune.composition.composing import conf_dir
     from rltune.config.schema import RunConfig
     from rltune.config.validation import parse_config
-    from sweeps._command import conf_dir
 
     ConfigStore.instance().store("base_run", RunConfig)
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):

@@ -49,4 +49,4 @@ class ModestLearner(PPOTorchLearner):
 if __name__ == "__main__":
     here, others = Path(__file__).absolute().parent, os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = f"{here}{os.pathsep}{others}"
-    sys.exit(subprocess.call([sys.executable, "-m", "sweeps.run", *SETTINGS.split(), *sys.argv[1:]]))
+    sys.exit(subprocess.call([sys.executable, "-m", "rltune", "run", *SETTINGS.split(), *sys.argv[1:]]))

@@ -21,9 +21,9 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of some hundred processes compiles rltune for itself
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rltune-tests-")  # not the key of who runs the tests
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
-# Ray's workers inherit the environment, not sys.path: they must find the toy too.
+# Ray's workers inherit the environment, not sys.path: they must find the toy too; and commands, `sweeps`.
 os.environ["PYTHONPATH"] = os.pathsep.join(
-    filter(None, (str(Path(__file__).parent / "support"), os.environ.get("PYTHONPATH")))
+    filter(None, (str(Path(__file__).parent / "support"), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")))
 )
 
 

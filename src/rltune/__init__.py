@@ -1,7 +1,15 @@
 """rltune: hyperparameter sweeps for reinforcement learning.
 
-The public face. Everything is imported when it is first used, so that ``import rltune`` costs nothing and a script
-that only acts with a policy never imports Ray.
+    sweep(...)          search, certify and register: rltune.sweep("algo=ppo", "env=cartpole", budget={"trials": 8})
+    open_sweep(name)    a sweep that is there: .trials and .curves as frames, .best, .policy(), .report(), .resume()
+    load_policy(uri)    a trained policy, to act with; evaluate(policy) plays it, export_policy(policy, path) writes it
+    compare_sweeps(...) sweeps side by side
+    load_algorithm(uri) RLlib's algorithm, to train on
+
+Beneath: find_sweep, open_ledger, run_sweep and resume_sweep, with RunConfig. An error is an RltuneError.
+
+Everything is imported when it is first used, so that ``import rltune`` costs nothing and a script that only acts with a
+policy never imports Ray.
 """
 
 from __future__ import annotations
@@ -13,6 +21,8 @@ if TYPE_CHECKING:
     from rltune.algorithms.restore import load_algorithm
     from rltune.config.schema import RunConfig
     from rltune.errors import RltuneError
+    from rltune.interactive.call import sweep
+    from rltune.interactive.sweep import Sweep, open_sweep
     from rltune.pipeline.run import resume_sweep, run_sweep
     from rltune.policies.evaluation import Evaluation, evaluate
     from rltune.policies.export import export_policy
@@ -22,11 +32,14 @@ if TYPE_CHECKING:
     from rltune.study.storage import open_ledger
     from rltune.study.sweep_folder import find_sweep
 
+__version__ = "0.1.0"
+
 _HOMES = {
     "Evaluation": "policies.evaluation",
     "Ledger": "study.ledger",
     "RltuneError": "errors",
     "RunConfig": "config.schema",
+    "Sweep": "interactive.sweep",
     "compare_sweeps": "reporting.comparison",
     "evaluate": "policies.evaluation",
     "export_policy": "policies.export",
@@ -34,8 +47,10 @@ _HOMES = {
     "load_algorithm": "algorithms.restore",
     "load_policy": "policies.policy",
     "open_ledger": "study.storage",
+    "open_sweep": "interactive.sweep",
     "resume_sweep": "pipeline.run",
     "run_sweep": "pipeline.run",
+    "sweep": "interactive.call",
 }
 
 __all__ = [
@@ -43,6 +58,8 @@ __all__ = [
     "Ledger",
     "RltuneError",
     "RunConfig",
+    "Sweep",
+    "__version__",
     "compare_sweeps",
     "evaluate",
     "export_policy",
@@ -50,8 +67,10 @@ __all__ = [
     "load_algorithm",
     "load_policy",
     "open_ledger",
+    "open_sweep",
     "resume_sweep",
     "run_sweep",
+    "sweep",
 ]
 
 

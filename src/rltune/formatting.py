@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import math
 import re
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 STATE_WORDS = {
@@ -15,6 +19,31 @@ STATE_WORDS = {
     "INTERRUPTED": "interrupted",
 }
 """The one word for each state that a person reads: the ledger's states, and that of a trial whose driver has gone."""
+
+
+def spell_command(rest: str) -> str:
+    """Spell one of rltune's commands so that it can be typed here: as the one that runs was typed.
+
+    Args:
+        rest: Its name and what follows, such as ``resume sweep=first``.
+    """
+    return _find_program() + rest
+
+
+@functools.cache
+def _find_program() -> str:
+    """Return how this process was started by a command; in any other, as a notebook's, what there is to type."""
+    main = sys.modules["__main__"]
+    module = getattr(getattr(main, "__spec__", None), "name", "")
+    if module == "rltune.__main__":
+        return "python -m rltune "
+    if module.startswith("sweeps."):
+        return "python -m sweeps."
+    if Path(getattr(main, "__file__", None) or "").name == "rltune":
+        return "rltune "
+    found = importlib.util.find_spec("sweeps")  # there is a package of this name that is not ours
+    ours = Path(__file__).parents[2] / "sweeps" / "__init__.py"
+    return "python -m sweeps." if found and found.origin == str(ours) else "rltune "
 
 
 def format_value(value: Any) -> str:

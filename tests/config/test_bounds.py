@@ -7,9 +7,9 @@ import math
 import pytest
 from omegaconf import OmegaConf
 
+from rltune.composition.composing import conf_dir
 from rltune.config.bounds import BOUNDS, check_bounds
 from rltune.errors import ConfigError
-from sweeps._command import conf_dir
 
 
 @pytest.mark.parametrize("name", sorted(BOUNDS))

@@ -10,11 +10,11 @@ from composing import compose as compose_anew
 from omegaconf import OmegaConf
 
 from rltune.algorithms.arguments import values_of
+from rltune.composition.composing import conf_dir
 from rltune.config.schema import derive_env_name
 from rltune.config.validation import parse_config
 from rltune.search.schedulers import NoStopping, build_stopping_rule
 from rltune.search.space import parse_space
-from sweeps._command import conf_dir
 
 CONF = conf_dir()
 compose = functools.cache(compose_anew)  # each takes a quarter of a second; no test changes what it is given

@@ -13,6 +13,7 @@ from ray.rllib.algorithms.dqn.dqn import calculate_rr_weights
 
 from rltune.algorithms.arguments import values_of
 from rltune.algorithms.build import Build, build_config
+from rltune.composition.composing import conf_dir
 from rltune.config.capabilities import TABLE, capabilities_of
 from rltune.engine import find_static_obstacle
 from rltune.envs.spec import EnvSpec
@@ -25,7 +26,6 @@ from rltune.policies.rllib_policy import RLlibPolicy, leave_reason
 from rltune.search.space import parse_space
 from rltune.trial.algorithm_runner import AlgorithmRunner
 from rltune.trial.metrics import read_result
-from sweeps._command import conf_dir
 
 CONF = conf_dir()
 ALGOS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))

@@ -8,9 +8,9 @@ import pytest
 from omegaconf import OmegaConf
 from search_driver import PLAIN, Driver
 
+from rltune.composition.composing import conf_dir
 from rltune.search.samplers import check_sampler
 from rltune.search.space import parse_space
-from sweeps._command import conf_dir
 
 FILES = {path.stem: path for path in sorted((conf_dir() / "searcher").glob("*.yaml"))}
 NAMED = {

@@ -9,10 +9,10 @@ import pytest
 from omegaconf import OmegaConf
 from toy import ToyTrial, make_task
 
+from rltune.composition.composing import conf_dir
 from rltune.records import Report, TrialRecord
 from rltune.search.schedulers import GO_ON, Exploit, GoOn, Stop, build_stopping_rule, replay_reports
 from rltune.trial.metrics import make_report
-from sweeps._command import conf_dir
 
 FILES = {path.stem: path for path in sorted((conf_dir() / "scheduler").glob("*.yaml"))}
 BUDGET, REPORTS = 1000, 20

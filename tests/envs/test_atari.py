@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from rltune.algorithms.rllib_env import Creator, name_for_rllib
+from rltune.composition.composing import conf_dir
 from rltune.envs.build import make_training_env
 from rltune.envs.rewards import collect_returns
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env
-from sweeps._command import conf_dir
 
 
 def test_atari_gives_four_grey_images_frames_last():

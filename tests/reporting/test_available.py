@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rltune.composition.composing import conf_dir
 from rltune.reporting import available
 from rltune.reporting.available import show_available
-from sweeps._command import conf_dir
 
 
 @pytest.mark.parametrize("kind", available.KINDS)

@@ -130,7 +130,7 @@ REFUSED = [
     (["uniform", True, 2], "must be numbers", "[uniform, low, high]"),
     (["uniform", 0, math.inf], "must be numbers", "[uniform, low, high]"),
     (["uniform", math.nan, 1], "must be numbers", "[uniform, low, high]"),
-    (["uniform", 2, 1], "the range is empty", "low <= high"),
+    (["uniform", 2, 1], "ends are exchanged", "low <= high"),
     (["quniform", 0, 1, 0], "the range is empty", "step > 0"),
     (["randint", 1.5, 3], "must be integers", "[randint, low, high]"),
     (["loguniform", 0, 1], "must be above 0", "both above 0"),

@@ -30,7 +30,7 @@ from rltune.config.validation import parse_config
 from rltune.errors import RltuneError
 from rltune.pipeline.run import resume_sweep, run_sweep
 from omegaconf import OmegaConf
-from sweeps._command import leave
+from rltune.commands.application.command import leave
 
 rltune.pipeline.plan.preflight = lambda plan: None
 verb, outputs, *words = sys.argv[1:]

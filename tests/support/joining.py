@@ -17,7 +17,7 @@ import sys, time
 from rltune.cluster.ray_cluster import check_address, connect_ray, prepare_environment
 from rltune.config.schema import ClusterConfig
 from rltune.errors import RltuneError
-from sweeps._command import leave
+from rltune.commands.application.command import leave
 
 cluster = ClusterConfig(address=None, num_cpus=1) if sys.argv[1] == "own" else ClusterConfig(address=sys.argv[1])
 try:

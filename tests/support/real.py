@@ -19,6 +19,7 @@ SMALL = (
     "budget.env_steps=20000",
     "certify=off",
 )  # cartpole's tuned values reach hundreds with so little
+ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240  # on a busy machine; a command that takes longer hangs
 
 
@@ -59,7 +60,7 @@ class Project:
         """Type ``python <words>`` and do not wait."""
         env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_", "TUNE_"))}
         env |= {"OMP_NUM_THREADS": "1"}
-        env.pop("PYTHONPATH", None)  # what is installed must be enough
+        env["PYTHONPATH"] = str(ROOT)  # for `python -m sweeps.run`, which is not installed; the rest must be
         return subprocess.Popen(
             [sys.executable, *words],
             cwd=self.folder,

@@ -15,9 +15,6 @@ import psutil
 import pytest
 from omegaconf import OmegaConf
 
-from rltune.config.schema import RunConfig
-from sweeps._command import use_tracking, write_whole_numbers
-
 LATE = ("ray", "torch", "mlflow", "optuna")  # seconds each: nothing that a typo should wait for
 
 
@@ -41,7 +38,12 @@ REFUSED = {
         "without them",
         "certify=on certify.seeds=2",
     ),
-    "run budget.env_steps=1.5e0": ("budget.env_steps=1.5e0", "the key's type", "sweeps.run --help"),
+    "run budget.env_steps=1.5e0": ("budget.env_steps=1.5e0", "a whole number", "budget.env_steps=100000"),
+    "run budget.wall_time_s=abc": ("budget.wall_time_s=abc", "a number or null", "sweeps.run --help"),
+    "run env=gym": ("env.id has no value", "a value for every key", "env.id=CartPole-v1"),
+    "run space.lr=nan": ("space.lr=nan", "above 0", "space.lr=0.0003"),
+    "run space.lr=[loguniform,1e-2,1e-4]": ("space.lr=[loguniform", "low <= high", "space.lr=[loguniform,0.0001,0.01]"),
+    "run output_dir=/sys/x": ("output_dir=/sys/x", "a folder of yours", "output_dir="),
     "run algo=sac env=cartpole": (
         "algo=sac cannot act in env.id=CartPole-v1",
         "discrete actions are for ppo",
@@ -204,30 +206,3 @@ def test_sigterm_while_ray_starts_ends_with_143_says_that_nothing_was_begun_and_
     assert "Traceback" not in out
     assert list(tmp_path.iterdir()) == []
     assert psutil.wait_procs(started, timeout=60)[1] == []
-
-
-@pytest.mark.fast
-@pytest.mark.parametrize(
-    ("typed", "read"),
-    [
-        ("budget.env_steps=1e5", "budget.env_steps=100000"),
-        ("budget.env_steps=1e5,2.0e5", "budget.env_steps=100000,200000"),
-        ("budget.total_env_steps=3.0", "budget.total_env_steps=3"),
-        ("budget.env_steps=1.5", "budget.env_steps=1.5"),
-        ("budget.env_steps=inf", "budget.env_steps=inf"),
-        ("budget.total_env_steps=null", "budget.total_env_steps=null"),
-        ("budget.wall_time_s=1e3", "budget.wall_time_s=1e3"),
-        ("algo.training.lr=1e0", "algo.training.lr=1e0"),
-        ("no.such.key=1e5", "no.such.key=1e5"),
-        ("-m", "-m"),
-    ],
-)
-def test_a_whole_number_may_be_written_as_a_float(typed, read):
-    assert write_whole_numbers(typed, RunConfig) == read
-
-
-def test_mlflow_is_asked_where_the_command_says(monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://usual")
-    for uri, asked in ((None, "http://usual"), ("http://given", "http://given")):
-        use_tracking(OmegaConf.create({"tracking": {"uri": uri}}))
-        assert os.environ["MLFLOW_TRACKING_URI"] == asked

@@ -20,7 +20,7 @@ REDACTED = "postgresql+psycopg://***@db.example/rl"
 
 def run(command: str, **given: Any) -> int:
     """Do a command's work as it is done when it was typed."""
-    module = importlib.import_module(f"sweeps.{command}")
+    module = importlib.import_module(f"rltune.commands.{command}")
     page = OmegaConf.load(Path(__file__).parents[2] / "conf" / f"{command}.yaml")
     page.pop("defaults")  # Hydra's own
     schema = OmegaConf.structured(getattr(module, f"{command.capitalize()}Config"))

@@ -19,11 +19,11 @@ from real import Project, finish
 
 import rltune
 from rltune.certification.finalists import derive_own_seed
+from rltune.composition.composing import conf_dir
 from rltune.config.schema import RunConfig
 from rltune.pipeline.run import run_sweep
 from rltune.records import TrialRecord
 from rltune.study.storage import open_ledger
-from sweeps._command import conf_dir
 
 STATUSES = {"COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED"}
 CHAMPION = "models:/cartpole-ppo@champion"

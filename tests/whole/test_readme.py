@@ -25,6 +25,7 @@ import rltune
 from rltune.algorithms.arguments import values_of
 from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners
+from rltune.composition.composing import conf_dir
 from rltune.config.schema import RunConfig
 from rltune.config.validation import parse_config
 from rltune.envs.build import make_env
@@ -34,7 +35,6 @@ from rltune.reporting import available
 from rltune.search.samplers import check_sampler
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.space import parse_space
-from sweeps._command import conf_dir
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -69,7 +69,7 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
     """What Hydra makes of a command, on top of the real configs; ``folder`` adds a person's own."""
     schema: Any = RunConfig
     if command != "run":
-        schema = getattr(importlib.import_module(f"sweeps.{command}"), f"{command.capitalize()}Config")
+        schema = getattr(importlib.import_module(f"rltune.commands.{command}"), f"{command.capitalize()}Config")
     ConfigStore.instance().store(f"base_{command}", schema)
     added = [f"hydra.searchpath=[file://{folder}]"] if folder else []
     overrides = [word for word in overrides if word not in ("--config-dir", "conf")]  # the folder, where there is one

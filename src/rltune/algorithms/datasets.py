@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rltune.errors import ConfigError, PolicyError
+from rltune.formatting import spell_command
 
 COLUMNS = ("episode", "obs", "action", "reward", "terminated", "truncated", "next_obs")
 
@@ -67,13 +68,13 @@ def check_dataset(path: str | Path) -> dict[str, Any]:
         ConfigError: There is no such file, or it is of another kind.
     """
     key = f"algo.offline_data.input_={path}"
-    fix = "python -m sweeps.record policy=sweep:latest out=outputs/data.parquet"
+    fix = spell_command("record policy=sweep:latest out=outputs/data.parquet")
     if not Path(path).is_file():
-        raise ConfigError(f"{key}: no such file", "a dataset as sweeps.record writes it", fix)
+        raise ConfigError(f"{key}: no such file", f"a dataset as {spell_command('record')} writes it", fix)
     try:
         schema = pq.read_schema(path)
     except (OSError, pa.ArrowInvalid) as error:
-        raise ConfigError(f"{key}: {error}", "a dataset as sweeps.record writes it", fix) from None
+        raise ConfigError(f"{key}: {error}", f"a dataset as {spell_command('record')} writes it", fix) from None
     missing = [name for name in COLUMNS if name not in schema.names]
     if missing:
         raise ConfigError(f"{key} has no column {missing[0]}", ", ".join(COLUMNS), fix)

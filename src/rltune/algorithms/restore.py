@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rltune.cluster.ray_cluster import ensure_ray
 from rltune.errors import PolicyError
 from rltune.policies.policy import load_policy
 from rltune.policies.rllib_policy import INFO_FILE
 from rltune.policies.uri import Source, locate_trusted_algorithm
+
+if TYPE_CHECKING:
+    from ray.rllib.algorithms.algorithm import Algorithm
 
 
 def load_algorithm(
@@ -21,7 +24,7 @@ def load_algorithm(
     output_dir: str | Path = "outputs",
     storage: str | None = None,
     bucket: str | None = None,
-) -> Any:
+) -> Algorithm:
     """Load RLlib's algorithm, to train on; starts Ray where none runs.
 
     RLlib's checkpoints hold pickles, so that loading one runs whatever its author put there. Only those of sweeps that

@@ -72,7 +72,7 @@ def check_address(cluster: ClusterConfig) -> None:
         raise ResourceError(
             f"{key}={address}: a sweep is not run through a Ray Client or a dashboard",
             f"host:port of the cluster's head, such as {host}:6379, or auto, on a node of the cluster",
-            f"ray job submit --address http://{host}:8265 -- python -m sweeps.run cluster=address ...",
+            f"ray job submit --address http://{host}:8265 -- python -m rltune run cluster=address ...",
         )
     if not re.fullmatch(r"\S+:\d+", address):
         raise ResourceError(

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import format_settings
 from rltune.errors import StudyError
+from rltune.formatting import spell_command
 
 # A sweep is found by the first two; the third says how; the rest are addresses.
 FREE = ("name", "output_dir", "resume", "cluster.", "study.storage", "tracking.uri")
@@ -52,7 +53,7 @@ def check_changes(name: str, known: DictConfig, wanted: RunConfig) -> bool:
         raise StudyError(
             f"{key}={_show(new)}: the sweep {name} has {key}={_show(old)}{more}",
             "its own settings; larger budgets, more of certify.top and certify.seeds, and other addresses",
-            f"python -m sweeps.resume sweep={name} goes on with its own; name=... begins another sweep",
+            spell_command(f"resume sweep={name} goes on with its own; name=... begins another sweep"),
         )
     return grows
 

@@ -148,7 +148,7 @@ class StudyConfig:
 
 @dataclass
 class RunConfig:
-    """One sweep: everything that ``python -m sweeps.run`` composes."""
+    """One sweep: everything that ``rltune run`` composes."""
 
     name: str | None = None
     resume: str = "never"  # older sweeps' settings have none

@@ -13,6 +13,7 @@ from rltune.config.authorship import find_key_file, is_own, mark_own
 from rltune.config.schema import RunConfig
 from rltune.config.uris import redact_settings
 from rltune.errors import StudyError, describe_exception
+from rltune.formatting import spell_command
 
 DIGEST_MARK = "# sha256: "
 FORMAT = 3
@@ -104,5 +105,5 @@ def make_foreign_sweep_error(folder: Path, why: str) -> StudyError:
     return StudyError(
         f"sweep={folder.name}: {why}, and a resume runs code that its settings name and its checkpoints hold",
         f"sweeps that you ran with the key in {find_key_file()}, unchanged",
-        f"python -m sweeps.resume sweep={folder.name} trust=true, if you trust whoever made it",
+        spell_command(f"resume sweep={folder.name} trust=true, if you trust whoever made it"),
     )

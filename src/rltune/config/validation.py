@@ -42,6 +42,7 @@ WITH_LOGIN = ("study.storage", "tracking.uri")  # the settings that may hold one
 VIEWS = ("auto", "pruned", "complete")  # rltune.search.views has what they mean
 VECTORIZE = ("auto", "sync", "async", "vector_entry_point")
 T = TypeVar("T")
+_EXAMPLES = {"env.id": "env.id=CartPole-v1, or env.id=module:Name-v0 of a package or of a file in this folder"}
 
 
 def parse_config(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
@@ -56,6 +57,21 @@ def parse_config(raw: DictConfig | Mapping[str, Any]) -> RunConfig:
     config = to_typed(RunConfig, raw)
     check_config(config)
     return config
+
+
+def check_whole(config: RunConfig) -> None:
+    """Refuse what a program made by itself and is no whole request: defaults live in the YAML files alone.
+
+    Raises:
+        ConfigError: It is no `RunConfig`, has a value of another type, or none where one is needed.
+    """
+    if not isinstance(config, RunConfig):
+        raise ConfigError(
+            f"config={config!r} is no RunConfig",
+            "what parse_config makes of composed settings",
+            'rltune.sweep("algo=ppo", "env=cartpole") composes them and runs the sweep',
+        )
+    to_typed(RunConfig, vars(config))
 
 
 def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
@@ -73,10 +89,11 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
         return cast(T, OmegaConf.to_object(merged))
     except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
         missing = re.search(r"interpolation: .*value: ([\w.]+)$", str(error).splitlines()[0])
+        key = missing[1] if missing else str(error.full_key)
         raise ConfigError(
-            f"{missing[1] if missing else error.full_key} has no value",
+            f"{key} has no value",
             "a value for every key",
-            "set it on the command line",
+            f"add {_EXAMPLES.get(key, f'{key}=...')}",
         ) from None
     except OmegaConfBaseException as error:
         known = [str(key) for key in error.parent_node] if isinstance(error.parent_node, DictConfig) else []

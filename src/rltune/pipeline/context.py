@@ -23,6 +23,7 @@ class SweepContext:
         stream: Where the console writes; None is standard output.
         trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
         trust: Whether a folder that somebody else made is resumed.
+        typed: The command that does the same, for the report; None is what was typed in this process.
         call_aside: Calls a function, which takes ``progress`` to call whenever it has come further, in a process that
             has RLlib imported; None where there is none.
     """
@@ -35,4 +36,5 @@ class SweepContext:
     stream: TextIO | None = None
     trainable: type | None = None
     trust: bool = False
+    typed: str | None = None
     call_aside: Callable[..., Any] | None = None

@@ -22,7 +22,7 @@ def record_start(sweep: OpenSweep) -> None:
             config=format_settings(sweep.config),
             versions=list_versions(),
             git_commit=read_git_commit(),
-            command=read_typed_command(),
+            command=sweep.context.typed or read_typed_command(),
             began=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rltune.certification.result import Certification
 from rltune.config.settings_file import read_settings
 from rltune.errors import RltuneError
-from rltune.formatting import first_line
+from rltune.formatting import first_line, spell_command
 from rltune.records import CERTIFY, TRIALS, SweepRecord, TrialRecord
 from rltune.study.bucket import find_bucket
 from rltune.study.checkpoints import is_recorded
@@ -88,7 +88,7 @@ def prune_sweeps(
         " go on from; MLflow, unless it was off, keeps the policies of all trials that ran to their end.",
         soft_wrap=True,
     )
-    out.print(f"to delete: python -m sweeps.prune sweep={sweep} delete=true{where}", soft_wrap=True)
+    out.print(f"to delete: {spell_command(f'prune sweep={sweep} delete=true{where}')}", soft_wrap=True)
 
 
 def _prune(folder: Path, sure: bool, storage: str | None) -> SpareCheckpoints:

@@ -81,7 +81,7 @@ def publish_outcome(
         tracker.artifact(pages, html.FOLDER)
     timeout_s = sweep.stopper.left_s() if interrupted else 60.0
     if not tracker.close(RUN_STATUS.get(outcome.status, "FINISHED"), timeout_s):
-        console.note("MLflow has not received everything; the rest is sent by the next sweeps.resume")
+        console.note(f"MLflow has not received everything; the rest is sent by {make_resume_command(folder)}")
     for warning in tracker.warnings():
         console.note(warning)
     console.stop()

@@ -33,8 +33,9 @@ from rltune.config.changes import check_changes
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings, require_own_settings
-from rltune.config.validation import parse_config
+from rltune.config.validation import check_whole, parse_config
 from rltune.errors import StudyError, describe_exception
+from rltune.formatting import spell_command
 from rltune.pipeline import plan
 from rltune.pipeline.context import SweepContext
 from rltune.pipeline.folder import claim_folder, leave_folder, make_name_taken_error, open_folder, store_results
@@ -63,13 +64,16 @@ if TYPE_CHECKING:
     from rltune.study.outcome import Outcome
 
 
-def run_sweep(config: RunConfig, *, stream: TextIO | None = None, trainable: type | None = None) -> Outcome:
+def run_sweep(
+    config: RunConfig, *, stream: TextIO | None = None, trainable: type | None = None, typed: str | None = None
+) -> Outcome:
     """Search, certify, register and report.
 
     Args:
         config: What to do; see `rltune.config.validation.parse_config`.
         stream: Where the console writes; None is standard output.
         trainable: A replacement for `rltune.trial.trainable.Trial`, for tests.
+        typed: The command that does the same, for the report; None is what was typed in this process.
 
     Returns:
         How it ended; its ``exit_code`` is the command's.
@@ -78,6 +82,7 @@ def run_sweep(config: RunConfig, *, stream: TextIO | None = None, trainable: typ
         RltuneError: The request cannot be carried out; nothing was written.
     """
     began = time.monotonic()
+    check_whole(config)
     if config.resume == AUTO and (begun := find_begun(config)):
         wanted = widen_ranges(config)
         grows = check_changes(begun.name, read_settings(begun, whole=True), wanted)
@@ -87,7 +92,8 @@ def run_sweep(config: RunConfig, *, stream: TextIO | None = None, trainable: typ
             return ended
         return _run_interruptibly(SweepContext(make_plan(config), begun.name, begun, True, began, stream, trainable))
     checked, folder = check_request(config)
-    return _run_interruptibly(SweepContext(checked, folder.name, folder, False, began, stream, trainable))
+    context = SweepContext(checked, folder.name, folder, False, began, stream, trainable, typed=typed)
+    return _run_interruptibly(context)
 
 
 def find_begun(config: RunConfig) -> Path | None:
@@ -200,7 +206,7 @@ def resume_sweep(
             raise StudyError(
                 f"{key}={value}: the login is kept in no file, so it has to be given again",
                 "the whole address",
-                f"python -m sweeps.resume sweep={folder.name} {key}=...",
+                spell_command(f"resume sweep={folder.name} {key}=..."),
             )
     plan = make_plan(config)
     return _run_interruptibly(SweepContext(plan, folder.name, folder, True, began, stream, trainable, trust))

@@ -233,6 +233,14 @@ class Policy:
         except (KeyError, TypeError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(f"{root} is damaged: {error!r}") from error
 
+    def __repr__(self) -> str:
+        """What it is: algorithm, environment, where it came from, what it sees and does."""
+        env = (self.info.get("env") or {}).get("id", "an unnamed environment")
+        trial = "" if self.info.get("trial") is None else f"trial {self.info['trial']} of "
+        origin = f", {trial}{self.info['sweep']}" if self.info.get("sweep") else ""
+        sees, does = (describe(self.spaces[key]) for key in ("observation", "action"))
+        return f"<Policy {self.info.get('algo', '?')} for {env}{origin}: {sees} -> {does}>"
+
     @property
     def observation_space(self) -> Any:
         """The environment's observation space; needs gymnasium."""
@@ -423,6 +431,12 @@ def _check_finite(values: np.ndarray, what: str) -> None:
     if not (np.isfinite(values).all() if values.size > 64 else math.isfinite(sum(values.ravel().tolist()))):
         flat = values.ravel()
         raise ValueError(f"{what} holds {flat[~np.isfinite(flat)][0]}, which is no finite number")
+
+
+def describe(space: dict[str, Any]) -> str:
+    """Name a space for a person, without gymnasium: ``Box(4,)``, ``Discrete(2)``."""
+    size = space["n"] if space["type"] == "Discrete" else ",".join(map(str, [*space.get("shape", ()), ""]))
+    return f"{space['type']}({size.strip() if isinstance(size, str) else size})"
 
 
 def load_bundle(folder: str | Path) -> Policy:

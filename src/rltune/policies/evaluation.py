@@ -55,6 +55,13 @@ class Evaluation:
     min: float
     max: float
 
+    def __repr__(self) -> str:
+        """The numbers, without the single returns."""
+        return (
+            f"<Evaluation of {len(self.returns)} episodes: mean {self.mean:.4g}, 95% interval {self.low:.4g} to "
+            f"{self.high:.4g}, IQM {self.iqm:.4g}, {self.min:.4g} to {self.max:.4g}>"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON can hold them."""
         return asdict(self)

@@ -18,6 +18,7 @@ from rltune.envs.build import make_env
 from rltune.envs.pettingzoo import assign_policies, make_parallel_env, policy_spaces, spaces_by_agent
 from rltune.envs.spec import spec_of
 from rltune.errors import PolicyError, choices
+from rltune.formatting import spell_command
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_reader import Policy, load_bundle
 from rltune.policies.bundle_writer import describe_space, write_bundle
@@ -54,6 +55,11 @@ class MultiAgentPolicy:
             key: {agent: self.policies[owner].spaces[key] for agent, owner in self.owners.items()}
             for key in ("observation", "action")
         }
+
+    def __repr__(self) -> str:
+        """What they are: algorithm, environment, agents."""
+        env = (self.info.get("env") or {}).get("id", "an unnamed environment")
+        return f"<MultiAgentPolicy {self.info.get('algo', '?')} for {env}: {', '.join(self.owners)}>"
 
     def act(
         self, obs: Mapping[str, Any], deterministic: bool = True, rng: np.random.Generator | int | None = None
@@ -143,7 +149,7 @@ def require_single_agent(policy: Policy | MultiAgentPolicy, what: str) -> Policy
         raise PolicyError(
             f"{what} takes the policy of one agent; this one has {', '.join(policy.owners)}",
             "the policy of one agent",
-            "rltune.load_policy gives all of them, python -m sweeps.evaluate plays them",
+            f"rltune.load_policy gives all of them, {spell_command('evaluate')} plays them",
         )
     return policy
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rltune.config.capabilities import list_algos
 from rltune.envs.build import find_modules
 from rltune.errors import PolicyError, StudyError
+from rltune.formatting import spell_command
 from rltune.study.bucket import BucketError
 from rltune.study.checkpoints import compute_digest, find_checkpoint, is_own_checkpoint
 from rltune.study.sweep_folder import find_sweep
@@ -143,7 +144,7 @@ def _find_part(folder: Path, part: str, uri: str) -> Path:
         raise NeedsRLlibError(
             f"policy={uri}: {reason.read_text().strip()}",
             f"networks that act without RLlib: those of {list_algos(lambda row: row.network, 'and')}",
-            f"python -m sweeps.evaluate policy=sweep:<name>, or rltune.load_algorithm({uri!r}): both run RLlib",
+            spell_command(f"evaluate policy=sweep:<name>, or rltune.load_algorithm({uri!r}): both run RLlib"),
         )
     if not folder.exists():
         raise PolicyError(f"policy={uri}: there is no folder {folder}", FORMS, "policy=sweep:latest")
@@ -221,7 +222,7 @@ def _choose_checkpoint_of(folder: Path, number: int, source: Source) -> Checkpoi
         raise PolicyError(
             f"policy={source.uri}: {folder.name} has {len(records)} trials",
             allowed,
-            f"python -m sweeps.show sweep={folder.name}",
+            spell_command(f"show sweep={folder.name}"),
         )
     if number not in with_one:
         raise PolicyError(
@@ -242,7 +243,7 @@ def _choose_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
     raise PolicyError(
         f"policy={source.uri}: no trial of {folder.name} has a checkpoint yet",
         "a sweep with at least one finished episode",
-        f"python -m sweeps.resume sweep={folder.name}",
+        spell_command(f"resume sweep={folder.name}"),
     )
 
 
@@ -252,7 +253,7 @@ def _check_recorded(folder: Path, record: CheckpointRecord, source: Source) -> P
     if not checkpoint.is_dir():
         raise PolicyError(
             f"policy={source.uri}: its checkpoint {checkpoint} is gone",
-            "a trial whose checkpoint is still there; sweeps.prune leaves the best ones and what MLflow has",
+            "a trial whose checkpoint is still there; prune leaves the best ones and what MLflow has",
             f"policy=sweep:{folder.name} is the winner; policy=runs:/<the trial's MLflow run>",
         )
     if not source.trust and compute_digest(checkpoint) != record.digest:

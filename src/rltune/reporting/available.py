@@ -27,7 +27,7 @@ def show_available(kind: str, folders: Sequence[Path], stream: TextIO | None = N
 
     Args:
         kind: ``envs``, ``algos`` or ``spaces``.
-        folders: Where the groups' folders are, the user's own before ours.
+        folders: Where the groups' folders are, in Hydra's order: ours before a user's own.
         stream: Where to; None is standard output.
     """
     watched = (stream or sys.stdout).isatty()

@@ -27,6 +27,7 @@ from rltune.formatting import (
     format_interval,
     format_objective,
     format_params,
+    spell_command,
 )
 from rltune.records import TRIALS, compute_score, trial_dir_of
 
@@ -281,7 +282,7 @@ def _render_next(page: ClosingPage, failed: Sequence[TrialView]) -> Iterator[Ren
         yield f"  look at the study     optuna-dashboard sqlite:///{study}{hint}"
     if page.top:
         policy = page.model_uri or f"sweep:{page.name}"
-        yield f"  test the winner       {_spell_command(f'python -m sweeps.evaluate policy={policy}')}"
+        yield f"  test the winner       {_spell_command(spell_command(f'evaluate policy={policy}'))}"
         yield f'  use it in Python      import rltune; policy = rltune.load_policy("{policy}")'
 
 

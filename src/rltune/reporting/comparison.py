@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rltune.errors import StudyError
-from rltune.formatting import format_count, format_duration, format_interval, format_objective
+from rltune.formatting import format_count, format_duration, format_interval, format_objective, spell_command
 from rltune.reporting.sweep_data import SweepData, load_sweep_data
 from rltune.statistics import probability_of_improvement
 from rltune.study.sweep_folder import find_sweep
@@ -112,7 +112,7 @@ def compare_sweeps(
         StudyError: There is no such sweep, it has no winner, or they are on different environments.
     """
     if not sweeps:
-        raise StudyError("sweeps=[] names none", "two or more sweeps", "python -m sweeps.list")
+        raise StudyError("sweeps=[] names none", "two or more sweeps", spell_command("list"))
     root = Path(output_dir).expanduser().absolute()
     every = [load_sweep_data(_find_folder(name, root, bucket), storage) for name in sweeps]
     environments = [str(data.settings["env"]["id"]) for data in every]
@@ -121,7 +121,7 @@ def compare_sweeps(
             raise StudyError(
                 f"sweeps={data.name} is on {env}, and {every[0].name} on {environments[0]}",
                 "sweeps on one environment",
-                "python -m sweeps.list",
+                spell_command("list"),
             )
     rows: list[ComparisonRow] = []
     for data in every:
@@ -152,7 +152,7 @@ def _make_row(data: SweepData, first: Sequence[float]) -> ComparisonRow:
         raise StudyError(
             f"sweeps={data.name} has no winner that was tested on fresh episodes",
             "sweeps that ended with a winner",
-            f"python -m sweeps.resume sweep={data.name}",
+            spell_command(f"resume sweep={data.name}"),
         )
     ends = float(evaluation["mean"]), float(evaluation["low"]), float(evaluation["high"])
     measured = f"not certified: one policy, {evaluation['episodes']} episodes"

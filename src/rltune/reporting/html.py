@@ -24,6 +24,7 @@ from rltune.formatting import (
     format_interval,
     format_objective,
     format_params,
+    spell_command,
 )
 from rltune.reporting.analysis import compute_importance
 from rltune.reporting.closing_page import warn_of_few_seeds
@@ -139,7 +140,8 @@ def try_report(sweep: Path, ledger: Ledger | None, note: Callable[[str], None]) 
         return write_report(sweep, ledger)
     except Exception as error:
         logger.exception("no report")
-        note(f"no report could be made ({type(error).__name__}: {error}); python -m sweeps.report sweep={sweep.name}")
+        how = spell_command(f"report sweep={sweep.name}")
+        note(f"no report could be made ({type(error).__name__}: {error}); {how}")
         return None
 
 

@@ -14,7 +14,14 @@ from rich.table import Table
 from rltune.certification.result import Certification
 from rltune.envs.objective import name_objective
 from rltune.errors import RltuneError
-from rltune.formatting import STATE_WORDS, first_line, format_count, format_objective, format_params
+from rltune.formatting import (
+    STATE_WORDS,
+    first_line,
+    format_count,
+    format_objective,
+    format_params,
+    spell_command,
+)
 from rltune.reporting.closing_page import describe_certification, describe_winner
 from rltune.study.ranking import order_records, rank_records
 from rltune.study.sweep_folder import find_sweep, list_sweep_folders
@@ -75,7 +82,7 @@ def list_sweeps(
             out.print(reason, soft_wrap=True)
     else:
         root = Path(output_dir).expanduser().absolute()
-        out.print(f"no sweeps in {root}; start one: python -m sweeps.run algo=ppo env=cartpole", soft_wrap=True)
+        out.print(f"no sweeps in {root}; start one: {spell_command('run algo=ppo env=cartpole')}", soft_wrap=True)
 
 
 def _fit_columns(rows: Sequence[tuple[str, ...]], width: int) -> Table:

@@ -13,7 +13,7 @@ from typing import Any
 from rltune.algorithms.arguments import values_of
 from rltune.config.uris import redact_address
 from rltune.errors import RltuneError
-from rltune.formatting import format_interval, format_objective, format_value
+from rltune.formatting import format_interval, format_objective, format_value, spell_command
 from rltune.records import BASELINE
 from rltune.reporting.sweep_data import SweepData
 from rltune.study.outcome import count_states
@@ -117,7 +117,7 @@ def compare_values(data: SweepData) -> list[SearchedValue]:
 def suggest_commands(data: SweepData) -> list[tuple[str, str]]:
     """List what to type next: what it does, and the command."""
     algo, env = data.settings["algo"]["name"], data.settings["env"]["name"]
-    typed = data.record.command or f"python -m sweeps.run algo={algo} env={env}"
+    typed = data.record.command or spell_command(f"run algo={algo} env={env}")
     known = [("Run this sweep again", typed)]
     winner = data.record.winner or {}
     params = winner.get("params") or (data.ranked[0].params if data.ranked else {})
@@ -129,9 +129,9 @@ def suggest_commands(data: SweepData) -> list[tuple[str, str]]:
     if data.record.winner:
         model = data.record.model  # by its version: the alias moves on
         uri = f"models:/{model['name']}/{model['version']}" if model else f"sweep:{data.name}"
-        known.append(("Test the winner on fresh episodes", f"python -m sweeps.evaluate policy={uri}"))
+        known.append(("Test the winner on fresh episodes", spell_command(f"evaluate policy={uri}")))
     if data.status in ("interrupted", "running"):
-        known.append(("Go on with this sweep", f"python -m sweeps.resume sweep={data.name}"))
+        known.append(("Go on with this sweep", spell_command(f"resume sweep={data.name}")))
     return known
 
 
@@ -143,7 +143,7 @@ def _format_override(value: Any) -> str:
 def read_typed_command() -> str | None:
     """Return the sweep's command as it was typed in this process; None where a script started it."""
     script = Path(sys.argv[0])
-    if script.parent.name != "sweeps":
+    if script.parent.name != "commands":
         return None
     given = [redact_address(word) for word in sys.argv[1:] if not word.startswith("name=")]  # a name can be used once
-    return shlex.join(["python", "-m", f"sweeps.{script.stem}", *given])
+    return " ".join([spell_command(script.stem), *map(shlex.quote, given)])

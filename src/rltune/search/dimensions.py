@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rltune.errors import ConfigError, choices
+from rltune.errors import ConfigError, choices, nearest
 from rltune.search.conditions import WHEN, format_condition, format_yaml_value
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
     shown = f"space.{name}=[{', '.join(str(part) for part in (kind, *args))}]"
     if kind not in KINDS:
         known = [*KINDS, WHEN]
-        raise ConfigError(f"{shown}: unknown kind '{kind}'", choices(kind, known), f"space.{name}=[uniform,0.1,0.9]")
+        usage = KINDS[close].usage if (close := nearest(kind, KINDS)) else "[loguniform, low, high]"
+        raise ConfigError(f"{shown}: unknown kind '{kind}'", choices(kind, known), f"write space.{name} as {usage}")
     rule = KINDS[kind]
     fix = f"write space.{name} as {rule.usage}"
     if (rule.num_args is None and not args) or (rule.num_args is not None and len(args) != rule.num_args):
@@ -164,8 +165,11 @@ def parse_dimension(name: str, kind: str, args: tuple[Any, ...]) -> Dimension:
         args = tuple(int(arg) for arg in args)
     if rule.positive and min(args) <= 0:
         raise ConfigError(f"{shown}: arguments must be above 0", rule.usage, fix)
-    if args[0] > args[1] or (kind == "quniform" and args[2] <= 0):
-        raise ConfigError(f"{shown}: the range is empty", "low <= high, step > 0", fix)
+    if args[0] > args[1]:
+        turned = format_yaml_value([kind, args[1], args[0], *args[2:]]).replace(" ", "")  # a shell's one word
+        raise ConfigError(f"{shown}: its ends are exchanged", "low <= high", f"space.{name}={turned}")
+    if kind == "quniform" and args[2] <= 0:
+        raise ConfigError(f"{shown}: the range is empty", "step > 0", fix)
     if kind == "quniform":  # Optuna rounds the upper end down to a multiple, with a warning at every proposal
         low, high, step = args
         args = (low, round(low + step * math.floor((high - low) / step + 1e-9), 12), step)

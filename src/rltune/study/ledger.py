@@ -18,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from rltune.config.settings_file import FORMAT
 from rltune.config.uris import redact_address, redact_error
 from rltune.errors import StudyError, describe_exception
+from rltune.formatting import spell_command
 from rltune.records import CERTIFY, TRIALS, Report, SweepRecord
 from rltune.study.disk_full import is_disk_full
 from rltune.study.tables import REPORTS, SWEEP_TRIALS, SWEEPS, connect_ledger, has_tables, make_tables
@@ -81,7 +82,7 @@ class Ledger:
             raise StudyError(f"name={name}: a sweep of this name exists", "a new name", "choose another name=")
         if found is None:
             raise MissingSweepError(
-                f"the sweep '{name}' is not in its ledger", "a ledger of this sweep", "python -m sweeps.list"
+                f"the sweep '{name}' is not in its ledger", "a ledger of this sweep", spell_command("list")
             )
         self._sweep_id, form = found
         if form != FORMAT:

@@ -45,6 +45,11 @@ class Outcome:
     exit_code: int = EXIT_WINNER
     folder: Path = field(default_factory=Path)
 
+    def __repr__(self) -> str:
+        """How it ended, in a line."""
+        best = f", winner trial {self.winner['trial']}" if self.winner and self.winner["trial"] is not None else ""
+        return f"<Outcome of {self.name}: {self.status}, {self.trials['total']} trials{best}; {self.folder}>"
+
     def save(self) -> None:
         """Write ``summary.json`` whole or not at all."""
         content = {key: value for key, value in asdict(self).items() if key not in ("folder", "exit_code")}

@@ -15,11 +15,11 @@ from omegaconf import OmegaConf
 
 from rltune.config.settings_file import read_settings
 from rltune.errors import StudyError
-from rltune.formatting import first_line
+from rltune.formatting import first_line, spell_command
 from rltune.study.bucket import find_bucket, is_fetched_copy
 from rltune.study.journal import choose_journal
 from rltune.study.ledger import Ledger, MissingSweepError, make_storage_error
-from rltune.study.sweep_folder import LEDGER, LEDGER_COPY, make_distant_ledger_error
+from rltune.study.sweep_folder import LEDGER, LEDGER_COPY, find_sweep, make_distant_ledger_error
 from rltune.study.tables import file_of
 
 STUDY = "study.db"
@@ -31,20 +31,22 @@ def make_storage_url(configured: str | None, folder: Path, file: str = LEDGER) -
     return configured or f"sqlite:///{folder / file}"
 
 
-def open_ledger(folder: Path, storage: str | None = None) -> Ledger:
+def open_ledger(folder: str | Path, storage: str | None = None) -> Ledger:
     """Open the ledger of a sweep's folder, for reading.
 
     Args:
-        folder: The sweep's.
+        folder: The sweep's, or its name in ``outputs``.
         storage: The address with its login, of a sweep whose settings name a database; None is the one that they name,
             without a login. A sweep that keeps a file is read from its file.
 
     Raises:
         StudyError: The folder holds none, it cannot be read, or its address needs a login, which is kept in no file.
     """
-    settings = folder / "config.yaml"
-    if not settings.is_file():
-        raise StudyError(f"{folder} is no sweep's folder", "a folder with config.yaml in it", "python -m sweeps.list")
+    if isinstance(folder, str) and not (Path(folder) / "config.yaml").is_file():
+        folder = find_sweep(folder)
+    folder = Path(folder)
+    if not (folder / "config.yaml").is_file():
+        raise StudyError(f"{folder} is no sweep's folder", "a folder with config.yaml in it", spell_command("list"))
     configured = OmegaConf.select(read_settings(folder), "study.storage")
     if configured and storage:
         configured = storage
@@ -59,7 +61,7 @@ def open_ledger(folder: Path, storage: str | None = None) -> Ledger:
     if file is not None and not file.is_file():  # SQLite would make an empty one
         if is_fetched_copy(folder):
             raise make_distant_ledger_error(folder)
-        raise StudyError(f"{file} is missing", "the sweep's ledger", "python -m sweeps.list")
+        raise StudyError(f"{file} is missing", "the sweep's ledger", spell_command("list"))
     return Ledger(url, folder.name if configured else _read_sweep_name(folder))
 
 

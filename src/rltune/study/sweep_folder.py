@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rltune.errors import StudyError, choices
+from rltune.formatting import spell_command
 from rltune.study.bucket import find_bucket, is_fetched_copy, link_bucket, make_place, open_bucket
 
 SETTINGS = "config.yaml"
@@ -55,9 +56,9 @@ def find_sweep(sweep: str, output_dir: str = "outputs", key: str = "sweep", buck
             raise StudyError(
                 f"{key}={sweep}: nothing was begun in {root / sweep}",
                 "a sweep whose folder holds its settings",
-                f"python -m sweeps.run name={sweep}{_name_root(root)} algo=... env=...",
+                spell_command(f"run name={sweep}{_name_root(root)} algo=... env=..."),
             )
-        raise StudyError(f"{key}={sweep}: no such sweep in {root}", choices(sweep, found), "python -m sweeps.list")
+        raise StudyError(f"{key}={sweep}: no such sweep in {root}", choices(sweep, found), spell_command("list"))
     return root / sweep
 
 
@@ -237,7 +238,7 @@ def _boot() -> str:
 
 def make_resume_command(folder: Path) -> str:
     """Make what to type to go on with a sweep, from the present folder."""
-    return f"python -m sweeps.resume sweep={folder.name}{_name_root(folder.parent)}"
+    return spell_command(f"resume sweep={folder.name}{_name_root(folder.parent)}")
 
 
 def _name_root(root: Path) -> str:

@@ -15,6 +15,7 @@ from typing import Any, cast
 from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, insert, select, update
 
 from rltune.errors import StudyError
+from rltune.formatting import spell_command
 from rltune.records import CheckpointRecord, Report, TrialRecord
 from rltune.study.tables import REPORTS, SWEEP_TRIALS
 
@@ -188,7 +189,7 @@ class TrialTable:
     ) -> None:
         statement = _CHANGE.values(**_to_row(facts), **(more or {}))
         if not connection.execute(statement, {"row": self._row(number)}).rowcount:
-            raise StudyError(f"trial {number} has ended", "a trial that is RUNNING", "python -m sweeps.show")
+            raise StudyError(f"trial {number} has ended", "a trial that is RUNNING", spell_command("show"))
 
     def _remember(self, number: int, facts: Mapping[str, Any]) -> None:
         with self._changing:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from rltune.config.uris import redact, resolve_uri
 from rltune.errors import describe_exception
+from rltune.formatting import spell_command
 from rltune.records import RunKey
 from rltune.study.ledger import Ledger
 from rltune.tracking.ledger_view import LedgerView
@@ -254,7 +255,7 @@ class MLflowTracker(Tracker):
         except Exception:
             self._messages.put(
                 f"what MLflow has not received is in the ledger; when it is back, "
-                f"python -m sweeps.resume sweep={self._settings.sweep} sends it"
+                f"{spell_command(f'resume sweep={self._settings.sweep}')} sends it"
             )
             return False
         finally:

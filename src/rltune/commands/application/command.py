@@ -12,21 +12,31 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NoReturn, get_args, get_type_hints
+from typing import NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.config.uris import redact, redact_address, resolve_uri
-from rltune.errors import ConfigError, RltuneError, choices, nearest
-from sweeps import end_command
-from sweeps._logins import hide_typed_logins
-from sweeps._multirun import Job, collect_job, refuse_launchers, run_jobs
+from rltune.commands import end_command
+from rltune.commands.application.logins import hide_typed_logins
+from rltune.commands.application.multirun import Job, collect_job, refuse_launchers, run_jobs
+from rltune.composition.composing import (
+    conf_dir,
+    explain_group,
+    store_schema,
+    tell_unused,
+    use_own_dir,
+)
+from rltune.composition.explaining import explain
+from rltune.composition.overrides import write_whole_numbers
+from rltune.config.uris import redact, resolve_uri
+from rltune.errors import ConfigError, RltuneError
+from rltune.formatting import spell_command
 
 EXIT_REQUEST = 2
+COMPLETION = ("-sc", "--shell-completion")  # what a shell asks with, at each TAB
 
 
 @dataclass
@@ -41,12 +51,6 @@ class TrackingConfig:
     """Where a command finds MLflow: its address, login included."""
 
     uri: str | None = None
-
-
-def conf_dir() -> Path:
-    """The folder of the configs: inside the installed package, else beside it in a checkout."""
-    inside = Path(__file__).parent / "conf"
-    return inside if inside.is_dir() else Path(__file__).parents[1] / "conf"
 
 
 def command(
@@ -70,15 +74,22 @@ def command(
         sys.exit(0)
     hide_typed_logins()
     sys.excepthook = print_without_logins
-    if not {"-m", "--multirun"} & set(sys.argv):
+    if not {"-m", "--multirun", *COMPLETION} & set(sys.argv):
         early()
     import hydra
-    from hydra.core.config_store import ConfigStore
+    from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
 
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # otherwise Hydra prints and exits with 1 before we see the error
-    ConfigStore.instance().store(f"base_{root}", schema)
+    store_schema(root, schema)
+    use_own_dir()
     jobs: list[Job] = []
+
+    def take(settings: DictConfig) -> None:
+        if not jobs:
+            tell_unused(HydraConfig.get())
+        jobs.append(collect_job(settings))
+
     try:
         # Hydra only composes: the work runs outside, where no handler of Hydra's reports or swallows what it raises.
         with told_by_signals():
@@ -86,7 +97,7 @@ def command(
             sys.argv[1:] = [write_whole_numbers(word, schema) for word in sys.argv[1:]]
             with scratch_folder():
                 main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)
-                main(lambda settings: jobs.append(collect_job(settings)))()
+                main(take)()
             if any(job.multirun for job in jobs):
                 check([job.settings for job in jobs])
                 code = run_jobs(root, jobs)
@@ -95,12 +106,11 @@ def command(
     except RltuneError as error:
         leave(error)
     except (HydraException, OmegaConfBaseException) as error:
-        leave(explain(error, root, schema))
+        leave(explain(error, root, schema, sys.argv[1:]))
     except ValueError as error:
         if jobs:
             raise
-        # Hydra's parser of groups raises nothing of its own: tuned=null
-        leave(RltuneError(str(error), "group=option; ~group leaves it out", f"python -m sweeps.{root} --help"))
+        leave(explain_group(error, root))
     except BrokenPipeError:
         sys.exit(0)
     end_command(code)
@@ -129,24 +139,6 @@ def told_by_signals() -> Iterator[None]:
         sys.exit(128 + signal.SIGTERM if stop.code == signal.SIGTERM else stop.code)
 
 
-def write_whole_numbers(word: str, schema: type) -> str:
-    """Write ``budget.env_steps=1e5`` as 100000 where the schema wants an integer, which OmegaConf makes of no float."""
-    key, equals, value = word.partition("=")
-    kind: Any = schema
-    for part in key.lstrip("+").split("."):
-        kind = get_type_hints(kind).get(part) if is_dataclass(kind) else None
-    if not equals or int not in (kind, *get_args(kind)):
-        return word
-    return "=".join([key, ",".join(_write_whole_number(one) for one in value.split(","))])
-
-
-def _write_whole_number(text: str) -> str:
-    with contextlib.suppress(ValueError, OverflowError):
-        if float(text) == int(float(text)) and not text.strip().lstrip("+-").isdigit():
-            return str(int(float(text)))
-    return text
-
-
 def need_policy(settings: DictConfig, root: str) -> None:
     """Refuse a command without the policy that it is about.
 
@@ -157,7 +149,7 @@ def need_policy(settings: DictConfig, root: str) -> None:
         raise ConfigError(
             "policy has no value",
             "models:/<name>@champion, sweep:<name>, sweep:<name>/<trial>, runs:/<id> or a checkpoint folder",
-            f"python -m sweeps.{root} policy=sweep:latest",
+            spell_command(f"{root} policy=sweep:latest"),
         )
 
 
@@ -172,14 +164,15 @@ def help_text(root: str) -> str:
 
     Hydra's own help has no comments; it takes a second, and remains the answer where overrides are typed too.
     """
-    page = (conf_dir() / f"{root}.yaml").read_text().removeprefix("# ")
+    page = (conf_dir() / f"{root}.yaml").read_text().removeprefix("# ").replace("python -m sweeps.", spell_command(""))
     groups = [
         f"  {folder.name:<11}{', '.join(sorted(path.stem for path in folder.glob('*.yaml')))}"
         for folder in sorted(conf_dir().iterdir())
         if f" {folder.name}: " in page
     ]
     chosen = ["\nGroups (group=option; group.key=value changes a value inside):", *groups] if groups else []
-    flags = "\nFlags: --cfg job shows the composed settings · --config-dir DIR adds your own groups · --hydra-help"
+    own = "conf/ here, and --config-dir DIR, add your own groups"
+    flags = f"\nFlags: --cfg job shows the composed settings · --hydra-help. {own}."
     return "\n".join([f"Usage: {page}", *chosen, flags])
 
 
@@ -192,52 +185,3 @@ def leave(error: RltuneError) -> NoReturn:
     """Say what was wrong and end as a request that cannot be carried out does."""
     print(error.pretty(), file=sys.stderr)
     sys.exit(EXIT_REQUEST)
-
-
-def explain(error: Exception, root: str, schema: type) -> RltuneError:
-    """Hydra's error in three parts: which key, what is allowed, what to type."""
-    from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
-
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    cause: Any = error.__cause__
-    help_line = f"python -m sweeps.{root} --help"
-    if isinstance(error, MissingConfigException) and error.options is not None:
-        group, _, option = str(error.missing_cfg_file).rpartition("/")
-        return RltuneError(
-            f"{group}={option}: no such file conf/{group}/{option}.yaml",
-            choices(option, error.options),
-            f"{group}={close}" if (close := nearest(option, error.options)) else help_line,
-        )
-    if isinstance(error, OverrideParseException):
-        about = fields(schema)[0].name  # what the command is about
-        meant = "=" not in error.override and about in ("sweep", "sweeps", "policy")
-        fix = f"python -m sweeps.{root} {about}={error.override}" if meant else help_line
-        if error.override != (shown := redact_address(error.override)):  # Hydra's words would quote what is hidden
-            return RltuneError(f"{shown}: not readable", "key=value, its value quoted for Hydra too", help_line)
-        return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
-    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
-        return _explain_key(lines[0], cause, help_line)
-    if isinstance(error, ConfigCompositionException) and len(lines) > 1:
-        return RltuneError(f"{lines[0]} {lines[1]}", "the keys that its schema has", help_line)
-    return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
-
-
-def _explain_key(what: str, cause: OmegaConfBaseException, help_line: str) -> RltuneError:
-    parent: Any = cause.parent_node
-    known = [str(key) for key in parent] if isinstance(parent, DictConfig) else []
-    typed = (arg for arg in sys.argv[1:] if arg.lstrip("+~").startswith(str(cause.full_key)))
-    override = redact_address(next(typed, str(cause.full_key)))
-    if str(cause.key) in known:
-        return RltuneError(f"{override}: {str(cause).splitlines()[0]}", "a value of the key's type", help_line)
-    close, above = nearest(str(cause.key), known), str(cause.full_key).rpartition(".")[0]
-    if close:
-        return RltuneError(f"{override}: no such key", choices(str(cause.key), known), _renamed(override, cause, close))
-    may_add = above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env")
-    fix = f"+{override} adds a key" if may_add else help_line
-    return RltuneError(f"{override}: no such key", choices(str(cause.key), known), fix)
-
-
-def _renamed(override: str, cause: OmegaConfBaseException, close: str) -> str:
-    """The override with the key that was probably meant."""
-    above = str(cause.full_key).rpartition(".")[0]
-    return override.replace(str(cause.full_key), f"{above}.{close}" if above else close, 1)

@@ -1,4 +1,4 @@
-"""``python -m sweeps.resume sweep=latest``: go on with an interrupted sweep, or extend a finished one."""
+"""``rltune resume sweep=latest``: go on with an interrupted sweep, or extend a finished one."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig
 
 from rltune.cluster.fork_server import begin_fork_server
-from sweeps._command import command
+from rltune.commands.application.command import command
 
 
 @dataclass
@@ -77,5 +77,10 @@ def work(settings: DictConfig) -> int:
     return done.exit_code
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command."""
     command("resume", ResumeConfig, work, early=begin_fork_server)
+
+
+if __name__ == "__main__":
+    main()

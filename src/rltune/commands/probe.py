@@ -1,13 +1,13 @@
-"""``python -m sweeps.probe algo=ppo env=cartpole``: the best use of this machine's cores, measured."""
+"""``rltune probe algo=ppo env=cartpole``: the best use of this machine's cores, measured."""
 
 import functools
 import sys
 
 from omegaconf import DictConfig
 
+from rltune.commands.application.command import command
 from rltune.probe.probe import ProbeConfig, parse_probe_config, run_probe
 from rltune.probe.table import print_result
-from sweeps._command import command
 
 
 def work(settings: DictConfig) -> int:
@@ -17,5 +17,10 @@ def work(settings: DictConfig) -> int:
     return 130 if probe.interrupted else 0
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command."""
     command("probe", ProbeConfig, work)
+
+
+if __name__ == "__main__":
+    main()

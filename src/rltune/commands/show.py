@@ -1,10 +1,10 @@
-"""``python -m sweeps.show sweep=latest``: one sweep's trials."""
+"""``rltune show sweep=latest``: one sweep's trials."""
 
 from dataclasses import dataclass, field
 
 from omegaconf import MISSING, DictConfig
 
-from sweeps._command import StudyConfig, command
+from rltune.commands.application.command import StudyConfig, command
 
 
 @dataclass
@@ -25,5 +25,10 @@ def work(settings: DictConfig) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command."""
     command("show", ShowConfig, work)
+
+
+if __name__ == "__main__":
+    main()

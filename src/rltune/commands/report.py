@@ -1,10 +1,10 @@
-"""``python -m sweeps.report sweep=latest``: a sweep's report again, as one HTML page and PNG files."""
+"""``rltune report sweep=latest``: a sweep's report again, as one HTML page and PNG files."""
 
 from dataclasses import dataclass, field
 
 from omegaconf import MISSING, DictConfig
 
-from sweeps._command import StudyConfig, command
+from rltune.commands.application.command import StudyConfig, command
 
 
 @dataclass
@@ -29,5 +29,10 @@ def work(settings: DictConfig) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command."""
     command("report", ReportConfig, work)
+
+
+if __name__ == "__main__":
+    main()

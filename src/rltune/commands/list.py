@@ -1,4 +1,4 @@
-"""``python -m sweeps.list``: the sweeps in a folder, or with a word (envs, algos, spaces) what can be chosen."""
+"""``rltune list``: the sweeps here; with envs, algos or spaces what can be chosen."""
 
 import sys
 from dataclasses import dataclass, field
@@ -6,9 +6,11 @@ from pathlib import Path
 
 from omegaconf import MISSING, DictConfig
 
+from rltune.commands.application.command import StudyConfig, command, leave
+from rltune.composition.composing import conf_dir, find_own_dir
 from rltune.errors import ConfigError, choices
+from rltune.formatting import spell_command
 from rltune.reporting.available import KINDS, show_available
-from sweeps._command import StudyConfig, command, conf_dir, leave
 
 
 @dataclass
@@ -33,11 +35,17 @@ def catalogue(words: list[str]) -> bool:
     if not words or "=" in words[0] or words[0].startswith("-"):
         return False
     if words[0] not in KINDS:
-        leave(ConfigError(f"{words[0]}: nothing to list", choices(words[0], KINDS), "python -m sweeps.list envs"))
+        leave(ConfigError(f"{words[0]}: nothing to list", choices(words[0], KINDS), spell_command("list envs")))
     own = [Path(words[place + 1]) for place, word in enumerate(words[:-1]) if word == "--config-dir"]
-    show_available(words[0], [*own, conf_dir()])
+    show_available(words[0], [conf_dir(), *filter(None, [find_own_dir()]), *own])
     return True
 
 
-if __name__ == "__main__" and not catalogue(sys.argv[1:]):
-    command("list", ListConfig, work)
+def main() -> None:
+    """Run the command."""
+    if not catalogue(sys.argv[1:]):
+        command("list", ListConfig, work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,10 +1,10 @@
-"""``python -m sweeps.prune``: free the checkpoints that no winner and no unfinished trial needs."""
+"""``rltune prune``: free the checkpoints that no winner and no unfinished trial needs."""
 
 from dataclasses import dataclass, field
 
 from omegaconf import MISSING, DictConfig
 
-from sweeps._command import StudyConfig, command
+from rltune.commands.application.command import StudyConfig, command
 
 
 @dataclass
@@ -34,5 +34,10 @@ def work(settings: DictConfig) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command."""
     command("prune", PruneConfig, work)
+
+
+if __name__ == "__main__":
+    main()

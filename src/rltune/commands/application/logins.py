@@ -28,8 +28,12 @@ def hide_typed_logins() -> None:
                 flush=True,
             )
     if moved:
-        python = sys.orig_argv[: len(sys.orig_argv) - len(words)]  # with its options, and the command
-        os.execve(sys.executable, [*python, *words], os.environ | moved)  # noqa: S606, the same program
+        os.execve(sys.executable, [*read_start(), *words], os.environ | moved)  # noqa: S606, the same program
+
+
+def read_start() -> list[str]:
+    """Return what this process was started with before its settings: Python with its options, and the command."""
+    return sys.orig_argv[: len(sys.orig_argv) - len(sys.argv[1:])]
 
 
 def _unquote(value: str) -> str:

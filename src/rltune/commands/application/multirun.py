@@ -9,15 +9,16 @@ import argparse
 import shlex
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import DictConfig
 
+from rltune.commands.application.logins import read_start
 from rltune.config.uris import redact_address
 from rltune.errors import ConfigError
+from rltune.formatting import spell_command
 
 INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
@@ -92,7 +93,7 @@ def run_jobs(root: str, jobs: Sequence[Job]) -> int:
     for place, job in enumerate(jobs, 1):
         print(f"{place} of {len(jobs)}: {_shown(root, job)}", flush=True)
         # a group of its own: a terminal's Ctrl-C reaches it once, by us; the second one would be "leave at once"
-        running[:] = [subprocess.Popen([sys.executable, "-m", f"sweeps.{root}", *job.words], process_group=0)]
+        running[:] = [subprocess.Popen([*read_start(), *job.words], process_group=0)]
         if received:  # while it was being started
             running[0].send_signal(received[-1])
         code = running[0].wait()
@@ -108,4 +109,4 @@ def run_jobs(root: str, jobs: Sequence[Job]) -> int:
 
 
 def _shown(root: str, job: Job) -> str:
-    return shlex.join(["python", "-m", f"sweeps.{root}", *map(redact_address, job.words)])
+    return " ".join([spell_command(root), *(shlex.quote(redact_address(word)) for word in job.words)])

@@ -1,12 +1,13 @@
-"""``python -m sweeps.compare sweeps=[a,b]``: sweeps on one environment side by side."""
+"""``rltune compare sweeps=[a,b]``: sweeps on one environment side by side."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from omegaconf import DictConfig
 
+from rltune.commands.application.command import StudyConfig, command
 from rltune.errors import ConfigError
-from sweeps._command import StudyConfig, command
+from rltune.formatting import spell_command
 
 
 @dataclass
@@ -23,7 +24,7 @@ class CompareConfig:
 def work(settings: DictConfig) -> int:
     """Print the table as Markdown and write it with its figure."""
     if not settings.sweeps:
-        raise ConfigError("sweeps has no value", "sweeps' names", "python -m sweeps.compare sweeps=[first,second]")
+        raise ConfigError("sweeps has no value", "sweeps' names", spell_command("compare sweeps=[first,second]"))
     from rltune.study.sweep_folder import find_sweep
 
     for name in settings.sweeps:
@@ -40,5 +41,10 @@ def work(settings: DictConfig) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command."""
     command("compare", CompareConfig, work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,13 @@
-"""``python -m sweeps.record policy=<uri> episodes=100``: a dataset for the offline algorithms."""
+"""``rltune record policy=<uri> episodes=100``: a dataset for the offline algorithms."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from omegaconf import MISSING, DictConfig
 
+from rltune.commands.application.command import StudyConfig, TrackingConfig, command, need_policy, use_tracking
 from rltune.errors import ConfigError
-from sweeps._command import StudyConfig, TrackingConfig, command, need_policy, use_tracking
+from rltune.formatting import spell_command
 
 
 @dataclass
@@ -48,9 +49,14 @@ def work(settings: DictConfig) -> int:
     out = Path(settings.out).expanduser().absolute()
     made = record_episodes(policy, out, settings.episodes, settings.seed, settings.deterministic)
     print(f"{out}: {settings.episodes} episodes, {made['steps']:.0f} steps, mean return {made['return_mean']:.1f}")
-    print(f"next: python -m sweeps.run algo=bc env=... algo.offline_data.input_={settings.out}")
+    print("next:", spell_command(f"run algo=bc env=... algo.offline_data.input_={settings.out}"))
     return 0
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command."""
     command("record", RecordConfig, work)
+
+
+if __name__ == "__main__":
+    main()

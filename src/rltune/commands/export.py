@@ -1,10 +1,10 @@
-"""``python -m sweeps.export policy=<uri>``: a policy as one file that needs neither rltune nor RLlib."""
+"""``rltune export policy=<uri>``: a policy as one file that needs neither rltune nor RLlib."""
 
 from dataclasses import dataclass, field
 
 from omegaconf import MISSING, DictConfig
 
-from sweeps._command import StudyConfig, TrackingConfig, command, need_policy, use_tracking
+from rltune.commands.application.command import StudyConfig, TrackingConfig, command, need_policy, use_tracking
 
 
 @dataclass
@@ -35,5 +35,10 @@ def work(settings: DictConfig) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command."""
     command("export", ExportConfig, work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""``python -m sweeps.evaluate policy=<uri>``: a policy on episodes that it has never seen."""
+"""``rltune evaluate policy=<uri>``: a policy on episodes that it has never seen."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from rltune.commands.application.command import StudyConfig, TrackingConfig, command, need_policy, use_tracking
 from rltune.errors import ConfigError
-from sweeps._command import StudyConfig, TrackingConfig, command, need_policy, use_tracking
 
 
 @dataclass
@@ -79,5 +79,10 @@ def _other(settings: DictConfig) -> Any:
     return given if set(given) > {"id"} else given["id"]
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the command."""
     command("evaluate", EvaluateConfig, work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Explain Hydra's errors in three parts: which key, what is allowed, what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
+
+from omegaconf import Container, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rltune.config.uris import redact_address
+from rltune.errors import RltuneError, choices, nearest
+from rltune.formatting import spell_command
+
+TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def find_type(schema: type, key: str) -> Any:
+    """Find the type of a setting, such as ``int | None`` of ``budget.wall_time_s``; None where it is open."""
+    kind: Any = schema
+    for part in key.split("."):
+        kind = get_type_hints(kind).get(part) if is_dataclass(kind) else None
+    return kind
+
+
+def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> RltuneError:
+    """Explain what Hydra or OmegaConf raised.
+
+    Args:
+        error: Theirs.
+        root: The command.
+        schema: The dataclass under its file.
+        words: What was typed.
+    """
+    from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
+
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    cause: Any = error.__cause__
+    help_line = spell_command(f"{root} --help")
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        group, _, option = str(error.missing_cfg_file).rpartition("/")
+        return RltuneError(
+            f"{group}={option}: no such file conf/{group}/{option}.yaml",
+            choices(option, error.options),
+            f"{group}={close}" if (close := nearest(option, error.options)) else help_line,
+        )
+    if isinstance(error, OverrideParseException):
+        about = fields(schema)[0].name  # what the command is about
+        meant = "=" not in error.override and about in ("sweep", "sweeps", "policy")
+        fix = spell_command(f"{root} {about}={error.override}") if meant else help_line
+        if error.override != (shown := redact_address(error.override)):  # Hydra's words would quote what is hidden
+            return RltuneError(f"{shown}: not readable", "key=value, its value quoted for Hydra too", help_line)
+        return RltuneError(f"{error.override}: {lines[0]}", "key=value, quoted where the shell needs it", fix)
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+        return _explain_key(cause, schema, words, help_line)
+    if isinstance(error, ConfigCompositionException) and len(lines) > 1:
+        return RltuneError(f"{lines[0]} {lines[1]}", "the keys that its schema has", help_line)
+    return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
+
+
+def _explain_key(cause: OmegaConfBaseException, schema: type, words: Sequence[str], help_line: str) -> RltuneError:
+    parent: Any = cause.parent_node
+    known = [str(key) for key in parent] if isinstance(parent, DictConfig) else []
+    typed = (arg for arg in words if arg.lstrip("+~").startswith(str(cause.full_key)))
+    override = redact_address(next(typed, str(cause.full_key)))
+    if str(cause.key) in known:
+        is_open = OmegaConf.is_missing(parent, cause.key) or OmegaConf.is_interpolation(parent, str(cause.key))
+        usual = None if is_open else parent.get(cause.key)
+        fix = help_line if usual is None or isinstance(usual, Container) else f"{cause.full_key}={usual}"
+        allowed = describe_type(find_type(schema, str(cause.full_key)))
+        return RltuneError(f"{override}: {str(cause).splitlines()[0]}", allowed, fix)
+    close, above = nearest(str(cause.key), known), str(cause.full_key).rpartition(".")[0]
+    if close:
+        return RltuneError(f"{override}: no such key", choices(str(cause.key), known), _renamed(override, cause, close))
+    may_add = above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env")
+    fix = f"+{override} adds a key" if may_add else help_line
+    return RltuneError(f"{override}: no such key", choices(str(cause.key), known), fix)
+
+
+def _renamed(override: str, cause: OmegaConfBaseException, close: str) -> str:
+    """The override with the key that was probably meant."""
+    above = str(cause.full_key).rpartition(".")[0]
+    return override.replace(str(cause.full_key), f"{above}.{close}" if above else close, 1)
+
+
+def describe_type(kind: Any) -> str:
+    """Describe a setting's type for a person: ``a whole number or null``."""
+    words = [TYPES[one] for one in (kind, *get_args(kind)) if one in TYPES]
+    optional = " or null" if type(None) in get_args(kind) else ""
+    return f"{words[0]}{optional}" if words else "a value of the key's type"

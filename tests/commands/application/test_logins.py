@@ -1,0 +1,24 @@
+"""How a command begins again without its logins; ``tests/whole/test_logins.py`` runs whole sweeps."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from rltune.commands.application.logins import hide_typed_logins
+
+TYPED = ["tracking.uri='http://me:s3 cret@host/'", "seed=1"]
+
+
+@pytest.mark.parametrize("start", [["python", "-X", "dev", "-m", "sweeps.run"], ["python", "/bin/rltune", "run"]])
+def test_a_command_begins_again_as_it_was_typed(start, monkeypatch):
+    begun = []
+    monkeypatch.setattr(os, "execve", lambda *arguments: begun.append(arguments))
+    monkeypatch.setattr(sys, "argv", ["run.py", *TYPED])
+    monkeypatch.setattr(sys, "orig_argv", [*start, *TYPED])
+    hide_typed_logins()
+    ((_, words, environment),) = begun
+    assert words == [*start, "tracking.uri=${oc.env:RLTUNE_TRACKING_URI}", "seed=1"]
+    assert environment["RLTUNE_TRACKING_URI"] == "http://me:s3 cret@host/"

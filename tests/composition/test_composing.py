@@ -1,0 +1,82 @@
+"""Settings composed in a program that runs, and a person's own files beside ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rltune.composition.composing import compose_settings, find_own_dir, read_request
+from rltune.config.schema import RunConfig
+from rltune.errors import ConfigError, RltuneError
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def compose(*words: str, config_dir: Path | None = None):
+    return read_request(compose_settings("run", RunConfig, words, config_dir), words)
+
+
+def test_an_own_environment_is_found_in_conf_of_the_present_folder(tmp_path, monkeypatch):
+    write(tmp_path / "conf" / "env" / "mine.yaml", "name: mine\nid: Pendulum-v1\n")
+    monkeypatch.chdir(tmp_path)
+    assert compose("env=mine").env.id == "Pendulum-v1"
+    monkeypatch.chdir("/")
+    with pytest.raises(RltuneError, match="env=mine: no such file"):
+        compose("env=mine")
+
+
+def test_an_own_folder_of_groups_may_have_any_name(tmp_path):
+    folder = tmp_path / "it's mine, all"
+    write(folder / "env" / "mine.yaml", "name: mine\nid: Pendulum-v1\n")
+    assert compose("env=mine", config_dir=folder).env.id == "Pendulum-v1"
+    with pytest.raises(ConfigError, match="no such folder"):
+        compose("env=mine", config_dir=tmp_path / "absent")
+
+
+def test_a_file_with_the_name_of_one_of_ours_is_named_as_unused(tmp_path, monkeypatch, capsys):
+    own = write(tmp_path / "conf" / "env" / "cartpole.yaml", "name: cartpole\nid: Pendulum-v1\n")
+    monkeypatch.chdir(tmp_path)
+    assert compose("env=cartpole").env.id == "CartPole-v1"
+    assert f"{own} is not used" in capsys.readouterr().err
+    assert compose("env=acrobot").env.id == "Acrobot-v1"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("others", [("settings.yaml",), ("model/ppo.yaml",)])
+def test_conf_of_another_program_is_none_of_ours(others, tmp_path, monkeypatch):
+    for name in others:
+        write(tmp_path / "conf" / name, "x: 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert find_own_dir() is None
+    write(tmp_path / "conf" / "space" / "mine.yaml", "lr: 1\n")
+    assert find_own_dir() == tmp_path / "conf"
+
+
+def test_a_program_that_uses_hydra_itself_goes_on_with_its_own(tmp_path):
+    import hydra
+
+    write(tmp_path / "theirs.yaml", "x: 1\n")
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(tmp_path)):
+        assert compose("seed=3").seed == 3
+        with pytest.raises(RltuneError):
+            compose("seed=none")
+        assert hydra.compose("theirs").x == 1
+
+
+@pytest.mark.parametrize("word", ["seed=1,2", "tuned=null", "--multirun", "algo=pp0", "seed='", "=", ""])
+def test_what_cannot_be_composed_is_answered_in_three_parts(word):
+    with pytest.raises(RltuneError) as refused:
+        compose(word)
+    assert refused.value.what
+    assert refused.value.allowed
+    assert refused.value.fix
+
+
+def test_certify_off_with_seeds_is_refused():
+    with pytest.raises(ConfigError, match="which retrains nothing"):
+        compose("certify=off", "certify.seeds=2")
