@@ -14,7 +14,7 @@ from real import Project
 from rltune.certification.champion import Candidate, _compare, _make_description, _make_tags, register_champion
 from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import CertifiedPolicy, Configuration, SeedResult, judge_configurations
-from rltune.config.schema import CertifyConfig, EnvConfig, RewardsConfig, RunConfig
+from rltune.config.schema import CertifyConfig, EnvConfig, ObjectiveConfig, RewardsConfig, RunConfig
 from rltune.formatting import format_objective
 from rltune.policies.evaluation import Evaluation, evaluate
 from rltune.policies.policy import load_policy
@@ -64,8 +64,19 @@ def test_champions_of_other_environments_stay_and_are_told(changed: dict[str, An
     assert _compare(challenger, known, NoTracker())[0]
     better, why = _compare(other, known, NoTracker())
     assert not better
-    assert "trained in another environment (CartPole-v1; env.id, env.kwargs or env.wrappers differ)" in why
+    assert (
+        "trained in another environment (CartPole-v1; env.id, env.kwargs, env.wrappers or the objective differ)" in why
+    )
     assert "env.name=cartpole-2" in why
+
+
+def test_champions_of_another_objective_are_not_beaten_by_it() -> None:
+    challenger = candidate(500.0)
+    known = champion(10.0, **{key: _make_tags(challenger)[key] for key in ("rltune.env", "rltune.env_digest")})
+    config = replace(CONFIG, objective=ObjectiveConfig("info", "is_success"))
+    better, why = _compare(replace(challenger, config=config), known, NoTracker())
+    assert not better
+    assert "or the objective differ" in why
 
 
 def test_how_rewards_are_shaped_makes_no_other_environment() -> None:
@@ -80,8 +91,8 @@ def test_a_version_tells_its_mean_on_episodes_of_its_own() -> None:
     measured = replace(candidate(0.0), certification=None)
     measured = replace(measured, winner=replace(measured.winner, evaluation=score, measured=own))
     text = _make_description(measured, "it is the first")
-    assert "On 3 episodes by which nothing was chosen its mean return is 470." in text
-    assert "between 440 and 490, about 95 times in a hundred (less often" in text
+    assert "On 3 episodes by which nothing was chosen its mean return is 470; 95% interval" in text
+    assert "440 to 490 (wider where" in text
     tags = _make_tags(measured)
     assert (tags["rltune.score"], tags["rltune.mean"]) == ("499.0", "470.0")
     assert tags["rltune.policy_interval"] == "440 to 490"

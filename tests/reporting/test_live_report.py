@@ -84,20 +84,27 @@ def test_an_interrupted_sweep_leaves_a_page_that_rests(live: LiveReport, ledger:
     assert "running" not in page.partition("<script")[0]
 
 
-def test_no_page_is_begun_while_one_is_written(live: LiveReport, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_come_one_by_one_and_none_after_the_end(
+    live: LiveReport, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go_on, calls = threading.Event(), []
 
-    def write_slowly(*args: object, **settings: object) -> None:
+    def make_slowly(*args: object, **settings: object) -> str:
         calls.append(args)
         go_on.wait(10)
+        return "late"
 
-    monkeypatch.setattr(html, "write_live_page", write_slowly)
+    monkeypatch.setattr(html, "make_live_page", make_slowly)
+    monkeypatch.setattr("rltune.reporting.live_report.WAIT_S", 0.0)
     live.tick(str)
     clock.now += 3 * EVERY_S
     live.tick(str)
-    go_on.set()
     live.end()
+    go_on.set()
+    assert live._writer is not None
+    live._writer.join()
     assert len(calls) == 1
+    assert not live.page.exists(), "by then the report of the end has taken its place"
 
 
 def test_a_page_that_cannot_be_written_hurts_nobody(

@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rltune.cluster.resources import Machine
 from rltune.errors import NonFiniteError
 from rltune.pipeline.plan import make_plan
+from rltune.policies.evaluation import evaluate_checkpoint
 from rltune.policies.policy import load_playable
 from rltune.policies.rllib_policy import REASON_FILE
 from rltune.trial.algorithm_runner import AlgorithmRunner
@@ -90,6 +91,32 @@ def test_normalised_rewards_go_on_at_their_scale(
         runner.stop()
     assert rewards[1] == rewards[0]
     assert source._returns == target._returns
+
+
+JUDGED = (
+    'env.wrappers=[{entry_point: "judged:Judged"}]', "algo=ppo", "env=cartpole", "~tuned",
+    "objective.kind=info", "objective.key=energy", "objective.direction=min",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["fast", pytest.param("rllib", marks=pytest.mark.ray)])
+def test_an_own_objective_is_trained_saved_and_evaluated(
+    engine: str, request_of: Callable[..., Any], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """An episode's energy is its length, and so its return: to be small it is negated, and the return is not."""
+    if engine == "rllib":
+        request.getfixturevalue("ray_cluster")
+    plan = make_plan(request_of(*JUDGED))
+    first, second = (AlgorithmRunner(plan.build, {}, seed, engine, threads=1) for seed in (1, 2))
+    progress = first.train()
+    assert progress.return_mean > 10
+    assert progress.objective == pytest.approx(-progress.return_mean)
+    first.save(tmp_path, {"env": plan.assignment_build()["env"]})
+    second.restore(tmp_path)
+    assert second._returns == first._returns
+    played = evaluate_checkpoint(tmp_path, 5, 0)
+    assert played.returns == tuple(-length for length in played.lengths)
+    first.stop(), second.stop()
 
 
 def test_stock_rllib_fills_a_lost_memory_before_it_learns(

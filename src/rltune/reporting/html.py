@@ -73,8 +73,8 @@ def write_report(sweep: Path, ledger: Ledger | None = None, storage: str | None 
     return folder
 
 
-def write_live_page(sweep: Path, ledger: Ledger, progress: str | None, *, draw: bool = True) -> None:
-    """Write the page of a sweep that runs, which reloads itself; or that of one which has come to no proper end.
+def make_live_page(sweep: Path, ledger: Ledger, progress: str | None, *, draw: bool = True) -> str:
+    """Make the page of a sweep that runs, which reloads itself; or that of one which has come to no proper end.
 
     Plotly, most of a page, lies beside it in a file that is written once. There are no PNG files.
 
@@ -95,7 +95,7 @@ def write_live_page(sweep: Path, ledger: Ledger, progress: str | None, *, draw: 
         drawn = draw_figures(data)
         if not (folder / PLOTLY).exists():
             (folder / PLOTLY).write_text(_read_plotly(), encoding="utf-8")
-    save_page(folder, render_page(data, drawn, beside=True, live="" if progress is None else _live(progress)))
+    return render_page(data, drawn, beside=True, live="" if progress is None else _live(progress))
 
 
 def is_live(sweep: Path) -> bool:

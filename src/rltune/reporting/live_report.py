@@ -69,11 +69,13 @@ class LiveReport:
 
     def _write(self, progress: str | None) -> None:
         """Write the page; what goes wrong is logged, since a sweep must not fail for its report."""
-        began = time.thread_time()
+        began, is_loaded = time.thread_time(), "plotly.graph_objects" in sys.modules
         try:
-            # At a signal there are seconds left, and importing Plotly may take one.
-            draw = progress is not None or "plotly.graph_objects" in sys.modules
-            html.write_live_page(self._folder, self._ledger, progress, draw=draw)
+            # At a signal there are seconds left, and importing Plotly takes some.
+            page = html.make_live_page(self._folder, self._ledger, progress, draw=is_loaded or progress is not None)
+            if self._wanted or progress is None:  # else the sweep has ended meanwhile, and has another page
+                html.save_page(self._folder / html.FOLDER, page)
         except Exception:
             logger.warning("the live report could not be written", exc_info=True)
-        self._due = max(self._due, self.clock() + (time.thread_time() - began) / SHARE)
+        if is_loaded:  # else most of it was imports, which the end needs, too
+            self._due = max(self._due, self.clock() + (time.thread_time() - began) / SHARE)
