@@ -34,7 +34,7 @@ class Row:
     iqm: float
     iqm_low: float
     iqm_high: float
-    control: str
+    baseline: str
     low: float
     high: float
     fresh: float
@@ -78,8 +78,8 @@ def one(seed: int, overrides: list[str], folder: Path) -> Row:
     summary: dict[str, Any] = json.loads((sweep / "summary.json").read_text())
     found, policy = summary["certified"], summary["certified"]["policy"]
     configurations = {row["name"]: row for row in found["configurations"]}
-    best, control = configurations[found["winner"]], configurations.get("control")
-    told = f"{control['iqm']:.1f} [{control['low']:.1f}, {control['high']:.1f}]" if control else "failed"
+    best, baseline = configurations[found["winner"]], configurations.get("baseline")
+    told = f"{baseline['iqm']:.1f} [{baseline['low']:.1f}, {baseline['high']:.1f}]" if baseline else "failed"
     fresh = evaluate(load_policy(str(sweep / policy["checkpoint"])), EPISODES, FIRST_EPISODE).mean
     runs, wall_s = span(sweep)
     return Row(
@@ -96,14 +96,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="append each sweep to this file as a line")
     parser.add_argument("overrides", nargs="*", help="of sweeps.run: algo=dqn budget.trials=8 ...")
     arguments = parser.parse_args()
-    print("| seed | winner: IQM over seeds | control | its policy | fresh episodes | inside | runs | cost | sweep |")
+    print("| seed | winner: IQM over seeds | baseline | its policy | fresh episodes | inside | runs | cost | sweep |")
     print("|---|---|---|---|---|---|---|---|---|")
     rows = []
     for seed in range(arguments.first_seed, arguments.first_seed + arguments.sweeps):
         with tempfile.TemporaryDirectory(prefix="bench-certified-") as folder:
             row = one(seed, arguments.overrides, Path(folder))
         rows.append(row)
-        cells = [f"{seed}", f"{row.winner}: {row.iqm:.1f} [{row.iqm_low:.1f}, {row.iqm_high:.1f}]", row.control]
+        cells = [f"{seed}", f"{row.winner}: {row.iqm:.1f} [{row.iqm_low:.1f}, {row.iqm_high:.1f}]", row.baseline]
         cells += [f"{row.low:.1f} to {row.high:.1f}", f"{row.fresh:.1f}", "yes" if row.inside else "**no**"]
         cells += [f"{row.runs}", f"{row.cost:.2f}", f"{row.sweep_s:.0f} s"]
         print(f"| {' | '.join(cells)} |", flush=True)

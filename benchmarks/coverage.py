@@ -23,7 +23,7 @@ from rltune.statistics import interquartile_mean, median_interval, predictive_in
 
 Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
-NAMES = ("control", "trial 1", "trial 2", "trial 3")
+NAMES = ("baseline", "trial 1", "trial 2", "trial 3")
 POPULATION = 1_000_000  # values that stand for all: the median's error is a thousandth of a deviation
 
 

@@ -95,7 +95,7 @@ def _certified(folder: Path) -> dict[str, Any]:
         aliases = store.execute("select alias, version from registered_model_aliases").fetchall()
     summary = json.loads((sweep / "summary.json").read_text())
     names = Counter(name for name, _ in runs)
-    wanted = {record.name for record in records} | {f"trial-{n:03d}" for n in range(TRIALS)} | {"control"}
+    wanted = {record.name for record in records} | {f"trial-{n:03d}" for n in range(TRIALS)} | {"baseline"}
     points = compare_with_mlflow(sweep, None, f"sqlite:///{folder / 'mlflow.db'}")
     return {
         "runs": len(records),

@@ -19,7 +19,7 @@ WHOLE_BUDGET = "whole budget"
 SCORED_REPORTS = 3
 """How many of a trial's last reports its score is the mean of."""
 
-BASELINE = "control"
+BASELINE = "baseline"
 """The configuration that the winner must beat, as a person and MLflow read it."""
 
 
@@ -112,7 +112,7 @@ class RunKey:
 
     @property
     def name(self) -> str:
-        """Its name in MLflow: ``trial-007``, ``control``, ``trial-007-seed-2``, ``control-seed-2``."""
+        """Its name in MLflow: ``trial-007``, ``baseline``, ``trial-007-seed-2``, ``baseline-seed-2``."""
         owner = BASELINE if self.trial is None else f"trial-{self.trial:03d}"
         return owner if self.seed_index is None else f"{owner}-seed-{self.seed_index}"
 

@@ -115,15 +115,15 @@ def test_a_champion_measured_on_other_episodes_plays_those_of_its_challenger(fin
 
 def test_a_version_tells_the_failed_seeds_of_its_certification() -> None:
     whole = tuple(SeedResult(seed, 320.0, (319.0,)) for seed in range(5))
-    control = Configuration("control", 0, {}, None, whole)
+    baseline = Configuration("baseline", 0, {}, None, whole)
     found = judge_configurations(
-        [control, Configuration("trial 1", 1, {"lr": 1.0}, None, whole[:1], (1, 2, 3, 4))], range(5), 1
+        [baseline, Configuration("trial 1", 1, {"lr": 1.0}, None, whole[:1], (1, 2, 3, 4))], range(5), 1
     )
     assert found is not None
-    policy = CertifiedPolicy("control", 0, "certify/0/best-1", 100, 320.0, 320.0, 310.0, 330.0)
+    policy = CertifiedPolicy("baseline", 0, "certify/0/best-1", 100, 320.0, 320.0, 310.0, 330.0)
     told = replace(candidate(320.0), certification=replace(found, policy=policy))
     text = _make_description(told, "it is the first")
-    assert "| trial 0 = control | 320 | 320 to 320 |  | 0 | winner |" in text
+    assert "| trial 0 = baseline | 320 | 320 to 320 |  | 0 | winner |" in text
     assert "| trial 1 | 319 | - | 10% | 4 | too many failed seeds |" in text
     assert _make_tags(told)["rltune.failed_seeds"] == "0 of 5"
 

@@ -52,8 +52,8 @@ def test_the_winner_has_the_highest_iqm_and_ties_are_named():
     assert lucky.iqm == 25, "one lucky run makes no winner"
     assert found.best().optimism == 400 - found.best().iqm
     assert (found.best().improvement, lucky.improvement) == (1.0, 0.2)
-    control = next(one for one in found.configurations if one.name == BASELINE)
-    assert (control.improvement, control.optimism) == (None, None)
+    baseline = next(one for one in found.configurations if one.name == BASELINE)
+    assert (baseline.improvement, baseline.optimism) == (None, None)
 
 
 def draw_normal(rng, shape):
@@ -78,7 +78,7 @@ def test_the_winner_among_equals_is_shown_as_it_is(draw, num_seeds):
         found = judge_configurations(
             [
                 Configuration(name, None, {}, None, tuple(SeedResult(s, v, (v,)) for s, v in enumerate(own)))
-                for name, own in zip(("control", "trial 1", "trial 2", "trial 3"), equals.tolist(), strict=True)
+                for name, own in zip(("baseline", "trial 1", "trial 2", "trial 3"), equals.tolist(), strict=True)
             ],
             range(num_seeds),
             1,
@@ -100,18 +100,18 @@ def said(found):
 
 
 def test_a_finalist_with_the_controls_values_is_the_control():
-    control, first, other = (configuration(name, [8, 9, 9, 9, 9], 9.5) for name in (BASELINE, "trial 0", "trial 1"))
-    control = replace(control, search_score=None)
+    baseline, first, other = (configuration(name, [8, 9, 9, 9, 9], 9.5) for name in (BASELINE, "trial 0", "trial 1"))
+    baseline = replace(baseline, search_score=None)
     other = replace(other, params={"lr": 2e-3})
-    asked = drop_duplicates([control, first, other, replace(other, name="trial 2", trial=2)])
+    asked = drop_duplicates([baseline, first, other, replace(other, name="trial 2", trial=2)])
     assert [(one.name, one.trial, one.search_score) for one in asked] == [(BASELINE, 0, 9.5), ("trial 1", 1, 9.5)]
     found = judge_configurations([asked[0], configuration("trial 1", [8, 8, 8, 8, 9])], SEEDS, 2)
     assert found is not None
     assert (found.winner, found.best().trial, found.best().improvement) == (BASELINE, 0, None)
     assert (found.ties, found.verdict(found.best())) == (("trial 1",), "winner")
     (row,) = [line for line in said(found).splitlines() if "trial 0" in line]
-    assert row.split() == ["trial", "0", "=", "control", "9", "8", "to", "9", "9.5", "0.5", "-", "5", "winner"]
-    assert "tied with control, their intervals overlap: trial 1" in said(found)
+    assert row.split() == ["trial", "0", "=", "baseline", "9", "8", "to", "9", "9.5", "0.5", "-", "5", "winner"]
+    assert "tied with baseline, their intervals overlap: trial 1" in said(found)
 
 
 def test_optimism_is_told_of_trials_with_the_whole_budget_only():
@@ -135,7 +135,7 @@ def test_too_few_seeds_for_an_interval_are_told(num_seeds, few):
 
 
 def test_one_seed_is_said_to_have_no_interval():
-    found = judge_configurations([configuration("trial 0", [5.0], 9.0), configuration("control", [3.0])], [0], 1)
+    found = judge_configurations([configuration("trial 0", [5.0], 9.0), configuration("baseline", [3.0])], [0], 1)
     text = "\n".join(part for part in describe_certification(found.summary()) if isinstance(part, str))
     assert "one seed is too few for an interval" in text
 
@@ -155,9 +155,9 @@ def test_the_control_wins_only_when_it_is_better():
 def test_one_survivor_of_five_seeds_cannot_win():
     five = (300.0, 310.0, 320.0, 330.0, 340.0)
     runs = tuple(SeedResult(seed, score, (score - 1, score + 1)) for seed, score in enumerate(five))
-    control = Configuration(BASELINE, None, {}, None, runs)
+    baseline = Configuration(BASELINE, None, {}, None, runs)
     lone = Configuration("trial 1", 1, {"lr": 1.0}, 350.0, (SeedResult(0, 345.0, (345.0,)),), (1, 2, 3, 4))
-    found = judge_configurations([control, lone], range(5), 2)
+    found = judge_configurations([baseline, lone], range(5), 2)
     assert found is not None
     assert (found.winner, found.ties) == (BASELINE, ())
     (row,) = [row for row in found.table() if row["name"] == "trial 1"]
@@ -173,8 +173,8 @@ def test_one_survivor_of_five_seeds_cannot_win():
 def test_what_the_iqm_leaves_out_may_fail_and_no_more(num_failed, winner, ties):
     runs = tuple(SeedResult(seed, 345.0, (345.0,)) for seed in range(5 - num_failed))
     trial = Configuration("trial 1", 1, {"lr": 1.0}, 350.0, runs, tuple(range(5 - num_failed, 5)))
-    control = Configuration(BASELINE, None, {}, None, tuple(SeedResult(seed, 320.0, (319.0,)) for seed in range(5)))
-    for order in ([trial, control], [control, trial]):
+    baseline = Configuration(BASELINE, None, {}, None, tuple(SeedResult(seed, 320.0, (319.0,)) for seed in range(5)))
+    for order in ([trial, baseline], [baseline, trial]):
         found = judge_configurations(order, range(5), 1)
         assert found is not None
         assert (found.winner, found.ties) == (winner, ties)
@@ -182,9 +182,9 @@ def test_what_the_iqm_leaves_out_may_fail_and_no_more(num_failed, winner, ties):
 
 def test_a_control_with_failed_seeds_is_judged_like_a_trial():
     runs = (SeedResult(0, 400.0, (399.0,)),)
-    control = Configuration(BASELINE, None, {}, None, runs, (1, 2, 3, 4))
+    baseline = Configuration(BASELINE, None, {}, None, runs, (1, 2, 3, 4))
     trial = Configuration("trial 1", 1, {"lr": 1.0}, 1.0, tuple(SeedResult(s, 9.0, (8.0,)) for s in range(5)))
-    found = judge_configurations([control, trial], range(5), 1)
+    found = judge_configurations([baseline, trial], range(5), 1)
     assert found is not None
     assert (found.winner, found.best().improvement) == ("trial 1", pytest.approx(0.8))
 
@@ -196,7 +196,7 @@ def test_a_configuration_whose_seeds_all_failed_is_last_and_told():
     assert found is not None
     assert [one.name for one in found.configurations] == ["trial 2", BASELINE]
     assert [row["failed_seeds"] for row in found.table()] == [1, 5]
-    assert "4: trial 2 (1 of 5), control (5 of 5)" in said(found)
+    assert "4: trial 2 (1 of 5), baseline (5 of 5)" in said(found)
     assert judge_configurations([configuration(BASELINE, [])], SEEDS, 2) is None
     assert judge_configurations([configuration(BASELINE, [], failed=SEEDS)], SEEDS, 2) is None, "no winner"
 

@@ -73,18 +73,18 @@ def test_certification_finds_the_winner_that_the_search_did_not(
     known: Outcome, stream: io.StringIO, tmp_path: Path
 ) -> None:
     found = record(known)
-    assert [one.name for one in found.configurations] == ["trial 2", "trial 1", "trial 3", "control"]
+    assert [one.name for one in found.configurations] == ["trial 2", "trial 1", "trial 3", "baseline"]
     assert (found.winner, found.ties) == ("trial 2", ()), "three seeds tell nothing apart"
     assert known.winner is not None
     assert (known.winner["trial"], known.winner["name"]) == (2, "trial 2")
     assert known.winner["checkpoint"].startswith("certify/")
     for one in found.configurations:
         luck = [seed % 5 - 2 for seed in found.seeds]
-        worth = {"trial 2": 301, "trial 1": 300, "trial 3": 200, "control": 150}[one.name]
+        worth = {"trial 2": 301, "trial 1": 300, "trial 3": 200, "baseline": 150}[one.name]
         assert one.scores == [worth + lucky for lucky in luck]
         assert all(len(result.returns) == 4 for result in one.per_seed)
     believed = {one.name: one.search_score for one in found.configurations}
-    assert believed == pytest.approx({"trial 1": 0.2, "trial 2": 0.24, "trial 3": 0.36, "control": None})
+    assert believed == pytest.approx({"trial 1": 0.2, "trial 2": 0.24, "trial 3": 0.36, "baseline": None})
     searched = {seed for entry in ledger(known) for seed in entry.seeds}
     assert len(set(found.seeds)) == 3
     assert not set(found.seeds) & searched
@@ -106,7 +106,7 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
     names = {run.info.run_name: run for run in runs}
     assert {run.info.status for run in runs} == {"FINISHED"}
     for one in found.configurations:
-        owner = "control" if one.trial is None else f"trial-{one.trial:03d}"
+        owner = "baseline" if one.trial is None else f"trial-{one.trial:03d}"
         above = by_id[names[owner].data.tags["mlflow.parentRunId"]]
         assert above.info.run_name == outcome.name
         assert names[owner].data.metrics["certified_iqm"] == pytest.approx(one.iqm)
@@ -157,7 +157,7 @@ def test_a_certification_whose_runs_all_fail_has_no_winner(
     assert {(entry.state, entry.diverged) for entry in books(outcome)} == {("PRUNED", True)}
     assert outcome.certified is None
     assert outcome.winner is not None
-    assert outcome.winner["name"] != "control"
+    assert outcome.winner["name"] != "baseline"
     assert "not certified: every run of it failed, so that the winner is the search's" in stream.getvalue()
 
 
@@ -167,11 +167,11 @@ def test_a_control_that_is_better_wins_and_a_failing_seed_is_told(
     seed, fault = first_seed_fails()
     outcome = toy_run(*KNOWN, *fault, "algo.training.worth=900", "tracking=off", "certify.top=1")
     found = record(outcome)
-    assert found.winner == "control"
+    assert found.winner == "baseline"
     assert [one.failed_seeds for one in found.configurations] == [(seed,), (seed,)]
     assert found.best().scores[-1] == min(one.worst for one in found.configurations)
     said = stream.getvalue()
-    assert "certifying seed 1 of control failed, which counts against it: non-finite" in said
+    assert "certifying seed 1 of baseline failed, which counts against it: non-finite" in said
     assert "2, 1 failed" in said
     assert "a failed seed counts as the lowest return of all runs" in said
     assert outcome.certified is not None
@@ -190,24 +190,24 @@ def test_a_trial_with_the_controls_values_is_counted_once(
     assert "(6 of 6 runs)" in said
     assert "of 9 runs" not in said.replace("up to 9", "")
     rows = [(one.name, one.trial, one.improvement) for one in record(outcome).configurations]
-    assert rows == [("control", 0, None), ("trial 1", 1, 0.0)]
+    assert rows == [("baseline", 0, None), ("trial 1", 1, 0.0)]
     summary = json.loads((outcome.folder / "summary.json").read_text())
-    assert (summary["winner"]["name"], summary["winner"]["trial"]) == ("control", 0)
-    assert (summary["certified"]["winner"], summary["certified"]["ties"]) == ("control", [])
+    assert (summary["winner"]["name"], summary["winner"]["trial"]) == ("baseline", 0)
+    assert (summary["certified"]["winner"], summary["certified"]["ties"]) == ("baseline", [])
     table = (outcome.folder / "certification.csv").read_text().splitlines()
-    assert [line.split(",")[:2] for line in table[1:]] == [["control", "0"], ["trial 1", "1"]]
+    assert [line.split(",")[:2] for line in table[1:]] == [["baseline", "0"], ["trial 1", "1"]]
     shown = io.StringIO()
     show_sweep(outcome.name, str(tmp_path / "outputs"), shown)
     for text in (said, shown.getvalue(), (outcome.folder / "report" / "index.html").read_text()):
-        assert "trial 0 = control" in text
+        assert "trial 0 = baseline" in text
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     found = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id])
     runs = {run.info.run_name: run.data for run in found}
-    assert runs[outcome.name].tags["rltune.winner"] == "control"
-    assert runs["trial-000"].tags["rltune.configuration"] == "control"
-    assert runs["control"].metrics["certified_iqm"] == runs["trial-000"].metrics["certified_iqm"]
+    assert runs[outcome.name].tags["rltune.winner"] == "baseline"
+    assert runs["trial-000"].tags["rltune.configuration"] == "baseline"
+    assert runs["baseline"].metrics["certified_iqm"] == runs["trial-000"].metrics["certified_iqm"]
     assert {name for name in runs if "-seed-" in name} == {
-        f"{owner}-seed-{place}" for owner in ("control", "trial-001") for place in range(3)
+        f"{owner}-seed-{place}" for owner in ("baseline", "trial-001") for place in range(3)
     }
 
 

@@ -93,8 +93,8 @@ def test_a_certification_that_has_ended_keeps_each_configurations_best_run(tmp_p
     for number, mean in ((1, 5.0), (2, 7.0)):
         record = write(folder, f"certify/{number}", "best", 200)
         results.append(SeedResult(number, mean, (mean,), record.path))
-    control = Configuration("control", None, {}, None, tuple(results))
-    found = Certification((1, 2), 1, 300, (control,), "control", ())
+    baseline = Configuration("baseline", None, {}, None, tuple(results))
+    found = Certification((1, 2), 1, 300, (baseline,), "baseline", ())
     with closing(open_ledger(folder)) as ledger:
         ledger.change_sweep(certification=found.to_dict())
     said(tmp_path, sure=True)

@@ -87,7 +87,7 @@ def test_certification_fits_a_terminal_of_eighty_columns(terminal):
         "seeds": 5,
         "failed_score": 9.0,
     }
-    names = {"trial 12": ("winner", 0.97, 12), "control": ("tie", None, 3)}
+    names = {"trial 12": ("winner", 0.97, 12), "baseline": ("tie", None, 3)}
     rows = [
         {**row, "name": name, "trial": trial, "improvement": odds, "failed_seeds": int(trial == 3), "verdict": verdict}
         for name, (verdict, odds, trial) in names.items()

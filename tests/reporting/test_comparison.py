@@ -13,12 +13,12 @@ from rltune.reporting.comparison import compare_sweeps
 
 def test_certified_sweeps_have_the_chance_to_beat_the_first(tmp_path: Path) -> None:
     write_sweep(tmp_path / "one", 3, make_certification())
-    write_sweep(tmp_path / "two", 3, make_certification() | {"winner": "control"})
+    write_sweep(tmp_path / "two", 3, make_certification() | {"winner": "baseline"})
     found = compare_sweeps(["one", "two"], tmp_path)
     assert [(row.name, row.score, row.better) for row in found.rows] == [("one", 99.0, None), ("two", 81.0, 0.0)]
     lines = found.markdown().splitlines()
     assert "| one | ppo, trial 3 | 99 | 95 to 103 | - |" in lines[4]
-    assert "| two | ppo, control | 81 | 70 to 90 | 0.00 |" in lines[5]
+    assert "| two | ppo, baseline | 81 | 70 to 90 | 0.00 |" in lines[5]
     text, picture = found.save(tmp_path / "comparison")
     assert text.read_text() == found.markdown()
     assert picture.read_bytes()[:4] == b"\x89PNG"

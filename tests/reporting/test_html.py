@@ -39,35 +39,35 @@ def text_of(page: str) -> str:
 
 
 def test_a_certified_sweep_names_winner_control_and_ties(tmp_path: Path) -> None:
-    said = text_of(page_of(write_sweep(tmp_path / "s", certified=make_certification(("control",)))))
+    said = text_of(page_of(write_sweep(tmp_path / "s", certified=make_certification(("baseline",)))))
     assert "Trial 3 wins with a return of 99 (95% interval 95 to 103) over 5 fresh seeds" in said
-    assert "the control's is 81 (95% interval 70 to 90)" in said
+    assert "the baseline's is 81 (95% interval 70 to 90)" in said
     assert "with probability 0.97" in said
-    assert "tie with control" in said
+    assert "tie with baseline" in said
 
 
 def test_a_trial_that_is_the_control_is_no_rival_of_it(tmp_path: Path) -> None:
-    record = make_certification() | {"winner": "control", "seeds": [11, 12, 13]}
+    record = make_certification() | {"winner": "baseline", "seeds": [11, 12, 13]}
     record["configurations"][1] |= {"trial": 4}
     page = page_of(write_sweep(tmp_path / "s", certified=record))
     said = text_of(page)
     assert "The settings that were there before stand: nothing that the search found is better" in said
     assert "They are the values of trial 4 and return 81" in said
-    assert re.search(r"<tr class=best><th>trial 4 = control</th>", page)
+    assert re.search(r"<tr class=best><th>trial 4 = baseline</th>", page)
     assert "seeds are too few for an interval" in said
 
 
 def test_too_many_failed_seeds_have_no_interval_and_are_told(tmp_path: Path) -> None:
     record = make_certification()
-    control = record["configurations"][1]
-    control |= {"per_seed": control["per_seed"][:3], "failed_seeds": [14, 15], "failed_score": 70.0}
-    control |= {"low": None, "high": None}
+    baseline = record["configurations"][1]
+    baseline |= {"per_seed": baseline["per_seed"][:3], "failed_seeds": [14, 15], "failed_score": 70.0}
+    baseline |= {"low": None, "high": None}
     page = page_of(write_sweep(tmp_path / "s", certified=record))
     said = text_of(page)
-    assert "the control's is 81. A run" in said
-    assert "2 of 5 seeds of control failed, which counts against it." in said
+    assert "the baseline's is 81. A run" in said
+    assert "2 of 5 seeds of baseline failed, which counts against it." in said
     assert "A failed seed counts as the lowest return of all runs" in said
-    assert "<th>control</th><td>81</td><td>-</td>" in page
+    assert "<th>baseline</th><td>81</td><td>-</td>" in page
 
 
 @pytest.mark.parametrize(("trials", "status"), [(0, "interrupted"), (1, "interrupted"), (2, "running")])

@@ -23,7 +23,7 @@ def test_pictures_are_written_beside_the_page(tmp_path: Path) -> None:
 def test_a_row_without_a_seeds_result_is_painted(tmp_path: Path) -> None:
     rows = [
         {"name": "trial 1", "iqm": 5.0, "low": 4.0, "high": 6.0, "per_seed": [{"mean": 5.0}]},
-        {"name": "control", "iqm": 1.0, "low": 1.0, "high": 1.0, "per_seed": []},
+        {"name": "baseline", "iqm": 1.0, "low": 1.0, "high": 1.0, "per_seed": []},
     ]
     save_figures({"rows": [draw_intervals(rows, "trial 1", "return")]}, tmp_path)
     assert (tmp_path / "rows.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

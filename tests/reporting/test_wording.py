@@ -14,9 +14,9 @@ from rltune.reporting.wording import compare_values, describe_verdict, suggest_c
 
 
 def test_a_control_that_is_not_beaten_is_said_to_win(tmp_path: Path) -> None:
-    record = make_certification() | {"winner": "control"}
+    record = make_certification() | {"winner": "baseline"}
     said = describe_verdict(load_sweep_data(write_sweep(tmp_path / "s", certified=record)))
-    assert said.startswith("No trial beats the control")
+    assert said.startswith("No trial beats the baseline")
 
 
 def test_an_uncertified_verdict_warns_of_the_searchs_own_score(tmp_path: Path) -> None:

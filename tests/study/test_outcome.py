@@ -103,7 +103,7 @@ def test_the_winner_is_described_by_what_leads_back_to_it(tmp_path):
 
 def test_a_return_of_zero_is_a_score_like_any_other():
     assert Finalist("trial 0", 0, {}, 0.0, Path(), RunKey(0)).score == 0.0
-    assert Finalist("control", None, {}, None, Path(), RunKey(None, 0)).score == float("-inf")
+    assert Finalist("baseline", None, {}, None, Path(), RunKey(None, 0)).score == float("-inf")
 
 
 def test_the_closing_page_shows_the_best_five_and_no_failed_trial():

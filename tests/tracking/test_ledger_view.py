@@ -97,8 +97,8 @@ def test_runs_that_a_killed_driver_left_open_are_ended(folder):
     mine = after.client.create_run(experiment, tags={"mlflow.parentRunId": after.runs()["first"].info.run_id})
     after.start()
     assert after.tracker.close("FINISHED")
-    ended = {"trial-000": "KILLED", "trial-001": "KILLED", "control-seed-0": "KILLED"}
-    assert after.statuses() == {"first": "FINISHED", "control": "FINISHED", **ended}
+    ended = {"trial-000": "KILLED", "trial-001": "KILLED", "baseline-seed-0": "KILLED"}
+    assert after.statuses() == {"first": "FINISHED", "baseline": "FINISHED", **ended}
     assert after.client.get_run(mine.info.run_id).info.status == "RUNNING"  # a user's own
 
 

@@ -82,14 +82,14 @@ def test_certified_runs_stand_below_their_configuration(folder):
     assert above == {
         "first": None,
         "trial-000": ids["first"],
-        "control": ids["first"],
+        "baseline": ids["first"],
         "trial-000-seed-0": ids["trial-000"],
         "trial-000-seed-1": ids["trial-000"],
-        "control-seed-0": ids["control"],
+        "baseline-seed-0": ids["baseline"],
     }
-    assert runs["control-seed-0"].data.tags["rltune.trial"] == "control-seed-0"
-    assert runs["control-seed-0"].data.tags["rltune.root"] == ids["first"]
-    assert runs["control"].data.metrics == {"certified_iqm": 3.0}
+    assert runs["baseline-seed-0"].data.tags["rltune.trial"] == "baseline-seed-0"
+    assert runs["baseline-seed-0"].data.tags["rltune.root"] == ids["first"]
+    assert runs["baseline"].data.metrics == {"certified_iqm": 3.0}
 
 
 def test_a_run_is_described_anew_when_a_value_has_changed(folder):

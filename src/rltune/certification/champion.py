@@ -182,7 +182,7 @@ def _make_description(candidate: Candidate, why: str) -> str:
             "",
             f"Retrained on seed {found.policy.seed}.",
             "",
-            f"| configuration | IQM over {len(found.seeds)} seeds | 95% interval of the median | better than control "
+            f"| configuration | IQM over {len(found.seeds)} seeds | 95% interval of the median | better than baseline "
             "| failed seeds | |",
             "|---|---|---|---|---|---|",
         ]

@@ -41,8 +41,8 @@ class Finalist:
     """A policy that may win.
 
     Attributes:
-        name: Its configuration: ``trial 7`` or ``control``.
-        trial: The search's trial; None for a control that the search did not try.
+        name: Its configuration: ``trial 7`` or ``baseline``.
+        trial: The search's trial; None for a baseline that the search did not try.
         params: Its values.
         objective: What the search believed; None without a trial.
         folder: The checkpoint.

@@ -1,8 +1,7 @@
 """Judge how the best configurations and the baseline did on fresh seeds.
 
 The ledger keeps it (`Certification.to_dict`), ``summary.json`` without the single returns.
-`rltune.certification.retraining` decides what is trained. A person reads "control" for the baseline. Imports nothing
-heavy.
+`rltune.certification.retraining` decides what is trained. Imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ class Configuration:
     """One configuration's certified worth. Scores are one a seed.
 
     Attributes:
-        name: ``trial 7``, or ``control``: the tuned settings if there are any for the pair, else the algo's own.
-        trial: The search's trial; of the control the finalist that has its values, None without one.
+        name: ``trial 7``, or ``baseline``: the tuned settings if there are any for the pair, else the algo's own.
+        trial: The search's trial; of the baseline the finalist that has its values, None without one.
         params: Its values.
         search_score: What the search believed: that trial's score; None without a trial.
         per_seed: The runs.
@@ -61,7 +60,7 @@ class Configuration:
         iqm: The certified score: the same, and the winner's free of the choice, see `judge_configurations`.
         low: Lower end of the 95% interval of the runs' median; None without an interval (`has_interval`).
         high: Its upper end.
-        improvement: Probability that a run of it beats one of the control; None for the control itself.
+        improvement: Probability that a run of it beats one of the baseline; None for the baseline itself.
         optimism: search_score - iqm; None without a search score that is of the whole budget.
         whole_budget: Whether the search's trial had it: a stopped one's score says nothing about optimism.
     """
@@ -99,7 +98,7 @@ class Configuration:
 
     @property
     def label(self) -> str:
-        """As a person reads it: ``trial 0 = control`` where the search tried the control's values."""
+        """As a person reads it: ``trial 0 = baseline`` where the search tried the baseline's values."""
         return label(self.name, self.trial)
 
     @property
@@ -163,7 +162,7 @@ class Certification:
         seeds: The training seeds, the same for every configuration and none of them the search's.
         episodes: Of each run, with environment seeds that no training saw.
         env_steps: Each run's budget.
-        configurations: The best first by `raw_iqm`, the control among them, after those with fewer `excess_failures`.
+        configurations: The best first by `raw_iqm`, the baseline among them, after those with fewer `excess_failures`.
         winner: The first one's name.
         ties: Names of those whose interval overlaps the winner's: these data do not tell them apart. None of fewer
             than five seeds, which have no intervals.
@@ -275,7 +274,7 @@ def judge_configurations(
 
     Returns:
         Winner first: by excess failures, then by IQM, then by mean, then by what the search believed, so that the
-        control is the winner only where it is better. None when no run succeeded.
+        baseline is the winner only where it is better. None when no run succeeded.
     """
     lowest = min((one.worst for one in configurations if one.per_seed), default=None)
     if lowest is None:

@@ -167,8 +167,8 @@ def describe_certification(found: Mapping[str, Any]) -> Iterator[RenderableType]
     """
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("certified", min_width=len("certified"))  # what wraps does so that all fits into 80 columns
-    for name in ("IQM", "95% interval", "search said", "optimism", "beats control", "seeds"):
-        wraps = name in ("search said", "beats control", "seeds")
+    for name in ("IQM", "95% interval", "search said", "optimism", "beats baseline", "seeds"):
+        wraps = name in ("search said", "beats baseline", "seeds")
         table.add_column(name, justify="right", no_wrap=not wraps, min_width=max(map(len, name.split())))
     table.add_column("", no_wrap=True)
     failed, counted = [], ""

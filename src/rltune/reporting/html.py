@@ -213,12 +213,12 @@ def _certification(data: SweepData, plot: str) -> str:
         ]
         for row in rows
     ]
-    heads = ["", "IQM", "95% interval", "mean", "beats control", "search said", "optimism", "failed seeds"]
+    heads = ["", "IQM", "95% interval", "mean", "beats baseline", "search said", "optimism", "failed seeds"]
     caption = (
         f"Each configuration retrained on {len(record['seeds'])} fresh seeds with the whole budget; each result played "
         f"{record['episodes']} episodes that no training saw. Diamond: interquartile mean (IQM), the winner's free of "
         "the luck of being chosen. Bar: 95% interval of the runs' median, from five seeds on. Pale dots: single seeds. "
-        "Beats control: the probability that a run is better than one of the control. Optimism: what the search "
+        "Beats baseline: the probability that a run is better than one of the baseline. Optimism: what the search "
         "believed, minus what was certified, of trials that had the whole budget."
     )
     if any(row.get("failed_seeds") for row in rows):

@@ -64,7 +64,7 @@ class SweepData:
 
     @property
     def winner_trial(self) -> int | None:
-        """The winner's number; None without a winner, and where the control won."""
+        """The winner's number; None without a winner, and where the baseline won."""
         return self.record.winner.get("trial") if self.record.winner else None
 
     @property

@@ -46,24 +46,24 @@ def describe_verdict(data: SweepData) -> str:
 def _describe_certification(record: Mapping[str, Any]) -> str:
     """Say who won the certification, with ties and failed seeds."""
     by_name = {one["name"]: one for one in record["configurations"]}
-    best, control = by_name[record["winner"]], by_name.get(BASELINE)
+    best, baseline = by_name[record["winner"]], by_name.get(BASELINE)
     num_seeds = len(best["per_seed"]) + len(best.get("failed_seeds", ()))
     scores = f"{_format_score(best)} over {num_seeds} fresh seed{'s' * (num_seeds != 1)}"
     ties = [str(name) for name in record.get("ties") or ()]
-    if best is control and control.get("trial") is not None:
+    if best is baseline and baseline.get("trial") is not None:
         text = (
             "The settings that were there before stand: nothing that the search found is better. "
-            f"They are the values of trial {control['trial']} and return {scores}."
+            f"They are the values of trial {baseline['trial']} and return {scores}."
         )
-    elif best is control:
-        text = f"No trial beats the control: the settings that were there before return {scores}."
+    elif best is baseline:
+        text = f"No trial beats the baseline: the settings that were there before return {scores}."
     else:
         text = f"{str(best['name']).capitalize()} wins with a return of {scores}"
-        if control:
-            text += f"; the control's is {_format_score(control)}"
+        if baseline:
+            text += f"; the baseline's is {_format_score(baseline)}"
         text += "."
         if best.get("improvement") is not None:
-            text += f" A run of it beats one of the control with probability {best['improvement']:.2f}."
+            text += f" A run of it beats one of the baseline with probability {best['improvement']:.2f}."
     if ties:
         named = " and ".join([", ".join(ties[:-1]), ties[-1]] if len(ties) > 1 else ties)
         text += f" It is a tie with {named}: these runs do not tell them apart."
