@@ -12,6 +12,7 @@ from rltune.formatting import (
     format_clock,
     format_count,
     format_duration,
+    format_number,
     format_objective,
     format_params,
     format_value,
@@ -94,3 +95,12 @@ def test_a_reason_is_shown_by_its_first_line():
 )
 def test_failures_that_differ_in_their_numbers_alone_are_of_one_kind(first, second, alike):
     assert (classify_failure(first) == classify_failure(second)) is alike
+
+
+def test_one_thing_is_no_plural():
+    assert [format_number(number, "slot") for number in (0, 1, 1.5, 24)] == [
+        "0 slots",
+        "1 slot",
+        "1.5 slots",
+        "24 slots",
+    ]

@@ -96,6 +96,11 @@ def format_count(value: float) -> str:
     raise AssertionError("unreachable: the last unit takes everything")
 
 
+def format_number(number: float, name: str) -> str:
+    """Format a number of things: ``1 trial``, ``2 trials``, ``1.5 slots``."""
+    return f"{number:,.10g} {name}{'' if number == 1 else 's'}"
+
+
 def format_duration(seconds: float) -> str:
     """Format seconds as a person says them: ``45 s``, ``3 min 05 s``, ``1 h 12 min``."""
     whole = round(seconds)

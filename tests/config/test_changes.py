@@ -8,7 +8,7 @@ import pytest
 from composing import change_setting
 from omegaconf import OmegaConf
 
-from rltune.config.changes import check_changes
+from rltune.config.changes import check_budgets, check_changes
 from rltune.config.settings_file import format_settings
 from rltune.config.validation import parse_config
 from rltune.errors import StudyError
@@ -84,3 +84,24 @@ def test_another_setting_is_refused_by_its_key(composed, key, old, new):
 def test_of_several_differences_the_others_are_named(composed):
     with pytest.raises(StudyError, match="and 1 more: seed"):
         check(composed, **{"replicates": 2, "seed": 1})
+
+
+@pytest.mark.parametrize(("key", "old", "new"), [("budget.trials", 6, 3), ("certify.seeds", 5, 2)])
+def test_a_resume_with_a_smaller_budget_is_refused(composed, key, old, new):
+    before = OmegaConf.create(format_settings(settings_of(composed, **{key: old})))
+    with pytest.raises(StudyError, match=rf"{key}={new}: the sweep mine has {key}={old}"):
+        check_budgets("mine", before, settings_of(composed, **{key: new}))
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "new"),
+    [
+        ("budget.trials", 6, 6),
+        ("budget.trials", 6, 9),
+        ("budget.wall_time_s", 60, 5),
+        ("budget.total_env_steps", None, 9),
+    ],
+)
+def test_a_resume_may_ask_for_more_or_set_a_first_limit(composed, key, old, new):
+    before = OmegaConf.create(format_settings(settings_of(composed, **{key: old})))
+    check_budgets("mine", before, settings_of(composed, **{key: new}))

@@ -439,6 +439,11 @@ def test_the_sweeps_folder_is_private_and_holds_the_summary(toy_run: Callable[..
     names = {path.name for path in outcome.folder.iterdir()}
     assert {"config.yaml", "ledger.db", "study.db", "summary.json", "sweep.log", "trials"} <= names
     assert ".tune" not in names
+    log = (outcome.folder / "sweep.log").read_text()
+    told = ("python==", "1 trial of up to", "trial 0 begins: quality=", "trial   0 complete", "1 trial: 1 complete")
+    places = [log.find(part) for part in told]
+    assert places[0] > -1
+    assert places == sorted(places), "in this order"
 
 
 class Aside:

@@ -76,6 +76,18 @@ def test_steps_amid_an_iteration_are_shown_within_ten_seconds(make, clock):
     assert "first report" not in out.getvalue().splitlines()[-1]
 
 
+def test_the_start_is_no_part_of_the_pace(make, clock):
+    console, _ = make(num_trials=1)
+    console.start()
+    clock.now += 30
+    console.show_start(trial(0, {}))
+    for second in range(4):
+        clock.now += 1
+        console.show_steps(0, 1_000 * (second + 2))
+    assert console.env_steps_per_s() == pytest.approx(1_000)
+    assert console.time_left_s() == pytest.approx(95)
+
+
 def test_a_slow_sweep_says_at_once_how_long_it_takes(make, clock):
     console, out = make(num_trials=4)
     console.show_certification("0 of up to 20 runs", 20)
@@ -90,6 +102,16 @@ def test_a_slow_sweep_says_at_once_how_long_it_takes(make, clock):
         "100 env steps/s: this sweep takes up to about 6 h 39 min; budget.env_steps=20000 would take"
     )
     assert line.endswith("certify=off about 5 h 33 min less")
+
+
+def test_an_iteration_beyond_the_budget_is_told_once(make):
+    console, out = make(env_steps=2_000)
+    console.start()
+    for number in range(2):
+        console.show_start(trial(number, {}))
+        console.show_report(Report(number, 2_000, 3.0, overshoot_steps=23_600))
+    told = "trial 0 has taken 25.6k env steps of a budget of 2,000: one iteration takes so many"
+    assert out.getvalue().count(told) == out.getvalue().count("one iteration takes") == 1
 
 
 def test_a_quick_sweep_is_not_told_how_to_be_quicker(make, clock):
@@ -374,7 +396,8 @@ def test_a_trial_that_diverged_is_named_and_cannot_be_the_best(make, clock):
         console.show_report(Report(number, 1000, 10.0 * (number + 1)))
         end = trial(number, {}, "PRUNED", 10.0 * (number + 1), "non-finite numbers: loss=nan", diverged=diverged)
         console.show_end(end, "; see there")
-    console.stop()
+    clock.now += 15
+    console.tick()
     assert "trial 1 stopped, diverged: non-finite numbers: loss=nan; see there" in out.getvalue()
     assert "best 10 by trial 0" in out.getvalue()
 

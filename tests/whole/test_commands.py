@@ -10,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import pytest
@@ -133,7 +134,20 @@ def test_a_wrong_request_ends_with_2_and_says_what_is_wrong_what_is_allowed_and_
     assert allowed in done.err
     assert fix in parts[3]
     assert "s3cret" not in done.err + done.out
-    assert done.out == ""
+    assert re.fullmatch(r"(.+: (checking the request|reading its ledger), starting Ray \.\.\.\n)?", done.out)
+
+
+def test_a_sweep_says_something_before_anything_heavy_is_loaded():
+    """It is the first line on the terminal, and the next one comes after Ray's start."""
+    said = (
+        "import builtins, sys; from composing import compose; import sweeps.run;"
+        f"end = lambda text, flush: sys.exit(str([flush, *({{*{LATE!r}}} & set(sys.modules)), text]));"
+        "builtins.print = end;"
+        "sweeps.run.work(compose('run'))"
+    )
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, env=env, check=False)
+    assert done.stderr.strip() == "[True, 'ppo in CartPole-v1: checking the request, starting Ray ...']"
 
 
 @pytest.mark.parametrize("command", [*REFUSED, *ANSWERED])

@@ -58,6 +58,28 @@ def check_changes(name: str, known: DictConfig, wanted: RunConfig) -> bool:
     return grows
 
 
+def check_budgets(name: str, known: DictConfig, wanted: RunConfig) -> None:
+    """Refuse to go on with a sweep under a smaller budget: what it has taken cannot be given back.
+
+    Args:
+        name: The sweep.
+        known: Its settings, as its folder has them.
+        wanted: What is asked for now.
+
+    Raises:
+        StudyError: A budget is smaller.
+    """
+    asked = OmegaConf.create(format_settings(wanted))
+    for key in BUDGETS:
+        old, new = OmegaConf.select(known, key), OmegaConf.select(asked, key)
+        if key != FROM_NOW and old is not None and _limit(new) < _limit(old):  # a first limit takes nothing back
+            raise StudyError(
+                f"{key}={_show(new)}: the sweep {name} has {key}={_show(old)}",
+                "a larger one, which extends the sweep, or none, which goes on with its own",
+                f"python -m sweeps.resume sweep={name}",
+            )
+
+
 def _flatten(settings: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every value of nested settings by its key; a list is one value."""
     if not isinstance(settings, Mapping) or (key and not settings):

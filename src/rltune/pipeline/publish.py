@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 
 from rltune.certification.result import Certification
@@ -18,7 +19,7 @@ from rltune.reporting import html
 from rltune.reporting.closing_page import ClosingPage, TrialView
 from rltune.study.outcome import Outcome
 from rltune.study.ranking import rank_records
-from rltune.study.sweep_folder import make_resume_command
+from rltune.study.sweep_folder import TOLD, make_resume_command
 
 # MLflow's own log_table leaves this tag, by which its page shows the file as a table.
 SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE}.json", "type": "table"}])}
@@ -49,6 +50,8 @@ def start_tracking(sweep: OpenSweep) -> None:
 
 def start_console(sweep: OpenSweep) -> None:
     """Show the trials of earlier drivers, and what a person should know before the sweep starts."""
+    versions = " ".join(f"{name}=={version}" for name, version in list_versions().items())
+    logging.getLogger(TOLD).info("%s\n  %s", sweep.ledger.sweep().command or "from Python", versions)
     sweep.console.start([trial_view_of(record) for record in sweep.ledger.trials.records()])
     if wanted := sweep.plan.build.env.objective:
         sweep.console.note(f"objective: {name_objective(wanted)}, the mean over episodes; the higher, the better")

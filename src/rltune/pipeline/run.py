@@ -29,7 +29,7 @@ from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_en
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots, follow_cluster
 from rltune.compat.patching import is_supported
-from rltune.config.changes import check_changes
+from rltune.config.changes import check_budgets, check_changes
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings, require_own_settings
@@ -200,6 +200,7 @@ def resume_sweep(
         wanted["cluster"]["address"] = None
     merged = OmegaConf.merge(raw, wanted)
     config = parse_config(cast(DictConfig, merged))
+    check_budgets(folder.name, raw, config)
     _require_ledger(folder, config)
     for key, value in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
         if value and "***" in value:

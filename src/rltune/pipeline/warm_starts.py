@@ -66,7 +66,9 @@ def collect_warm_starts(
         starts.append(kept)
     if first and first not in starts:
         starts.append(first)
-        notes += [f"the files' own values: {what}" for what in _describe_outside(searched, first)]
+        notes += [
+            f"the algorithm's own values, which are tried early: {what}" for what in _describe_outside(searched, first)
+        ]
     return tuple(starts), tuple(notes)
 
 

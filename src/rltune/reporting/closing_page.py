@@ -25,6 +25,7 @@ from rltune.formatting import (
     format_count,
     format_duration,
     format_interval,
+    format_number,
     format_objective,
     format_params,
     spell_command,
@@ -118,9 +119,10 @@ def render_closing_page(page: ClosingPage, failed: Iterable[TrialView]) -> Itera
 
 def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
     count = page.counts.get
+    trials = format_number(count("total", 0), "trial")
     yield ""
     yield Text(
-        f"sweep {page.name}: {page.status}, {count('total', 0)} trials: {count('complete', 0)} complete, "
+        f"sweep {page.name}: {page.status}, {trials}: {count('complete', 0)} complete, "
         f"{count('pruned', 0)} stopped, {count('failed', 0)} failed"
         + (f", {count('interrupted')} interrupted" if count("interrupted") else "")
         + (f"; {page.num_to_begin} not begun" if page.num_to_begin else "")
@@ -246,7 +248,7 @@ def _render_cost(page: ClosingPage) -> Iterator[RenderableType]:
     yield ""
     yield Text(
         f"cost      {format_count(steps)} env steps, {format_duration(train_s)} of training in "
-        f"{format_duration(cost('wall_s', 0.0))} on {cost('slots', 1):.3g} slots, "
+        f"{format_duration(cost('wall_s', 0.0))} on {format_number(cost('slots', 1), 'slot')}, "
         f"which trained {cost('efficiency', 0.0):.0%} of the time"
     )
     if cost("certify_train_s"):

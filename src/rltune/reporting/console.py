@@ -32,6 +32,7 @@ from rltune.formatting import (
     format_clock,
     format_count,
     format_duration,
+    format_number,
     format_objective,
     format_params,
 )
@@ -50,6 +51,7 @@ _RATE_WINDOW_S = 30.0
 _BAR_WIDTH = 16
 _PLAIN_WIDTH = 120  # of the closing page where there is no terminal to ask
 _SILENCE_S = 300.0  # between two plain lines that say the same
+_LOOK_S = 2.0  # about, between two looks for steps since a report
 _FORECAST_AFTER_S = 8.0  # of steps: the first seconds are slower
 _LONG_S = 3600.0  # a sweep that takes longer is said to
 _STYLES = {"COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", "INTERRUPTED": "magenta"}
@@ -119,12 +121,12 @@ class Console:
         self._every_s = _REDRAW_S if self._tty else plain_every_s
         self._trials: dict[int, TrialView] = {}
         self._shown_reasons: set[str] = set()
-        self._began = self._drawn = self.clock()
+        self._began = self._drawn = self._paced_from = self.clock()
         self._draw_s = 0.0
         self._steps = 0
         self._history: deque[tuple[float, int]] = deque([(self._began, 0)])
         self._first_steps: tuple[float, int] | None = None
-        self._is_forecast = False
+        self._is_forecast = self._is_overshoot_told = False
         self._runs: dict[int, int] = {}  # environment steps of the certification's runs
         self._runs_left = 0
         self._certification = self._wait = self._last_line = ""
@@ -140,13 +142,13 @@ class Console:
         for view in already:
             state = "INTERRUPTED" if view.state == "RUNNING" else view.state
             self._trials[view.number] = replace(view, state=state, objectives=list(view.objectives))
-        self._began = self._drawn = self.clock()
+        self._began = self._drawn = self._paced_from = self.clock()
         self._history = deque([(self._began, 0)])
         begun = ""
         if already:
             ended = self._count_ended()
             begun = f"; {len(already)} begun before: {ended} ended, {len(already) - ended} to go on"
-        trials = "1 trial" if self.num_trials == 1 else f"{self.num_trials} trials"
+        trials = format_number(self.num_trials, "trial")
         self._print_line(
             f"sweep {self.name}: {trials} of up to {format_count(self.env_steps)} env steps, "
             f"{self.slots} at a time{begun}"
@@ -171,6 +173,13 @@ class Console:
         self._count(report.env_steps - view.env_steps)
         view.env_steps = report.env_steps
         view.objectives.append(report.objective)
+        if report.env_steps >= 2 * self.env_steps and not self._is_overshoot_told:
+            self._is_overshoot_told = True
+            self._print_line(
+                f"trial {report.number} has taken {format_count(report.env_steps)} env steps of a budget of "
+                f"{format_count(self.env_steps)}: one iteration takes so many",
+                "yellow",
+            )
         self.tick()
 
     @_log_errors
@@ -178,6 +187,7 @@ class Console:
         """Show how far a trial is between two reports, in environment steps of each seed."""
         view = self._trials.get(number)
         if view and env_steps > view.env_steps:
+            self._begin_pace()
             self._count(env_steps - view.env_steps)
             view.env_steps = env_steps
 
@@ -195,6 +205,7 @@ class Console:
     def show_run_steps(self, number: int, env_steps: int) -> None:
         """Count the environment steps of a run that was begun."""
         if number in self._runs and env_steps > self._runs[number]:
+            self._begin_pace()
             self._count(env_steps - self._runs[number])
             self._runs[number] = env_steps
         self.tick()
@@ -270,13 +281,11 @@ class Console:
 
     @_log_errors
     def stop(self) -> None:
-        """Remove the table, or write the last line; a second call does nothing."""
+        """Remove the table; a second call does nothing."""
         if self._live:
             self._live.stop()
             self._live = None
             atexit.unregister(self.stop)
-        elif self._trials and not self._tty and not self._stopped:
-            self._print_progress()
         self._stopped = True
 
     @_log_errors
@@ -314,7 +323,7 @@ class Console:
 
         None before the first step, and when nothing is left.
         """
-        left, elapsed = self._steps_left(), self.clock() - self._began
+        left, elapsed = self._steps_left(), self.clock() - self._paced_from
         return left * elapsed / self._steps if self._steps and left else None
 
     def _steps_left(self) -> float:
@@ -332,6 +341,12 @@ class Console:
             + sum(max(0, self.env_steps - steps) for steps in running)
             + max(0, self._runs_left * self.env_steps - certifying)
         )
+
+    def _begin_pace(self) -> None:
+        """Leave the start out of the pace: the first steps that are shown were taken since the last look for them."""
+        if self._steps == 0:
+            self._paced_from = max(self._paced_from, self.clock() - _LOOK_S)
+            self._history = deque([(self._paced_from, 0)])
 
     def _count(self, env_steps: int) -> None:
         """Count steps that were just taken."""

@@ -42,7 +42,7 @@ class Stop:
     @property
     def reason(self) -> str:
         """Why such a trial ended."""
-        return f"stopped by the scheduler at {self.env_steps} environment steps"
+        return f"stopped by the scheduler at the mark of {self.env_steps:,} environment steps"
 
 
 @dataclass(frozen=True)
