@@ -26,7 +26,10 @@ from benchmarks.records import RESULTS, ROOT, compare_rounds, read_record, sprea
 
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{page}.md" for page in ("measurements", "certification", "sharing-a-cluster", "many-cores")),
+    *(
+        ROOT / "docs" / f"{page}.md"
+        for page in ("measurements", "certification", "sharing-a-cluster", "many-cores", "scale")
+    ),
 )
 SPEED_CASES = {
     "ppo_cartpole_32": "PPO CartPole, 32 environments", "dqn_cartpole": "DQN CartPole", "sac_pendulum": "SAC Pendulum",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sqlite3
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from ledger import add_reports, ask, make_ledger
+from sqlalchemy import event
 
 from rltune.errors import StudyError
 from rltune.records import CERTIFY, TRIALS, SweepRecord
@@ -273,3 +275,14 @@ def test_a_password_is_in_no_message(address: str) -> None:
     assert "study.storage=" in refused.value.what
     assert refused.value.__cause__ is None, "nor in a traceback's first half"
     assert refused.value.__suppress_context__
+
+
+def test_new_reports_are_read_without_going_through_old_ones(tmp_path):
+    """MLflow's thread asks every few seconds: SQLite went through all reports of all trials each time."""
+    ledger, asked = make_ledger(tmp_path), []
+    event.listen(ledger._engine, "before_cursor_execute", lambda *about: asked.append((about[2], about[3])))
+    ledger.read_reports_after(5, 10)
+    ledger.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as file:
+        plan = " ".join(row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {asked[-1][0]}", asked[-1][1]))
+    assert "SEARCH reports USING INTEGER PRIMARY KEY (rowid>?)" in plan

@@ -29,6 +29,7 @@ LIGHT = (
     "peers",
     "run",
     "runners",
+    "scale",
     "sweep",
     "tables",
     "tuned",

@@ -166,7 +166,8 @@ class OptunaStudy:
             self._storage.set_trial_intermediate_value(trial_id, env_steps, objective)
         for name, text in _describe_end(record).items():
             self._storage.set_trial_user_attr(trial_id, name, text)
-        self._study.tell(record.number, told.value, state=TrialState[told.state])
+        value = _value_in_optuna(told)  # as `Study.tell` does, which reads the whole trial twice: a fifth of all this
+        self._storage.set_trial_state_values(trial_id, TrialState[told.state], None if value is None else [value])
 
     def close(self) -> None:
         """Give connections back."""
@@ -184,14 +185,10 @@ class OptunaStudy:
     ) -> FrozenTrial:
         """Make a trial as the study has it where it is told of it."""
         drawn = record.drawn or {}
-        value = told.value
-        if told.state == "PRUNED" and told.reports:
-            last = told.reports[max(told.reports)]
-            value = None if math.isnan(last) else last
         about = {"params": dict(record.params), "seeds": list(record.seeds)}
         return create_trial(
             state=TrialState[told.state],
-            value=value,
+            value=_value_in_optuna(told),
             params=dict(drawn),
             distributions={label: self._distributions[label] for label in drawn},
             user_attrs=about if told == RUNNING else about | _describe_end(record),
@@ -257,6 +254,14 @@ def _finite_value(trial: FrozenTrial) -> float | None:
         return None
     (value,) = trial.values
     return float(value) if math.isfinite(value) else None
+
+
+def _value_in_optuna(told: ToldTrial) -> float | None:
+    """Return the value that Optuna keeps of a trial: of a stopped one the last point of its curve."""
+    if told.state != "PRUNED" or not told.reports:
+        return told.value
+    last = told.reports[max(told.reports)]
+    return None if math.isnan(last) else last
 
 
 def _describe_end(record: TrialRecord) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rltune.cluster.slots import Slots
 from rltune.pipeline.tune.stages import Stage
 from rltune.records import TrialRecord
 
-MAX_IN_A_ROW = 8  # proposals: a thousand take a minute, in which nothing starts and no report is read
+MAX_IN_A_ROW = 8  # proposals: a thousand take half a minute, in which nothing starts and no report is read
 
 
 class StageSearcher(Searcher):
