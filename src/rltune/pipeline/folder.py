@@ -26,12 +26,12 @@ from rltune.study.sweep_folder import (
     claim_sweep,
     is_half_made,
     make_resume_command,
+    take_sweep,
 )
 from rltune.trial.shared_files import find_blindness, leave_token, make_blind_error
 
 BEGUN = (MARK, SETTINGS)  # what a bucket has of a sweep from its start on: the settings make it one
 RESULTS = ("summary.json", "certification.*", "sweep.log", "report/*", "*/*/failure.txt")
-LEDGER_BEFORE = "ledger.before.db"  # for a person, should this driver never end
 FLUSH_S = 20.0  # for what still waits to be sent
 logger = logging.getLogger("rltune")
 
@@ -71,8 +71,8 @@ def open_folder(context: SweepContext) -> Iterator[None]:
         stack.callback(clear_record, folder)
         write_settings(folder, context.plan.config)
         if bucket := find_bucket(folder):
+            take_sweep(folder, bucket)  # where it cannot be taken, nothing of this folder's belongs in the bucket
             stack.callback(store_results, bucket, context)
-            bucket.rename(LEDGER, LEDGER_BEFORE)  # of an earlier driver: until this one ends, it is no longer true
             store_files(bucket, folder, BEGUN)
         handler = logging.FileHandler(folder / "sweep.log")
         handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

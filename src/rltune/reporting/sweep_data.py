@@ -23,6 +23,7 @@ from rltune.search.space import Space
 from rltune.study.ledger import Ledger
 from rltune.study.ranking import rank_records
 from rltune.study.storage import open_ledger
+from rltune.study.sweep_folder import make_resume_command
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ class SweepData:
     def status(self) -> str:
         """The sweep's: complete, stopped, interrupted, failed or running."""
         return self.record.status or "running"
+
+    @property
+    def resume_command(self) -> str:
+        """What to type to go on with it."""
+        return make_resume_command(Path(self.settings["output_dir"]).expanduser().absolute() / self.name, self.settings)
 
     @property
     def env_steps(self) -> int:

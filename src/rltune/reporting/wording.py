@@ -133,7 +133,7 @@ def suggest_commands(data: SweepData) -> list[tuple[str, str]]:
         uri = (data.record.model or {}).get("uri") or f"sweep:{data.name}"
         known.append(("Test the winner on fresh episodes", f"python -m sweeps.evaluate policy={uri}"))
     if data.status in ("interrupted", "running"):
-        known.append(("Go on with this sweep", f"python -m sweeps.resume sweep={data.name}"))
+        known.append(("Go on with this sweep", data.resume_command))
     return known
 
 
