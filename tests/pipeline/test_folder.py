@@ -7,13 +7,16 @@ import io
 import logging
 import os
 import signal
+import socket
 import sqlite3
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import postgres
 import pytest
 
 from rltune.config.uris import hide_login
@@ -24,18 +27,53 @@ from rltune.pipeline.context import SweepContext
 from rltune.pipeline.folder import RedactingFormatter, claim_folder, open_folder
 from rltune.pipeline.plan import make_plan
 from rltune.pipeline.run import check_request
+from rltune.study import storage as storage_module
 from rltune.study.bucket import BucketAwayError, make_place, open_bucket
 from rltune.study.storage import save_copy, start_ledger
 from rltune.study.sweep_folder import find_sweep, lock_sweep
 
 
-def context_of(folder: Path) -> SweepContext:
-    return SweepContext(plan=None, name=folder.name, folder=folder, resumed=True, began=0.0)  # type: ignore[arg-type]
+def context_of(folder: Path, storage: str | None = None) -> SweepContext:
+    plan: Any = SimpleNamespace(config=SimpleNamespace(study=SimpleNamespace(storage=storage)))
+    return SweepContext(plan, name=folder.name, folder=folder, resumed=True, began=0.0)
 
 
 def test_one_driver_at_a_time_has_a_folder(tmp_path: Path) -> None:
     with lock_sweep(tmp_path), pytest.raises(StudyError, match="another driver is working on it"):  # noqa: SIM117
         with claim_folder(context_of(tmp_path)):
+            pass
+
+
+@pytest.mark.slow  # a server
+@pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
+def test_one_driver_has_a_sweep_of_a_database_whatever_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_module, "SILENT_S", 1.0)
+    here, there, another = (tmp_path / name for name in ("here/mine", "there/mine", "there/another"))
+    for folder in (here, there, another):
+        folder.mkdir(parents=True)
+    with postgres.server() as address:
+        url = postgres.database(address, "rl")
+        told, tell = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                with claim_folder(context_of(here, url)):
+                    os.write(tell, b"claimed")
+                    time.sleep(60)
+            finally:
+                os._exit(1)
+        try:
+            assert os.read(told, 7) == b"claimed"
+            with pytest.raises(StudyError) as refused, claim_folder(context_of(there, url)):
+                pass
+            assert f"another driver is working on it, on {socket.gethostname()} (process {child})" in refused.value.what
+            with claim_folder(context_of(another, url)):
+                pass
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        with claim_folder(context_of(there, url)):
+            pass
+        with claim_folder(context_of(here, url)):
             pass
 
 
