@@ -72,7 +72,7 @@ def test_without_any_home_a_foreign_sweep_is_still_named(tmp_path: Path, monkeyp
     mark_own(tmp_path, "abc")
     assert not is_own(tmp_path, "abc")
     assert list(tmp_path.iterdir()) == [], "no folder of the name ~"
-    assert "trust=true" in make_foreign_sweep_error(tmp_path, "why").fix
+    assert "trust=true" in make_foreign_sweep_error(tmp_path, "why", "resume it").fix
 
 
 def test_a_mark_that_is_no_text_is_none(tmp_path: Path) -> None:

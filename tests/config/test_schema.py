@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import functools
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from composing import compose as compose_anew
 from omegaconf import OmegaConf
 
 from rltune.algorithms.arguments import values_of
+from rltune.commands import resume
 from rltune.composition.composing import conf_dir
 from rltune.config.schema import derive_env_name
 from rltune.config.validation import parse_config
+from rltune.pipeline import run
 from rltune.search.schedulers import NoStopping, build_stopping_rule
 from rltune.search.space import parse_space
 
@@ -143,3 +147,15 @@ def test_composed_settings_hold_no_library_types():
 def test_an_id_alone_names_the_sweep():
     names = {"highway_env:highway-v0": "highway", "ALE/Pong-v5": "pong", "My Env-v12": "my-env", "CartPole": "cartpole"}
     assert {env_id: derive_env_name(env_id) for env_id in names} == names
+
+
+@pytest.mark.parametrize(("autoscale", "changed"), [(False, {"cluster": {"autoscale": False}}), (None, {})])
+def test_a_resume_may_say_whether_the_cluster_grows(
+    autoscale: bool | None, changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = OmegaConf.load(conf_dir() / "resume.yaml")
+    page.pop("defaults")  # Hydra's own
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(run, "resume_sweep", lambda _, **given: asked.update(given) or SimpleNamespace(exit_code=0))
+    resume.work(OmegaConf.merge(OmegaConf.structured(resume.ResumeConfig), page, {"cluster": {"autoscale": autoscale}}))
+    assert run._without_none(asked["changes"]) == changed

@@ -72,9 +72,9 @@ def test_settings_that_a_person_changed_on_purpose_are_taken(composed, tmp_path)
 def test_settings_that_somebody_else_wrote_are_not_ones_own(composed, tmp_path):
     """They name modules, which a resume imports."""
     write_settings(tmp_path, parse_config(composed))
-    require_own_settings(tmp_path)
+    require_own_settings(tmp_path, "resume it")
     kept = (tmp_path / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(kept.replace("CartPole-v1", "evil:CartPole-v1"))
     with pytest.raises(StudyError, match="not as your rltune wrote it") as refused:
-        require_own_settings(tmp_path)
-    assert f"sweeps.resume sweep={tmp_path.name} trust=true" in refused.value.fix
+        require_own_settings(tmp_path, "resume it")
+    assert "resume it trust=true" in refused.value.fix

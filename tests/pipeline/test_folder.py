@@ -2,36 +2,78 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
 import signal
+import socket
+import sqlite3
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import postgres
 import pytest
 
 from rltune.config.uris import hide_login
 from rltune.errors import StudyError
 from rltune.pipeline import folder as folder_module
+from rltune.pipeline import run as run_module
 from rltune.pipeline.context import SweepContext
 from rltune.pipeline.folder import RedactingFormatter, claim_folder, open_folder
 from rltune.pipeline.plan import make_plan
 from rltune.pipeline.run import check_request
-from rltune.study.bucket import BucketAwayError
-from rltune.study.storage import start_ledger
+from rltune.study import storage as storage_module
+from rltune.study.bucket import BucketAwayError, make_place, open_bucket
+from rltune.study.storage import save_copy, start_ledger
 from rltune.study.sweep_folder import find_sweep, lock_sweep
 
 
-def context_of(folder: Path) -> SweepContext:
-    return SweepContext(plan=None, name=folder.name, folder=folder, resumed=True, began=0.0)  # type: ignore[arg-type]
+def context_of(folder: Path, storage: str | None = None) -> SweepContext:
+    plan: Any = SimpleNamespace(config=SimpleNamespace(study=SimpleNamespace(storage=storage)))
+    return SweepContext(plan, name=folder.name, folder=folder, resumed=True, began=0.0)
 
 
 def test_one_driver_at_a_time_has_a_folder(tmp_path: Path) -> None:
     with lock_sweep(tmp_path), pytest.raises(StudyError, match="another driver is working on it"):  # noqa: SIM117
         with claim_folder(context_of(tmp_path)):
+            pass
+
+
+@pytest.mark.slow  # a server
+@pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
+def test_one_driver_has_a_sweep_of_a_database_whatever_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_module, "SILENT_S", 1.0)
+    here, there, another = (tmp_path / name for name in ("here/mine", "there/mine", "there/another"))
+    for folder in (here, there, another):
+        folder.mkdir(parents=True)
+    with postgres.server() as address:
+        url = postgres.database(address, "rl")
+        told, tell = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                with claim_folder(context_of(here, url)):
+                    os.write(tell, b"claimed")
+                    time.sleep(60)
+            finally:
+                os._exit(1)
+        try:
+            assert os.read(told, 7) == b"claimed"
+            with pytest.raises(StudyError) as refused, claim_folder(context_of(there, url)):
+                pass
+            assert f"another driver is working on it, on {socket.gethostname()} (process {child})" in refused.value.what
+            with claim_folder(context_of(another, url)):
+                pass
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        with claim_folder(context_of(there, url)):
+            pass
+        with claim_folder(context_of(here, url)):
             pass
 
 
@@ -120,3 +162,90 @@ def test_a_logged_traceback_holds_no_login() -> None:
     shown = RedactingFormatter("%(message)s").format(record)
     assert "lost ***" in shown
     assert "sesame" not in shown
+
+
+# -- one sweep, driven from several machines by turns ------------------------------------------------------------------
+
+
+@pytest.fixture
+def drive(
+    request_of: Callable[..., Any], s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO
+) -> Callable[..., list[int]]:
+    """Go on with the sweep ``turns`` on a machine by name, where one more trial is added; without a Ray."""
+
+    def go_on(machine: str, *words: str, killed: bool = False) -> list[int]:
+        numbers: list[int] = []
+
+        def work(context: SweepContext) -> Any:
+            with contextlib.ExitStack() as stack:
+                if context.resumed:
+                    stack.enter_context(claim_folder(context))
+                if killed:  # it stores nothing any more
+                    patch = stack.enter_context(monkeypatch.context())
+                    patch.setattr(folder_module, "store_results", lambda *_: None)
+                stack.enter_context(open_folder(context))
+                ledger = start_ledger(None, context.folder, new=not context.resumed)
+                ledger.trials.add({"quality": 0.5}, [ledger.trials.num_trials])
+                numbers.extend(record.number for record in ledger.trials.records())
+                ledger.close()
+                save_copy(context.folder)
+
+        monkeypatch.setattr(run_module, "_run_interruptibly", work)
+        place = f"output_dir={tmp_path / machine}", "name=turns", f"storage={s3!r}", "tracking=off", "resume=auto"
+        run_module.run_sweep(request_of(*place, *words), stream=stream)
+        return numbers
+
+    return go_on
+
+
+@pytest.mark.slow  # a server
+def test_a_machine_goes_on_from_where_another_one_came(
+    drive: Callable[..., list[int]], tmp_path: Path, stream: io.StringIO
+) -> None:
+    assert drive("a") == [0]
+    assert drive("b") == [0, 1]
+    assert drive("b") == [0, 1, 2]
+    assert stream.getvalue() == ""
+    assert drive("a") == [0, 1, 2, 3], "not from its own ledger, which knows one trial"
+    assert "another machine has gone on with turns" in stream.getvalue()
+    (kept,) = (tmp_path / "a/turns").glob("ledger.2*.db")
+    assert str(kept) in stream.getvalue()
+    with contextlib.closing(sqlite3.connect(kept)) as opened:
+        assert opened.execute("SELECT number FROM sweep_trials").fetchall() == [(0,)]
+    assert drive("b", "budget.trials=90") == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_a_ledger_that_another_machine_still_has_is_not_gone_without(
+    drive: Callable[..., list[int]], tmp_path: Path, s3: str
+) -> None:
+    assert drive("a", "name=kept") == [0]
+    assert drive("b", "name=kept", killed=True) == [0, 1]
+    with pytest.raises(StudyError, match="its ledger is a file on the machine where it runs") as refused:
+        drive("a", "name=kept")
+    assert "copy ledger.before.db in the bucket to ledger.db" in refused.value.fix
+    assert (tmp_path / "a/kept/ledger.db").exists(), "nothing is moved"
+    bucket = open_bucket(make_place(s3, "kept"))
+    bucket.rename("ledger.before.db", "ledger.db")  # that machine is gone for good
+    assert drive("a", "name=kept") == [0, 1]
+    assert bucket.read("ledger.db") is not None
+    assert drive("b", "name=kept") == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_two_machines_that_begin_at_once_do_not_both_go_on(
+    drive: Callable[..., list[int]], tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert drive("a", "name=race") == [0]
+    follow = run_module.follow_sweep
+
+    def be_late(folder: Path) -> str | None:
+        monkeypatch.setattr(run_module, "follow_sweep", follow)
+        found = follow(folder)
+        assert drive("b", "name=race") == [0, 1], "meanwhile"
+        return found
+
+    monkeypatch.setattr(run_module, "follow_sweep", be_late)
+    with pytest.raises(StudyError, match="its ledger is a file on the machine where it runs"):
+        drive("a", "name=race")
+    assert drive("b", "name=race") == [0, 1, 2], "nothing of the late one's went into the bucket"

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from s3 import Gate, Server
@@ -231,6 +237,95 @@ def test_a_bucket_that_stays_away_is_told(tmp_path: Path, s3: str) -> None:
     with pytest.raises(BucketAwayError, match="storage=s3://sweeps/x/name does not answer") as raised:
         bucket.write("a", b"", patience_s=0)
     assert "AWS_ACCESS_KEY_ID" in raised.value.allowed
+
+
+class Outage(BaseHTTPRequestHandler):
+    """A server that answers each request with a status of HTTP, the first folder of its path."""
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length") or 0))
+        self.send_response(int(re.findall(r"status-(\d+)", self.path)[0]))
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    do_PUT = do_POST = do_HEAD = do_DELETE = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def outage() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Outage)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+GOOGLE = "gs://anonymous@sweeps/status-{}?scheme=http&retry_limit_seconds=1&endpoint_override={}"
+AMAZON = "s3://sweeps/status-{}?endpoint_override=http://{}"
+
+
+@pytest.mark.parametrize(
+    ("place", "status", "kind"),
+    [
+        (GOOGLE, 0, BucketAwayError),  # nobody listens
+        (GOOGLE, 503, BucketAwayError),
+        (GOOGLE, 429, BucketAwayError),
+        (GOOGLE, 403, BucketError),
+        (AMAZON, 403, BucketError),
+    ],
+)
+def test_an_outage_is_told_from_a_refusal(
+    place: str, status: int, kind: type[BucketError], outage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = Bucket(place.format(status, outage if status else "127.0.0.1:9"))
+    with pytest.raises(BucketError) as raised:
+        bucket.write("a", b"", patience_s=0)
+    assert type(raised.value) is kind
+    assert len(raised.value.what) < 300, raised.value.what
+
+
+def test_a_gateway_without_its_servers_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:  # as Arrow says it, after 6 s
+        raise OSError(
+            "When uploading object with key 'x/a' in bucket 'b': AWS Error UNKNOWN (HTTP status 503) during PutObject "
+            "operation: No response body."
+        )
+
+    monkeypatch.setattr(Bucket, "_write", fail)
+    with pytest.raises(BucketAwayError):
+        Bucket(AMAZON.format(503, "127.0.0.1:9")).write("a", b"", patience_s=0)
+
+
+def test_in_a_hurry_a_server_that_hangs_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rltune.study.bucket._leave_unfinished", lambda: None)  # this process goes on
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as hanging:
+        bucket = Bucket(f"s3://sweeps/x?endpoint_override=http://127.0.0.1:{hanging.getsockname()[1]}")
+        bucket.submit(bucket.write, "before", b"")
+        threading.Timer(0.5, bucket.hurry, [9.0]).start()
+        began = time.monotonic()
+        for _ in range(20):
+            with pytest.raises(BucketAwayError, match="does not answer"):
+                bucket.write("a", b"")
+        assert not bucket.flush(3.0)
+        assert time.monotonic() - began < 6, "a client's own attempts take 100 s"
+
+
+def test_a_bucket_that_hangs_keeps_no_process_from_its_end() -> None:
+    code = """if True:
+        import socket, time
+        from rltune.study.bucket import Bucket, BucketAwayError
+        from sweeps import end_command
+        hanging = socket.create_server(("127.0.0.1", 0), backlog=50)
+        bucket = Bucket(f"s3://sweeps/x?endpoint_override=http://127.0.0.1:{hanging.getsockname()[1]}")
+        bucket.hurry(0.5)
+        try:
+            bucket.write("a", b"")
+        except BucketAwayError:
+            end_command(75)
+    """
+    assert subprocess.run([sys.executable, "-c", code], timeout=40).returncode == 75
 
 
 def test_a_bucket_that_is_not_there_is_told_at_once(s3: str) -> None:

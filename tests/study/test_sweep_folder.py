@@ -5,13 +5,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import socket
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from rltune.config.settings_file import FORMAT
 from rltune.errors import StudyError
 from rltune.study import sweep_folder
 from rltune.study.sweep_folder import (
@@ -76,6 +80,45 @@ def test_the_resume_command_names_a_folder_elsewhere(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert make_resume_command(tmp_path / "outputs" / "mine") == "python -m sweeps.resume sweep=mine"
     assert make_resume_command(tmp_path / "other" / "mine").endswith(f"sweep=mine output_dir={tmp_path / 'other'}")
+
+
+TYPED = [
+    ({}, "sweep=mine"),
+    (
+        {"storage": "s3://bucket/runs", "study": {"storage": "postgresql://host/rl"}},
+        "sweep=mine storage=s3://bucket/runs",
+    ),
+    ({"storage": "s3://b/r?endpoint_override=http://x:1&scheme=http"}, None),
+    (
+        {"study": {"storage": "postgresql://***@host/rl"}, "tracking": {"uri": "http://h"}},
+        "sweep=mine study.storage=...",
+    ),
+    ({"study": None, "tracking": {"uri": "http://***@host"}}, "sweep=mine tracking.uri=..."),
+]
+
+
+@pytest.mark.parametrize(("settings", "wanted"), TYPED)
+def test_the_resume_command_has_what_an_empty_disk_needs(
+    settings: dict[str, Any], wanted: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "outputs" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(json.dumps({"format": FORMAT, **settings}))
+    said = make_resume_command(folder)
+    if wanted:
+        assert said == f"python -m sweeps.resume {wanted}"
+    overrides = OverridesParser.create().parse_overrides(shlex.split(said)[3:])
+    read = {one.key_or_group: one.value() for one in overrides}
+    assert read["sweep"] == "mine"
+    assert read.get("storage") == settings.get("storage")
+
+
+@pytest.mark.parametrize("name", ["my outputs", "1e5", "null", "a=b,c", "it's", 'a "b"', "ü"])
+def test_a_resume_command_is_typed_as_the_folder_is_named(name: str, tmp_path: Path) -> None:
+    words = shlex.split(make_resume_command(tmp_path / name / name))[3:]
+    read = {one.key_or_group: one.value() for one in OverridesParser.create().parse_overrides(words)}
+    assert read == {"sweep": name, "output_dir": str(tmp_path / name)}
 
 
 # -- one driver, whatever host it is on --------------------------------------------------------------------------------

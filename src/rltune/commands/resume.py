@@ -33,6 +33,7 @@ class Cluster:
     address: str | None = None
     num_cpus: int | None = None
     num_gpus: int | None = None
+    autoscale: bool | None = None
 
 
 @dataclass

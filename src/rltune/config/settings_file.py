@@ -13,7 +13,6 @@ from rltune.config.authorship import find_key_file, is_own, mark_own
 from rltune.config.schema import RunConfig
 from rltune.config.uris import redact_settings
 from rltune.errors import StudyError, describe_exception
-from rltune.formatting import spell_command
 
 DIGEST_MARK = "# sha256: "
 FORMAT = 3
@@ -90,20 +89,24 @@ def write_settings(folder: Path, config: RunConfig) -> None:
     draft.rename(folder / "config.yaml")
 
 
-def require_own_settings(folder: Path) -> None:
+def require_own_settings(folder: Path, resume: str) -> None:
     """Refuse a sweep that somebody else made: its settings name the modules that a resume imports.
+
+    Args:
+        folder: The sweep's.
+        resume: What to type to go on with it.
 
     Raises:
         StudyError: This user's rltune has not written the settings as they are.
     """
     if not is_own(folder, _compute_digest((folder / "config.yaml").read_text())):
-        raise make_foreign_sweep_error(folder, "its config.yaml is not as your rltune wrote it")
+        raise make_foreign_sweep_error(folder, "its config.yaml is not as your rltune wrote it", resume)
 
 
-def make_foreign_sweep_error(folder: Path, why: str) -> StudyError:
+def make_foreign_sweep_error(folder: Path, why: str, resume: str) -> StudyError:
     """Say that a sweep is not known as this user's own, and how it is resumed all the same."""
     return StudyError(
         f"sweep={folder.name}: {why}, and a resume runs code that its settings name and its checkpoints hold",
         f"sweeps that you ran with the key in {find_key_file()}, unchanged",
-        spell_command(f"resume sweep={folder.name} trust=true, if you trust whoever made it"),
+        f"{resume} trust=true, if you trust whoever made it",
     )

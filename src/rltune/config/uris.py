@@ -22,6 +22,7 @@ _PLAIN_LOGIN = re.compile(
     r"(?i)://[^/\s:@]*:(?!\d+/)\S+@|[?&](?:\w+[_-])?(?:password|passwd|token|secret|key)=(?!\*\*\*)"
 )
 _CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # signs of a password at which a library may take it to end
+HIDDEN = "***"  # stands in a login's place
 BUCKET_SCHEMES = ("s3", "gs")
 _LEAST = 4  # letters: shorter words are in every text
 _hidden: dict[str, re.Pattern[str]] = {}  # by the word, of all addresses that this process has used

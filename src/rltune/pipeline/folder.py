@@ -17,7 +17,7 @@ from rltune.config.settings_file import write_settings
 from rltune.config.uris import redact
 from rltune.errors import StudyError
 from rltune.pipeline.context import SweepContext
-from rltune.study.bucket import GLANCE_S, Bucket, BucketError, choose_place, find_bucket, link_bucket
+from rltune.study.bucket import GLANCE_S, Bucket, BucketError, choose_place, find_bucket, link_bucket, open_bucket
 from rltune.study.sweep_folder import (
     DRIVER,
     LEDGER,
@@ -27,12 +27,12 @@ from rltune.study.sweep_folder import (
     claim_sweep,
     is_half_made,
     make_resume_command,
+    take_sweep,
 )
 from rltune.trial.shared_files import find_blindness, leave_token, make_blind_error
 
 BEGUN = (MARK, SETTINGS)  # what a bucket has of a sweep from its start on: the settings make it one
 RESULTS = ("summary.json", "certification.*", "sweep.log", "report/*", "*/*/failure.txt")
-LEDGER_BEFORE = "ledger.before.db"  # for a person, should this driver never end
 FLUSH_S = 20.0  # for what still waits to be sent
 logger = logging.getLogger("rltune")
 
@@ -72,8 +72,9 @@ def open_folder(context: SweepContext) -> Iterator[None]:
         stack.callback(clear_record, folder)
         write_settings(folder, context.plan.config)
         if bucket := find_bucket(folder):
+            stack.callback(open_bucket.cache_clear)  # the next driver of this process is in no hurry
+            take_sweep(folder, bucket)  # where it cannot be taken, nothing of this folder's belongs in the bucket
             stack.callback(store_results, bucket, context)
-            bucket.rename(LEDGER, LEDGER_BEFORE)  # of an earlier driver: until this one ends, it is no longer true
             store_files(bucket, folder, BEGUN)
         handler = logging.FileHandler(folder / "sweep.log")
         handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -95,8 +96,8 @@ def claim_folder(context: SweepContext) -> Iterator[None]:
     Raises:
         StudyError: Another driver has it.
     """
-    with claim_sweep(context.folder) as other:
-        if other is not None:
+    with claim_sweep(context.folder) as here, _claim_ledger(context, is_free=here is None) as there:
+        if other := here or there:
             raise StudyError(
                 f"sweep={context.name}: another driver is working on it, {other}",
                 "one driver at a time",
@@ -105,6 +106,21 @@ def claim_folder(context: SweepContext) -> Iterator[None]:
         end_stale_processes(context.folder)
         _clear_leftovers(context.folder)
         yield
+
+
+def _claim_ledger(context: SweepContext, *, is_free: bool) -> contextlib.AbstractContextManager[str | None]:
+    """Claim the sweep where its ledger is a server's, which drivers without a common folder share.
+
+    Args:
+        context: What this driver works on.
+        is_free: Whether its folder is claimed; else nothing is asked.
+    """
+    storage = context.plan.config.study.storage
+    if storage is None or not is_free:
+        return contextlib.nullcontext()
+    from rltune.study.storage import claim_in_database  # with SQLAlchemy, which a file's sweep imports later
+
+    return claim_in_database(storage, context.folder.name)
 
 
 def _clear_leftovers(folder: Path) -> None:
@@ -163,19 +179,23 @@ def _forget_folder(context: SweepContext) -> None:
 
 
 def store_results(bucket: Bucket, context: SweepContext) -> None:
-    """Store what this driver leaves behind, so that it is found from other machines; say so where that fails."""
+    """Store what this driver leaves behind, so that it is found from other machines; say what could not be stored."""
     folder = context.folder
+    left = {path.relative_to(folder).as_posix(): path for path in _find_files(folder, RESULTS)}
+    if (folder / LEDGER_COPY).exists() and context.plan.config.study.storage is None:
+        left = {LEDGER: folder / LEDGER_COPY} | left  # first of all: without it, no other machine goes on
     try:
-        store_files(bucket, folder, RESULTS)
-        if (folder / LEDGER_COPY).exists() and context.plan.config.study.storage is None:
-            bucket.write(LEDGER, (folder / LEDGER_COPY).read_bytes(), GLANCE_S)
+        for name, path in list(left.items()):
+            bucket.write(name, path.read_bytes(), GLANCE_S)
+            del left[name]
         whole = bucket.flush(GLANCE_S if bucket.is_hurried else FLUSH_S)
     except (BucketError, OSError) as error:
         logger.warning("storing the sweep's files failed", exc_info=error)
         whole = False
     if not whole:
+        what = ", ".join(left) or "what was still on its way"
         print(
-            f"not all of {folder} could be stored; {make_resume_command(folder)} stores it again",
+            f"not stored in the bucket: {what}, of {folder}; {make_resume_command(folder)} stores it again",
             file=context.stream or sys.stdout,
             flush=True,
         )
@@ -189,7 +209,9 @@ def store_files(bucket: Bucket, folder: Path, patterns: Sequence[str]) -> None:
         folder: The sweep's.
         patterns: Which, relative to it.
     """
-    for pattern in patterns:
-        for path in sorted(folder.glob(pattern)):
-            if path.is_file():
-                bucket.write(path.relative_to(folder).as_posix(), path.read_bytes(), GLANCE_S)
+    for path in _find_files(folder, patterns):
+        bucket.write(path.relative_to(folder).as_posix(), path.read_bytes(), GLANCE_S)
+
+
+def _find_files(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    return [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]

@@ -27,6 +27,7 @@ from rltune.study.checkpoints import drop_replays, is_foreign, mark_checkpoint
 from rltune.study.ledger import Ledger
 from rltune.study.optuna_study import OptunaStudy, open_optuna_study
 from rltune.study.storage import STUDY, make_storage_url, save_copy, start_ledger
+from rltune.study.sweep_folder import make_resume_command
 from rltune.tracking.tracker import MLflowTracker, NoTracker, Tracker, TrackingSettings
 
 
@@ -208,7 +209,8 @@ def _check_made_here(context: SweepContext, records: Sequence[TrialRecord]) -> N
         foreign = threads.map(functools.partial(is_foreign, context.folder), recorded)
         for found, is_others in zip(recorded, foreign, strict=True):
             if is_others:
-                raise make_foreign_sweep_error(context.folder, f"{found.path} was not written by a sweep of yours")
+                why = f"{found.path} was not written by a sweep of yours"
+                raise make_foreign_sweep_error(context.folder, why, make_resume_command(context.folder))
 
 
 def _open_tracker(context: SweepContext, ledger: Ledger) -> Tracker:

@@ -33,9 +33,9 @@ from rltune.config.changes import check_budgets, check_changes
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings, require_own_settings
+from rltune.config.uris import HIDDEN
 from rltune.config.validation import check_whole, parse_config
 from rltune.errors import StudyError, describe_exception
-from rltune.formatting import spell_command
 from rltune.pipeline import plan
 from rltune.pipeline.context import SweepContext
 from rltune.pipeline.folder import claim_folder, leave_folder, make_name_taken_error, open_folder, store_results
@@ -47,6 +47,7 @@ from rltune.study.disk_full import explain_full_disk
 from rltune.study.sweep_folder import (
     LEDGER,
     find_sweep,
+    follow_sweep,
     is_half_made,
     list_stored_sweeps,
     make_distant_ledger_error,
@@ -84,6 +85,8 @@ def run_sweep(
     began = time.monotonic()
     check_whole(config)
     if config.resume == AUTO and (begun := find_begun(config)):
+        _follow(begun, stream)
+        _require_ledger(begun, config)
         wanted = widen_ranges(config)
         grows = check_changes(begun.name, read_settings(begun, whole=True), wanted)
         if not grows and (ended := find_end(begun, config)):
@@ -102,16 +105,20 @@ def find_begun(config: RunConfig) -> Path | None:
     One that is in the storage alone, as for a job on a fresh disk, is fetched.
 
     Raises:
-        StudyError: The storage cannot be used, or has no ledger of the sweep.
+        StudyError: The storage cannot be used.
     """
     name = make_sweep_name(config)
     folder = sweep_folder_of(config, name)
     is_here = folder.exists() and not is_half_made(folder)
     if config.storage and (not is_here or is_fetched_copy(folder)) and name in list_stored_sweeps(config.storage):
-        find_sweep(name, config.output_dir, bucket=config.storage)
-        _require_ledger(folder, config)
-        return folder
+        return find_sweep(name, config.output_dir, bucket=config.storage)
     return folder if is_here else None
+
+
+def _follow(folder: Path, stream: TextIO | None) -> None:
+    """Go on from where another machine has come with a sweep, and say so."""
+    if note := follow_sweep(folder):
+        print(note, file=stream or sys.stdout, flush=True)
 
 
 def _require_ledger(folder: Path, config: RunConfig) -> None:
@@ -161,7 +168,7 @@ def check_request(config: RunConfig) -> tuple[Plan, Path]:
         raise StudyError(
             f"name={name}: {config.storage} has a sweep of this name",
             "a name of its own for each sweep",
-            f"{make_resume_command(folder)} storage={config.storage}",
+            make_resume_command(folder, {"storage": config.storage}),
         )
     return checked, folder
 
@@ -192,9 +199,10 @@ def resume_sweep(
     """
     began = time.monotonic()
     folder = find_sweep(sweep, output_dir, bucket=(changes or {}).get("storage"))
+    _follow(folder, stream)
     raw = read_settings(folder, whole=True)
     if not trust:
-        require_own_settings(folder)
+        require_own_settings(folder, make_resume_command(folder))
     wanted = _without_none(changes or {})
     if wanted.get("cluster", {}).get("address") == LOCAL:
         wanted["cluster"]["address"] = None
@@ -203,11 +211,11 @@ def resume_sweep(
     check_budgets(folder.name, raw, config)
     _require_ledger(folder, config)
     for key, value in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
-        if value and "***" in value:
+        if value and HIDDEN in value:
             raise StudyError(
                 f"{key}={value}: the login is kept in no file, so it has to be given again",
                 "the whole address",
-                spell_command(f"resume sweep={folder.name} {key}=..."),
+                make_resume_command(folder),
             )
     plan = make_plan(config)
     return _run_interruptibly(SweepContext(plan, folder.name, folder, True, began, stream, trainable, trust))

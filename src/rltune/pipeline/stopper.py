@@ -60,7 +60,7 @@ class SweepStopper(Stopper):
             self.reason, self.signal = reason, signal
             self._deadline = time.monotonic() + GRACE_S
             if self._bucket and self.is_urgent():
-                self._bucket.hurry()
+                self._bucket.hurry(EXIT_S - 0.5)
             # On a full disk, or without the bucket, they learn nothing: their processes end at the deadline.
             with contextlib.suppress(OSError, BucketError):
                 self._file.touch()

@@ -22,7 +22,7 @@ from rltune.errors import PolicyError, StudyError
 from rltune.formatting import spell_command
 from rltune.study.bucket import BucketError
 from rltune.study.checkpoints import compute_digest, find_checkpoint, is_own_checkpoint
-from rltune.study.sweep_folder import find_sweep
+from rltune.study.sweep_folder import find_sweep, make_resume_command
 
 if TYPE_CHECKING:
     from rltune.records import CheckpointRecord, TrialRecord
@@ -243,7 +243,7 @@ def _choose_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
     raise PolicyError(
         f"policy={source.uri}: no trial of {folder.name} has a checkpoint yet",
         "a sweep with at least one finished episode",
-        spell_command(f"resume sweep={folder.name}"),
+        make_resume_command(folder),
     )
 
 

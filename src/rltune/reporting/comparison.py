@@ -152,7 +152,7 @@ def _make_row(data: SweepData, first: Sequence[float]) -> ComparisonRow:
         raise StudyError(
             f"sweeps={data.name} has no winner that was tested on fresh episodes",
             "sweeps that ended with a winner",
-            spell_command(f"resume sweep={data.name}"),
+            data.resume_command,
         )
     ends = float(evaluation["mean"]), float(evaluation["low"]), float(evaluation["high"])
     measured = f"not certified: one policy, {evaluation['episodes']} episodes"

@@ -25,6 +25,7 @@ from rltune.search.space import Space
 from rltune.study.ledger import Ledger
 from rltune.study.ranking import rank_records
 from rltune.study.storage import open_ledger
+from rltune.study.sweep_folder import make_resume_command
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,11 @@ class SweepData:
     def objective(self) -> str:
         """What an episode's score is: its return, or the name of the sweep's own objective."""
         return name_objective(self.settings.get("objective") or {})
+
+    @property
+    def resume_command(self) -> str:
+        """What to type to go on with it."""
+        return make_resume_command(Path(self.settings["output_dir"]).expanduser().absolute() / self.name, self.settings)
 
     @property
     def env_steps(self) -> int:

@@ -131,7 +131,7 @@ def suggest_commands(data: SweepData) -> list[tuple[str, str]]:
         uri = f"models:/{model['name']}/{model['version']}" if model else f"sweep:{data.name}"
         known.append(("Test the winner on fresh episodes", spell_command(f"evaluate policy={uri}")))
     if data.status in ("interrupted", "running"):
-        known.append(("Go on with this sweep", spell_command(f"resume sweep={data.name}")))
+        known.append(("Go on with this sweep", data.resume_command))
     return known
 
 

@@ -6,14 +6,18 @@ of the sweep's on any machine leads to the bucket by the file ``.bucket``. Runs 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import json
+import math
 import os
+import re
 import shutil
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -25,10 +29,16 @@ COPY = "copy"  # its second line, in a folder that was fetched and that no drive
 MANIFEST = "manifest.json"
 PATIENCE_S = 120.0  # for a server that is started again
 GLANCE_S = 3.0  # where something else is to go on meanwhile
+SLICE_S = 0.1  # how soon a hurry is noticed
 THREADS = 8  # files that travel at once
 NO_ANSWER = "does not answer"
 BUCKET_AWAY = f"the bucket {NO_ANSWER}"  # why a sweep ends for want of it
-_LOST = ("NETWORK_CONNECTION", "INTERNAL_FAILURE", "SERVICE_UNAVAILABLE", "SLOW_DOWN", "REQUEST_TIMEOUT", "THROTTLING")
+# Arrow's errors of an outage are plain OSErrors without a number: these are the words of AWS's client and of Google's.
+_LOST = re.compile(
+    r"NETWORK_CONNECTION|INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|REQUEST_TIMEOUT|THROTTLING"
+    r"|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|INTERNAL:|ABORTED|CURL error|curlCode"
+    r"|HTTP status (code: )?(429|5\d\d)"
+)
 T = TypeVar("T")
 
 
@@ -53,19 +63,29 @@ class Bucket:
     def __init__(self, address: str) -> None:
         self.address = address
         self._fs, self._root = _connect(address)
-        self.is_hurried = False
+        self._ends = math.inf  # when there is no more time for it
+        self._is_given_up = False
         self._aside = ThreadPoolExecutor(1, thread_name_prefix="bucket")
         self._waiting: list[Future[Any]] = []
 
-    def hurry(self) -> None:
-        """From now on, give up soon on a bucket that does not answer: the process has seconds left."""
-        self.is_hurried = True
+    @property
+    def is_hurried(self) -> bool:
+        """Whether the process has seconds left."""
+        return self._ends < math.inf
+
+    def hurry(self, left_s: float) -> None:
+        """From now on, give up soon on a bucket that does not answer, and ask it no more.
+
+        Args:
+            left_s: The seconds for all that is still asked of it.
+        """
+        self._ends = time.monotonic() + left_s
 
     # -- single files -------------------------------------------------------------------------------------------------
 
     def write(self, name: str, content: bytes, patience_s: float = PATIENCE_S) -> None:
         """Write a file."""
-        self._ask(lambda: self._write(name, content), patience_s)
+        self._ask(lambda: self._write(name, content), patience_s, extra_s=len(content) / 2**20)
 
     def read(self, name: str, patience_s: float = PATIENCE_S) -> bytes | None:
         """Read a file; None where there is none."""
@@ -258,26 +278,67 @@ class Bucket:
             for _ in threads.map(work, items):
                 pass
 
-    def _ask(self, work: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
+    def _ask(self, work: Callable[[], T], patience_s: float = PATIENCE_S, extra_s: float = 0.0) -> T:
         """Do some work, again and again while the server does not answer.
+
+        Args:
+            work: What is asked of the bucket.
+            patience_s: For how long.
+            extra_s: What the work takes beside the bucket's answer, in a hurry.
 
         Raises:
             FileNotFoundError: There is no such file.
             BucketAwayError: It has not answered for so long.
             BucketError: It refuses.
         """
-        deadline = time.monotonic() + (GLANCE_S if self.is_hurried else patience_s)
+        deadline = time.monotonic() + patience_s
         while True:
             try:
-                return work()
+                return self._wait_for(work, extra_s)
             except FileNotFoundError:
                 raise
             except OSError as error:
                 if not _is_away(error):
                     raise _make_error(self.address, f"cannot be used ({_describe(error)})", BucketError) from None
+                self._is_given_up |= self.is_hurried
                 if self.is_hurried or time.monotonic() >= deadline:
                     raise _make_error(self.address, f"{NO_ANSWER} ({_describe(error)})", BucketAwayError) from None
             time.sleep(1.0)
+
+    def _wait_for(self, work: Callable[[], T], extra_s: float) -> T:
+        """Do some work in another thread: a client's call takes 6 s without a server, and 100 s with one that hangs.
+
+        Meanwhile this thread hears signals, and no longer waits once there is a hurry.
+
+        Raises:
+            TimeoutError: There is a hurry, and no answer in time.
+        """
+        if self._is_given_up:
+            raise TimeoutError("it did not answer before")
+        done: Future[T] = Future()
+        threading.Thread(target=_fulfil, args=(done, work), name="ask-bucket", daemon=True).start()
+        hurried_s = 0.0
+        while not wait([done], SLICE_S).done:
+            hurried_s += SLICE_S * self.is_hurried
+            if hurried_s > GLANCE_S + extra_s or time.monotonic() > self._ends:
+                _leave_unfinished()
+                raise TimeoutError("no answer in time")
+        return done.result()
+
+
+def _fulfil(done: Future[T], work: Callable[[], T]) -> None:
+    try:
+        done.set_result(work())
+    except BaseException as error:
+        done.set_exception(error)
+
+
+def _leave_unfinished() -> None:
+    """Let the process end while a call is under way, for which Arrow would wait."""
+    from pyarrow import fs
+
+    if finalize := getattr(fs, "ensure_s3_finalized", None):
+        atexit.unregister(finalize)
 
 
 def find_bucket(folder: Path) -> Bucket | None:
@@ -348,6 +409,8 @@ def _connect(address: str) -> tuple[Any, str]:
 
     if address.startswith("s3:"):  # one request for a small file instead of three
         address += f"{'&' if '?' in address else '?'}allow_delayed_open=true"
+    elif "retry_limit_seconds=" not in address:  # we try again ourselves; by itself it does so for 15 minutes
+        address += f"{'&' if '?' in address else '?'}retry_limit_seconds={GLANCE_S:.0f}"
     try:
         found, root = FileSystem.from_uri(address)
     except (OSError, ValueError, NotImplementedError) as error:
@@ -356,12 +419,12 @@ def _connect(address: str) -> tuple[Any, str]:
 
 
 def _is_away(error: OSError) -> bool:
-    return any(word in str(error) for word in _LOST)
+    return isinstance(error, TimeoutError | ConnectionError) or bool(_LOST.search(str(error)))
 
 
 def _describe(error: Exception) -> str:
     """Keep what a person needs of Arrow's long lines."""
-    return describe_exception(error).partition(" (Request ID")[0].partition("; Details:")[0]
+    return re.split(r" \(Request ID|; Details:| error_info=", describe_exception(error))[0]
 
 
 def _make_error(address: str, why: str, kind: type[BucketError]) -> BucketError:

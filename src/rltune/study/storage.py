@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import socket
 import sqlite3
+import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 from omegaconf import OmegaConf
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from rltune.config.settings_file import read_settings
 from rltune.errors import StudyError
@@ -19,10 +25,16 @@ from rltune.formatting import first_line, spell_command
 from rltune.study.bucket import find_bucket, is_fetched_copy
 from rltune.study.journal import choose_journal
 from rltune.study.ledger import Ledger, MissingSweepError, make_storage_error
-from rltune.study.sweep_folder import LEDGER, LEDGER_COPY, find_sweep, make_distant_ledger_error
-from rltune.study.tables import file_of
+from rltune.study.sweep_folder import LEDGER, LEDGER_COPY, SILENT_S, find_sweep, make_distant_ledger_error
+from rltune.study.tables import connect_ledger, file_of
 
 STUDY = "study.db"
+_KEEP_ALIVE = """SELECT set_config('application_name', :ours, false), set_config('tcp_keepalives_idle', '3', false),
+set_config('tcp_keepalives_interval', '3', false), set_config('tcp_keepalives_count', '3', false)"""
+_TAKE = "SELECT pg_try_advisory_lock(hashtext('rltune sweep'), hashtext(:name))"
+_WHO = """SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory'
+AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND objsubid = 2
+AND classid = hashtext('rltune sweep')::oid AND objid = hashtext(:name)::oid"""
 logger = logging.getLogger(__name__)
 
 
@@ -114,6 +126,50 @@ def _find_or_make(configured: str | None, folder: Path, *, new: bool) -> Ledger:
 def _has_trials(folder: Path) -> bool:
     bucket = find_bucket(folder)
     return (folder / "trials").exists() or (bucket is not None and bool(bucket.list_files("trials")))
+
+
+@contextlib.contextmanager
+def claim_in_database(url: str, name: str) -> Iterator[str | None]:
+    """Claim a sweep whose ledger is in PostgreSQL for this driver alone, whatever machine another one is on.
+
+    The server frees the lock when the connection ends, with its driver or 12 s after its machine. It is held by a
+    connection of its own, which no pool takes back.
+
+    Args:
+        url: The ledger's address.
+        name: The sweep.
+
+    Yields:
+        None where it is ours, or in no such database; else where the other driver is.
+
+    Raises:
+        StudyError: The database cannot be reached.
+    """
+    engine = connect_ledger(url)
+    if engine.dialect.name != "postgresql":
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        stack.callback(engine.dispose)
+        try:
+            held = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            stack.callback(held.invalidate)  # closed even where the server is gone
+            other = _claim(held, name)
+        except SQLAlchemyError as error:
+            raise make_storage_error(url, error) from None
+        yield other
+
+
+def _claim(connection: Connection, name: str) -> str | None:
+    """Take a sweep's lock; return where its other driver is."""
+    about = {"name": name, "ours": f"on {socket.gethostname()} (process {os.getpid()})"}
+    connection.execute(text(_KEEP_ALIVE), about)
+    deadline = time.monotonic() + SILENT_S  # for the lock of a machine that is gone
+    while not connection.execute(text(_TAKE), about).scalar_one():
+        if time.monotonic() >= deadline:
+            return str(connection.execute(text(_WHO), about).scalar() or "on another machine")
+        time.sleep(1.0)
+    return None
 
 
 def save_copy(folder: Path) -> None:

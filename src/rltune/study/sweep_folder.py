@@ -6,22 +6,35 @@ import contextlib
 import fcntl
 import json
 import os
+import re
+import secrets
+import shlex
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from omegaconf import OmegaConf
+
+from rltune.config.settings_file import read_settings
+from rltune.config.uris import HIDDEN, redact_address
 from rltune.errors import StudyError, choices
 from rltune.formatting import spell_command
-from rltune.study.bucket import find_bucket, is_fetched_copy, link_bucket, make_place, open_bucket
+from rltune.study.bucket import GLANCE_S, Bucket, find_bucket, is_fetched_copy, link_bucket, make_place, open_bucket
 
 SETTINGS = "config.yaml"
 LEDGER, LEDGER_COPY = "ledger.db", "ledger.backup.db"
-KEPT_FILES = (".made-by", "summary.json", "certification.csv", "certification.json", LEDGER, SETTINGS)
-"""What a bucket keeps of a sweep and is read elsewhere; the settings last, which make the folder a sweep's."""
+LEDGER_BEFORE = "ledger.before.db"  # in the bucket, for a person, should the driver never end
+DRIVERS = ".drivers"  # a line for each driver that took the sweep, in the bucket and in the folder that it worked in
+KEPT_FILES = (DRIVERS, ".made-by", "summary.json", "certification.csv", "certification.json", LEDGER, SETTINGS)
+"""What a bucket keeps of a sweep and is read elsewhere.
+
+Who drove it comes first, so that another driver is noticed that begins meanwhile; the settings last, which make the
+folder a sweep's.
+"""
 
 TOLD = "rltune.sweep"  # the logger of what a person is told: a sweep's log has it, and no other handler
 DRIVER = ".driver"  # the file in which a driver shows that it lives, for other hosts
@@ -96,12 +109,76 @@ def _fetch_sweep(folder: Path, bucket: str | None) -> None:
             draft.rename(folder / name)
 
 
+def take_sweep(folder: Path, bucket: Bucket) -> None:
+    """Write down that this driver takes the sweep: from now on, the bucket's ledger and those of others are older.
+
+    Args:
+        folder: The sweep's, where this driver works.
+        bucket: The sweep's.
+
+    Raises:
+        StudyError: Another machine has taken it.
+    """
+    if not _has_newest(folder, bucket):
+        raise make_distant_ledger_error(folder)
+    draft, taken = (
+        folder / f"{DRIVERS}-draft",
+        f"{_read_drivers(folder)}{socket.gethostname()} {secrets.token_hex(8)}\n",
+    )
+    draft.write_text(taken)
+    draft.rename(folder / DRIVERS)  # here first: killed in between, it goes on here, and so may any other machine
+    bucket.write(DRIVERS, taken.encode())
+    bucket.rename(LEDGER, LEDGER_BEFORE)
+
+
+def follow_sweep(folder: Path) -> str | None:
+    """Fetch a sweep's newest files where another machine has gone on with it; the ledger that was here is kept aside.
+
+    Args:
+        folder: The sweep's, whose settings are there.
+
+    Returns:
+        What a person should know; None where this folder's files are the newest.
+
+    Raises:
+        StudyError: The newest ledger is on another machine. Or the bucket cannot be used.
+    """
+    bucket = find_bucket(folder)
+    if bucket is None or is_fetched_copy(folder):  # the latter is fetched whenever it is looked for
+        return None
+    with lock_sweep(folder) as is_free:
+        if not is_free or _has_newest(folder, bucket):
+            return None
+        kept = folder / f"ledger.{time.strftime('%Y%m%d-%H%M%S')}.db"
+        if (folder / LEDGER).exists():
+            if bucket.read(LEDGER) is None:
+                raise make_distant_ledger_error(folder)
+            for path in folder.glob(f"{LEDGER}*"):  # its write-ahead log, too
+                path.rename(kept.with_name(kept.name + path.name.removeprefix(LEDGER)))
+        for derived in (folder / LEDGER_COPY, *folder.glob("study.db*")):
+            derived.unlink(missing_ok=True)
+        _fetch_sweep(folder, None)
+    aside = f"; the ledger that was here is kept as {kept}" if kept.exists() else ""
+    return f"another machine has gone on with {folder.name}: what it left in the bucket is fetched{aside}"
+
+
+def _has_newest(folder: Path, bucket: Bucket) -> bool:
+    """Return whether no other machine has taken the sweep since a driver worked in this folder."""
+    taken = (bucket.read(DRIVERS, GLANCE_S) or b"").decode().splitlines()
+    return not taken or taken[-1] in _read_drivers(folder).splitlines()
+
+
+def _read_drivers(folder: Path) -> str:
+    return (folder / DRIVERS).read_text() if (folder / DRIVERS).exists() else ""
+
+
 def make_distant_ledger_error(folder: Path) -> StudyError:
     """Say that a sweep's ledger is a file of another machine's, which gives the bucket a copy when its driver ends."""
     return StudyError(
         f"sweep={folder.name}: its ledger is a file on the machine where it runs, and its bucket has no copy of it",
         "a sweep whose driver has ended by itself, or one with its ledger in PostgreSQL",
-        "study.storage=postgresql+psycopg://host/db when a sweep is started; until then, go on where this one ran",
+        "study.storage=postgresql+psycopg://host/db when a sweep is started; until then, go on where this one ran; if "
+        f"that machine is gone, copy {LEDGER_BEFORE} in the bucket to {LEDGER}: what came after it is trained again",
     )
 
 
@@ -236,11 +313,33 @@ def _boot() -> str:
     return socket.gethostname()
 
 
-def make_resume_command(folder: Path) -> str:
-    """Make what to type to go on with a sweep, from the present folder."""
-    return spell_command(f"resume sweep={folder.name}{_name_root(folder.parent)}")
+def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None) -> str:
+    """Make what to type to go on with a sweep: from the present folder, or on any machine where it has a bucket.
+
+    Args:
+        folder: The sweep's.
+        settings: Its own; None reads them, where they are there already.
+    """
+    if settings is None:
+        with contextlib.suppress(StudyError):
+            settings = cast(Mapping[str, Any], OmegaConf.to_container(read_settings(folder)))
+    found = settings or {}
+    words = [_format_override("sweep", folder.name) + _name_root(folder.parent)]
+    if storage := found.get("storage"):
+        words.append(_format_override("storage", redact_address(storage)))
+    for group, key in (("study", "storage"), ("tracking", "uri")):  # a login is kept in no file
+        if HIDDEN in ((found.get(group) or {}).get(key) or ""):
+            words.append(f"{group}.{key}=...")
+    return spell_command(f"resume {' '.join(words)}")
+
+
+def _format_override(key: str, value: str) -> str:
+    """Format an override for a shell, quoted for Hydra inside where a value has other signs than plain words have."""
+    if re.fullmatch(r"(?!(?i:null|true|false|nan|inf)$)[A-Za-z/_][\w./:@+%-]*", value, re.ASCII):
+        return f"{key}={value}"
+    return shlex.quote('{}="{}"'.format(key, value.replace('"', '\\"')))
 
 
 def _name_root(root: Path) -> str:
     """Return the override that names the folder of all sweeps; empty for the usual one."""
-    return "" if root == Path("outputs").absolute() else f" output_dir={root}"
+    return "" if root == Path("outputs").absolute() else f" {_format_override('output_dir', str(root))}"

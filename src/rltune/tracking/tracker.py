@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 from rltune.config.uris import redact, resolve_uri
 from rltune.errors import describe_exception
-from rltune.formatting import spell_command
 from rltune.records import RunKey
 from rltune.study.ledger import Ledger
+from rltune.study.sweep_folder import make_resume_command
 from rltune.tracking.ledger_view import LedgerView
 from rltune.tracking.mlflow_runs import MLflowRuns, is_refusal
 from rltune.tracking.model_registry import RegisteredModel
@@ -255,7 +255,7 @@ class MLflowTracker(Tracker):
         except Exception:
             self._messages.put(
                 f"what MLflow has not received is in the ledger; when it is back, "
-                f"{spell_command(f'resume sweep={self._settings.sweep}')} sends it"
+                f"{make_resume_command(self._settings.folder)} sends it"
             )
             return False
         finally:
