@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from composing import change_setting
+from composing import change_setting, compose
 
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
@@ -19,6 +19,11 @@ def refusal(raw):
     assert error.allowed
     assert error.fix, "an error says what was wrong, what is allowed and what to type next"
     return error
+
+
+@pytest.mark.parametrize("word", ["+env.idd=3", "+budget.trils=4", "+nothing=1"])
+def test_a_key_that_was_added_beside_the_schema_is_refused(word):
+    assert refusal(compose("run", word)).what.startswith(f"{word.strip('+').partition('=')[0]}: ")
 
 
 OUT_OF_RANGE = [

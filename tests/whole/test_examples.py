@@ -100,6 +100,22 @@ def test_the_notebook_opens_the_finished_sweep(finished_sweep: Project) -> None:
     assert re.search(r"mean [\d.]+, 95% interval", done.out)
 
 
+def test_the_notebook_runs_a_sweep_and_shows_its_progress(tmp_path: Path) -> None:
+    nbformat, nbclient = (pytest.importorskip(name) for name in ("nbformat", "nbclient"))
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(EXAMPLES / "sweep_from_python.ipynb", 4)
+    nbclient.NotebookClient(notebook, timeout=500, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+    progress = [one.data["text/plain"] for one in outputs[0] if one.output_type == "display_data"]
+    assert len(progress) == 1, "one place in the cell that changes"
+    assert re.match(r"\[\d+:\d\d\] \d done, 0 running, ", progress[0])
+    assert "3 trials" in outputs[1][0].data["text/html"]
+    assert outputs[2][0].data["text/html"].count("<tr") == 4
+    assert outputs[3][-1].data["image/png"]
+    assert re.search(r"<Policy ppo for CartPole-v1, trial \d of .+: Box\(4,\) -> Discrete\(2\)>", outputs[4][0].text)
+    assert len(list(tmp_path.glob("outputs/*/report/index.html"))) == 1
+
+
 def test_the_sweep_has_left_its_report_in_its_folder_and_in_mlflow(finished_sweep: Project) -> None:
     assert "<title>" + finished_sweep.summary["name"] in (finished_sweep.sweep / "report" / "index.html").read_text()
     logged = [path.name for path in finished_sweep.folder.glob("mlruns/**/artifacts/report/*")]

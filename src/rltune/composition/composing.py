@@ -96,7 +96,9 @@ def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: 
     from hydra.errors import HydraException
 
     if config_dir is not None and not Path(config_dir).expanduser().is_dir():
-        raise ConfigError(f"config_dir={config_dir}: no such folder", "a folder with groups in it, such as env/", "")
+        raise ConfigError(
+            f"config_dir={config_dir}: no such folder", "a folder with groups in it, such as env/", "config_dir=conf"
+        )
     folders = [] if config_dir is None else [f"file://{Path(config_dir).expanduser().absolute()}"]
     store_schema(root, schema)
     use_own_dir()

@@ -76,7 +76,7 @@ def check_budgets(name: str, known: DictConfig, wanted: RunConfig) -> None:
             raise StudyError(
                 f"{key}={_show(new)}: the sweep {name} has {key}={_show(old)}",
                 "a larger one, which extends the sweep, or none, which goes on with its own",
-                f"python -m sweeps.resume sweep={name}",
+                spell_command(f"resume sweep={name}"),
             )
 
 

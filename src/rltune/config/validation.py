@@ -85,7 +85,8 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
         ConfigError: A key is unknown, missing or of another type.
     """
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), raw)
+        plain = OmegaConf.to_container(raw) if isinstance(raw, DictConfig) else raw  # typed, it may have any keys
+        merged = OmegaConf.merge(OmegaConf.structured(schema), plain)
         return cast(T, OmegaConf.to_object(merged))
     except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
         missing = re.search(r"interpolation: .*value: ([\w.]+)$", str(error).splitlines()[0])

@@ -236,8 +236,8 @@ class Policy:
     def __repr__(self) -> str:
         """What it is: algorithm, environment, where it came from, what it sees and does."""
         env = (self.info.get("env") or {}).get("id", "an unnamed environment")
-        trial = "" if self.info.get("trial") is None else f"trial {self.info['trial']} of "
-        origin = f", {trial}{self.info['sweep']}" if self.info.get("sweep") else ""
+        trial = "" if self.info.get("trial") is None else f", trial {self.info['trial']}"
+        origin = f"{trial} of {self.info['sweep']}" if trial and self.info.get("sweep") else trial
         sees, does = (describe(self.spaces[key]) for key in ("observation", "action"))
         return f"<Policy {self.info.get('algo', '?')} for {env}{origin}: {sees} -> {does}>"
 

@@ -126,6 +126,7 @@ def _fit(sweep: OpenSweep, searcher: Searcher, scheduler: TrialScheduler, callba
             callbacks=[callback],
             stop=stopper,
             verbose=0,
+            progress_reporter=tune.CLIReporter(),  # silent, too; Tune's own choice in a notebook clears the cell
             failure_config=FailureConfig(max_failures=0),  # the recorder knows whose fault it was
             checkpoint_config=CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
