@@ -132,7 +132,7 @@ def suggest_commands(data: SweepData) -> list[tuple[str, str]]:
     if data.record.winner:
         uri = (data.record.model or {}).get("uri") or f"sweep:{data.name}"
         known.append(("Test the winner on fresh episodes", f"python -m sweeps.evaluate policy={uri}"))
-    if data.status in ("interrupted", "running"):
+    if data.status in ("interrupted", "running") or any(one.state == "RUNNING" for one in data.trials):
         known.append(("Go on with this sweep", data.resume_command))
     return known
 
