@@ -130,7 +130,7 @@ def suggest_commands(data: SweepData) -> list[tuple[str, str]]:
         model = data.record.model  # by its version: the alias moves on
         uri = f"models:/{model['name']}/{model['version']}" if model else f"sweep:{data.name}"
         known.append(("Test the winner on fresh episodes", spell_command(f"evaluate policy={uri}")))
-    if data.status in ("interrupted", "running"):
+    if data.status in ("interrupted", "running") or any(one.state == "RUNNING" for one in data.trials):
         known.append(("Go on with this sweep", data.resume_command))
     return known
 
