@@ -16,8 +16,8 @@ from rltune.records import CERTIFY, RunKey, TrialRecord
         (RunKey(7), "trial-007", None),
         (RunKey(1234), "trial-1234", None),
         (RunKey(None), "baseline", None),
-        (RunKey(0, 2), "trial-000-seed-2", RunKey(0)),
-        (RunKey(None, 0), "baseline-seed-0", RunKey(None)),
+        (RunKey(0, 2), "trial-000-seed-3", RunKey(0)),
+        (RunKey(None, 0), "baseline-seed-1", RunKey(None)),
     ],
 )
 def test_a_run_has_a_name_and_knows_the_run_above_it(key: RunKey, name: str, parent: RunKey | None) -> None:
@@ -35,8 +35,8 @@ def test_a_trial_and_a_certification_run_are_named_for_a_person() -> None:
     baseline = TrialRecord(4, "RUNNING", {}, kind=CERTIFY, seed_index=0)
     assert [(one.name, one.run_key) for one in (trial, run, baseline)] == [
         ("trial 7", RunKey(7)),
-        ("trial-007-seed-1", RunKey(7, 1)),
-        ("baseline-seed-0", RunKey(None, 0)),
+        ("trial-007-seed-2", RunKey(7, 1)),
+        ("baseline-seed-1", RunKey(None, 0)),
     ]
 
 

@@ -112,9 +112,9 @@ class RunKey:
 
     @property
     def name(self) -> str:
-        """Its name in MLflow: ``trial-007``, ``baseline``, ``trial-007-seed-2``, ``baseline-seed-2``."""
+        """Its name in MLflow: ``trial-007``, ``baseline``, ``trial-007-seed-1``. A person counts seeds from 1."""
         owner = BASELINE if self.trial is None else f"trial-{self.trial:03d}"
-        return owner if self.seed_index is None else f"{owner}-seed-{self.seed_index}"
+        return owner if self.seed_index is None else f"{owner}-seed-{self.seed_index + 1}"
 
     @property
     def parent(self) -> RunKey | None:

@@ -111,7 +111,7 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
         assert above.info.run_name == outcome.name
         assert names[owner].data.metrics["certified_iqm"] == pytest.approx(one.iqm)
         for place in range(3):
-            run = names[f"{owner}-seed-{place}"]
+            run = names[f"{owner}-seed-{place + 1}"]
             assert run.data.tags["mlflow.parentRunId"] == names[owner].info.run_id
             assert (run.info.run_id, run.info.run_name) == (
                 one.per_seed[place].mlflow_run_id,
@@ -123,7 +123,7 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
     assert {"certification.json", "certification.csv"} <= {
         file.path for file in client.list_artifacts(parent.info.run_id)
     }
-    assert "trial-000-seed-0" not in names
+    assert "trial-000-seed-1" not in names
 
 
 def _check_extension(first: Outcome, before: Certification, tmp_path: Path) -> None:
@@ -205,10 +205,19 @@ def test_a_trial_with_the_controls_values_is_counted_once(
     runs = {run.info.run_name: run.data for run in found}
     assert runs[outcome.name].tags["rltune.winner"] == "baseline"
     assert runs["trial-000"].tags["rltune.configuration"] == "baseline"
-    assert runs["baseline"].metrics["certified_iqm"] == runs["trial-000"].metrics["certified_iqm"]
-    assert {name for name in runs if "-seed-" in name} == {
-        f"{owner}-seed-{place}" for owner in ("baseline", "trial-001") for place in range(3)
+    assert runs[outcome.name].metrics["certified_score"] == runs["trial-000"].metrics["certified_score"]
+    assert "baseline" not in runs, "its seeds stand below the trial of its values"
+    above = {run.info.run_name: run.data.tags.get("mlflow.parentRunId") for run in found}
+    ids = {run.info.run_name: run.info.run_id for run in found}
+    assert {name: one for name, one in above.items() if "-seed-" in name} == {
+        f"{name}-seed-{place}": ids[owner]
+        for name, owner in (("baseline", "trial-000"), ("trial-001", "trial-001"))
+        for place in (1, 2, 3)
     }
+    note = runs[outcome.name].tags["mlflow.note.content"]
+    assert note.startswith("The published settings stand")
+    assert f"/runs/{ids[outcome.name]}/artifacts/report/index.html" in note
+    assert runs[outcome.name].params["space.quality"] == "[uniform, 0, 1]"
 
 
 def test_an_interrupt_in_the_middle_of_certification_is_resumed_without_loss(

@@ -145,7 +145,12 @@ def test_composed_settings_hold_no_library_types():
 
 
 def test_an_id_alone_names_the_sweep():
-    names = {"highway_env:highway-v0": "highway", "ALE/Pong-v5": "pong", "My Env-v12": "my-env", "CartPole": "cartpole"}
+    names = {
+        "my_envs:Drift-v0": "my_envs-drift",
+        "ALE/Pong-v5": "ale-pong",
+        "My Env-v12": "my-env",
+        "CartPole": "cartpole",
+    }
     assert {env_id: derive_env_name(env_id) for env_id in names} == names
 
 

@@ -82,7 +82,7 @@ def test_sweeps_of_one_database_do_not_meet(ledger: Ledger, url: str) -> None:
 def test_trials_and_certification_runs_are_numbered_apart(ledger: Ledger) -> None:
     ask(ledger)
     run = ledger.runs.add({"lr": 1e-3}, [7], key="lr=1e-3 seed=7", of_trial=0, seed_index=1)
-    assert (run.number, run.kind, run.name) == (0, CERTIFY, "trial-000-seed-1")
+    assert (run.number, run.kind, run.name) == (0, CERTIFY, "trial-000-seed-2")
     assert [len(ledger.table(kind).records()) for kind in (TRIALS, CERTIFY)] == [1, 1]
 
 

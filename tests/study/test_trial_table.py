@@ -61,7 +61,7 @@ def test_every_field_of_a_certification_run_does_too(ledger: Ledger) -> None:
     ledger.runs.end(0, "COMPLETE", "whole budget", returns=(1.0, 2.0))
     (run,) = Ledger(ledger.url, "sweep").runs.records()
     assert (run.key, run.of_trial, run.seed_index, run.returns, run.score) == ("k", 7, 2, (1.0, 2.0), 1.5)
-    assert (run.seeds, run.drawn, run.run_key.name) == ((11,), None, "trial-007-seed-2")
+    assert (run.seeds, run.drawn, run.run_key.name) == ((11,), None, "trial-007-seed-3")
 
 
 @pytest.mark.parametrize("diverged", [False, True])

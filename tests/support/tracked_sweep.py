@@ -132,17 +132,20 @@ class Sweep:
                 there = Counter(
                     (name, point.step, point.value, point.timestamp)
                     for name in run.data.metrics
-                    if name != "score" and not name.startswith("certified_")
+                    if name != "score" and not name.startswith(("certified_", "compare/"))
                     for point in self.client.get_metric_history(run.info.run_id, name)
                 )
                 assert there == wanted, record.name
                 num_points += wanted.total()
+                if "objective" in run.data.metrics:
+                    assert self.steps(run.info.run_name, "compare/objective") == self.steps(run.info.run_name)
                 ends = self.client.get_metric_history(run.info.run_id, "score")
                 assert len({point.step for point in ends}) == len(ends), record.name
                 if record.state != "RUNNING" and record.score is not None:
                     assert run.data.metrics["score"] == record.score
-        curve = self.client.get_metric_history(runs[self.name].info.run_id, "best_score")
-        assert [(point.step, point.value) for point in curve] == self.best_curve()
+        for name in ("best_score", "compare/best_score"):
+            curve = self.client.get_metric_history(runs[self.name].info.run_id, name)
+            assert [(point.step, point.value) for point in curve] == self.best_curve()
         return num_points
 
     def best_curve(self):

@@ -76,7 +76,7 @@ def test_a_resumed_sweep_continues_its_runs(folder):
     after.end(0, "COMPLETE")
     after.end(1, "PRUNED")
     assert after.tracker.close("FINISHED")
-    assert after.statuses() == {"first": "FINISHED", "trial-000": "FINISHED", "trial-001": "KILLED"}
+    assert set(after.statuses().values()) == {"FINISHED"}
     assert after.check_curves() == 12
     assert after.steps("trial-000", "score") == [200, 300]
     runs = after.runs()
@@ -84,6 +84,13 @@ def test_a_resumed_sweep_continues_its_runs(folder):
     assert runs["first"].data.tags["resumed.budget"] == "48"
     assert runs["trial-001"].data.params == {"lr": "0.002", "batch": "64"}
     assert runs["trial-001"].data.tags["resumed.lr"] == "0.001"
+    states = [
+        (runs[name].data.tags["rltune.state"], runs[name].data.tags["mlflow.note.content"]) for name in sorted(runs)[1:]
+    ]
+    assert states == [
+        ("complete", "complete at 300 env steps"),
+        ("stopped", "stopped at 300 env steps: whole budget"),
+    ], "no longer interrupted"
     assert "resumed.lr" not in runs["trial-000"].data.tags
 
 
@@ -97,7 +104,7 @@ def test_runs_that_a_killed_driver_left_open_are_ended(folder):
     mine = after.client.create_run(experiment, tags={"mlflow.parentRunId": after.runs()["first"].info.run_id})
     after.start()
     assert after.tracker.close("FINISHED")
-    ended = {"trial-000": "KILLED", "trial-001": "KILLED", "baseline-seed-0": "KILLED"}
+    ended = {"trial-000": "KILLED", "trial-001": "KILLED", "baseline-seed-1": "KILLED"}
     assert after.statuses() == {"first": "FINISHED", "baseline": "FINISHED", **ended}
     assert after.client.get_run(mine.info.run_id).info.status == "RUNNING"  # a user's own
 
@@ -223,7 +230,7 @@ def test_a_point_that_mlflow_refuses_holds_up_no_other(folder):
     assert sweep.tracker.close("FINISHED")
     assert sweep.tracker.warnings() == []
     metrics = {"objective": 2.0, "learner/loss": 0.5, "score": 1.5, "loss _kl_0.1_": 0.5}
-    assert sweep.runs()["trial-000"].data.metrics == metrics
+    assert sweep.runs()["trial-000"].data.metrics == metrics | {"compare/objective": 2.0, "compare/score": 1.5}
     assert sweep.steps("trial-000") == sweep.steps("trial-000", "learner/loss") == [1, 2]
 
 

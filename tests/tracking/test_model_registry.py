@@ -52,6 +52,7 @@ def test_a_registered_policy_loads_back_without_pickle(folder, server, where, mo
     tracker = sweep.tracker
     assert tracker.champion("cartpole-ppo") is None
     about = {"name": "cartpole-ppo", "key": RunKey(0), "tags": {"objective": "475"}, "description": "a *winner*"}
+    about["about"] = "winners in CartPole"
     first = tracker.register(model=tiny_model(folder, 1.0), alias="champion", **about)
     again = tracker.register(model=tiny_model(folder, 1.0), alias="champion", **about)
     worse = tracker.register(model=tiny_model(folder, 2.0), alias=None, **about)
@@ -61,6 +62,11 @@ def test_a_registered_policy_loads_back_without_pickle(folder, server, where, mo
     assert (champion.uri, champion.tags["objective"]) == ("models:/cartpole-ppo/1", "475")
     assert tracker.close("FINISHED")
     assert tracker.warnings() == []
+    assert sweep.client.get_registered_model("cartpole-ppo").description == "winners in CartPole"
+    assert sweep.client.get_model_version("cartpole-ppo", "1").run_id == sweep.runs()["trial-000"].info.run_id
+    for run in (sweep.runs()[sweep.name], sweep.runs()["trial-000"]):
+        assert run.data.tags["rltune.model"] == "models:/cartpole-ppo/2"
+        assert len(run.outputs.model_outputs) == 2, "the sweep's run leads to what it registered"
     assert capfd.readouterr() == ("", "")  # the console belongs to the sweep
 
     mlflow.set_tracking_uri(sweep.uri)

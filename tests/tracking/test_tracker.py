@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about M
 
 
 def test_a_sweep_is_a_parent_with_one_child_per_trial(folder):
-    sweep = Sweep(folder).begin(trials=5).reports([100, 200], trials=5)
+    sweep = Sweep(folder).begin(trials=5, **{"budget.env_steps": 1000}).reports([100, 200], trials=5)
     sweep.end(0, "COMPLETE", checkpoint=sweep.write_checkpoint(0))
     sweep.end(1, "PRUNED", reason="stopped by the scheduler")
     sweep.end(2, "FAIL", reason="KeyError", traceback="line 1", log="trials/2/error.txt")
@@ -25,23 +25,23 @@ def test_a_sweep_is_a_parent_with_one_child_per_trial(folder):
     page.write_text("{}")
     sweep.tracker.artifact(page, "report")
     sweep.tracker.describe(None, {"certified_iqm": 9.0}, {"rltune.winner": "trial 0"})
-    sweep.tracker.describe(RunKey(0), {"certified_iqm": 9.0}, {"rltune.certified": "yes"})
+    sweep.tracker.describe(RunKey(0), {"certified_score": 9.0}, {"rltune.certified": "yes"})
     assert sweep.tracker.close("FINISHED")
     assert sweep.tracker.warnings() == []
 
     assert sweep.statuses() == {
         "first": "FINISHED",
         "trial-000": "FINISHED",
-        "trial-001": "KILLED",
+        "trial-001": "FINISHED",
         "trial-002": "FAILED",
-        "trial-003": "KILLED",
+        "trial-003": "FAILED",
         "trial-004": "KILLED",
     }
     assert sweep.check_curves() == 20
     runs = sweep.runs()
     parent = runs.pop("first")
-    assert parent.data.metrics == {"best_score": 154.0, "certified_iqm": 9.0}
-    assert parent.data.params == {"algo": "ppo"}
+    assert parent.data.metrics == {"best_score": 154.0, "compare/best_score": 154.0, "certified_iqm": 9.0}
+    assert parent.data.params == {"algo": "ppo", "budget.env_steps": "1000"}
     assert parent.data.tags["rltune.winner"] == "trial 0"
     assert parent.info.run_id == sweep.ledger.sweep().mlflow_run_id
     paths = {file.path for file in sweep.client.list_artifacts(parent.info.run_id)}
@@ -49,13 +49,27 @@ def test_a_sweep_is_a_parent_with_one_child_per_trial(folder):
     assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
     first = runs["trial-000"]
     assert first.data.params == {"lr": "0.001"}  # the sampled values and nothing else
-    shown = {"objective": 200.0, "learner/loss": 0.5, "score": 150.0, "certified_iqm": 9.0}
-    assert first.data.metrics == shown
+    shown = {"objective": 200.0, "learner/loss": 0.5, "score": 150.0, "certified_score": 9.0}
+    first_of_all = {"compare/objective": 200.0, "compare/score": 150.0, "compare/certified_score": 9.0}
+    assert first.data.metrics == shown | first_of_all
+    sections = {name.rpartition("/")[0] for name in first.data.metrics} - {""}  # those without one come last
+    assert min(sections) == "compare", "MLflow's page sorts the charts' sections by their code points"
     assert sweep.steps("trial-000", "score") == [200]
     assert (first.data.tags["rltune.trial"], first.data.tags["rltune.seeds"]) == ("0", "7,8")
     assert first.data.tags["rltune.checkpoint"] == "best-200"
     kept = sweep.client.list_artifacts(first.info.run_id, "checkpoint")
     assert [file.path for file in kept] == ["checkpoint/weights.bin"]
+    states = {
+        name: (run.data.tags["rltune.state"], run.data.tags.get("mlflow.note.content", ""))
+        for name, run in runs.items()
+    }
+    assert states == {
+        "trial-000": ("complete", "complete at 200 of 1,000 env steps"),
+        "trial-001": ("stopped", "stopped at 200 of 1,000 env steps: stopped by the scheduler"),
+        "trial-002": ("failed", "failed at 200 of 1,000 env steps: KeyError"),
+        "trial-003": ("diverged", "diverged at 200 of 1,000 env steps: non-finite loss"),
+        "trial-004": ("interrupted", "interrupted at 200 of 1,000 env steps: interrupted"),
+    }
     tags = {name: run.data.tags.get("rltune.stop_reason") for name, run in runs.items()}
     assert tags["trial-002"] == "KeyError"
     assert tags["trial-004"] == "interrupted"
@@ -71,7 +85,7 @@ def test_certified_runs_stand_below_their_configuration(folder):
     for of_trial, seed_index in ((0, 0), (0, 1), (None, 0)):
         number = sweep.add_run(of_trial, seed_index, lr=0.1)
         sweep.report(number, 100, sweep.ledger.runs)
-        sweep.end(number, "COMPLETE", sweep.ledger.runs)
+        sweep.end(number, "COMPLETE", sweep.ledger.runs, returns=(4.0, 6.0))
     sweep.tracker.describe(RunKey(None), {"certified_iqm": 3.0}, {})
     assert sweep.tracker.close("FINISHED")
     assert sweep.check_curves() == 8
@@ -83,13 +97,38 @@ def test_certified_runs_stand_below_their_configuration(folder):
         "first": None,
         "trial-000": ids["first"],
         "baseline": ids["first"],
-        "trial-000-seed-0": ids["trial-000"],
         "trial-000-seed-1": ids["trial-000"],
-        "baseline-seed-0": ids["baseline"],
+        "trial-000-seed-2": ids["trial-000"],
+        "baseline-seed-1": ids["baseline"],
     }
-    assert runs["baseline-seed-0"].data.tags["rltune.trial"] == "baseline-seed-0"
-    assert runs["baseline-seed-0"].data.tags["rltune.root"] == ids["first"]
+    assert runs["baseline-seed-1"].data.tags["rltune.trial"] == "baseline-seed-1"
+    assert runs["baseline-seed-1"].data.tags["rltune.root"] == ids["first"]
     assert runs["baseline"].data.metrics == {"certified_iqm": 3.0}
+    assert runs["baseline-seed-1"].data.metrics["certified_score"] == 5.0, "not what its training ended with"
+    assert runs["baseline-seed-1"].data.metrics["compare/certified_score"] == 5.0
+
+
+def test_seeds_of_the_control_stand_below_the_trial_of_its_values(folder):
+    sweep = Sweep(folder).begin(trials=2).reports([100], trials=2)
+    sweep.end(1, "COMPLETE")
+    number = sweep.add_run(None, 0, lr=0.002)  # those of trial 1
+    sweep.report(number, 100, sweep.ledger.runs)
+    sweep.end(number, "COMPLETE", sweep.ledger.runs)
+    sweep.tracker.describe(RunKey(None), {"certified_iqm": 3.0}, {})
+    assert sweep.tracker.close("FINISHED")
+    runs = sweep.runs()
+    assert set(runs) == {"first", "trial-000", "trial-001", "baseline-seed-1"}
+    assert runs["baseline-seed-1"].data.tags["mlflow.parentRunId"] == runs["trial-001"].info.run_id
+    assert runs["trial-001"].data.metrics["certified_iqm"] == 3.0
+
+
+def test_the_page_of_a_run_is_known_to_its_description(folder):
+    sweep = Sweep(folder).begin(trials=0)
+    sweep.tracker.describe(None, {}, {"mlflow.note.content": "[report]({page}/artifacts/report)"})
+    assert sweep.tracker.close("FINISHED")
+    (run,) = sweep.runs().values()
+    page = f"#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+    assert run.data.tags["mlflow.note.content"] == f"[report]({page}/artifacts/report)"
 
 
 def test_a_run_is_described_anew_when_a_value_has_changed(folder):

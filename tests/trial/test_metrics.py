@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rltune.errors import NonFiniteError
-from rltune.trial.metrics import METRICS, Progress, merge_seeds, read_result, select_logged
+from rltune.trial.metrics import CPU, MEMORY, METRICS, Progress, merge_seeds, read_result, select_logged
 
 SAMPLED = {
     "num_env_steps_sampled_lifetime": 300.0,
@@ -80,7 +80,9 @@ def test_one_seed_without_an_episode_leaves_no_spread() -> None:
 
 
 def test_mlflow_gets_every_merged_number_and_no_bookkeeping() -> None:
-    numbers = merge_seeds([Progress(1, 1, 1.0, learner={"total_loss": 0.5})] * 2, 1.0) | {"env_steps_per_s": 3.0}
+    numbers = merge_seeds([Progress(1, 1, 1.0, learner={"total_loss": 0.5})] * 2, 1.0) | dict.fromkeys(
+        ("env_steps_per_s", CPU, MEMORY), 3.0
+    )
     logged = select_logged(numbers | {"records": {}, "worker_pid": 7, "done": False})
     assert set(logged) == set(numbers)
     assert set(logged) == {*METRICS, "learner/total_loss"}

@@ -14,9 +14,10 @@ from rltune.pipeline.plan import make_plan
 from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_policy
 from rltune.trial.assignment import Assignment
+from rltune.trial.metrics import CPU, MEMORY
 from rltune.trial.trainable import Trial
 
-WALL_CLOCK = ("env_steps_per_s", "train_s", "began", "ended", "worker_pid", "records")
+WALL_CLOCK = (CPU, MEMORY, "env_steps_per_s", "train_s", "began", "ended", "worker_pid", "records")
 
 
 def first_reports(config: RunConfig, folder: Path, params: dict[str, Any]) -> list[dict[str, Any]]:

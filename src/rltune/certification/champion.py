@@ -91,6 +91,11 @@ def register_champion(candidate: Candidate, tracker: Tracker, notify: Callable[[
         tags=_make_tags(candidate),
         description=_make_description(candidate, why),
         alias=ALIAS if better else None,
+        about=(
+            f"Policies of {candidate.config.algo['name']} for {candidate.config.env.id}: each version is the winner of "
+            f"a sweep, and `{ALIAS}` the best of them on the same episodes. "
+            f"`rltune.load_policy('models:/{candidate.name}@{ALIAS}')` loads it."
+        ),
     )
     if registered is None:
         return None

@@ -14,12 +14,19 @@ from omegaconf import MISSING, OmegaConf
 
 
 def derive_env_name(env_id: str) -> str:
-    """Return a name for an environment that has no file of its own: ``highway_env:highway-v0`` becomes ``highway``."""
-    name = re.sub(r"-v\d+$", "", env_id.rpartition(":")[2].rpartition("/")[2])
+    """Return a name for an environment that has no file of its own: ``my_envs:Drift-v0`` becomes ``my_envs-drift``.
+
+    The module and the namespace stay: two environments of one name would share their champion and their runs in MLflow.
+    """
+    name = re.sub(r"-v\d+$", "", re.sub(r"[:/]", "-", env_id))
     return re.sub(r"[^\w.-]", "-", name).lower()
 
 
 OmegaConf.register_new_resolver("rltune.env_name", derive_env_name, replace=True)
+
+
+MLFLOW = ("local", "server")
+"""The kinds of tracking that are MLflow."""
 
 
 @dataclass
@@ -93,12 +100,13 @@ class ResourcesConfig:
 
 @dataclass
 class TrackingConfig:
-    """Where MLflow is; ``uri`` None means its own default store in the working directory."""
+    """Where a sweep is shown; ``uri`` None means MLflow's own default store in the working directory."""
 
     kind: str = MISSING
     uri: str | None = None
     experiment: str | None = None
     register: bool = True
+    tensorboard: bool = False  # older sweeps' settings have none
 
 
 @dataclass

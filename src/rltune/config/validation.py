@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
 
-from rltune.config.schema import EnvConfig, RunConfig
+from rltune.config.schema import MLFLOW, EnvConfig, RunConfig
 from rltune.config.uris import holds_plain_login, is_bucket, redact_address
 from rltune.errors import ConfigError, choices
 
@@ -131,7 +131,7 @@ def check_config(config: RunConfig) -> None:
             "cluster=address cluster.autoscale=true",
         )
     _check_one_of("searcher.view", config.searcher.view, VIEWS)
-    _check_one_of("tracking.kind", config.tracking.kind, ("local", "server", "off"))
+    _check_one_of("tracking.kind", config.tracking.kind, (*MLFLOW, "wandb", "off"))
     check_pair(config.algo, config.env, config.engine)
     _check_one_of("resume", config.resume, RESUME)
     _check_name("name", config.name)

@@ -34,10 +34,10 @@ class Best:
     """The best configuration of a sweep.
 
     Attributes:
-        name: ``trial 7``, or ``control`` where no trial has its values.
-        trial: The trial's number; None for such a control.
+        name: ``trial 7``, or ``baseline`` where no trial has its values.
+        trial: The trial's number; None for such a baseline.
         params: Its values.
-        score: What the search ranked it by; None for a control.
+        score: What the search ranked it by; None for a baseline.
         evaluation: ``mean``, ``low``, ``high`` and ``episodes`` of its policy on fresh episodes; None without a winner.
         certified: ``iqm``, ``low``, ``high`` and ``num_seeds`` of its runs on fresh seeds; None without certification.
         model: The registered model, such as ``models:/cartpole-ppo/3``; None where none was registered.
@@ -136,7 +136,7 @@ class Sweep:
         if record.winner:
             trial = record.winner.get("trial")
             certified = _read_certified(record.certification)
-            name = "control" if trial is None else f"trial {trial}"
+            name = "baseline" if trial is None else f"trial {trial}"
             model = (record.model or {}).get("uri")
             played = record.winner.get("evaluation")
             return Best(name, trial, record.winner["params"], scores.get(trial), played, certified, model)

@@ -12,7 +12,7 @@ from rltune.certification.retraining import Retraining
 from rltune.certification.selection import FinalEvaluation
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots
-from rltune.config.schema import RunConfig
+from rltune.config.schema import MLFLOW, RunConfig
 from rltune.config.settings_file import make_foreign_sweep_error
 from rltune.pipeline.context import SweepContext
 from rltune.pipeline.plan import Plan, tracking_uri_of
@@ -28,7 +28,10 @@ from rltune.study.ledger import Ledger
 from rltune.study.optuna_study import OptunaStudy, open_optuna_study
 from rltune.study.storage import STUDY, make_storage_url, save_copy, start_ledger
 from rltune.study.sweep_folder import make_resume_command
-from rltune.tracking.tracker import MLflowTracker, NoTracker, Tracker, TrackingSettings
+from rltune.tracking.ledger_feed import Book, FedTracker
+from rltune.tracking.tensorboard import FOLDER, TensorBoardFiles
+from rltune.tracking.tracker import MLflowTracker, NoTracker, SeveralTrackers, Tracker, TrackingSettings
+from rltune.tracking.wandb_runs import WandbRuns
 
 
 @dataclass(frozen=True)
@@ -214,13 +217,16 @@ def _check_made_here(context: SweepContext, records: Sequence[TrialRecord]) -> N
 
 
 def _open_tracker(context: SweepContext, ledger: Ledger) -> Tracker:
-    config = context.plan.config
-    if config.tracking.kind == "off":
-        return NoTracker()
-    settings = TrackingSettings(
-        uri=tracking_uri_of(config),
-        experiment=config.tracking.experiment or config.env.name,
-        sweep=context.name,
-        folder=context.folder,
-    )
-    return MLflowTracker(settings, ledger)
+    config, folder = context.plan.config, context.folder
+    experiment = config.tracking.experiment or config.env.name
+    first: Tracker = NoTracker()
+    if config.tracking.kind in MLFLOW:
+        settings = TrackingSettings(tracking_uri_of(config), experiment, sweep=context.name, folder=folder)
+        first = MLflowTracker(settings, ledger)
+    books: list[Book] = []
+    if config.tracking.kind == "wandb":
+        books.append(WandbRuns(experiment, folder))
+    if config.tracking.tensorboard:
+        books.append(TensorBoardFiles(folder / FOLDER))
+    fed = [FedTracker(book, ledger, folder / f"{book.name.lower()}.json") for book in books]
+    return SeveralTrackers(first, *fed) if fed else first

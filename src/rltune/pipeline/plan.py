@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from rltune.algorithms.preflight import check_actions, check_corners
 from rltune.cluster.ray_cluster import check_address, machine_of
 from rltune.cluster.resources import Machine, Request, Share, fit_share
 from rltune.compat.ray_registry import wait_for_ray
-from rltune.config.schema import RunConfig
+from rltune.config.schema import MLFLOW, RunConfig
 from rltune.envs.objective import check_objective
 from rltune.envs.spec import specify_env
 from rltune.envs.validation import check_env, check_rewards
@@ -131,8 +132,10 @@ def make_plan(config: RunConfig) -> Plan:
     check_objective(spec.objective, env_runners=env_runners, vectorize=config.env.vectorize, several_agents=several)
     action_space = check_env(spec)
     check_actions(config.algo, config.env.id, action_space)
-    if config.tracking.kind != "off":
+    if config.tracking.kind in MLFLOW:
         check_uri(tracking_uri_of(config))
+    if config.tracking.kind == "wandb" and find_spec("wandb") is None:
+        raise ConfigError("tracking=wandb: wandb is not installed", "the extra wandb", "pip install 'rltune[wandb]'")
     check_sampler(config.searcher.kind, config.searcher.args, searched)
     warm, notes = collect_warm_starts(config, searched, first)
     if config.storage and not config.study.storage:

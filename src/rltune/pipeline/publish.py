@@ -5,21 +5,28 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from rltune.certification.result import Certification
 from rltune.certification.selection import TABLE, write_table
+from rltune.config.schema import MLFLOW
 from rltune.config.settings_file import format_settings
 from rltune.config.uris import redact_address, resolve_uri
 from rltune.envs.objective import name_objective
+from rltune.errors import describe_exception
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.pipeline.plan import tracking_uri_of
 from rltune.pipeline.provenance import list_versions, read_git_commit
 from rltune.records import BASELINE, RunKey, TrialRecord
 from rltune.reporting import html
 from rltune.reporting.closing_page import ClosingPage, TrialView
+from rltune.reporting.sweep_data import read_sweep_data
+from rltune.reporting.wording import describe_verdict
+from rltune.search.conditions import format_yaml_value
 from rltune.study.outcome import Outcome
 from rltune.study.ranking import rank_records
 from rltune.study.sweep_folder import TOLD, make_resume_command
+from rltune.tracking.ledger_view import NOTE_TAG
 
 # MLflow's own log_table leaves this tag, by which its page shows the file as a table.
 SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE}.json", "type": "table"}])}
@@ -39,8 +46,13 @@ def start_tracking(sweep: OpenSweep) -> None:
             "budget.env_steps": config.budget.env_steps,
             "replicates": config.replicates,
             "seed": config.seed,
+            **{f"space.{name}": format_yaml_value(searched) for name, searched in config.space.items()},
         },
-        tags={"rltune.folder": str(sweep.context.folder), "rltune.git_commit": read_git_commit()},
+        tags={
+            "rltune.folder": str(sweep.context.folder),
+            NOTE_TAG: f"{config.algo['name']} on {config.env.id} is being swept, in `{sweep.context.folder}`.",
+        }
+        | ({"rltune.git_commit": commit} if (commit := read_git_commit()) else {}),
         texts={
             "config.yaml": format_settings(config),
             "packages.txt": "".join(f"{name}=={version}\n" for name, version in list_versions().items()),
@@ -80,9 +92,10 @@ def publish_outcome(
     tracker.artifact(folder / "summary.json")
     sweep.live_report.end()
     wanted = sweep.config.report and not interrupted  # seconds that a signal does not give
-    if wanted and (pages := html.try_report(folder, sweep.ledger, console.note)):
+    if pages := html.try_report(folder, sweep.ledger, console.note) if wanted else None:
         tracker.artifact(pages, html.FOLDER)
     timeout_s = sweep.stopper.left_s() if interrupted else 60.0
+    _describe_sweep(sweep, outcome, has_report=bool(pages))
     if not tracker.close(RUN_STATUS.get(outcome.status, "FINISHED"), timeout_s):
         console.note(f"MLflow has not received everything; the rest is sent by {make_resume_command(folder)}")
     for warning in tracker.warnings():
@@ -100,7 +113,11 @@ def _publish_certification(sweep: OpenSweep, certification: Certification) -> No
     for path in write_table(certification, sweep.context.folder):
         tracker.artifact(path)
     for one in certification.configurations:
-        metrics = {"certified_iqm": one.iqm, "certified_failed_seeds": float(len(one.failed_seeds))}
+        metrics = {
+            "certified_iqm": one.iqm,
+            "certified_score": one.iqm,
+            "certified_failed_seeds": float(len(one.failed_seeds)),
+        }
         if one.low is not None and one.high is not None:
             metrics |= {"certified_low": one.low, "certified_high": one.high}
         tags = {"rltune.certified": certification.verdict(one) or "yes"}
@@ -109,13 +126,30 @@ def _publish_certification(sweep: OpenSweep, certification: Certification) -> No
             tags = tags | {"rltune.configuration": BASELINE}  # below which are the runs of the trial of its values
         if one.trial is not None:
             tracker.describe(RunKey(one.trial), metrics, tags)
-    best = {"certified_iqm": certification.best().iqm}
+    best = {"certified_iqm": certification.best().iqm, "certified_score": certification.best().iqm}
     tracker.describe(None, best, {"rltune.winner": certification.winner} | SHOWN_AS_TABLE)
+
+
+def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> None:
+    """Describe the sweep's run in MLflow: who won and how sure that is, and where the rest is."""
+    folder, model = sweep.context.folder, outcome.model
+    try:
+        lines = [describe_verdict(read_sweep_data(folder, sweep.ledger)), ""]
+    except Exception as error:  # a sweep must not fail for its description
+        sweep.console.note(f"the sweep's description in MLflow lacks its verdict ({describe_exception(error)})")
+        lines = []
+    if has_report:
+        lines.append(f"- report: [{html.FOLDER}/index.html]({{page}}/artifacts/{html.FOLDER}/index.html)")
+    if model:
+        page = f"#/models/{quote(model['name'])}/versions/{model['version']}"
+        lines.append(f"- model: [{model['name']} version {model['version']}]({page}), `{model['uri']}`")
+    lines.append(f"- folder: `{folder}`")
+    sweep.tracker.describe(None, {}, {NOTE_TAG: "\n".join(lines)})
 
 
 def _shown_uri(sweep: OpenSweep) -> str | None:
     """MLflow's address for the closing page, without a login; None without tracking."""
-    if sweep.config.tracking.kind == "off":
+    if sweep.config.tracking.kind not in MLFLOW:
         return None
     return redact_address(resolve_uri(tracking_uri_of(sweep.config)))
 

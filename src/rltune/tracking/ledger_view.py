@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rltune.formatting import first_line
 from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
 from rltune.study.bucket import BucketError
 from rltune.study.checkpoints import lend_checkpoint
@@ -22,7 +23,12 @@ from rltune.study.ledger import Ledger, UnsentTrial
 from rltune.study.ranking import BestSoFar
 from rltune.tracking.mlflow_runs import MLflowRuns, Point
 
-STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED"}
+STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "FINISHED", "FAIL": "FAILED"}
+STATE_TAG, NOTE_TAG = "rltune.state", "mlflow.note.content"  # why a run has ended, as a word and as its description
+# MLflow's page shows the charts of "<section>/<name>" first, section by section, and those without a section below them
+# all: this section holds what trials are compared by, and sorts before "learner".
+FIRST = "compare/"
+COMPARED = ("objective", "score", "certified_score")
 KEY_TAG, SWEEP_TAG, PARENT_TAG = "rltune.key", "rltune.sweep", "mlflow.parentRunId"
 TRIAL_TAG, ROOT_TAG = "rltune.trial", "rltune.root"
 ENTRY_TAG = "rltune.entry"  # names what a run shows, unlike any other in the same store
@@ -65,7 +71,10 @@ class Progress:
             self.steps[report.number] = report.env_steps
             before, self.best = self.best, self._following.add(report.number, report.objective)
             if self.best is not None and self.best != before:
-                self.points.append(("best_score", self.best, self.env_steps, int(report.time_s * 1000)))
+                time_ms = int(report.time_s * 1000)
+                self.points += [
+                    (name, self.best, self.env_steps, time_ms) for name in ("best_score", f"{FIRST}best_score")
+                ]
 
 
 class LedgerView:
@@ -283,7 +292,12 @@ class LedgerView:
         return self._find_trial(record)
 
     def _find_baseline(self) -> str:
-        """Return the id of the run above the baseline's, which no row of the ledger stands for."""
+        """Return the id of the run above the baseline's: that of the first trial of its values, else one of its own."""
+        values = next((run.params for run in self._ledger.runs.records() if run.of_trial is None), None)
+        if values is not None:
+            for record in self._ledger.trials.records():
+                if record.params == values:
+                    return self._find_trial(record)
         if BASELINE not in self._ids:
             found = self._runs.search(ENTRY_TAG, f"{self._key}/{BASELINE}")
             if not found:
@@ -313,7 +327,7 @@ class LedgerView:
     def _open_trial(self, record: TrialRecord) -> tuple[dict[str, Any], dict[str, str]]:
         """Find a trial's run, or create it; return what it still lacks of its params and tags."""
         entry = f"{record.kind}/{record.number}"
-        tags = self._make_tags(record.run_key, entry)
+        tags = self._make_tags(record.run_key, entry) | self._make_state_tags(record)
         tags["rltune.seeds"] = ",".join(str(seed) for seed in record.seeds)
         run = self._runs.read(record.mlflow_run_id)
         is_lost = run is None and record.mlflow_run_id is not None
@@ -358,13 +372,25 @@ class LedgerView:
         points = _to_points(curve)
         is_over = whole and row is not None and status != "RUNNING"
         if is_over:
-            tags |= _make_end_tags(record)
+            tags |= self._make_state_tags(record) | _make_end_tags(record)
             if record.score is not None:
                 last = (curve or self._ledger.table(record.kind).read_reports(record.number))[-1]
-                points.append(("score", record.score, last.nominal_steps, int(last.time_s * 1000)))
+                ends = {"score": record.score} | ({"certified_score": record.score} if record.kind == CERTIFY else {})
+                place = last.nominal_steps, int(last.time_s * 1000)
+                points += [(name, value, *place) for name, value in show_first(ends).items()]
         self._log(self._ids[entry], record.run_key.name, params, tags, points)
         if is_over:
             self._runs.end(self._ids[entry], status, int((record.ended_s or time.time()) * 1000))
+
+    def _make_state_tags(self, record: TrialRecord) -> dict[str, str]:
+        """Say in a word and in a line what became of a trial: MLflow's statuses know no stopped one."""
+        state = note = _describe_state(record)  # never empty: a server refuses an empty tag, and the rest with it
+        if state != "running":
+            params = self._started[0] if self._started else {}
+            whole = f" of {params['budget.env_steps']:,}" if "budget.env_steps" in params else ""
+            why = "" if state == "complete" else f": {first_line(record.stop_reason)}"
+            note += f" at {max(record.reports, default=0):,}{whole} env steps{why}"
+        return {STATE_TAG: state, NOTE_TAG: note}
 
     def _send_checkpoint(self, attempt: Attempt, record: TrialRecord) -> None:
         """Send a whole trial's checkpoint, unless its files are gone."""
@@ -423,7 +449,23 @@ class LedgerView:
 
 def _status_of(record: TrialRecord) -> str:
     """Return MLflow's word for a trial's state; one that was interrupted is KILLED until a resume continues it."""
-    return "KILLED" if record.state == "RUNNING" and record.stop_reason else STATUS[record.state]
+    if record.state == "RUNNING" and record.stop_reason:
+        return "KILLED"
+    return "FAILED" if record.diverged else STATUS[record.state]
+
+
+def _describe_state(record: TrialRecord) -> str:
+    """Return a trial's state in a person's word."""
+    if record.diverged:
+        return "diverged"
+    if record.state == "RUNNING":
+        return "interrupted" if record.stop_reason else "running"
+    return {"COMPLETE": "complete", "PRUNED": "stopped", "FAIL": "failed"}[record.state]
+
+
+def show_first(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Add to a run's numbers those that MLflow's page is to chart before all others, under a second name."""
+    return {**numbers, **{f"{FIRST}{name}": numbers[name] for name in COMPARED if name in numbers}}
 
 
 def _make_end_tags(record: TrialRecord) -> dict[str, str]:
@@ -439,5 +481,5 @@ def _to_points(curve: Iterable[Report]) -> list[Point]:
     return [
         (name, value, report.nominal_steps, int(report.time_s * 1000))
         for report in curve
-        for name, value in report.numbers.items()
+        for name, value in show_first(report.numbers).items()
     ]

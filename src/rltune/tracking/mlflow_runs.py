@@ -114,7 +114,8 @@ class MLflowRuns:
             user = getpass.getuser()
         except (KeyError, OSError):  # a container's user may have no name
             user = str(os.getuid())
-        tags = {"mlflow.source.name": "rltune", "mlflow.user": user, **self._clean(tags)}
+        given = {name: text for name, text in self._clean(tags).items() if text}
+        tags = {"mlflow.source.name": "rltune", "mlflow.user": user, **given}
         return str(self._client.create_run(self._experiment, start_ms, tags, name).info.run_id)
 
     def go_on(
@@ -130,7 +131,7 @@ class MLflowRuns:
         labels |= {f"resumed.{key}": value for key, value in values.items() if before.get(key, value) != value}
         return (
             {key: value for key, value in values.items() if key not in before},
-            {key: value for key, value in labels.items() if run.data.tags.get(key) != value},
+            {key: value for key, value in labels.items() if run.data.tags.get(key, "") != value},
         )
 
     def log(
@@ -172,7 +173,9 @@ class MLflowRuns:
         return []
 
     def log_changed(self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], time_ms: int) -> None:
-        """Log tags, and at step 0 the values that differ from those of the run."""
+        """Log tags, ``{page}`` in one being the run's page, and at step 0 the values that differ from the run's."""
+        page = f"#/experiments/{self._experiment}/runs/{run_id}"
+        tags = {name: text.replace("{page}", page) for name, text in tags.items()}
         known = self._client.get_run(run_id).data.metrics
         changed = {name: value for name, value in metrics.items() if known.get(_clean_name(name)) != value}
         self.log(run_id, {}, tags, [(name, value, 0, time_ms) for name, value in changed.items()])

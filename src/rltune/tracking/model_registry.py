@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,18 +41,35 @@ class ModelRegistry:
         self._client, self._uri, self._experiment = client, uri, experiment
 
     def register(
-        self, name: str, run_id: str, model: Mapping[str, Any], tags: Mapping[str, str], description: str
+        self,
+        name: str,
+        runs: Sequence[str],
+        model: Mapping[str, Any],
+        tags: Mapping[str, str],
+        description: str,
+        about: str,
     ) -> RegisteredModel:
-        """Log a pyfunc model into a run and register it, once per content; see `Tracker.register`."""
+        """Log a pyfunc model into a run and register it, once per content; see `Tracker.register`.
+
+        Args:
+            name: The registered model.
+            runs: The run that made it, then those that are to show it, too.
+            model: As `Tracker.register` takes it.
+            tags: The version's.
+            description: The version's.
+            about: The registered model's, unless it has one.
+        """
         digest = _content_digest(model)
         try:
-            self._client.create_registered_model(name)
+            self._client.create_registered_model(name, description=about)
         except Exception as error:
             if getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS":
                 raise
-        version = self._find_version(name, run_id, digest)
+            if not self._client.get_registered_model(name).description:
+                self._client.update_registered_model(name, about)
+        version = self._find_version(name, runs[0], digest)
         if version is None:
-            version = self._create_version(name, run_id, model, {**tags, DIGEST_TAG: digest}, description)
+            version = self._create_version(name, runs, model, {**tags, DIGEST_TAG: digest}, description)
         return _as_registered(version)
 
     def _find_version(self, name: str, run_id: str, digest: str) -> Any:
@@ -61,15 +78,17 @@ class ModelRegistry:
         return same[0] if same else None
 
     def _create_version(
-        self, name: str, run_id: str, model: Mapping[str, Any], tags: Mapping[str, str], description: str
+        self, name: str, runs: Sequence[str], model: Mapping[str, Any], tags: Mapping[str, str], description: str
     ) -> Any:
         # What mlflow.pyfunc.log_model does, without global state and without reading the history of every metric.
         import mlflow.pyfunc
         from mlflow.entities import LoggedModelOutput
         from mlflow.models import Model
 
+        run_id = runs[0]
         logged = self._client.create_logged_model(self._experiment, "policy", run_id, dict(tags), None, "policy")
-        self._client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, 0)])
+        for shown_by in runs:
+            self._client.log_outputs(shown_by, [LoggedModelOutput(logged.model_id, 0)])
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model"
             card = Model(

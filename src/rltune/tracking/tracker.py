@@ -21,7 +21,7 @@ from rltune.errors import describe_exception
 from rltune.records import RunKey
 from rltune.study.ledger import Ledger
 from rltune.study.sweep_folder import make_resume_command
-from rltune.tracking.ledger_view import LedgerView
+from rltune.tracking.ledger_view import LedgerView, show_first
 from rltune.tracking.mlflow_runs import MLflowRuns, is_refusal
 from rltune.tracking.model_registry import RegisteredModel
 from rltune.tracking.outbox import Outbox
@@ -29,6 +29,7 @@ from rltune.tracking.outbox import Outbox
 REGISTER_TIMEOUT_S = 180.0
 CHAMPION_TIMEOUT_S = 30.0
 DOWN_S = 5.0  # at a sweep's end; what is not sent by then is kept
+MODEL_TAG = "rltune.model"  # the version that was registered of a run, or of one below it
 T = TypeVar("T")
 
 
@@ -85,7 +86,13 @@ class Tracker:
         """Keep a file or a folder's content with the sweep's run; it must stay until it was sent."""
 
     def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
-        """Add to a run, the sweep's (None) or one below it, whether it has ended or not."""
+        """Add to a run, the sweep's (None) or one below it, whether it has ended or not.
+
+        Args:
+            key: Which.
+            metrics: Shown at step 0; those that runs are compared by stand first among the charts, too.
+            tags: ``{page}`` in one is the address of the run's page; `NOTE_TAG` is its description, Markdown.
+        """
 
     def register(
         self,
@@ -96,6 +103,7 @@ class Tracker:
         tags: Mapping[str, str],
         description: str,
         alias: str | None,
+        about: str = "",
     ) -> RegisteredModel | None:
         """Log a trial's policy as a model and register it; waits at most three minutes.
 
@@ -108,6 +116,7 @@ class Tracker:
             tags: The version's tags.
             description: The version's description, Markdown.
             alias: What the version is to be called from now on; None leaves all aliases.
+            about: The registered model's description, Markdown; one that it has already stays.
 
         Returns:
             The version, its ``alias`` None if that was not moved; None when MLflow did not take it, and
@@ -141,6 +150,67 @@ class Tracker:
 
 class NoTracker(Tracker):
     """Show nothing: ``tracking=off``."""
+
+
+class SeveralTrackers(Tracker):
+    """Show a sweep in several places; the first has the models.
+
+    Args:
+        first: MLflow, or nothing.
+        others: What is filled beside it.
+    """
+
+    def __init__(self, first: Tracker, *others: Tracker) -> None:
+        self._first, self._all = first, (first, *others)
+
+    @property
+    def opening(self) -> bool:
+        """Whether MLflow is still being imported, or a new store made."""
+        return self._first.opening
+
+    def warnings(self) -> list[str]:
+        """Return the messages for a person that have not been returned yet."""
+        return [message for tracker in self._all for message in tracker.warnings()]
+
+    def start(self, *, params: Mapping[str, Any], tags: Mapping[str, str], texts: Mapping[str, str]) -> None:
+        """Begin everywhere."""
+        for tracker in self._all:
+            tracker.start(params=params, tags=tags, texts=texts)
+
+    def wake(self, *, connect: bool = False) -> None:
+        """Say that the ledger has something new."""
+        for tracker in self._all:
+            tracker.wake(connect=connect)
+
+    def artifact(self, path: Path, folder: str | None = None) -> None:
+        """Keep a file or a folder's content with the sweep's run."""
+        self._first.artifact(path, folder)
+
+    def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        """Add to a run."""
+        for tracker in self._all:
+            tracker.describe(key, metrics, tags)
+
+    def register(self, **what: Any) -> RegisteredModel | None:
+        """Log a trial's policy as a model and register it."""
+        return self._first.register(**what)
+
+    def champion(self, name: str, alias: str = "champion") -> RegisteredModel | None:
+        """Return the version that an alias names."""
+        return self._first.champion(name, alias)
+
+    def fetch(self, version: RegisteredModel, folder: Path) -> Path | None:
+        """Copy a registered version's files into a folder."""
+        return self._first.fetch(version, folder)
+
+    def wait_until_sent(self, timeout_s: float = 10.0) -> None:
+        """Wait until everything so far was sent to the first."""
+        self._first.wait_until_sent(timeout_s)
+
+    def close(self, status: str, timeout_s: float = 30.0) -> bool:
+        """Send what is left everywhere, and stop."""
+        closed = [tracker.close(status, timeout_s) for tracker in self._all]
+        return all(closed)
 
 
 class MLflowTracker(Tracker):
@@ -194,7 +264,7 @@ class MLflowTracker(Tracker):
         """Add to a run."""
         time_ms = time.time_ns() // 1_000_000
         name = f"what describes {key.name if key else 'the sweep'}"
-        self._put(name, key, partial(self._runs.log_changed, metrics=metrics, tags=tags, time_ms=time_ms))
+        self._put(name, key, partial(self._runs.log_changed, metrics=show_first(metrics), tags=tags, time_ms=time_ms))
 
     def register(
         self,
@@ -205,14 +275,18 @@ class MLflowTracker(Tracker):
         tags: Mapping[str, str],
         description: str,
         alias: str | None,
+        about: str = "",
     ) -> RegisteredModel | None:
         """Log a trial's policy as a model and register it."""
         labels = {label: redact(str(value)) for label, value in tags.items()}
         text = redact(description)
 
         def register() -> RegisteredModel:
-            run_id, registry = self._view.find_run(key), self._runs.registry()
-            version = registry.register(name, run_id, model, labels, text)
+            runs = list(dict.fromkeys(self._view.find_run(one) for one in (key, key.parent, None)))
+            version = self._runs.registry().register(name, runs, model, labels, text, redact(about))
+            for run_id in runs:
+                self._runs.log(run_id, {}, {MODEL_TAG: version.uri}, [])
+            registry = self._runs.registry()
             return registry.set_alias(version, alias) if alias and self._champion_known else version
 
         if alias and not self._champion_known:

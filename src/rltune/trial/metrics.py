@@ -28,7 +28,11 @@ from rltune.config.capabilities import UNKNOWN
 from rltune.errors import NonFiniteError
 from rltune.records import Report
 
-TRIAL_NUMBERS = ("return_std_over_seeds", "env_steps_per_s", "train_s")
+CPU, MEMORY = (
+    "system/process_cpu_percentage",
+    "system/process_memory_megabytes",
+)  # MLflow shows "system/" on its own tab
+TRIAL_NUMBERS = ("return_std_over_seeds", "env_steps_per_s", "train_s", CPU, MEMORY)
 """Logged numbers that no seed has: the trial computes them."""
 
 LEARNER = "learner/"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
 from ray import tune
 
@@ -26,7 +27,7 @@ from rltune.study.checkpoints import DamagedError, is_whole
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
 from rltune.trial.heartbeat import Heartbeat, name_beat
-from rltune.trial.metrics import merge_seeds
+from rltune.trial.metrics import CPU, MEMORY, merge_seeds
 from rltune.trial.runner import Runner
 from rltune.trial.shared_files import BlindNodeError, find_blindness
 from rltune.trial.stop_flag import StopFlag
@@ -164,6 +165,7 @@ class Trial(tune.Trainable):
         """
         state = self._state
         began, steps_before, trained_before = time.time(), state.env_steps, state.train_s
+        clock, cpu_s = time.perf_counter(), time.process_time()
         mark = self._next_mark()
         pause: str | None = None
         for index in range(len(self._runners)):
@@ -174,6 +176,8 @@ class Trial(tune.Trainable):
         report = self._merge_seeds() | {"nominal_steps": mark}
         if seconds := state.train_s - trained_before:
             report["env_steps_per_s"] = len(self._runners) * (report["env_steps"] - steps_before) / seconds
+            report[CPU] = 100 * (time.process_time() - cpu_s) / (time.perf_counter() - clock)
+        report[MEMORY] = psutil.Process().memory_info().rss / 1e6
         records = self._checkpoints.save_if_due(state, self._runners, report["objective"])
         report |= {"records": records, "began": began, "ended": time.time(), "done": mark == self.task.env_steps}
         if report["done"] and self.task.episodes:

@@ -1,0 +1,175 @@
+"""Bring books other than MLflow to what a sweep's ledger has: TensorBoard's files, runs of Weights & Biases.
+
+A thread reads what came after its marks, which stand in a file of the sweep's folder, and moves them when a book has
+it. A kill between the two sends some points again, which changes nothing. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from rltune.config.uris import redact
+from rltune.errors import describe_exception
+from rltune.records import CERTIFY, TRIALS, Report, RunKey, TrialRecord
+from rltune.study.ledger import Ledger
+from rltune.tracking.tracker import Tracker
+
+LINGER_S = 5.0  # reports of some seconds travel together
+MAX_REPORTS = 2000  # that are written before the marks move
+
+
+class Book(Protocol):
+    """What a sweep is written into. Its thread is one; a point that is written twice must count once.
+
+    Attributes:
+        name: For a person.
+    """
+
+    name: str
+
+    def open(self, sweep: str, key: str, params: Mapping[str, Any]) -> None:
+        """Make ready, slowly if need be.
+
+        Args:
+            sweep: Its name.
+            key: What tells this sweep from all others, also of its name.
+            params: What describes it.
+        """
+
+    def clear(self) -> None:
+        """Drop what was written by a ledger that was put back to an older state."""
+
+    def write(self, record: TrialRecord, reports: list[Report]) -> None:
+        """Add reports to a trial's run."""
+
+    def end(self, record: TrialRecord) -> None:
+        """Add how a trial has ended, and close its run."""
+
+    def describe(self, key: RunKey | None, metrics: Mapping[str, float]) -> None:
+        """Add numbers to a run that may have ended; None is the sweep's own."""
+
+    def close(self) -> None:
+        """Close all."""
+
+
+class FedTracker(Tracker):
+    """Shows a sweep in a book.
+
+    Args:
+        book: Which.
+        ledger: The sweep's.
+        marks: The file that has the marks.
+    """
+
+    def __init__(self, book: Book, ledger: Ledger, marks: Path) -> None:
+        self._book, self._ledger, self._marks = book, ledger, marks
+        self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._params: Mapping[str, Any] | None = None
+        self._woken, self._hurry, self._closing = threading.Event(), threading.Event(), threading.Event()
+        self._is_open = self._has_warned = False
+        self._sent: dict[str, Any] = {}
+        self._thread = threading.Thread(target=self._run, name=f"rltune-{book.name}", daemon=True)
+        self._thread.start()
+
+    def warnings(self) -> list[str]:
+        """Return the messages for a person that have not been returned yet."""
+        return [self._messages.get() for _ in range(self._messages.qsize())]
+
+    def start(self, *, params: Mapping[str, Any], tags: Mapping[str, str], texts: Mapping[str, str]) -> None:
+        """Say what describes the sweep; nothing is written before."""
+        self._params = dict(params)
+        self.wake()
+
+    def wake(self, *, connect: bool = False) -> None:
+        """Say that the ledger has something new."""
+        self._woken.set()
+
+    def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        """Add numbers to a run."""
+        if metrics:
+            self._tasks.put(lambda: self._book.describe(key, metrics))
+            self.wake()
+
+    def close(self, status: str, timeout_s: float = 30.0) -> bool:
+        """Write what is left, and stop."""
+        self._closing.set()
+        self._hurry.set()
+        self._woken.set()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            self._woken.wait()
+            self._hurry.wait(LINGER_S)
+            self._woken.clear()
+            is_last = self._closing.is_set()
+            self._try(self._send)
+            while not self._tasks.empty():
+                self._try(self._tasks.get())
+        if self._is_open:
+            self._try(self._book.close)
+
+    def _try(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # the marks stand where they stood: what is lacking is written the next time
+            if not self._has_warned:
+                why = redact(describe_exception(error))[:200]
+                self._messages.put(f"{self._book.name} does not show everything ({why}); a resume writes what it lacks")
+            self._has_warned = True
+
+    def _send(self) -> None:
+        """Write what the ledger has and the book lacks."""
+        if self._params is None:
+            return
+        if not self._is_open:
+            self._open(self._params)
+        # In this order: the reports of a trial that had ended by then are all among those that are read afterwards.
+        records = {
+            (row.kind, row.number): row for kind in (TRIALS, CERTIFY) for row in self._ledger.table(kind).records()
+        }
+        whole = False
+        while not whole:
+            reports = self._ledger.read_reports_after(self._sent["report"], MAX_REPORTS)
+            whole = len(reports) < MAX_REPORTS
+            curves: dict[tuple[str, int], list[Report]] = defaultdict(list)
+            for _, kind, report in reports:
+                curves[kind, report.number].append(report)
+            for (kind, number), curve in curves.items():
+                record = records.get((kind, number)) or self._ledger.table(kind).records([number])[0]
+                self._book.write(record, curve)
+            if reports:
+                self._mark(report=reports[-1][0])
+        for (kind, number), record in records.items():
+            entry = f"{kind}/{number}"
+            if record.state != "RUNNING" and entry not in self._sent["ended"]:
+                self._book.end(record)
+                self._mark(ended=[*self._sent["ended"], entry])
+
+    def _open(self, params: Mapping[str, Any]) -> None:
+        """Open the book, and read how far it has come."""
+        sweep = self._ledger.sweep()
+        self._book.open(sweep.name, sweep.key, params)
+        self._sent = {"report": 0, "ended": []}
+        if self._marks.is_file():
+            self._sent = json.loads(self._marks.read_text())
+            if self._sent["report"] > self._ledger.read_last_report():
+                self._book.clear()
+                self._sent = {"report": 0, "ended": []}
+        self._is_open = True
+
+    def _mark(self, **how_far: Any) -> None:
+        self._sent |= how_far
+        draft = self._marks.with_suffix(".draft")
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(self._sent))
+        draft.replace(self._marks)
