@@ -92,8 +92,9 @@ class Console:
         # FORCE_COLOR makes rich call a file a terminal: ask the stream itself whether somebody watches.
         tty = bool(getattr(out, "isatty", lambda: False)())
         width = None if tty else _PLAIN_WIDTH
-        plain = {"highlight": False, "emoji": False, "markup": False, "force_jupyter": False}  # the stream decides
-        self._rich = _Screen(file=out, force_terminal=tty, width=width, **plain)
+        self._rich = _Screen(
+            file=out, force_terminal=tty, force_jupyter=False, width=width, highlight=False, emoji=False, markup=False
+        )
         self._live: Live | None = None
         self._stopped = False
         self._complain = logging.WARNING
