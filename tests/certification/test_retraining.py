@@ -35,7 +35,7 @@ def test_before_the_search_has_ended_the_baseline_begins(make_retraining):
     retraining = make_retraining()
     runs = [retraining.propose(False) for _ in range(4)]
     assert [run.seeds for run in runs if run] == [(11,), (12,), (13,)], "each seed once"
-    assert [run.name for run in runs if run] == [f"baseline-seed-{index}" for index in range(3)]
+    assert [run.name for run in runs if run] == [f"baseline-seed-{index}" for index in (1, 2, 3)]
     assert runs[3] is None
 
 

@@ -179,7 +179,7 @@ def test_the_image_has_the_ray_that_all_nodes_have() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project, setup = settings["project"], settings["tool"]["setuptools"]
     needed = {"pyproject.toml", "requirements.lock", project["readme"], *project["license-files"]}
-    assert copied == needed | set(setup["package-dir"].values())
+    assert copied == needed | {*setup["package-dir"].values(), "sweeps"}, "the commands are typed as in a checkout"
     extra = re.search(r"-e '\.\[(\w+)\]'", text)
     assert extra
     assert extra[1] in project["optional-dependencies"]
