@@ -43,9 +43,9 @@ def test_the_end_of_the_sweep_ends_an_iteration(tmp_path: Path) -> None:
 def test_the_driver_reads_the_steps_until_the_trial_ends(tmp_path: Path) -> None:
     taken = [7]
     beat = Heartbeat(name_beat("/sweeps/a", "trials/3"), lambda: taken[0], StopFlag(tmp_path))
-    assert wait_for(lambda: read_steps("/sweeps/a", "trials/3")) == 7
+    assert wait_for(lambda: read_steps("/sweeps/a", ["trials/2", "trials/3"])) == {"trials/3": 7}
     taken[0] = 8
-    assert wait_for(lambda: read_steps("/sweeps/a", "trials/3") == 8)
-    assert read_steps("/sweeps/b", "trials/3") is None
+    assert wait_for(lambda: read_steps("/sweeps/a", ["trials/3"]) == {"trials/3": 8})
+    assert read_steps("/sweeps/b", ["trials/3"]) == {}
     beat.close()
-    assert read_steps("/sweeps/a", "trials/3") is None
+    assert read_steps("/sweeps/a", ["trials/3"]) == {}

@@ -9,6 +9,8 @@ Ray 2.60.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import ray
 
 from rltune.compat.patching import is_supported
@@ -24,14 +26,15 @@ def write_value(key: str, value: str) -> None:
         internal_kv._internal_kv_put(key, value, namespace=NAMESPACE)
 
 
-def read_value(key: str) -> str | None:
-    """Read a value that a process of this Ray has set; None without one."""
-    if not ray.is_initialized() or not is_supported("ray"):
-        return None
+def read_values(keys: Collection[str]) -> dict[str, str]:
+    """Read the values that processes of this Ray have set, in one question; keys without one are left out."""
+    if not keys or not ray.is_initialized() or not is_supported("ray"):
+        return {}
     from ray.experimental import internal_kv
 
-    found = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
-    return found.decode() if found is not None else None
+    client = internal_kv.internal_kv_get_gcs_client()
+    found = client.internal_kv_multi_get([key.encode() for key in keys], namespace=NAMESPACE)
+    return {key.decode(): value.decode() for key, value in found.items()}
 
 
 def delete_value(key: str) -> None:

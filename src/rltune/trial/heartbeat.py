@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from rltune.compat.ray_store import delete_value, read_value, write_value
+from rltune.compat.ray_store import delete_value, read_values, write_value
 from rltune.envs.step_count import STEPS
 from rltune.trial.stop_flag import StopFlag
 
@@ -22,10 +22,10 @@ def name_beat(sweep: str, trial_dir: str) -> str:
     return f"steps:{sweep}/{trial_dir}"
 
 
-def read_steps(sweep: str, trial_dir: str) -> int | None:
-    """Read how many environment steps each of a trial's seeds has taken; None where that is not known."""
-    found = read_value(name_beat(sweep, trial_dir))
-    return None if found is None else int(found)
+def read_steps(sweep: str, trial_dirs: Collection[str]) -> dict[str, int]:
+    """Read how many environment steps each of a trial's seeds has taken, by the trial's folder, where that is known."""
+    beats = {name_beat(sweep, own): own for own in trial_dirs}
+    return {beats[name]: int(steps) for name, steps in read_values(beats.keys()).items()}
 
 
 class Heartbeat:

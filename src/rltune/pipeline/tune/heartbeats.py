@@ -43,8 +43,6 @@ class Heartbeats:
     def _follow(self) -> None:
         while not self._closed.wait(LOOK_S):
             try:
-                found = {own: read_steps(self._sweep, own) for own in list(self._live)}
+                self._steps = read_steps(self._sweep, list(self._live))
             except Exception as error:  # the head is away, which others notice and say
                 logger.debug("no heartbeat could be read", exc_info=error)
-                continue
-            self._steps = {own: steps for own, steps in found.items() if steps is not None}
