@@ -43,7 +43,7 @@ class _Replay(Console):
         self.clock = lambda: self.now
         super().__init__(**facts)
 
-    def _print_line(self, text: str, style: str = "") -> None:
+    def _print_line(self, text: str, style: str = "", cut: bool = False, log: bool = True) -> None:
         self.lines.append(Text(text, style))
 
 

@@ -106,12 +106,12 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
     names = {run.info.run_name: run for run in runs}
     assert {run.info.status for run in runs} == {"FINISHED"}
     for one in found.configurations:
-        owner = "baseline" if one.trial is None else f"trial-{one.trial:03d}"
+        owner = "trial-000" if one.trial is None else f"trial-{one.trial:03d}"  # the first with the baseline's values
         above = by_id[names[owner].data.tags["mlflow.parentRunId"]]
         assert above.info.run_name == outcome.name
         assert names[owner].data.metrics["certified_iqm"] == pytest.approx(one.iqm)
         for place in range(3):
-            run = names[f"{owner}-seed-{place + 1}"]
+            run = names[f"{'baseline' if one.trial is None else owner}-seed-{place + 1}"]
             assert run.data.tags["mlflow.parentRunId"] == names[owner].info.run_id
             assert (run.info.run_id, run.info.run_name) == (
                 one.per_seed[place].mlflow_run_id,

@@ -75,7 +75,7 @@ def test_mlflow_shows_one_child_per_trial_with_the_ledgers_states(
     outcome = toy_run("+space.fault=[choice,null,raise]", "budget.trials=5", "failures.max_retries=0", FATES)
     runs = {int(run.data.tags["rltune.trial"]): run for run in children(outcome, tmp_path)}
     entries = ledger(outcome)
-    words = {"COMPLETE": "FINISHED", "PRUNED": "KILLED", "FAIL": "FAILED"}
+    words = {"COMPLETE": "FINISHED", "PRUNED": "FINISHED", "FAIL": "FAILED"}
     assert {entry.state for entry in entries} == {"COMPLETE", "PRUNED", "FAIL"}
     assert {n: run.info.status for n, run in runs.items()} == {e.number: words[e.state] for e in entries}
     assert all(set(run.data.params) == {"quality", "fault"} for run in runs.values())

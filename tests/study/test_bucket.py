@@ -316,7 +316,7 @@ def test_a_bucket_that_hangs_keeps_no_process_from_its_end() -> None:
     code = """if True:
         import socket, time
         from rltune.study.bucket import Bucket, BucketAwayError
-        from sweeps import end_command
+        from rltune.commands import end_command
         hanging = socket.create_server(("127.0.0.1", 0), backlog=50)
         bucket = Bucket(f"s3://sweeps/x?endpoint_override=http://127.0.0.1:{hanging.getsockname()[1]}")
         bucket.hurry(0.5)

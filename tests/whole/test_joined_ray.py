@@ -40,7 +40,7 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def sweep(two_nodes: Cluster) -> Path:
     """The sweep's folder, when it has ended."""
     join = ("cluster=address", f"cluster.address={two_nodes.address}")
-    code, out = finish(two_nodes.type("head", "-m", "sweeps.run", *WORDS, *join), 240)
+    code, out = finish(two_nodes.type("head", "-m", "rltune", "run", *WORDS, *join), 240)
     assert code == 0, out
     return two_nodes.folder / "outputs" / "joined"
 

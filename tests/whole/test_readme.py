@@ -208,7 +208,7 @@ def load_script(name: str) -> Any:
 def test_the_live_tables_picture_is_drawn_from_a_ledger(tmp_path: Path) -> None:
     picture = load_script("make_live_table").draw(write_sweep(tmp_path / "s", 12), share=0.5)
     shown = " ".join(html.unescape(text) for text in re.findall(r">([^<>]+)</text>", picture)).replace("\xa0", " ")
-    counts = re.search(r"(\d+) \w+, (\d+) running, (\d+) stopped, 0 failed of 24", shown)
+    counts = re.search(r"(\d+) running, (\d+) complete, (\d+) stopped of 24", shown)
     assert counts
     assert 1 <= sum(map(int, counts.groups())) < 12
     assert re.search(r"trial +\d+ stopped", shown)

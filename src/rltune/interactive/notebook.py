@@ -27,7 +27,13 @@ def find_stream() -> Iterator[TextIO | None]:
 
 
 class NotebookStream(io.TextIOBase):
-    """Writes lines into a cell; one that says how far the sweep is takes the place of the one before."""
+    """Writes lines into a cell; one that says how far the sweep is takes the place of the one before.
+
+    Attributes:
+        every_s: How often such a line is wanted.
+    """
+
+    every_s = 1.0
 
     def __init__(self) -> None:
         from IPython.display import display

@@ -114,17 +114,17 @@ class Sweep:
     def curves(self) -> pd.DataFrame:
         """One row a report of a trial, in the order of trials and steps.
 
-        Columns: ``trial``, ``env_steps`` (the mark at which trials are compared), ``mean_return``, and one for each
-        number that is logged.
+        Columns: ``trial``, ``env_steps`` (the mark at which trials are compared), ``objective`` (the mean return
+        unless the sweep has another one), and one for each number that is logged.
         """
         with self._ledger() as ledger:
             reports = [report for _, kind, report in ledger.read_reports_after(0, MAX_REPORTS) if kind == TRIALS]
         rows = [
-            {"trial": one.number, "env_steps": one.nominal_steps, "mean_return": one.objective}
+            {"trial": one.number, "env_steps": one.nominal_steps, "objective": one.objective}
             | {name: value for name, value in one.numbers.items() if name not in ("objective", "env_steps")}
             for one in reports
         ]
-        frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=["trial", "env_steps", "mean_return"])
+        frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=["trial", "env_steps", "objective"])
         return frame.sort_values(["trial", "env_steps"], ignore_index=True)
 
     @property

@@ -126,7 +126,7 @@ class Console:
         self._stopped = False
         self._complain = logging.WARNING
         self._tty = tty and not self._rich.is_dumb_terminal
-        self._every_s = _REDRAW_S if self._tty else plain_every_s
+        self._every_s = _REDRAW_S if self._tty else getattr(out, "every_s", plain_every_s)
         self._trials: dict[int, TrialView] = {}
         self._shown_reasons: set[str] = set()
         self._began = self._drawn = self._paced_from = self.clock()
