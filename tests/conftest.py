@@ -132,6 +132,7 @@ class Terminal(io.StringIO):
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """Somebody's terminal of 80 columns, without colours."""
     monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "80")
     return Terminal()
 
 

@@ -177,7 +177,7 @@ def test_a_lost_head_ends_the_command_and_another_one_finishes_it(tmp_path: Path
         took_s = time.monotonic() - began
     assert code == 75, out
     assert took_s < 45, "30 s, and a busy machine"
-    assert "resume sweep=toy" in out
+    assert "rltune resume sweep=toy" in out
     assert "Traceback" not in out
     with closing(open_ledger(tmp_path / "outputs/toy")) as ledger:
         assert {record.stop_reason for record in ledger.trials.records()} == {"interrupted"}

@@ -16,13 +16,13 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
 
 def compose_command(text: str, values: Mapping[str, str]) -> tuple[list[str], RunConfig]:
-    """The overrides of the one `python -m sweeps.run` in a shell's script, and what they come to.
+    """The overrides of the one `rltune run` in a shell's script, and what they come to.
 
     Args:
         text: The script.
         values: Of the variables in it, `$@` among them.
     """
-    (line,) = re.findall(r"python -m sweeps\.run ((?:.*\\\n)*.*)", text)
+    (line,) = re.findall(r"rltune run (name=(?:.*\\\n)*.*)", text)
     line = line.replace("\\\n", " ").rstrip("& ")
     filled = re.sub(r"\"?\$(?:(\w+)|(@))\"?", lambda found: values[found[1] or found[2]], line)
     words = shlex.split(filled)

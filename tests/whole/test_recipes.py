@@ -10,6 +10,8 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tomllib
 from importlib.metadata import version
 from pathlib import Path
@@ -91,7 +93,8 @@ def test_a_command_of_the_page_is_understood(line: str) -> None:
         given = submit.make_context("ray job submit", words[2:]).params
         assert int(json.loads(given["runtime_env_json"])["env_vars"]["RAY_JOB_STOP_WAIT_TIME_S"]) >= 10
         words = list(given["entrypoint"])
-    overrides = words[words.index("deploy/slurm.sbatch" if program == "sbatch" else "sweeps.run") + 1 :]
+    (command,) = {"deploy/slurm.sbatch", "sweeps.run", "run"} & set(words)
+    overrides = words[words.index(command) + 1 :]
     assert overrides
     parse_config(compose("run", *overrides))
 
@@ -179,7 +182,7 @@ def test_the_image_has_the_ray_that_all_nodes_have() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     project, setup = settings["project"], settings["tool"]["setuptools"]
     needed = {"pyproject.toml", "requirements.lock", project["readme"], *project["license-files"]}
-    assert copied == needed | {*setup["package-dir"].values(), "sweeps"}, "the commands are typed as in a checkout"
+    assert copied == needed | set(setup["package-dir"].values())
     extra = re.search(r"-e '\.\[(\w+)\]'", text)
     assert extra
     assert extra[1] in project["optional-dependencies"]
@@ -280,3 +283,16 @@ def test_the_shell_reads_the_scripts(script: str) -> None:
     text = read("sky.yaml")[script] if script in ("setup", "run") else (DEPLOY / script).read_text()
     done = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_before_its_time_limit_slurm_tells_the_sweep_and_not_ray() -> None:
+    """One that is not found is told by SIGKILL."""
+    (pattern,) = re.findall(r"pkill -TERM -f '(.+)'", (DEPLOY / "slurm.sbatch").read_text())
+    program = Path(sysconfig.get_path("scripts")) / "rltune"
+    sweep = subprocess.Popen([program, "run", "--help"], stdout=subprocess.DEVNULL)
+    typed = ""
+    while sweep.poll() is None and str(program) not in typed:
+        typed = Path(f"/proc/{sweep.pid}/cmdline").read_text().replace("\0", " ")
+    assert sweep.wait() == 0
+    assert re.search(pattern, typed), typed
+    assert not re.search(pattern, f"{sys.executable} {program.parent}/ray symmetric-run -- {program} run name=first")
