@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
+import subprocess
 import tempfile
 import threading
 import time
@@ -30,6 +30,8 @@ TINY = (
     *("algo=ppo", "env=cartpole", "budget.trials=1", "budget.env_steps=3000", "certify=off", "~tuned"),
     *("resources.max_concurrent=1", "tracking=server"),
 )
+
+MARK = "RLTUNE_TEST_LOGINS"  # in the environment of a sweep's processes: tests beside it type logins, too
 
 
 def draw_passwords(count: int) -> Iterator[str]:
@@ -80,6 +82,7 @@ def test_a_whole_sweep_leaves_no_login_anywhere(
         monkeypatch.setenv("OUR_STORAGE", storage)
         monkeypatch.setenv("OUR_SERVER", uri)
         words = ["study.storage=${oc.env:OUR_STORAGE}", "tracking.uri=${oc.env:OUR_SERVER}"]
+    monkeypatch.setenv(MARK, str(tmp_path))
     process = Project(tmp_path).start("-m", "sweeps.run", *TINY, f"name={way}", *words)
     said = process.stdout.readline() if way == "typed" else ""  # is said just before no process shows it any more
     shown = psutil.Process(process.pid).cmdline
@@ -87,7 +90,7 @@ def test_a_whole_sweep_leaves_no_login_anywhere(
     while read_hits({"words": " ".join(shown()).encode()}) and time.monotonic() < deadline:
         time.sleep(0.02)
     seen: set[str] = set()
-    watch = threading.Thread(target=watch_processes, args=(process, seen), daemon=True)
+    watch = threading.Thread(target=watch_processes, args=(process, str(tmp_path), seen), daemon=True)
     watch.start()
     done = finish(process)
     watch.join()
@@ -113,12 +116,12 @@ def read_hits(texts: dict[str, bytes]) -> list[str]:
     return [name for name, text in texts.items() if any(word in text for word in words)]
 
 
-def watch_processes(process: object, seen: set[str]) -> None:
-    """Collect the words of this user's processes while one runs; PostgreSQL's own and this one's are left out."""
+def watch_processes(process: subprocess.Popen[str], mark: str, seen: set[str]) -> None:
+    """Collect the words of a sweep's processes, Ray's among them, while it runs."""
     while process.poll() is None:
         for one in psutil.process_iter():
             try:
-                if one.pid != os.getpid() and one.uids().real == os.getuid():
+                if one.environ().get(MARK) == mark:
                     seen.add(" ".join(one.cmdline()))
             except psutil.Error:
                 continue
