@@ -1,6 +1,6 @@
 """Is the search any good? Whole sweeps replayed over learning curves of configurations that were all trained.
 
-    python -m benchmarks.judge --data FOLDER [--cost 24,48,96] [--slots 1,4] [--repetitions 30] [--only defaults,random]
+    python -m benchmarks.judge --data FOLDER [--cost 24,48,96] [--slots 1,4] [--repetitions 30] [--surrogate]
 
 Searcher, stopping rule, ranking and certification are the product's; only the training is looked up, in what
 `judge_pool.py` reads. A proposal is the nearest configuration of the pool that was not tried yet. A choice scores 0
@@ -32,6 +32,7 @@ import yaml
 from numpy.typing import NDArray
 
 from benchmarks.judge_pool import Pool, read_pools
+from benchmarks.judge_surrogate import Surrogate
 from benchmarks.records import ROOT, make_record, write_record
 from rltune.certification.result import Configuration, SeedResult, judge_configurations
 from rltune.records import WHOLE_BUDGET, Report, TrialRecord
@@ -45,6 +46,7 @@ from rltune.study.ranking import rank_records
 Array = NDArray[np.float64]
 NOISE = 0.5  # standard deviation of what is added to a report, in those of a configuration's seeds at its end
 RESAMPLES = 2000
+SHOWN_COST = 48.0
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Replay:
         seed: Of all that is drawn.
     """
 
-    pool: Pool
+    pool: Pool | Surrogate
     strategy: Strategy
     cost: float
     slots: int
@@ -118,9 +120,10 @@ class Replay:
         self._study = optuna.create_study(direction="maximize")
         scheduler = strategy.scheduler
         self._rule = build_stopping_rule(scheduler["kind"], scheduler.get("args") or {}, pool.marks[-1])
+        self._distributions = pool.space.distributions()
         self._taken: list[int] = []
         self._asked: dict[int, optuna.Trial] = {}
-        self._order = [self._rng.permutation(pool.curves.shape[1]) for _ in range(pool.curves.shape[0])]
+        self._order: list[NDArray[np.int64]] = []  # of the seeds, by trial
         self._lowest: float | None = None
 
     def choose(self) -> int:
@@ -145,7 +148,7 @@ class Replay:
         now = 0
         while True:
             while len(running) < self.slots and spent + len(running) * per_point < budget:
-                if len(self._taken) >= len(self.pool.configurations):
+                if isinstance(self.pool, Pool) and len(self._taken) == len(self.pool.configurations):
                     break
                 heapq.heappush(running, (now + 1, self._begin(), 0))
             if not running:
@@ -161,23 +164,19 @@ class Replay:
         seed = derive_sampler_seed(self.seed, number)
         study = self._study
         study.sampler = build_sampler(searcher["kind"], searcher.get("args") or {}, seed, pool.space.is_conditional)
-        asked = study.ask()
+        self._asked[number] = asked = study.ask()
         drawn = pool.space.draw(lambda label, distribution: suggest(asked, label, distribution))
         index = pool.nearest(drawn, self._taken)
-        study.tell(asked, state=optuna.trial.TrialState.FAIL)
-        study.enqueue_trial(pool.drawn[index])
-        trial = study.ask()
-        pool.space.draw(lambda label, distribution: suggest(trial, label, distribution))
-        self._asked[number] = trial
         self._taken.append(index)
+        self._order.append(self._rng.permutation(pool.num_seeds))
         self.records.append(TrialRecord(number, "RUNNING", pool.configurations[index], drawn=pool.drawn[index]))
         return number
 
     def _report(self, number: int, point: int) -> bool:
         """Take in a trial's next report; return whether it goes on."""
         index, mark = self._taken[number], self.pool.marks[point]
-        seeds = self._order[index][: self.strategy.replicates]
-        values = self.pool.curves[index, seeds, point]
+        seeds = self._order[number][: self.strategy.replicates]
+        values = self.pool.curves[index][seeds, point]
         record = self.records[number]
         if np.isnan(values).any():
             self._end(replace(record, state="PRUNED", diverged=True))
@@ -198,10 +197,17 @@ class Replay:
         told = self._view(record, self._lowest)
         if told.value is not None:
             self._lowest = told.value if self._lowest is None else min(self._lowest, told.value)
-        trial = self._asked.pop(record.number)
-        for mark, score in told.reports.items():
-            trial.report(score, mark)
-        self._study.tell(trial, told.value, state=optuna.trial.TrialState[told.state])
+        asked = self._asked.pop(record.number)
+        self._study.tell(asked, state=optuna.trial.TrialState.FAIL)
+        trial = optuna.trial.create_trial(
+            state=optuna.trial.TrialState[told.state],
+            value=told.value,
+            params=dict(record.drawn or {}),
+            distributions={label: self._distributions[label] for label in record.drawn or {}},
+            system_attrs=self._study.get_trials(deepcopy=False)[asked.number].system_attrs,
+            intermediate_values=dict(told.reports),
+        )
+        self._study.add_trial(trial)
 
     def _certify(self) -> int:
         """Certify the best by seeds that the search did not use, and return the winner."""
@@ -210,8 +216,8 @@ class Replay:
         configurations = []
         for record in best:
             index = self._taken[record.number]
-            seeds = self._order[index][strategy.replicates : strategy.replicates + strategy.seeds]
-            last = pool.curves[index, seeds, -1]
+            seeds = self._order[record.number][strategy.replicates : strategy.replicates + strategy.seeds]
+            last = pool.curves[index][seeds, -1]
             results = [SeedResult(s, float(v), (float(v),)) for s, v in enumerate(last) if not np.isnan(v)]
             failed = tuple(s for s, v in enumerate(last) if np.isnan(v))
             configurations.append(
@@ -231,17 +237,21 @@ def _believe(record: TrialRecord) -> tuple[bool, float]:
     return record.state == "COMPLETE", last[0]
 
 
-def replay(pool: Pool, strategy: Strategy, cost: float, slots: int, repetitions: int) -> list[float]:
+def replay(
+    pool: Pool, strategy: Strategy, cost: float, slots: int, repetitions: int, surrogate: bool = False
+) -> list[float]:
     """Return the scores of the repetitions of one pair."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return [pool.score(Replay(pool, strategy, cost, slots, seed).choose()) for seed in range(repetitions)]
+    scores = []
+    for seed in range(repetitions):
+        over = Surrogate(pool) if surrogate else pool
+        scores.append(over.score(Replay(over, strategy, cost, slots, seed).choose()))
+    return scores
 
 
 def summarize(scores: Array) -> dict[str, float]:
-    """Return mean, its interval, and the mean of the worst tenth of pairs, of [pairs, repetitions]."""
-    by_pair = np.sort(scores.mean(axis=1))
-    worst = by_pair[: max(1, round(len(by_pair) / 10))].mean()
-    return {**_bound(scores), "worst_tenth": float(worst)}
+    """Return the mean with its interval, and what all but the worst tenth of pairs reach, of [pairs, repetitions]."""
+    return {**_bound(scores), "worst_tenth": float(np.quantile(scores.mean(axis=1), 0.1))}
 
 
 def _bound(scores: Array) -> dict[str, float]:
@@ -255,7 +265,12 @@ def _bound(scores: Array) -> dict[str, float]:
 
 
 def judge(
-    pools: Sequence[Pool], strategies: Mapping[str, Strategy], cost: float, slots: int, repetitions: int
+    pools: Sequence[Pool],
+    strategies: Mapping[str, Strategy],
+    cost: float,
+    slots: int,
+    repetitions: int,
+    surrogate: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Replay each strategy over all pairs.
 
@@ -268,7 +283,7 @@ def judge(
     # Started afresh: a forked process of one that has threads may hang.
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as executor:
         for name, strategy in strategies.items():
-            jobs = [executor.submit(replay, pool, strategy, cost, slots, repetitions) for pool in pools]
+            jobs = [executor.submit(replay, pool, strategy, cost, slots, repetitions, surrogate) for pool in pools]
             scores[name] = own = np.array([job.result() for job in jobs])
             pairs = {pool.name: round(float(mean), 4) for pool, mean in zip(pools, own.mean(axis=1), strict=True)}
             minus = {other: _bound(own - before) for other, before in scores.items() if other != name}
@@ -285,8 +300,8 @@ def describe(one: Mapping[str, float]) -> str:
 def table(record: Mapping[str, Any]) -> str:
     """Return the record as Markdown."""
     lines = [
-        "| full trainings | slots | strategy | score | worst tenth of pairs | less `today` |",
-        "|---|---|---|---|---|---|",
+        "| over | full trainings | slots | strategy | score | all but the worst tenth of pairs | less `today` |",
+        "|---|---|---|---|---|---|---|",
     ]
     for part in record["results"]:
         for name, one in part["strategies"].items():
@@ -294,7 +309,8 @@ def table(record: Mapping[str, Any]) -> str:
             sign = 1 if "today" in one["minus"] else -1
             less = "" if other is None else f"{sign * other['mean']:+.3f} [{', '.join(_ends(other, sign))}]"
             lines.append(
-                f"| {part['cost']:g} | {part['slots']} | {name} | {describe(one)} | {one['worst_tenth']:.3f} | {less} |"
+                f"| {part['over']} | {part['cost']:g} | {part['slots']} | {name} | {describe(one)} "
+                f"| {one['worst_tenth']:.3f} | {less} |"
             )
     return "\n".join(lines)
 
@@ -310,6 +326,7 @@ def main() -> None:
     parser.add_argument("--cost", default="48", help="full trainings, comma-separated")
     parser.add_argument("--slots", default="1", help="trials at once, comma-separated")
     parser.add_argument("--repetitions", type=int, default=30)
+    parser.add_argument("--surrogate", action="store_true", help="beside it, over a forest fitted to the pool")
     parser.add_argument("--only", default=",".join(STRATEGIES), help=f"comma-separated, of {', '.join(STRATEGIES)}")
     parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/judge.json")
     given = parser.parse_args()
@@ -320,14 +337,22 @@ def main() -> None:
     except ValueError as error:
         parser.error(f"--data: {error}")
     chosen = {name: STRATEGIES[name] for name in given.only.split(",")}
+    costs, slots = map(float, given.cost.split(",")), [int(one) for one in given.slots.split(",")]
+    cases = [(cost, num, False) for cost in costs for num in slots]
+    cases += [(SHOWN_COST, 1, True)] if given.surrogate else []
     parts: list[dict[str, Any]] = [
-        {"cost": cost, "slots": slots, "strategies": judge(pools, chosen, cost, slots, given.repetitions)}
-        for cost in map(float, given.cost.split(","))
-        for slots in map(int, given.slots.split(","))
+        {
+            "over": "surrogate" if surrogate else "pool",
+            "cost": cost,
+            "slots": num,
+            "strategies": judge(pools, chosen, cost, num, given.repetitions, surrogate),
+        }
+        for cost, num, surrogate in cases
     ]
     record = make_record("judge", given.repetitions, parts)
-    shown = {name: {key: one[key] for key in ("mean", "low", "high")} for name, one in parts[0]["strategies"].items()}
-    write_record({**record, **shown}, given.json)
+    shown = next((one for one in parts if one["cost"] == SHOWN_COST), parts[0])["strategies"]
+    figures = {name: {key: one[key] for key in ("mean", "low", "high")} for name, one in shown.items()}
+    write_record({**record, **figures}, given.json)
     print(table(record))
 
 

@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 MAX_CHOICES = 8  # a parameter of so few values is a choice
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pool:
     """The configurations of one pair, with all their curves.
 
@@ -49,12 +49,20 @@ class Pool:
         """The environment's: ``cc``, ``box2d``, ``brax``, ``minigrid``, ``atari``."""
         return self.name.split("_")[1]
 
+    @property
+    def num_seeds(self) -> int:
+        """How often each configuration was trained."""
+        return self.curves.shape[1]
+
     @cached_property
     def worth(self) -> Array:
         """Return each configuration's true return: over all seeds at the last point; a diverged run has the floor."""
-        last = self.curves[:, :, -1]
-        worth: Array = np.where(np.isnan(last), _find_floor(self.curves), last).mean(axis=1)
+        worth: Array = self.fill(self.curves)[:, :, -1].mean(axis=1)
         return worth
+
+    def fill(self, curves: Array) -> Array:
+        """Put the floor where a run had diverged."""
+        return np.where(np.isnan(curves), _find_floor(self.curves), curves)
 
     @cached_property
     def noise(self) -> float:
@@ -64,8 +72,12 @@ class Pool:
 
     def score(self, index: int) -> float:
         """Return how good a choice is: 0 is the median configuration, 1 the best."""
+        return self.rescale(float(self.worth[index]))
+
+    def rescale(self, worth: float) -> float:
+        """Return a true return on the scale of `score`."""
         middle, best = float(np.median(self.worth)), float(self.worth.max())
-        return (float(self.worth[index]) - middle) / (best - middle)
+        return (worth - middle) / (best - middle)
 
     def nearest(self, drawn: Mapping[str, Any], taken: Sequence[int]) -> int:
         """Return the configuration that lies nearest to a proposal.
@@ -74,8 +86,8 @@ class Pool:
             drawn: The searched quantities by label.
             taken: Configurations that were tried already; each is tried once.
         """
-        wanted = self._locate(drawn)
-        apart = np.nansum((self._places - wanted) ** 2, axis=1)
+        wanted = self.locate(drawn)
+        apart = np.nansum((self.places - wanted) ** 2, axis=1)
         apart[list(taken)] = np.inf
         return int(apart.argmin())
 
@@ -85,10 +97,11 @@ class Pool:
         return [self.space.encode(values) for values in self.configurations]
 
     @cached_property
-    def _places(self) -> Array:
-        return np.array([self._locate(drawn) for drawn in self.drawn])
+    def places(self) -> Array:
+        """Return where each configuration lies, as `locate` has it."""
+        return np.array([self.locate(drawn) for drawn in self.drawn])
 
-    def _locate(self, drawn: Mapping[str, Any]) -> Array:
+    def locate(self, drawn: Mapping[str, Any]) -> Array:
         """Place quantities in the unit cube: a choice has one axis a value; what is not there is NaN, no distance."""
         place: list[float] = []
         for dimension in self.space.dimensions:

@@ -118,6 +118,9 @@ def test_a_larger_factor_keeps_fewer():
         ((True, 3), "scheduler.args.grace_fraction=True ", "above 0, at most 1"),
         ((0.1, 1), "scheduler.args.reduction_factor=1 ", "at least 2"),
         ((0.1, None), "scheduler.args.reduction_factor=None ", "at least 2"),
+        ((0.1, 3, 0), "scheduler.args.mean_over=0 ", "a whole number, at least 1"),
+        ((0.1, 3, 2.5), "scheduler.args.mean_over=2.5 ", "a whole number, at least 1"),
+        ((0.1, 3, None), "scheduler.args.mean_over=None ", "a whole number, at least 1"),
     ],
 )
 def test_arguments_out_of_range_are_refused(args, what, allowed):
@@ -126,3 +129,35 @@ def test_arguments_out_of_range_are_refused(args, what, allowed):
     assert refused.value.what.startswith(what)
     assert refused.value.allowed == allowed
     assert refused.value.fix.startswith(what.split("=")[0])
+
+
+def report_before_the_rung(rule, number, objectives):
+    """Five reports, the last one at the rung of 200; where the trial must stop."""
+    return [decide(rule, number, 40 * place, objective) for place, objective in enumerate(objectives, 1)][-1]
+
+
+def test_a_lucky_report_at_a_rung_saves_no_trial():
+    steady, lucky = [10.0] * 5, [5.0, 5.0, 5.0, 5.0, 14.0]
+    for mean_over, stops in ((1, None), (3, 200)):
+        made = SuccessiveHalving(1000, 0.2, 2, mean_over)
+        for number in range(3):
+            assert report_before_the_rung(made, number, steady) is None
+        assert report_before_the_rung(made, 3, lucky) == stops
+
+
+def test_reports_without_an_episode_are_left_out_of_a_mean():
+    made = SuccessiveHalving(1000, 0.2, 2, 3)
+    for number in range(3):
+        report_before_the_rung(made, number, [10.0] * 5)
+    assert report_before_the_rung(made, 3, [math.nan] * 4 + [11.0]) is None
+    assert report_before_the_rung(made, 4, [math.nan] * 5) == 200
+
+
+def test_a_report_that_comes_again_is_counted_once():
+    """A trial that failed trains its last steps again; the ledger keeps what came first."""
+    made = SuccessiveHalving(1000, 0.2, 2, 3)
+    for number in range(3):
+        report_before_the_rung(made, number, [10.0] * 5)
+    for env_steps, objective in ((80, 0.0), (120, 0.0), (160, 31.0), (160, 0.0), (160, 0.0)):
+        decide(made, 3, env_steps, objective)
+    assert decide(made, 3, 200, 0.0) is None, "the mean of 0, 31 and 0"

@@ -95,12 +95,17 @@ def test_the_command_writes_what_is_asked_of_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "judge.json"
-    words = ["judge", "--data", str(folder), "--repetitions", "2", "--cost", "18", "--json", str(path)]
+    words = ["judge", "--data", str(folder), "--repetitions", "2", "--cost", "18", "--surrogate", "--json", str(path)]
+    monkeypatch.setattr(judge, "SHOWN_COST", 18)
     monkeypatch.setattr("sys.argv", [*words, "--only", "random,today,defaults"])
     judge.main()
     record = json.loads(path.read_text())
     assert all(record[name].keys() == {"mean", "low", "high"} for name in ("random", "today", "defaults"))
-    assert "| 18 | 1 | defaults |" in capsys.readouterr().out
+    assert {(one["over"], one["cost"], one["slots"]) for one in record["results"]} == {
+        ("pool", 18, 1),
+        ("surrogate", 18, 1),
+    }
+    assert "| pool | 18 | 1 | defaults |" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", ["judge", "--data", str(tmp_path / "absent")])
     with pytest.raises(SystemExit):
         judge.main()

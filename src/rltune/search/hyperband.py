@@ -22,6 +22,7 @@ class Hyperband:
         grace_fraction: Where the first bracket's first rung lies, as a fraction of the budget.
         reduction_factor: By how much the steps grow, and the trials shrink, from one rung to the next.
         num_brackets: How many there are.
+        mean_over: How many of a trial's last reports a rung compares by their mean.
 
     Attributes:
         brackets: The halvings, the most eager first.
@@ -30,13 +31,15 @@ class Hyperband:
         ConfigError: An argument is out of range.
     """
 
-    def __init__(self, env_steps: int, grace_fraction: float, reduction_factor: float, num_brackets: int) -> None:
+    def __init__(
+        self, env_steps: int, grace_fraction: float, reduction_factor: float, num_brackets: int, mean_over: int = 1
+    ) -> None:
         if not (to_number(num_brackets) >= 1 and int(num_brackets) == num_brackets):
             raise make_argument_error("num_brackets", num_brackets, "a whole number, at least 1", 3)
-        self.brackets = [SuccessiveHalving(env_steps, grace_fraction, reduction_factor)]
+        self.brackets = [SuccessiveHalving(env_steps, grace_fraction, reduction_factor, mean_over)]
         for later in range(1, int(num_brackets)):
             grace = min(1.0, grace_fraction * reduction_factor**later)  # at 1 a bracket stops nobody
-            self.brackets.append(SuccessiveHalving(env_steps, grace, reduction_factor))
+            self.brackets.append(SuccessiveHalving(env_steps, grace, reduction_factor, mean_over))
 
     def decide(self, report: Report) -> Decision:
         """Let the trial's bracket decide."""

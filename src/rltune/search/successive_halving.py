@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,8 @@ class SuccessiveHalving:
         env_steps: A trial's whole budget, in environment steps.
         grace_fraction: Where the first rung lies, as a fraction of the budget.
         reduction_factor: By how much the steps grow, and the trials shrink, from one rung to the next.
+        mean_over: How many of a trial's last reports a rung compares by their mean. Those before its first episode are
+            left out.
 
     Attributes:
         levels: The rungs, in environment steps, ascending.
@@ -32,11 +35,13 @@ class SuccessiveHalving:
         ConfigError: An argument is out of range.
     """
 
-    def __init__(self, env_steps: int, grace_fraction: float, reduction_factor: float) -> None:
+    def __init__(self, env_steps: int, grace_fraction: float, reduction_factor: float, mean_over: int = 1) -> None:
         if not 0 < to_number(grace_fraction) <= 1:
             raise make_argument_error("grace_fraction", grace_fraction, "above 0, at most 1", 0.1)
         if not to_number(reduction_factor) >= 2:
             raise make_argument_error("reduction_factor", reduction_factor, "at least 2", 3)
+        if not (to_number(mean_over) >= 1 and int(mean_over) == mean_over):
+            raise make_argument_error("mean_over", mean_over, "a whole number, at least 1", 3)
         self.reduction_factor = reduction_factor
         self.levels: list[int] = []
         level = env_steps * grace_fraction
@@ -44,22 +49,33 @@ class SuccessiveHalving:
             self.levels.append(math.ceil(level - 1e-9 * env_steps))  # 0.07 * 100 is a little more than 7
             level *= reduction_factor
         self._rungs = [_Rung(level) for level in self.levels]
+        self._marks: dict[int, int] = {}
+        self._recent: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=int(mean_over)))
 
     def decide(self, report: Report) -> Decision:
         """Take in a trial's report and decide whether the trial goes on. Each rung judges a trial once.
 
         Args:
-            report: An objective of NaN, before its first episode has ended, ranks below every number.
+            report: A trial without an objective that is a number ranks below every number.
 
         Returns:
             To stop at the first rung at which it is not among the best, or to go on.
         """
-        number, value = report.number, -math.inf if math.isnan(report.objective) else report.objective
+        number, value = report.number, self._take_in(report)
         reached = [one for one in self._rungs if report.nominal_steps >= one.level and number not in one.trials]
         for rung in reached:  # every rung first, whatever the verdict: the others are compared with it
             rung.trials.add(number)
             bisect.insort(rung.values, value)
         return next((Stop(one.level) for one in reached if not self._goes_on(value, one.values)), GO_ON)
+
+    def _take_in(self, report: Report) -> float:
+        """Return what is compared of a trial by its report; the first one at a mark counts."""
+        recent = self._recent[report.number]
+        if report.nominal_steps > self._marks.get(report.number, -1):
+            self._marks[report.number] = report.nominal_steps
+            if math.isfinite(report.objective):
+                recent.append(report.objective)
+        return sum(recent) / len(recent) if recent else -math.inf
 
     def _goes_on(self, value: float, values: Sequence[float]) -> bool:
         if len(values) < self.reduction_factor:
