@@ -184,6 +184,6 @@ def _propose_once(sampler: BaseSampler, space: Space) -> None:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         study = optuna.create_study(sampler=sampler)
-        study.ask(space.distributions() or {"x": optuna.distributions.FloatDistribution(0.0, 1.0)})
+        study.ask(space.distributions() or {"x": optuna.distributions.IntDistribution(0, 1)})
     finally:
         optuna.logging.set_verbosity(level)

@@ -18,6 +18,7 @@ from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 from scipy.special import ndtr, ndtri
 
+from rltune.cluster.background_imports import NEEDED_BY_FOREST, begin_imports
 from rltune.search.searchers.unit_cube import Array, UnitCube
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class RandomForestSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """Draw at random: before the first model, and what no trial has had."""
+        begin_imports(*NEEDED_BY_FOREST)
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
     def sample_relative(
