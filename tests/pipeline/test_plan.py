@@ -193,3 +193,10 @@ def test_a_grid_takes_no_half_of_a_warm_start(make):
     whole = {"num_epochs": 5, "log2(minibatch_size)": 6}
     assert [made.given(number) for number in range(3)] == [{}, whole, {}]
     assert make(space=GRID, warm_start=starts).given(0) == {"num_epochs": 10}
+
+
+def test_a_sobol_sequence_is_that_of_the_sweeps_seed(make):
+    first, second, other = (
+        make(searcher={"kind": "qmc"}, seed=seed).sampler(number) for seed, number in ((5, 1), (5, 2), (6, 1))
+    )
+    assert (first._sweep_seed, second._sweep_seed, other._sweep_seed) == (5, 5, 6)

@@ -158,6 +158,7 @@ def test_what_only_one_of_two_sweeps_searches_has_the_others_value(request_of):
         ("algo=a2c", "first has algo.class=", "leave first out"),
         ("objective.direction=min", "first has objective=", "leave first out"),
         ("searcher.from_sweeps=[firsst]", "searcher.from_sweeps=firsst: no such sweep in", "sweeps.list"),
+        ("searcher.from_sweeps=[latest]", "searcher.from_sweeps=[latest]: a resumed sweep", "sweeps.list"),
         ("searcher=random", "searcher.from_sweeps=[first]: searcher=random does not learn", "searcher=tpe"),
     ],
 )

@@ -14,6 +14,7 @@ from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError, StudyError
+from rltune.formatting import spell_command
 from rltune.records import TrialRecord
 from rltune.search.samplers import UNTEACHABLE, name_sampler
 from rltune.search.space import Space
@@ -108,12 +109,16 @@ def collect_earlier_trials(
         ConfigError: The searcher does not learn, or an earlier sweep trained something else.
         StudyError: There is no such sweep, or it cannot be read.
     """
-    names, name = config.searcher.from_sweeps or [], name_sampler(config.searcher.kind)
+    names, name = list(dict.fromkeys(config.searcher.from_sweeps or ())), name_sampler(config.searcher.kind)
     if names and name in UNTEACHABLE:
         raise ConfigError(
             f"{FROM_SWEEPS}=[{','.join(names)}]: searcher={name} does not learn from trials",
             "a searcher that does: tpe, rf, gp, cmaes",
             f"searcher=tpe, or {FROM_SWEEPS}=null",
+        )
+    if "latest" in names:
+        raise ConfigError(
+            f"{FROM_SWEEPS}=[latest]: a resumed sweep would find itself", "names of sweeps", spell_command("list")
         )
     found: list[TrialRecord] = []
     notes: list[str] = []
