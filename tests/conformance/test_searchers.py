@@ -3,48 +3,59 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 
 import pytest
 from omegaconf import OmegaConf
 from search_driver import PLAIN, Driver
 
 from rltune.composition.composing import conf_dir
-from rltune.search.samplers import check_sampler
+from rltune.errors import ConfigError
+from rltune.search.samplers import check_sampler, check_searcher
 from rltune.search.space import parse_space
 
 FILES = {path.stem: path for path in sorted((conf_dir() / "searcher").glob("*.yaml"))}
-NAMED = {
-    "GPSampler": "scipy",
-    "CmaEsSampler": "cmaes",
-    "QMCSampler": "scipy",
-    "NSGAIISampler": None,
-}  # and what each needs
-CONDITIONAL = parse_space(
-    {
-        "lr": ["loguniform", 1e-5, 1e-1],
-        "use_lstm": ["choice", False, True],
-        "cell": ["when", {"use_lstm": True}, ["choice", 32, 64]],
-        "hiddens": ["when", {"use_lstm": False}, ["choice", [64, 64], [256, 256]]],
-    }
-)
+NAMED = ("NSGAIISampler",)
+NO_CONDITIONS = ("gp", "cmaes", "qmc")
+RATES = [1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
+WHOLE_GRID = parse_space({"lr": ["choice", *RATES], "batch": ["pow2", 64, 1024], "gamma": ["quniform", 0.8, 1.0, 0.05]})
+FORMS = {
+    "use_lstm": ["choice", False, True],
+    "cell": ["when", {"use_lstm": True}, ["choice", 32, 64]],
+    "hiddens": ["when", {"use_lstm": False}, ["choice", [64, 64], [256, 256]]],
+}
+CONDITIONAL = parse_space({"lr": ["loguniform", 1e-5, 1e-1], **FORMS})
+CONDITIONAL_GRID = parse_space({"lr": ["choice", *RATES], **FORMS})
+ONE = parse_space({"lr": ["loguniform", 1e-5, 1e-1]})
+CHOICES = parse_space({"lr": ["choice", *RATES], "hiddens": ["choice", [64, 64], [256, 256]]})
 ENDS = [{}, {"state": "PRUNED"}, {"state": "PRUNED", "diverged": True}, {"state": "FAIL"}, {}]
+
+
+class Begin:
+    """Begins a search in a folder, or goes on with it."""
+
+    def __init__(self, name, folder):
+        self.name, self.folder = name, folder
+        self.kind, self.args = f"optuna.samplers:{name}", {}
+        if name in FILES:
+            settings = OmegaConf.to_container(OmegaConf.load(FILES[name]))
+            self.kind, self.args = settings["kind"], settings.get("args", {})
+        if "n_startup_trials" in self.args:
+            self.args = {**self.args, "n_startup_trials": 3}
+        self.space = WHOLE_GRID if name == "grid" else PLAIN
+
+    def __call__(self, folder="sweep", space=None, new=True):
+        space = space or self.space
+        check_searcher(self.kind, space)
+        check_sampler(self.kind, self.args, space)
+        return Driver(self.folder / folder, space, self.kind, self.args, new=new)
 
 
 @pytest.fixture(params=[*FILES, *NAMED], name="begin")
 def begin_search(request, tmp_path):
-    """Begins a search in a folder, or goes on with it."""
-    name = request.param
-    if name in FILES:
-        settings = OmegaConf.to_container(OmegaConf.load(FILES[name]))
-        kind, args = settings["kind"], settings.get("args", {})
-    else:
-        if NAMED[name] and not importlib.util.find_spec(NAMED[name]):
-            pytest.skip(f"needs {NAMED[name]}")
-        kind, args = f"optuna.samplers:{name}", {}
-    if "n_startup_trials" in args or name in ("GPSampler", "CmaEsSampler"):
-        args = {**args, "n_startup_trials": 3}
-    check_sampler(kind, args, PLAIN)
-    return lambda folder="sweep", space=PLAIN, new=True: Driver(tmp_path / folder, space, kind, args, new=new)
+    if request.param == "cmaes" and not importlib.util.find_spec("cmaes"):
+        pytest.skip("needs cmaes")
+    return Begin(request.param, tmp_path)
 
 
 def run(search, count):
@@ -65,13 +76,44 @@ def test_the_first_comment_says_what_the_searcher_is():
 
 def test_it_proposes_after_ends_of_every_kind(begin):
     found = run(begin(), 8)
-    assert len({params["lr"] for params in found}) > 4, "a GP may want to try a point again"
+    assert len({tuple(one.values()) for one in found}) > 4, "a GP may want to try a point again"
+    assert len({one["lr"] for one in found}) > (2 if begin.name == "grid" else 4)
     assert all(1e-5 <= one["lr"] <= 1e-1 and 0.8 <= one["gamma"] <= 1.0 and 64 <= one["batch"] <= 1024 for one in found)
 
 
-@pytest.mark.filterwarnings("ignore:.*CmaEsSampler")
-def test_it_keeps_to_the_conditions(begin):
-    assert all(map(is_inside, run(begin(space=CONDITIONAL), 8)))
+def test_it_keeps_to_conditions_or_refuses_them(begin):
+    if begin.name in NO_CONDITIONS:
+        with pytest.raises(ConfigError, match=r"space\.cell has a condition") as refused:
+            begin(space=CONDITIONAL)
+        assert refused.value.fix.startswith("searcher=rf, or space.use_lstm=true")
+    else:
+        assert all(map(is_inside, run(begin(space=CONDITIONAL_GRID if begin.name == "grid" else CONDITIONAL), 8)))
+
+
+def test_it_searches_one_dimension_or_refuses_it(begin):
+    if begin.name == "grid":
+        with pytest.raises(ConfigError, match=r"space\.lr=.* has no end of values") as refused:
+            begin(space=ONE)
+        assert refused.value.fix == "'space.lr=[choice,1e-05,0.001,0.1]'"
+    else:
+        assert len({params["lr"] for params in run(begin(space=ONE), 6)}) > 3
+
+
+def test_it_searches_choices_alone_or_refuses_them(begin):
+    if begin.name == "cmaes":
+        with pytest.raises(ConfigError, match="the space has choices alone"):
+            begin(space=CHOICES)
+    else:
+        assert len({str(params) for params in run(begin(space=CHOICES), 8)}) > 3
+
+
+def test_equal_objectives_and_none_at_all_are_no_end_of_it(begin):
+    search = begin()
+    for _ in range(5):
+        search.run(curve={10: 1.0, 20: 1.0})
+    search.run(curve={10: math.nan})
+    search.run("PRUNED", curve={10: math.nan, 20: 1.0})
+    assert len({str(search.run(curve={10: -1e300}).params) for _ in range(3)}) > 1
 
 
 def test_a_warm_start_is_taken_as_it_is(begin):
@@ -92,7 +134,7 @@ def test_it_proposes_while_others_run(begin):
     search = begin()
     run(search, 4)
     records = [search.propose() for _ in range(3)]
-    assert len({record.params["lr"] for record in records}) == 3
+    assert len({str(record.params) for record in records}) == 3
     for record in reversed(records):
         search.report(record.number, {10: 1.0})
         search.end(record.number)
@@ -119,3 +161,39 @@ def test_a_lost_study_costs_no_trial(begin):
     search = begin(new=False)
     run(search, 2)
     assert [trial.params for trial in search.read()] == [one.drawn for one in search.ledger.trials.records()]
+
+
+def test_a_grid_tries_each_point_once_over_kills_and_at_once(tmp_path):
+    begin = Begin("grid", tmp_path)
+    size = CONDITIONAL_GRID.count_points()
+    assert size == 5 * (2 + 2)
+    search, running = begin(space=CONDITIONAL_GRID), []
+    search.run(given={"lr": 1e-3, "use_lstm": True, "cell": 64})
+    while search.ledger.trials.num_trials < size:
+        running.append(search.propose())
+        if len(running) == 3:
+            record = running.pop(0)
+            search.report(record.number, {10: 1.0})
+            search.end(record.number, "FAIL" if record.number % 4 else "COMPLETE")
+        if search.ledger.trials.num_trials % 5 == 0:
+            search = search.restart()
+    assert len({str(sorted(one.params.items())) for one in search.ledger.trials.records()}) == size
+
+
+def test_a_sobol_sequence_goes_on_where_its_study_is_lost(tmp_path):
+    """Cells of equal size get equally many points, as of no draws at random."""
+    space = parse_space({"lr": ["loguniform", 1e-4, 1e0], "gamma": ["uniform", 0.0, 1.0]})
+    begin = Begin("qmc", tmp_path)
+    search = begin(space=space)
+    for number in range(17):
+        search.run(curve={10: 1.0})
+        if number % 6 == 5:
+            search.close()
+            for path in search.folder.glob("study.db*"):
+                path.unlink()
+            search = begin(space=space, new=False)
+    cells = [
+        (math.floor(math.log10(one.params["lr"]) + 4), math.floor(4 * one.params["gamma"]))
+        for one in search.ledger.trials.records()[1:]
+    ]
+    assert len(set(cells)) == 16

@@ -168,3 +168,35 @@ def test_a_storage_that_cannot_be_used_is_refused_before_a_folder_is(make, addre
 
 def test_a_file_for_several_sweeps_is_not_made_by_a_check(make, tmp_path):
     make(study__storage=f"sqlite:///{tmp_path}/shared.db")
+
+
+GRID = {"num_epochs": ["choice", 5, 10, 20], "minibatch_size": ["pow2", 64, 128]}
+
+
+@pytest.mark.parametrize(
+    ("trials", "tried", "note"),
+    [
+        (4, 4, "the grid has 6 points, of which 4 are tried; budget.trials=6 tries all"),
+        (6, 6, None),
+        (24, 6, "the grid has 6 points, after which the search ends, before budget.trials=24"),
+    ],
+)
+def test_a_grid_ends_after_its_last_point_and_says_so(make, trials, tried, note):
+    made = make(space=GRID, searcher={"kind": "grid"}, budget__trials=trials)
+    assert made.config.budget.trials == tried
+    assert [one for one in made.notes if "grid" in one] == ([note] if note else [])
+
+
+def test_a_grid_takes_no_half_of_a_warm_start(make):
+    starts = [{"num_epochs": 10}, {"num_epochs": 5, "minibatch_size": 64}, {"num_epochs": 5, "minibatch_size": 64}]
+    made = make(space=GRID, searcher={"kind": "grid"}, warm_start=starts)
+    whole = {"num_epochs": 5, "log2(minibatch_size)": 6}
+    assert [made.given(number) for number in range(3)] == [{}, whole, {}]
+    assert make(space=GRID, warm_start=starts).given(0) == {"num_epochs": 10}
+
+
+def test_a_sobol_sequence_is_that_of_the_sweeps_seed(make):
+    first, second, other = (
+        make(searcher={"kind": "qmc"}, seed=seed).sampler(number) for seed, number in ((5, 1), (5, 2), (6, 1))
+    )
+    assert (first._sweep_seed, second._sweep_seed, other._sweep_seed) == (5, 5, 6)

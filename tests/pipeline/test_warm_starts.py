@@ -1,12 +1,17 @@
-"""What a search tries first, what is left out of it, and when ranges are widened."""
+"""What a search tries first, when ranges are widened, and what it is shown of earlier sweeps."""
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 from composing import compose
+from ledger import add_reports, make_ledger
 
+from rltune.config.settings_file import write_settings
 from rltune.config.validation import parse_config
-from rltune.errors import ConfigError
+from rltune.errors import ConfigError, RltuneError
 from rltune.pipeline.plan import make_plan
 
 SAFE = ("tracking=off",)
@@ -74,3 +79,99 @@ def test_a_warm_start_of_an_unknown_name_is_refused_with_the_nearest(make):
 def test_a_warm_start_that_is_no_mapping_is_refused(make):
     with pytest.raises(ConfigError, match=r"warm_start\[0\]=0.001 is no mapping"):
         make(warm_start=[1e-3])
+
+
+def write_earlier(request_of, name, *overrides, trials=(), changed=None):
+    """An ended sweep of CartPole, 1000 steps a trial, over learning rates; trials are (state, params, reports)."""
+    plan = make_plan(request_of("tracking=off", "budget.env_steps=1000", *OVER_LR, *overrides))
+    folder = Path(plan.config.output_dir) / name
+    folder.mkdir(parents=True)
+    write_settings(folder, plan.config)
+    with closing(make_ledger(folder, name)) as ledger:
+        for number, (state, params, reports) in enumerate(trials):
+            ledger.trials.add(params, [number], drawn=params)
+            add_reports(ledger, number, reports)
+            if state != "RUNNING":
+                ledger.trials.end(number, "PRUNED" if state == "diverged" else state, "", diverged=state == "diverged")
+
+
+OVER_LR = ("~tuned", "~space", "+space.lr=[loguniform,1e-4,1e-2]")
+WHOLE, HALF = {500: 1.0, 1000: 2.0}, {500: 1.5}
+TRIALS = [
+    ("COMPLETE", {"lr": 1e-3}, WHOLE),
+    ("PRUNED", {"lr": 2e-3}, HALF),
+    ("diverged", {"lr": 9e-3}, HALF),
+    ("COMPLETE", {"lr": 1e-5}, WHOLE),  # outside of the range
+    ("FAIL", {"lr": 3e-3}, HALF),
+    ("RUNNING", {"lr": 4e-3}, HALF),
+]
+
+
+def show(records):
+    return [(one.state, one.diverged, one.params["lr"], dict(one.reports)) for one in records]
+
+
+def test_trials_of_earlier_sweeps_inside_the_space_are_taken(request_of):
+    write_earlier(request_of, "first", trials=TRIALS)
+    write_earlier(request_of, "second", trials=[("COMPLETE", {"lr": 5e-3}, WHOLE)])
+    ours = (*OVER_LR, "budget.env_steps=1000", "searcher.from_sweeps=[first,second]")
+    made = make_plan(request_of("tracking=off", *ours))
+    assert show(made.earlier) == [
+        ("COMPLETE", False, 1e-3, WHOLE),
+        ("PRUNED", False, 2e-3, HALF),
+        ("PRUNED", True, 9e-3, HALF),
+        ("COMPLETE", False, 5e-3, WHOLE),
+    ]
+    said = "the searcher is shown 3 of the 6 trials of first; the others lie outside of the space, failed or have not"
+    assert made.notes[-2:] == (f"{said} ended", "the searcher is shown 1 of the 1 trials of second")
+
+
+@pytest.mark.parametrize(
+    ("budget", "state", "reports"), [(500, "COMPLETE", {500: 1.0}), (1000, "COMPLETE", WHOLE), (2000, "PRUNED", WHOLE)]
+)
+def test_earlier_trials_count_as_far_as_this_budget_goes(request_of, budget, state, reports):
+    write_earlier(request_of, "first", trials=TRIALS[:1])
+    changes = f"budget.env_steps={budget}", "searcher.from_sweeps=[first]"
+    (record,) = make_plan(request_of("tracking=off", *OVER_LR, *changes)).earlier
+    assert (record.state, dict(record.reports)) == (state, reports)
+
+
+def test_what_only_one_of_two_sweeps_searches_has_the_others_value(request_of):
+    """CartPole's algorithm file has num_epochs=10 here, and lr=3e-4."""
+    write_earlier(request_of, "first", "algo.training.num_epochs=10", trials=TRIALS[:2])
+
+    def take(*changes):
+        plain = "tracking=off", *OVER_LR, "searcher.from_sweeps=[first]"
+        return [one.params for one in make_plan(request_of(*plain, *changes)).earlier]
+
+    assert take("+space.num_epochs=[choice,5,10]") == [{"lr": 1e-3, "num_epochs": 10}, {"lr": 2e-3, "num_epochs": 10}]
+    assert take("+space.num_epochs=[choice,5,20]") == []
+    assert take("+space.num_epochs=10") == [{"lr": 1e-3, "num_epochs": 10}, {"lr": 2e-3, "num_epochs": 10}]
+    assert take("+space.num_epochs=5") == []
+    assert take("space.lr=2e-3", "+space.num_epochs=[choice,5,10]") == [{"num_epochs": 10, "lr": 2e-3}]
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "fix"),
+    [
+        ("env=acrobot", "first has env.id=CartPole-v1, this sweep env.id=Acrobot-v1", "leave first out"),
+        ("algo=a2c", "first has algo.class=", "leave first out"),
+        ("objective.direction=min", "first has objective=", "leave first out"),
+        ("searcher.from_sweeps=[firsst]", "searcher.from_sweeps=firsst: no such sweep in", "sweeps.list"),
+        ("searcher.from_sweeps=[latest]", "searcher.from_sweeps=[latest]: a resumed sweep", "sweeps.list"),
+        ("searcher=random", "searcher.from_sweeps=[first]: searcher=random does not learn", "searcher=tpe"),
+    ],
+)
+def test_an_earlier_sweep_that_teaches_nothing_is_refused(request_of, change, what, fix):
+    write_earlier(request_of, "first", trials=TRIALS)
+    with pytest.raises(RltuneError) as refused:
+        make_plan(request_of("tracking=off", "searcher.from_sweeps=[first]", *OVER_LR, change))
+    assert what in refused.value.what
+    assert fix in refused.value.fix
+
+
+def test_a_resumed_sweep_goes_on_without_an_earlier_one_that_is_gone(request_of):
+    config = request_of("tracking=off", "searcher.from_sweeps=[gone]")
+    made = make_plan(config, resumed=True)
+    assert made.earlier == ()
+    assert made.notes[-1].startswith("the searcher is not shown gone any more: searcher.from_sweeps=gone: no such")

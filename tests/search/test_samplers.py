@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 
 import optuna
 import pytest
 
 from rltune.errors import ConfigError
-from rltune.search.samplers import build_sampler, check_sampler
+from rltune.search.samplers import build_sampler, check_sampler, check_searcher
 from rltune.search.space import parse_space
 
 SPACE = parse_space({"lr": ["loguniform", 1e-4, 1e-2], "activation": ["choice", "relu", "tanh"]})
@@ -118,3 +120,45 @@ def test_a_check_leaves_optunas_log_as_it_was():
     before = optuna.logging.get_verbosity()
     check_sampler("random", {}, SPACE)
     assert optuna.logging.get_verbosity() == before
+
+
+def test_cmaes_says_what_it_leaves_to_chance(monkeypatch):
+    monkeypatch.setattr("rltune.search.samplers.find_spec", lambda name: object())
+    (note,) = check_searcher("cmaes", SPACE)
+    assert "draws choices at random: activation" in note
+    assert check_searcher("optuna.samplers:CmaEsSampler", parse_space({"lr": ["uniform", 0, 1]})) == ()
+
+
+def test_a_searcher_without_its_package_is_refused_before_a_trial(monkeypatch):
+    """Optuna asks for it only when it has trials to learn from."""
+    monkeypatch.setattr("rltune.search.samplers.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="cmaes is not installed") as refused:
+        check_searcher("cmaes", SPACE)
+    assert refused.value.fix == "pip install 'rltune[cmaes]'"
+
+
+def test_a_grid_is_told_choices_for_all_that_has_no_end():
+    space = parse_space(
+        {
+            "gamma": ["one_minus_loguniform", 0.005, 0.05],
+            "lstm": ["choice", False, True],
+            "tau": ["when", {"lstm": True}, ["uniform", 0, 1]],
+            "layers": ["randint", 1, 3],
+        }
+    )
+    with pytest.raises(ConfigError, match=r"space\.gamma=") as refused:
+        check_searcher("grid", space)
+    assert refused.value.fix == (
+        "'space.gamma=[choice,0.95,0.9842,0.995]' 'space.tau=[when,{lstm: [true]},[choice,0.0,0.5,1.0]]'"
+    )
+
+
+def test_a_searcher_that_does_not_fit_is_refused_without_optuna():
+    code = (
+        "import sys; from rltune.search.samplers import check_searcher; from rltune.search.space import parse_space\n"
+        "try: check_searcher('grid', parse_space({'lr': ['uniform', 0, 1]}))\n"
+        "except Exception as error: assert 'no end of values' in str(error)\n"
+        "else: raise SystemExit('let through')\n"
+        "assert not {'optuna', 'sklearn', 'scipy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

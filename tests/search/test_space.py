@@ -65,3 +65,25 @@ def test_the_corners_pair_every_end_with_every_opposite_end():
             for value in ends[one]:
                 for opposite in ends[other]:
                     assert any(c[one] == value and c[other] == opposite for c in corners), (one, other)
+
+
+@pytest.mark.parametrize(
+    ("forms", "size"),
+    [
+        ({}, 1),
+        ({"a": ["choice", 1, 2, 2]}, 2),
+        ({"a": ["choice", [64], [64, 64]], "b": ["pow2", 64, 512], "c": ["quniform", 0.0, 0.3, 0.1], "lr": 1e-3}, 32),
+        ({"a": ["lograndint", 1, 1_000_000_000], "b": ["randint", -1, 1]}, 3_000_000_000),
+        ({"a": ["choice", 1, 2, 3], "b": ["when", {"a": [1, 2]}, ["randint", 1, 5]]}, 11),
+        (
+            {
+                "a": ["pow2", 1, 4],
+                "b": ["when", {"a": 2}, ["choice", 7, 8]],
+                "c": ["when", {"b": 8}, ["randint", 1, 3]],
+            },
+            6,
+        ),
+    ],
+)
+def test_the_points_of_a_grid_are_counted(forms, size):
+    assert parse_space(forms).count_points() == size

@@ -455,3 +455,33 @@ def test_infinite_reports_do_not_end_the_sweep(tmp_path):
     driver.close()
     break_deleted(driver)
     assert [trial.values for trial in Driver(tmp_path, view=tell_as_complete, new=False).read()] == before
+
+
+class Spy(optuna.samplers.RandomSampler):
+    """Notes which trials it is shown."""
+
+    def __init__(self):
+        super().__init__(seed=0)
+        self.seen = []
+
+    def infer_relative_search_space(self, study, trial):
+        self.seen = [(one.state.name, one.value, one.params["lr"]) for one in study.get_trials() if one.params]
+        return {}
+
+
+def test_earlier_sweeps_are_shown_to_the_sampler_and_to_nobody_else(tmp_path):
+    """Also to a resumed one's; no number of this sweep's trials changes."""
+    first = run_some(Driver(tmp_path / "first"), 3)
+    earlier = [replace(one, number=number + 7) for number, one in enumerate(first.ledger.trials.records())]
+    first.close()
+    driver = Driver(tmp_path / "second", earlier=earlier)
+    for num_own in range(2):
+        spy = Spy()
+        driver.study.propose({}, spy, PLAIN.draw)
+        assert [state for state, *_ in spy.seen] == ["COMPLETE", "PRUNED", "PRUNED", *["COMPLETE"] * num_own]
+        assert [rate for *_, rate in spy.seen[:3]] == [one.params["lr"] for one in earlier]
+        driver = driver.restart()
+        driver.run()
+    assert [record.number for record in driver.ledger.trials.records()] == [0, 1]
+    assert agree(driver)
+    assert len(driver.read()) == 2

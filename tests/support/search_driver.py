@@ -22,10 +22,10 @@ class Driver:
     A trial's objective is the better the nearer its learning rate is to 1e-3.
     """
 
-    def __init__(self, folder, space=PLAIN, kind="tpe", args=None, view=None, new=True):
+    def __init__(self, folder, space=PLAIN, kind="tpe", args=None, view=None, new=True, earlier=()):
         self.folder, self.space, self.kind = folder, space, kind
         self.args = {"n_startup_trials": 4} if args is None and kind == "tpe" else args or {}
-        self.view = view or choose_view(kind)
+        self.view, self.earlier = view or choose_view(kind), earlier
         folder.mkdir(exist_ok=True)
         self.ledger = make_ledger(folder) if new else Ledger(f"sqlite:///{folder / 'ledger.db'}", "sweep")
         self.url = f"sqlite:///{folder / 'study.db'}"
@@ -36,12 +36,13 @@ class Driver:
             space.distributions(),
             self.ledger.trials.records(),
             own_file=folder / "study.db",
+            earlier=earlier,
         )
 
     def restart(self):
         """As a resumed sweep does."""
         self.close()
-        return Driver(self.folder, self.space, self.kind, self.args, self.view, new=False)
+        return Driver(self.folder, self.space, self.kind, self.args, self.view, new=False, earlier=self.earlier)
 
     def close(self):
         self.study.close()

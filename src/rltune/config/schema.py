@@ -74,11 +74,12 @@ class ObjectiveConfig:
 
 @dataclass
 class SearcherConfig:
-    """Which sampler proposes trials, its arguments, and how it sees trials that were stopped or diverged."""
+    """Which sampler proposes trials, its arguments, and what it is told: of bad trials, and of earlier sweeps."""
 
     kind: str = MISSING
     args: dict[str, Any] = field(default_factory=dict)
     view: str = "auto"
+    from_sweeps: list[str] | None = None  # older sweeps' settings have none
 
 
 @dataclass

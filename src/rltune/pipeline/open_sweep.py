@@ -144,6 +144,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         records,
         own_file=None if config.study.storage else folder / STUDY,
         shared=shared,
+        earlier=plan.earlier,
     )
     console = Console(
         name=context.name,

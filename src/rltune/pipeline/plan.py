@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +30,9 @@ from rltune.envs.objective import check_objective
 from rltune.envs.spec import specify_env
 from rltune.envs.validation import check_env, check_rewards
 from rltune.errors import ConfigError
-from rltune.pipeline.warm_starts import choose_first_trial, collect_warm_starts, widen_ranges
-from rltune.search.samplers import build_sampler, check_sampler
+from rltune.pipeline.warm_starts import choose_first_trial, collect_earlier_trials, collect_warm_starts, widen_ranges
+from rltune.records import TrialRecord
+from rltune.search.samplers import build_sampler, check_sampler, check_searcher, name_sampler
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed, derive_trial_seeds
 from rltune.search.space import Space
@@ -58,6 +59,7 @@ class Plan:
         warm_starts: Values by name for the first trials: tuned settings, then the algo file's own.
         request: A trial's wishes, to be fitted into the machine.
         notes: What a person should know before it starts.
+        earlier: Trials of earlier sweeps that the searcher is shown.
     """
 
     config: RunConfig
@@ -66,6 +68,7 @@ class Plan:
     warm_starts: tuple[Mapping[str, Any], ...]
     request: Request
     notes: tuple[str, ...]
+    earlier: tuple[TrialRecord, ...] = ()
 
     def share_of(self, *nodes: Machine) -> Share:
         """Return a trial's share of this machine, or of a cluster."""
@@ -84,7 +87,19 @@ class Plan:
         """Return what proposes a trial, seeded from the sweep's seed and the trial's number."""
         seed = derive_sampler_seed(self.config.seed, number)
         searcher = self.config.searcher
-        return build_sampler(searcher.kind, searcher.args, seed, self.space.is_conditional)
+        return build_sampler(searcher.kind, searcher.args, seed, self.space.is_conditional, self.config.seed)
+
+    def given(self, number: int) -> dict[str, Any]:
+        """Return the searched quantities by label that a trial takes as they are; the sampler draws the others.
+
+        A grid tries whole points, each once: of its warm starts it takes those that are points.
+        """
+        starts = [self.space.encode(values) for values in self.warm_starts]
+        given = starts[number] if number < len(starts) else {}
+        if name_sampler(self.config.searcher.kind) == "grid" and given:
+            is_new = given not in starts[:number]
+            return given if is_new and self.space.is_whole(given) else {}
+        return given
 
     def assignment_build(self) -> dict[str, Any]:
         """Return `build` as plain values, for the workers."""
@@ -94,8 +109,12 @@ class Plan:
         return {"algo": dict(build.algo), "env": env, **own}
 
 
-def make_plan(config: RunConfig) -> Plan:
+def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     """Run the cheap checks: names, ranges, resources, the environment, storage and tracking.
+
+    Args:
+        config: The request.
+        resumed: Whether the sweep was begun before.
 
     Raises:
         RltuneError: Names the first thing that is wrong.
@@ -104,6 +123,7 @@ def make_plan(config: RunConfig) -> Plan:
     config = widen_ranges(config)
     searched = build_search_space(config.algo, config.space)
     check_values(config.algo, searched)
+    left_to_chance = check_searcher(config.searcher.kind, searched)
     first = choose_first_trial(config, searched)
     env_runners = count_env_runners(config.algo)
     request = Request(
@@ -136,13 +156,28 @@ def make_plan(config: RunConfig) -> Plan:
         check_uri(tracking_uri_of(config))
     if config.tracking.kind == "wandb" and find_spec("wandb") is None:
         raise ConfigError("tracking=wandb: wandb is not installed", "the extra wandb", "pip install 'rltune[wandb]'")
+    earlier, shown = collect_earlier_trials(config, searched, resumed)
     check_sampler(config.searcher.kind, config.searcher.args, searched)
     warm, notes = collect_warm_starts(config, searched, first)
+    notes = (*notes, *left_to_chance, *shown)
+    if name_sampler(config.searcher.kind) == "grid":
+        config, how_far = _fit_grid(config, searched.count_points())
+        notes = (*notes, *how_far)
     if config.storage and not config.study.storage:
         notes = (*notes, LOCAL_LEDGER)
     algo = make_inputs_absolute(config.algo)
     build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates)
-    return Plan(config, searched, build, warm, request, notes)
+    return Plan(config, searched, build, warm, request, notes, earlier)
+
+
+def _fit_grid(config: RunConfig, points: int) -> tuple[RunConfig, tuple[str, ...]]:
+    """End the search after the last point of its grid, and say how far that is from ``budget.trials``."""
+    trials = config.budget.trials
+    if trials < points:
+        return config, (f"the grid has {points} points, of which {trials} are tried; budget.trials={points} tries all",)
+    enough = f"the grid has {points} points, after which the search ends, before budget.trials={trials}"
+    fitted = replace(config, budget=replace(config.budget, trials=points))
+    return fitted, (enough,) if trials > points else ()
 
 
 def tracking_uri_of(config: RunConfig) -> str | None:

@@ -93,7 +93,9 @@ def run_sweep(
             how = f"{begun.name} has ended ({ended.status}) and nothing asks for more: see {begun / 'summary.json'}"
             print(how, file=stream or sys.stdout, flush=True)
             return ended
-        return _run_interruptibly(SweepContext(make_plan(config), begun.name, begun, True, began, stream, trainable))
+        return _run_interruptibly(
+            SweepContext(make_plan(config, resumed=True), begun.name, begun, True, began, stream, trainable)
+        )
     checked, folder = check_request(config)
     context = SweepContext(checked, folder.name, folder, False, began, stream, trainable, typed=typed)
     return _run_interruptibly(context)
@@ -217,7 +219,7 @@ def resume_sweep(
                 "the whole address",
                 make_resume_command(folder),
             )
-    plan = make_plan(config)
+    plan = make_plan(config, resumed=True)
     return _run_interruptibly(SweepContext(plan, folder.name, folder, True, began, stream, trainable, trust))
 
 

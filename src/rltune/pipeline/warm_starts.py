@@ -1,15 +1,28 @@
-"""Choose which configurations a search tries first: tuned settings, then the algorithm file's own."""
+"""Choose what a search begins with: the configurations that it tries first, and what earlier sweeps have found."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from rltune.algorithms.arguments import locate_argument, values_of
 from rltune.config.schema import RunConfig
-from rltune.errors import ConfigError
+from rltune.config.settings_file import read_settings
+from rltune.config.validation import parse_config
+from rltune.errors import ConfigError, StudyError
+from rltune.formatting import spell_command
+from rltune.records import TrialRecord
+from rltune.search.samplers import UNTEACHABLE, name_sampler
 from rltune.search.space import Space
+from rltune.study.sweep_folder import find_sweep
+
+FROM_SWEEPS = "searcher.from_sweeps"
+SAME = ("algo.class", "env.id", "env.kwargs", "env.wrappers", "env.policies", "objective")
+"""Settings by which an objective of one sweep can be compared with one of another."""
 
 
 def widen_ranges(config: RunConfig) -> RunConfig:
@@ -80,3 +93,103 @@ def _describe_outside(searched: Space, values: Mapping[str, Any]) -> list[str]:
         for dimension in searched.dimensions
         if dimension.name in values and dimension.label not in inside
     ]
+
+
+def collect_earlier_trials(
+    config: RunConfig, searched: Space, resumed: bool = False
+) -> tuple[tuple[TrialRecord, ...], tuple[str, ...]]:
+    """Collect the trials of ``searcher.from_sweeps`` that a trial of this sweep could be, and say how many they are.
+
+    Args:
+        config: The request.
+        searched: What is searched.
+        resumed: Whether the sweep was begun with them: one that is gone since is left out with a note.
+
+    Raises:
+        ConfigError: The searcher does not learn, or an earlier sweep trained something else.
+        StudyError: There is no such sweep, or it cannot be read.
+    """
+    names, name = list(dict.fromkeys(config.searcher.from_sweeps or ())), name_sampler(config.searcher.kind)
+    if names and name in UNTEACHABLE:
+        raise ConfigError(
+            f"{FROM_SWEEPS}=[{','.join(names)}]: searcher={name} does not learn from trials",
+            "a searcher that does: tpe, rf, gp, cmaes",
+            f"searcher=tpe, or {FROM_SWEEPS}=null",
+        )
+    if "latest" in names:
+        raise ConfigError(
+            f"{FROM_SWEEPS}=[latest]: a resumed sweep would find itself", "names of sweeps", spell_command("list")
+        )
+    found: list[TrialRecord] = []
+    notes: list[str] = []
+    for one in names:
+        try:
+            theirs, records = _read_earlier_sweep(one, config)
+        except StudyError as error:
+            if not resumed:
+                raise
+            notes.append(f"the searcher is not shown {one} any more: {error.what}")
+            continue
+        placed = [_place_earlier(record, theirs, config, searched) for record in records]
+        inside = [record for record in placed if record]
+        found += inside
+        others = "; the others lie outside of the space, failed or have not ended" if len(inside) < len(placed) else ""
+        notes.append(f"the searcher is shown {len(inside)} of the {len(placed)} trials of {one}{others}")
+    return tuple(found), tuple(notes)
+
+
+def _read_earlier_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialRecord]]:
+    """Read an earlier sweep's settings and trials.
+
+    Raises:
+        ConfigError: It trained something else.
+        StudyError: There is none of this name, or it cannot be read.
+    """
+    folder = find_sweep(name, config.output_dir, FROM_SWEEPS, config.storage)
+    theirs = parse_config(read_settings(folder))
+    before, now = (OmegaConf.structured(one) for one in (theirs, config))
+    for key in SAME:
+        old, new = (OmegaConf.select(one, key) for one in (before, now))
+        if old != new:
+            raise ConfigError(
+                f"{FROM_SWEEPS}: {name} has {key}={old}, this sweep {key}={new}",
+                "sweeps whose algorithm, environment and objective are this one's",
+                f"leave {name} out of {FROM_SWEEPS}",
+            )
+    from rltune.study.storage import open_ledger  # brings SQLAlchemy, for which other requests need not wait
+
+    with contextlib.closing(open_ledger(folder, config.study.storage)) as ledger:
+        return theirs, ledger.trials.records()
+
+
+def _place_earlier(record: TrialRecord, theirs: RunConfig, config: RunConfig, searched: Space) -> TrialRecord | None:
+    """Return an earlier sweep's trial as it would be in this one, under its budget; None where none could be it."""
+    searched_names = {dimension.name for dimension in searched.dimensions}
+    names = {*searched.names, *record.params} - searched.idle.keys()
+    values = _read_values(theirs.algo, names) | dict(record.params)
+    ours = _read_values(config.algo, names - searched_names) | dict(searched.fixed)
+    if record.state in ("RUNNING", "FAIL") or any(values.get(name) != value for name, value in ours.items()):
+        return None
+    active = searched.active_values({name: value for name, value in values.items() if name in searched_names})
+    drawn = searched.encode(active)
+    if not searched.is_whole(drawn):
+        return None
+    budget = config.budget.env_steps
+    is_whole = max(record.reports, default=0) >= budget
+    return replace(
+        record,
+        state="COMPLETE" if is_whole else "PRUNED",
+        diverged=record.diverged and not is_whole,
+        params=searched.decode(drawn),
+        drawn=drawn,
+        reports={mark: objective for mark, objective in record.reports.items() if mark <= budget},
+    )
+
+
+def _read_values(algo: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the algo file's own values of those arguments that it has."""
+    found: dict[str, Any] = {}
+    for name in names:
+        with contextlib.suppress(ConfigError):
+            found |= values_of(algo, (name,))
+    return found

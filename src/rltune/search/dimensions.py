@@ -126,6 +126,28 @@ class Dimension:
         low, high = self.args[:2]
         return (1.0 - high, 1.0 - low) if self.kind == "one_minus_loguniform" else (low, high)
 
+    def spread(self, count: int) -> list[float]:
+        """Return values of a continuous range, evenly on its scale from one end to the other, in few digits."""
+        low, high = map(float, self.args[:2])
+        parts = [place / (count - 1) for place in range(count)]
+        raw = [low + part * (high - low) if self.kind == "uniform" else low * (high / low) ** part for part in parts]
+        return sorted({float(f"{self.decode(one):.4g}") for one in raw})
+
+    def count_values(self) -> int:
+        """Count the values that it may have, of a kind that is not in CONTINUOUS."""
+        if self.kind == "choice":
+            return len(self.list_values())
+        distribution: Any = self.distribution()
+        num_steps: int = round((distribution.high - distribution.low) / distribution.step)
+        return num_steps + 1
+
+    def list_values(self) -> list[Any]:
+        """List the values that it may have, of a kind that is not in CONTINUOUS."""
+        if self.kind == "choice":
+            return [value for place, value in enumerate(self.args) if value not in self.args[:place]]
+        distribution: Any = self.distribution()
+        return [self.decode(distribution.low + place * distribution.step) for place in range(self.count_values())]
+
     @property
     def condition(self) -> str:
         """When it is drawn, for a person; empty for always."""

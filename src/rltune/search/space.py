@@ -100,6 +100,14 @@ class Space:
                     continue
         return raw
 
+    def is_whole(self, raw: Mapping[str, Any]) -> bool:
+        """Return whether quantities by label leave nothing to be drawn."""
+        try:
+            self.draw(lambda label, _: raw[label])
+        except KeyError:
+            return False
+        return True
+
     def corners(self) -> list[dict[str, Any]]:
         """Return the points at the ends of the space, at which a configuration must build before any trial.
 
@@ -121,6 +129,22 @@ class Space:
             points += [self._move(low, dimension, value) for value in middle]  # each may fail in a way of its own
         whole = [{**self.active_values(point), **self.fixed} for point in points]
         return [point for index, point in enumerate(whole) if point not in whole[:index]]
+
+    def count_points(self) -> int:
+        """Count the configurations of a space without continuous ranges."""
+        parents = {parent for dimension in self.dimensions for parent in dimension.when}
+        found: list[tuple[dict[str, Any], int]] = [({}, 1)]  # values of parents, and how many configurations have them
+        for one in self.dimensions:
+            grown: list[tuple[dict[str, Any], int]] = []
+            for values, count in found:
+                if not is_met(one.when, values):
+                    grown.append((values, count))
+                elif one.name in parents:
+                    grown += [({**values, one.name: value}, count) for value in one.list_values()]
+                else:
+                    grown.append((values, count * one.count_values()))
+            found = grown
+        return sum(count for _, count in found)
 
     def _move(self, point: Mapping[str, Any], dimension: Dimension, value: Any) -> dict[str, Any]:
         """Return ``point`` with one parameter at another value, and its parents where its condition is met."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rltune.records import ToldTrial, TrialRecord
-from rltune.search.samplers import import_sampler
+from rltune.search.samplers import UNTEACHABLE, import_sampler, name_sampler
 
 View = Callable[[TrialRecord, float | None], ToldTrial]
 
@@ -32,15 +32,17 @@ def choose_view(kind: str, view: str = "auto") -> View:
     cls = import_sampler(kind)
     from optuna.samplers import RandomSampler, TPESampler
 
-    return tell_as_pruned if issubclass(cls, TPESampler | RandomSampler) else tell_as_complete
+    reads_curves = issubclass(cls, TPESampler | RandomSampler) or name_sampler(kind) in ("rf", *UNTEACHABLE)
+    return tell_as_pruned if reads_curves else tell_as_complete
 
 
 def tell_as_pruned(record: TrialRecord, lowest: float | None) -> ToldTrial:
-    """Tell a sampler that ranks PRUNED trials by their curves, below all COMPLETE ones.
+    """Tell a sampler that reads the curves of PRUNED trials, or none at all.
 
-    Optuna's TPE does (5.0; `_split_trials` and `_get_pruned_trial_score` in optuna/samplers/_tpe/sampler.py): the later
-    a trial was stopped, the better, then by its last value; one without a curve comes last of all. So a trial that
-    diverged is told without its curve, however well it did before.
+    The random forest learns from each of their points. Optuna's TPE ranks them below all COMPLETE trials (5.0;
+    `_split_trials` and `_get_pruned_trial_score` in optuna/samplers/_tpe/sampler.py): the later a trial was stopped,
+    the better, then by its last value; one without a curve comes last of all. So a trial that diverged is told without
+    its curve, however well it did before.
 
     Args:
         record: A trial that has ended.

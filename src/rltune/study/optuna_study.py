@@ -19,7 +19,7 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import OptunaError
-from optuna.storages import InMemoryStorage, RDBStorage
+from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError, ProgrammingError, SQLAlchemyError
@@ -51,6 +51,7 @@ class OptunaStudy:
         view: What the searcher is told of a trial that has ended, from its record and the lowest value told so far.
         distributions: What is searched, by label: a trial that the study lacks is put in with them.
         shared: Whether other hosts see the file of a SQLite address.
+        earlier: Trials of earlier sweeps, which the sampler sees before this sweep's. They are in none of its tables.
 
     Raises:
         StudyError: There is a study of this name that was not made from a ledger.
@@ -58,10 +59,16 @@ class OptunaStudy:
     """
 
     def __init__(
-        self, url: str, name: str, view: View, distributions: Mapping[str, BaseDistribution], shared: bool = False
+        self,
+        url: str,
+        name: str,
+        view: View,
+        distributions: Mapping[str, BaseDistribution],
+        shared: bool = False,
+        earlier: Sequence[TrialRecord] = (),
     ) -> None:
         self._url, self._name, self._view, self._distributions = url, name, view, distributions
-        self._shared = shared
+        self._shared, self._earlier = shared, earlier
         self._open()
 
     def _open(self) -> None:
@@ -96,7 +103,9 @@ class OptunaStudy:
             self.close()
             self._open()
             known = []
-        values = [value for trial in known if (value := _finite_value(trial)) is not None]
+        self._lowest = None
+        shown = [self._make_trial(record, self._view_of(record)) for record in self._earlier]
+        values = [value for trial in (*shown, *known) if (value := _finite_value(trial)) is not None]
         self._lowest = min(values, default=None)
         # In the order in which they ended: what is told of one may depend on those before it.
         untold = [one for one in records if one.state != "RUNNING" and not _has_ended(known, one.number)]
@@ -106,7 +115,7 @@ class OptunaStudy:
                 self._study.add_trial(self._make_trial(record, told.get(record.number, RUNNING)))
             elif record.number in told:
                 self._tell_stored(record, told[record.number])
-        for trial in self._study.get_trials(deepcopy=False):
+        for trial in (*shown, *self._study.get_trials(deepcopy=False)):
             self._proposing.add_trial(trial)
         for key, value in self._storage.get_study_system_attrs(self._study_id).items():
             self._memory.set_study_system_attr(MEMORY_ID, key, value)
@@ -134,7 +143,7 @@ class OptunaStudy:
 
     def _begin_stored(self, record: TrialRecord) -> None:
         """Show a trial as running, with what samplers keep for the next one: CMA-ES in the trial, QMC in the study."""
-        state = self._memory.get_trial(record.number).system_attrs
+        state = self._memory.get_trial(self._memory_id(record)).system_attrs
         self._study.add_trial(self._make_trial(record, RUNNING, state))
         if kept := self._memory.get_study_system_attrs(MEMORY_ID):
             stored = self._storage.get_study_system_attrs(self._study_id)
@@ -144,10 +153,12 @@ class OptunaStudy:
     def tell(self, record: TrialRecord) -> None:
         """Tell of a trial that has ended, as the searcher is to see it."""
         told = self._view_of(record)
-        for env_steps, objective in told.reports.items():
-            self._memory.set_trial_intermediate_value(record.number, env_steps, objective)
-        self._proposing.tell(record.number, told.value, state=TrialState[told.state])
+        self._tell_storage(self._memory, self._memory_id(record), told)
         self._store(lambda: self._tell_stored(record, told))
+
+    def _memory_id(self, record: TrialRecord) -> int:
+        """Return a trial's id in memory, where ids count all trials, the earlier sweeps' first."""
+        return record.number + len(self._earlier)
 
     def _store(self, work: Callable[[], Any]) -> None:
         """Change what is stored; where that fails it stays behind until the sweep is opened the next time.
@@ -162,12 +173,16 @@ class OptunaStudy:
 
     def _tell_stored(self, record: TrialRecord, told: ToldTrial) -> None:
         trial_id = int(self._storage.get_trial_id_from_study_id_trial_number(self._study_id, record.number))
-        for env_steps, objective in told.reports.items():
-            self._storage.set_trial_intermediate_value(trial_id, env_steps, objective)
         for name, text in _describe_end(record).items():
             self._storage.set_trial_user_attr(trial_id, name, text)
-        value = _value_in_optuna(told)  # as `Study.tell` does, which reads the whole trial twice: a fifth of all this
-        self._storage.set_trial_state_values(trial_id, TrialState[told.state], None if value is None else [value])
+        self._tell_storage(self._storage, trial_id, told)
+
+    def _tell_storage(self, storage: BaseStorage, trial_id: int, told: ToldTrial) -> None:
+        """Tell as `Study.tell` does, which reads the whole trial twice, and asks a grid's sampler to stop the study."""
+        for env_steps, objective in told.reports.items():
+            storage.set_trial_intermediate_value(trial_id, env_steps, objective)
+        value = _value_in_optuna(told)
+        storage.set_trial_state_values(trial_id, TrialState[told.state], None if value is None else [value])
 
     def close(self) -> None:
         """Give connections back."""
@@ -205,6 +220,7 @@ def open_optuna_study(
     records: Sequence[TrialRecord],
     own_file: Path | None = None,
     shared: bool = False,
+    earlier: Sequence[TrialRecord] = (),
 ) -> OptunaStudy:
     """Open a sweep's study so that it agrees with the ledger; a damaged file is made again.
 
@@ -216,12 +232,13 @@ def open_optuna_study(
         records: All trials of the search, as the ledger has them.
         own_file: The file at the address where it holds this study alone; None where it holds more, and is left alone.
         shared: Whether other hosts see the file.
+        earlier: See `OptunaStudy`.
 
     Raises:
         StudyError: The database cannot be used.
     """
     try:
-        study = OptunaStudy(url, name, view, distributions, shared)
+        study = OptunaStudy(url, name, view, distributions, shared, earlier)
         study.reconcile(records)
     except Exception as error:  # Optuna raises whatever it likes about a damaged file, or one of another version
         if own_file is None or not own_file.exists():
@@ -231,7 +248,7 @@ def open_optuna_study(
         logger.warning("%s cannot be used, and is made again from the ledger: %s", own_file, error)
         for part in own_file.parent.glob(f"{own_file.name}*"):  # with its write-ahead log
             part.unlink()
-        study = OptunaStudy(url, name, view, distributions, shared)
+        study = OptunaStudy(url, name, view, distributions, shared, earlier)
         study.reconcile(records)
     return study
 

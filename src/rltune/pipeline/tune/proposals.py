@@ -53,8 +53,7 @@ class SearchProposals:
         number, plan = self._trials.num_trials, self._plan
         if number >= plan.config.budget.trials:
             return None
-        warm = plan.warm_starts[number] if number < len(plan.warm_starts) else {}
-        drawn = self._study.propose(plan.space.encode(warm), plan.sampler(number), plan.space.draw)
+        drawn = self._study.propose(plan.given(number), plan.sampler(number), plan.space.draw)
         record = self._trials.add(plan.space.decode(drawn), plan.seeds(number), drawn=drawn)
         self._begin_in_optuna(record)
         return record

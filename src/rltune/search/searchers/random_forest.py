@@ -1,0 +1,178 @@
+"""Propose by a random forest over parameters and training steps, so that stopped trials teach too.
+
+As in SMAC (Hutter et al. 2011) a forest predicts objectives, and the largest expected improvement is tried. Here each
+report of a trial is an example, with its environment steps as one more input, and what is to improve is the end of a
+whole training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import FrozenTrial, TrialState
+from scipy.special import ndtr, ndtri
+
+from rltune.cluster.background_imports import NEEDED_BY_FOREST, begin_imports
+from rltune.search.searchers.unit_cube import Array, UnitCube
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+
+MAX_EXAMPLES = 1000  # for a tree: 500 trials give two each, and a proposal takes a tenth of a second at most
+NUM_CANDIDATES = 2000  # of each kind: anywhere, and near the best
+NUM_BEST = 10  # configurations near which is searched
+WIDTHS = 0.02, 0.3  # of the steps away from them, as fractions of a range
+
+
+class RandomForestSampler(BaseSampler):
+    """Sampler for a study that maximises, of trials that report scores by environment steps.
+
+    A trial without a number, such as one that diverged, counts as the worst report of all at the end of a whole
+    training. A parameter that a trial lacks, because its condition is not met, has a random value in each of the
+    trial's examples: the forest learns that it does not matter there.
+
+    Args:
+        n_startup_trials: So many trials are drawn at random before the first model.
+        random_fraction: Of the later ones so many, whatever the model thinks.
+        n_estimators: Trees.
+        seed: Of all that is drawn.
+
+    Raises:
+        ValueError: An argument is out of range.
+    """
+
+    def __init__(
+        self,
+        n_startup_trials: int = 8,
+        random_fraction: float = 0.1,
+        n_estimators: int = 10,
+        seed: int | None = None,
+    ) -> None:
+        if not (n_startup_trials >= 0 and 0 <= random_fraction <= 1 and n_estimators >= 2):
+            raise ValueError("n_startup_trials is at least 0, random_fraction from 0 to 1, n_estimators at least 2")
+        self._n_startup_trials, self._random_fraction = n_startup_trials, random_fraction
+        self._n_estimators = n_estimators
+        self._rng = np.random.default_rng(seed)
+        self._independent = RandomSampler(seed)
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Return whatever some trial has, parameters with conditions among it."""
+        found = {name: one for ended in _list_ended(study) for name, one in ended.distributions.items()}
+        return {name: one for name, one in found.items() if not one.single()}
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Draw at random: before the first model, and what no trial has had."""
+        begin_imports(*NEEDED_BY_FOREST)
+        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Propose the candidate with the largest expected improvement at the end of a whole training."""
+        ended = _list_ended(study)
+        is_early = len(ended) < self._n_startup_trials or not search_space
+        if is_early or self._rng.random() < self._random_fraction:
+            return {}
+        cube = UnitCube(search_space)
+        tried = cube.place(ended)
+        owners, fractions, objectives = _list_examples(ended)
+        examples = np.column_stack([cube.expand(self._fill(tried[owners])), fractions])
+        trees = self._grow(examples, _rank(objectives))
+        known = _predict(trees, cube.expand(self._fill(tried)))[0]
+        near = self._step_away(tried[np.argsort(-known)[:NUM_BEST]], cube.is_choice)
+        candidates = cube.snap(np.concatenate([self._rng.random(near.shape), near]))
+        gain = _expect_improvement(*_predict(trees, cube.expand(candidates)), known.max())
+        running = cube.place(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
+        gain[_is_among(candidates, np.concatenate([tried, running]))] = -np.inf  # of choices alone many are
+        return cube.read(candidates[gain.argmax()])
+
+    def _fill(self, places: Array) -> Array:
+        """Put random places where a trial lacks a parameter."""
+        return np.where(np.isnan(places), self._rng.random(places.shape), places)
+
+    def _grow(self, examples: Array, targets: Array) -> Sequence[Any]:
+        from sklearn.ensemble import RandomForestRegressor  # seconds, for which a check of the settings need not wait
+
+        forest = RandomForestRegressor(
+            self._n_estimators,
+            min_samples_leaf=3,
+            max_features=0.8,
+            max_samples=min(MAX_EXAMPLES, len(examples)),
+            random_state=int(self._rng.integers(2**31)),
+            n_jobs=1,
+        )
+        trees: list[Any] = forest.fit(examples, targets).estimators_
+        return trees
+
+    def _step_away(self, best: Array, is_choice: NDArray[np.bool_]) -> Array:
+        """Return candidates near the best: each differs in a parameter or some, by a little or a lot."""
+        rng, shape = self._rng, (NUM_CANDIDATES, best.shape[1])
+        start = self._fill(best[rng.integers(len(best), size=NUM_CANDIDATES)])
+        width = np.exp(rng.uniform(math.log(WIDTHS[0]), math.log(WIDTHS[1]), size=(NUM_CANDIDATES, 1)))
+        stepped = start + width * rng.standard_normal(shape)
+        reflected = 1 - np.abs(1 - np.abs(stepped) % 2)  # at the ends of a range
+        moves = rng.random(shape) < 1 / shape[1]
+        moves[np.arange(NUM_CANDIDATES), rng.integers(shape[1], size=NUM_CANDIDATES)] = True
+        return np.where(moves, np.where(is_choice, rng.random(shape), reflected), start)
+
+
+def _list_ended(study: Study) -> list[FrozenTrial]:
+    """List the trials that say something of their parameters: not those that failed."""
+    ended: list[FrozenTrial] = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+    return ended
+
+
+def _list_examples(trials: Sequence[FrozenTrial]) -> tuple[NDArray[np.intp], Array, Array]:
+    """Return for each example the trial, the fraction of a whole training, and the objective.
+
+    A whole training is the longest that was seen. Of each trial there are as many reports as `MAX_EXAMPLES` allows,
+    evenly spread, the last among them.
+    """
+    whole = max((step for trial in trials for step in trial.intermediate_values), default=1)
+    most = max(1, MAX_EXAMPLES // len(trials))
+    rows: list[tuple[int, float, float]] = []
+    for owner, trial in enumerate(trials):
+        curve = {step: score for step, score in trial.intermediate_values.items() if np.isfinite(score)}
+        if trial.state == TrialState.COMPLETE:  # a searcher may be told another value than the last report's
+            curve[max(curve, default=whole)] = trial.value
+        steps = sorted(curve)
+        every = -(-len(steps) // most) or 1
+        rows += [(owner, step / whole, curve[step]) for step in steps[::-1][::every]] or [(owner, 1.0, np.nan)]
+    owners, fractions, objectives = np.array(rows, dtype=float).T
+    worst = np.nanmin(objectives) if np.isfinite(objectives).any() else 0.0
+    return owners.astype(np.intp), fractions, np.where(np.isnan(objectives), worst, objectives)
+
+
+def _rank(objectives: Array) -> Array:
+    """Put quantiles of the normal distribution in the objectives' places: a return of -1e6 is the lowest, no more."""
+    ordered = np.sort(objectives)
+    ranks = [np.searchsorted(ordered, objectives, side) for side in ("left", "right")]
+    return np.asarray(ndtri(np.mean(ranks, axis=0) / len(ordered)))
+
+
+def _predict(trees: Sequence[Any], inputs: Array) -> tuple[Array, Array]:
+    """Return mean and standard deviation over the trees at the end of a whole training."""
+    whole = np.column_stack([inputs, np.ones(len(inputs))]).astype(np.float32)
+    each = np.stack([tree.predict(whole, check_input=False) for tree in trees])
+    return each.mean(axis=0), each.std(axis=0)
+
+
+def _expect_improvement(mean: Array, deviation: Array, best: float) -> Array:
+    """Return by how much each candidate is expected to be above the best (Jones et al. 1998, equation 15)."""
+    spread = np.maximum(deviation, 1e-9)
+    z = (mean - best) / spread
+    return np.asarray(spread * (z * ndtr(z) + np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)))
+
+
+def _is_among(candidates: Array, others: Array) -> NDArray[np.bool_]:
+    """Whether each candidate is one of the others."""
+    known = {row.tobytes() for row in others.round(9)}
+    return np.array([row.tobytes() in known for row in candidates.round(9)])

@@ -1,0 +1,56 @@
+"""Spread trials evenly over a space by a scrambled Sobol sequence.
+
+Optuna's QMCSampler keeps in the study how far it has come, and begins again where a study is lost or a driver is killed
+between two writes. Here a trial's number says which point it has.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import FrozenTrial
+
+from rltune.search.searchers.unit_cube import UnitCube
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+
+
+class SobolSampler(BaseSampler):
+    """Sampler whose trials fill a space without conditions evenly (Sobol' 1967; scrambled by Owen 1998).
+
+    The first trial is drawn at random: it shows what the space is.
+
+    Args:
+        seed: Of the first trial.
+        sweep_seed: Of the sequence, the same for each of its trials.
+    """
+
+    def __init__(self, seed: int | None = None, sweep_seed: int = 0) -> None:
+        self._independent, self._sweep_seed = RandomSampler(seed), sweep_seed
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """Return what the first trial has."""
+        first = study.get_trials(deepcopy=False)[0]
+        return {name: one for name, one in first.distributions.items() if trial.number and not one.single()}
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Draw at random: the first trial."""
+        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return the trial's point of the sequence."""
+        if not search_space:
+            return {}
+        from scipy.stats.qmc import Sobol  # takes seconds, for which a check of the settings need not wait
+
+        sequence = Sobol(len(search_space), scramble=True, rng=self._sweep_seed)
+        if trial.number > 1:  # to be moved by nothing is an error
+            sequence.fast_forward(trial.number - 1)
+        return UnitCube(search_space).read(sequence.random()[0])
