@@ -22,7 +22,7 @@ MIN_TRIALS = 10  # with fewer, shares say more about chance than about the param
 NUM_PLACES = 50  # of a continuous parameter
 MOVE = 0.1  # of a parameter's range
 STAGES = (0.25, 0.75, 1.0)  # quantiles of where trials were stopped, at which the budget's stages end
-FAR = 0.5  # widths of the middle 80% of a stage's scores beyond them, where a score counts as no farther
+FAR = 1.0  # widths of the middle 80% of a stage's scores beyond them, where a score counts as no farther
 SHOWS, WIDE = 0.01, 0.5  # a share's lower end from which on it shows, and its upper end from which on too much is open
 MAX_PAIRS = 3  # that are told
 
