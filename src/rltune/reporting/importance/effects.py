@@ -27,6 +27,7 @@ Term = tuple[int, ...]
 DEGREE, PAIR_DEGREE = 4, 2  # of the polynomials of one parameter, and of each of a pair
 SLABS = np.array([0.1, 0.3, 1.0, 3.0, 10.0])  # variances that an effect may have, in those of the scores
 CHANGES = np.array([0.03, 0.1, 0.3, 1.0])  # variances that its change until an earlier stage may have, in its own
+BESIDE = 0.3  # the deviation of the logarithm of what effects grow by beside luck
 FREE = 100.0  # variance of a stage's mean, which may be anything
 SWEEPS, BURN_IN = 900, 200
 NOISE_EVERY, NOISE_STEPS = 25, 20  # sweeps between two updates of the noise, and steps of one
@@ -170,18 +171,22 @@ class _Noise:
         self._rng, self._stage = rng, rows.stage
         self._starts = np.flatnonzero(np.diff(rows.trial, prepend=-1))
         self._counts = np.diff(np.append(self._starts, len(rows.trial)))
-        self._logs = np.append(np.full(rows.stage.max() + 1, -0.5), 0.0)  # of each stage's size; of lasting by passing
-        self._widths = 1.0 / np.sqrt(np.append(np.bincount(rows.stage), len(self._starts)))
+        sizes = np.bincount(rows.stage)
+        # Of each stage's size; of what effects grew by beside that, until the stage; of the lasting part by the rest.
+        self._logs = np.concatenate([np.full(len(sizes), -0.5), np.zeros(len(sizes)), [0.0]])
+        still = np.arange(len(sizes)) < len(sizes) - 1  # in the last stage there is nothing to grow
+        self._widths = 1.0 / np.sqrt([*sizes, *sizes, len(self._starts)]) * np.array([*(sizes > 0), *still, True])
+        self._last = len(sizes) - 1
 
     @property
     def growth(self) -> Array:
-        """The size at each row's stage, as a share of the last one's: effects grow with it."""
-        return np.asarray(np.exp(self._logs[self._stage] - self._logs[-2]))
+        """What effects are at each row's stage, as a share of the last one's: they grow about as luck does."""
+        return self._grow(self._logs)
 
     @property
     def variance(self) -> float:
         """Of a row of the last stage."""
-        return float(np.exp(2.0 * self._logs[-2]) * (1.0 + self._lasting(self._logs)))
+        return float(np.exp(2.0 * self._logs[self._last]) * (1.0 + self._lasting(self._logs)))
 
     def draw(self, scores: Array, fitted: Array) -> None:
         """Draw sizes anew by Metropolis' steps, from scores and what is fitted at the last stage's size."""
@@ -201,16 +206,20 @@ class _Noise:
             scaled - np.repeat(part[:, None] * np.add.reduceat(scaled, self._starts), self._counts, axis=0)
         )
 
+    def _grow(self, logs: Array) -> Array:
+        return np.asarray(np.exp(logs[self._stage] - logs[self._last] + logs[self._last + 1 + self._stage]))
+
     def _lasting(self, logs: Array) -> float:
         return float(np.exp(logs[-1])) if self._counts.max() > 1 else 0.0
 
     def _judge(self, logs: Array, scores: Array, fitted: Array) -> float:
         """Return the log density of sizes, up to a constant."""
         sizes = logs[self._stage]
-        rest, lasting = (scores - fitted * np.exp(sizes - logs[-2])) / np.exp(sizes), self._lasting(logs)
+        rest, lasting = (scores - fitted * self._grow(logs)) / np.exp(sizes), self._lasting(logs)
         grown = 1.0 + lasting * self._counts
         squares = (rest**2).sum() - (lasting / grown * np.add.reduceat(rest, self._starts) ** 2).sum()
-        expected = 0.125 * ((logs[:-1] + 0.5) ** 2).sum() + 0.25 * logs[-1] ** 2  # a normal prior, and a wide one
+        known, beside = logs[: self._last + 1], logs[self._last + 1 : -1]
+        expected = 0.125 * ((known + 0.5) ** 2).sum() + 0.5 * ((beside / BESIDE) ** 2).sum() + 0.25 * logs[-1] ** 2
         return float(-sizes.sum() - 0.5 * np.log(grown).sum() - 0.5 * squares - expected)
 
 
