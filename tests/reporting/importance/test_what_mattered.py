@@ -118,3 +118,9 @@ def test_a_share_that_may_be_nothing_or_most_is_open() -> None:
     assert not Estimate(0.3, 0.1, 0.7).is_open
     assert not Estimate(0.02, 0.0, 0.1).is_open
     assert str(Estimate(0.6, 0.349, 0.801)) == "60% (35 to 80%)"
+
+
+def test_a_rare_large_draw_leaves_the_mean_in_its_interval() -> None:
+    """A bar's line would have a negative length, which matplotlib refuses."""
+    found = Estimate.of(np.array([0.9, *[0.0] * 99]))
+    assert found.low <= found.mean <= found.high
