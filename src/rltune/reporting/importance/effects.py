@@ -27,6 +27,7 @@ Term = tuple[int, ...]
 DEGREE, PAIR_DEGREE = 4, 2  # of the polynomials of one parameter, and of each of a pair
 SLABS = np.array([0.1, 0.3, 1.0, 3.0, 10.0])  # variances that an effect may have, in those of the scores
 CHANGES = np.array([0.03, 0.1, 0.3, 1.0])  # variances that its change until an earlier stage may have, in its own
+LEAST_LUCK = 0.01  # its variance, in those of the scores: no training is without
 BESIDE = 0.3  # the deviation of the logarithm of what effects grow by beside luck
 FREE = 100.0  # variance of a stage's mean, which may be anything
 SWEEPS, BURN_IN = 900, 200
@@ -146,7 +147,8 @@ def draw_effects(rows: Rows, seed: int = 0) -> Effects:
     for sweep in range(SWEEPS):
         if sweep % NOISE_EVERY == 0:
             model.draw_noise()
-        model.draw_terms()
+        # Luck is large at first and falls: else the first terms that happen to fit a few trials stay for good.
+        model.draw_terms(max(LEAST_LUCK, 0.5 * (1.0 - sweep / BURN_IN)))
         if sweep >= BURN_IN:
             drawn.append(model.coefficients)
             luck.append(model.luck)
@@ -276,7 +278,7 @@ class _Model:
         columns[:, first:] *= self._noise.growth[:, None]
         columns, scores = self._noise.whiten(columns), self._noise.whiten(self._scores)[:, 0]
         scaled = self._found / self._deviations
-        self._rest, self._luck = scores - columns @ scaled, 1.0
+        self._rest, self._luck = scores - columns @ scaled, max(1.0, LEAST_LUCK / self._noise.variance)
         self._blocks = []
         for part in self._parts:
             squares, turn = np.linalg.eigh(columns[:, part].T @ columns[:, part])
@@ -301,8 +303,8 @@ class _Model:
         chances = np.exp(logs - logs.max())
         return float(self._rng.choice(variances, p=chances / chances.sum()))
 
-    def draw_terms(self) -> None:
-        """Draw each block, given the others, then the luck."""
+    def draw_terms(self, least: float) -> None:
+        """Draw each block, given the others, then the luck, of a variance of at least so much."""
         rng = self._rng
         for number, (columns, squares, _) in enumerate(self._blocks):
             before = self._drawn[number]
@@ -317,6 +319,7 @@ class _Model:
                 after = np.zeros_like(before)
             self._rest = self._rest - (after - before) @ columns
             self._drawn[number] = after
-        self._luck = 0.5 * (self._rest**2).sum() / rng.gamma(0.5 * len(self._rest))
+        drawn_luck = 0.5 * (self._rest**2).sum() / rng.gamma(0.5 * len(self._rest))
+        self._luck = max(drawn_luck, least / self._noise.variance)
         turned = zip(self._blocks, self._drawn, strict=True)
         self._found = self._deviations * np.concatenate([turn @ drawn for (_, _, turn), drawn in turned])
