@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ended import write_sweep
 
-from rltune.reporting.analysis import compute_importance, follow_best_so_far
+from rltune.reporting.analysis import follow_best_so_far
 from rltune.reporting.sweep_data import load_sweep_data
 
 
@@ -17,12 +17,3 @@ def test_best_so_far_counts_all_trials_steps_and_rises_with_them(tmp_path: Path)
     assert moments[-1].env_steps == sum(entry.env_steps for entry in data.trials) == 6 * 400 + 6 * 1000
     assert bests == sorted(bests)
     assert bests[-1] == 88, "the mean of the last three reports: 66, 88 and 110"
-
-
-def test_importance_is_told_from_enough_trials_only(tmp_path: Path) -> None:
-    shares, said = compute_importance(load_sweep_data(write_sweep(tmp_path / "many")))
-    assert shares == {"lr": 1.0}
-    assert "12 trials at 400 environment steps" in said
-    shares, said = compute_importance(load_sweep_data(write_sweep(tmp_path / "few", 4)))
-    assert not shares
-    assert said == "Importance needs at least 10 trials with returns; this sweep has 4."

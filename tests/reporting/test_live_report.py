@@ -64,6 +64,7 @@ def test_plotly_lies_beside_the_page_until_the_end(live: LiveReport, ledger: Led
     page, script = write(live), live.page.with_name(html.PLOTLY)
     assert f'<script src="{html.PLOTLY}"></script>' in page
     assert "1 running" in page
+    assert "The report at the end of the sweep tells it" in page, "what mattered takes seconds, in the driver"
     assert len(page) < 200_000 < script.stat().st_size
     live.end()
     ledger.change_sweep(status="complete")

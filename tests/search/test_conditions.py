@@ -17,7 +17,7 @@ from rltune.config.settings_file import write_settings
 from rltune.errors import ConfigError
 from rltune.pipeline import plan
 from rltune.pipeline.plan import make_plan
-from rltune.reporting.analysis import compute_importance
+from rltune.reporting.importance.what_mattered import find_what_mattered
 from rltune.reporting.plotly_figures import draw_figures
 from rltune.reporting.sweep_data import load_sweep_data
 from rltune.reporting.wording import compare_values
@@ -217,7 +217,7 @@ def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of)
         study.enqueue_trial(made.space.encode({"use_lstm": number % 2 == 0}))
         drawn = made.space.draw(functools.partial(suggest, study.ask()))
         ledger.trials.add(made.space.decode(drawn), [number], drawn=drawn)
-        add_reports(ledger, number, {1000: float(number % 5)})
+        add_reports(ledger, number, {1000: 100.0 * (number % 2 == 0) + number % 5})
         ledger.trials.end(number, "COMPLETE", "whole budget", train_s=1.0)
     ledger.close()
     found = load_sweep_data(folder)
@@ -225,8 +225,9 @@ def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of)
     shown = [dict(line.customdata)["lstm_cell_size"] for line in figure.data if line.customdata is not None]
     assert shown.count("None") == 6
     assert set(shown) > {"None"}
-    shares, said = compute_importance(found)
-    assert {"lr", "use_lstm", "lstm_cell_size"} <= set(shares), said
+    mattered = find_what_mattered(found)
+    assert {"lr", "use_lstm", "lstm_cell_size"} <= set(mattered.shares), mattered.words
+    assert mattered.shares["use_lstm"].shows
     (row,) = [one for one in compare_values(found) if one.name == "lstm_cell_size"]
     assert row.searched == "choice 32, 64, 128, when use_lstm=true"
 

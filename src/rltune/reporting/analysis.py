@@ -1,8 +1,7 @@
-"""Compute what a sweep's trials say together: the best so far over time, and which parameters matter."""
+"""Compute what a sweep's trials say together: the best so far over time, and the study that Optuna's figures read."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +14,6 @@ from rltune.study.ranking import BestSoFar
 
 if TYPE_CHECKING:
     import optuna
-
-
-MIN_TRIALS = 10  # with fewer, importance says more about chance than about the parameters
 
 
 @dataclass(frozen=True)
@@ -55,10 +51,8 @@ def axis_of(one: Dimension) -> str:
     return one.name if one.kind == "pow2" else one.label
 
 
-def build_optuna_study(
-    data: SweepData, trials: Sequence[TrialRecord], values: Sequence[float], *, as_searched: bool = False
-) -> optuna.Study:
-    """Put trials into a study in memory, for Optuna's importance and figures, which read complete trials only.
+def build_optuna_study(data: SweepData, trials: Sequence[TrialRecord], values: Sequence[float]) -> optuna.Study:
+    """Put trials into a study in memory, for Optuna's figures, which read complete trials only.
 
     A parameter's value outside the space, which ``sweeps.resume`` may have changed since, is left out.
 
@@ -66,7 +60,6 @@ def build_optuna_study(
         data: The sweep.
         trials: The trials, in the study's order.
         values: What each counts as having reached, finite.
-        as_searched: Whether parameters are named as in the ledger, not by `axis_of`, and powers of two are exponents.
     """
     import optuna
 
@@ -76,7 +69,7 @@ def build_optuna_study(
     for trial, value in zip(trials, values, strict=True):
         raw, params, distributions = space.encode(trial.params), {}, {}
         for one in space.dimensions:
-            if one.label in raw and one.kind == "pow2" and not as_searched:
+            if one.label in raw and one.kind == "pow2":
                 params[one.name] = trial.params[one.name]
                 distributions[one.name] = optuna.distributions.IntDistribution(*one.args, log=True)
             elif one.label in raw:
@@ -93,43 +86,3 @@ def list_varied_parameters(data: SweepData, study: optuna.Study) -> list[Dimensi
         return len({each[axis] for each in params if axis in each}) > 1
 
     return [one for one in data.space.dimensions if varies(axis_of(one))]
-
-
-def compute_importance(data: SweepData) -> tuple[dict[str, float], str]:
-    """Compute how much each parameter matters for being among the best trials.
-
-    PED-ANOVA (Watanabe et al. 2023), on the objective at the number of steps that all trials have reached, since the
-    final returns of stopped trials and of whole ones cannot be compared.
-
-    Returns:
-        Shares by name, which add up to 1, the largest first, and in words what they were computed from. No shares where
-        they cannot be computed, and the reason in words.
-    """
-    usable = [e for e in data.trials if e.state in ("COMPLETE", "PRUNED") and e.score is not None]
-    if len(usable) < MIN_TRIALS:
-        return {}, f"Importance needs at least {MIN_TRIALS} trials with returns; this sweep has {len(usable)}."
-    import optuna
-
-    common = min(max(trial.reports) for trial in usable)
-    study = build_optuna_study(data, usable, [_value_at(trial, common) for trial in usable], as_searched=True)
-    try:
-        shares = optuna.importance.get_param_importances(
-            study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
-        )
-    except (ValueError, RuntimeError) as error:  # all returns equal, or no parameter that every trial has
-        return {}, f"Importance cannot be told: {error}"
-    if not shares or not sum(shares.values()):
-        return {}, "Importance cannot be told: no parameter makes a difference between these trials."
-    words = (
-        f"Share of each parameter in what sets the better trials apart (PED-ANOVA), from the returns of {len(usable)} "
-        f"trials at {common:,} environment steps, which all of them reached."
-    )
-    names = {one.label: one.name for one in data.space.dimensions}
-    return {names[label]: float(share) for label, share in shares.items()}, words
-
-
-def _value_at(trial: TrialRecord, env_steps: int) -> float:
-    """Return the last finite report at or before so many steps, else the first one after; there must be one."""
-    finite = {step: value for step, value in trial.reports.items() if math.isfinite(value)}
-    before = [value for step, value in finite.items() if step <= env_steps]
-    return before[-1] if before else next(iter(finite.values()))

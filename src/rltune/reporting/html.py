@@ -24,10 +24,11 @@ from rltune.formatting import (
     format_interval,
     format_objective,
     format_params,
+    format_value,
     spell_command,
 )
-from rltune.reporting.analysis import compute_importance
 from rltune.reporting.closing_page import warn_of_few_seeds
+from rltune.reporting.importance.what_mattered import WhatMattered, find_what_mattered
 from rltune.reporting.sweep_data import SweepData, load_sweep_data, read_sweep_data
 from rltune.reporting.wording import compare_values, describe_verdict, suggest_commands
 from rltune.study.ledger import Ledger
@@ -66,8 +67,9 @@ def write_report(sweep: Path, ledger: Ledger | None = None, storage: str | None 
     folder.mkdir(exist_ok=True)
     for old in folder.glob("*.png"):
         old.unlink()
-    drawn = draw_figures(data)
-    save_page(folder, render_page(data, drawn))
+    mattered = find_what_mattered(data)
+    drawn = draw_figures(data, mattered.shares)
+    save_page(folder, render_page(data, drawn, mattered))
     (folder / PLOTLY).unlink(missing_ok=True)
     save_figures(drawn, folder)
     return folder
@@ -76,7 +78,8 @@ def write_report(sweep: Path, ledger: Ledger | None = None, storage: str | None 
 def make_live_page(sweep: Path, ledger: Ledger, progress: str | None, *, draw: bool = True) -> str:
     """Make the page of a sweep that runs, which reloads itself; or that of one which has come to no proper end.
 
-    Plotly, most of a page, lies beside it in a file that is written once. There are no PNG files.
+    Plotly, most of a page, lies beside it in a file that is written once. There are no PNG files. What mattered is
+    left out: it takes seconds, in the process that starts and records trials.
 
     Args:
         sweep: The sweep's folder.
@@ -145,19 +148,22 @@ def try_report(sweep: Path, ledger: Ledger | None, note: Callable[[str], None]) 
         return None
 
 
-def render_page(data: SweepData, drawn: Figures, *, beside: bool = False, live: str = "") -> str:
+def render_page(
+    data: SweepData, drawn: Figures, mattered: WhatMattered | None = None, *, beside: bool = False, live: str = ""
+) -> str:
     """Render the whole page as HTML.
 
     Args:
         data: The sweep.
         drawn: Its figures, as `plotly_figures.draw_figures` makes them.
+        mattered: What mattered; None where there was no time to find it.
         beside: Whether Plotly's script lies beside the page, and not in it.
         live: What only the page of a sweep that runs has.
     """
     # Its own closing tag would end the script.
     script = "" if beside else _read_plotly().replace("</script", "<\\/script")
     plots: list[Figure] = []
-    sections = "\n".join(_sections(data, drawn, plots))
+    sections = "\n".join(_sections(data, drawn, mattered, plots))
     frame = Template(
         importlib.resources.files("rltune.reporting").joinpath("template.html").read_text(encoding="utf-8")
     )
@@ -216,12 +222,13 @@ def _tiles(data: SweepData) -> str:
 # -- the sections, in the order in which a reader asks ----------------------------------------------------------------
 
 
-def _sections(data: SweepData, drawn: Figures, plots: list[Figure]) -> Iterator[str]:
+def _sections(data: SweepData, drawn: Figures, mattered: WhatMattered | None, plots: list[Figure]) -> Iterator[str]:
     """Render section by section, and collect their figures for the page's script.
 
     Args:
         data: The sweep.
         drawn: Its figures.
+        mattered: What mattered; None where it was not found.
         plots: The figures are appended here, in the page's order.
     """
 
@@ -239,7 +246,7 @@ def _sections(data: SweepData, drawn: Figures, plots: list[Figure]) -> Iterator[
         yield _section("Best so far", f'<div class="pair">{place_all("best")}</div>', caption)
     yield _values(data)
     if data.trials:
-        yield _section("Importance", place_all("importance"), compute_importance(data)[1])
+        yield from _mattered(data, mattered, place_all("importance"))
         yield from _by_parameter(drawn, place_all)
         caption = "Environment steps of each trial. Pale: what stopping it has saved."
         yield _section("Cost", place_all("cost"), caption)
@@ -249,6 +256,36 @@ def _sections(data: SweepData, drawn: Figures, plots: list[Figure]) -> Iterator[
 
 def _listed(data: SweepData) -> str:
     return ", ".join(f"{level:,}" for level in data.rungs) + " steps"
+
+
+def _mattered(data: SweepData, mattered: WhatMattered | None, plot: str) -> Iterator[str]:
+    if mattered is None:
+        how = spell_command(f"report sweep={data.name}")
+        yield _section("What mattered", "", f"The report at the end of the sweep tells it; so does {how}")
+        return
+    yield _section("What mattered", plot, mattered.words)
+    if mattered.moves:
+        told = [move for move in mattered.moves if move.fall.low or move.fall.high]
+        cells = [
+            [
+                move.name,
+                format_value(move.before),
+                format_value(move.after),
+                format_objective(move.fall.mean),
+                format_interval({"low": move.fall.low, "high": move.fall.high}),
+                "yes" if move.fall.low > 0 else "not shown",
+            ]
+            for move in told
+        ]
+        heads = ["", "winner", "instead", "score falls by", "95% interval", "a fall?"]
+        caption = (
+            "The winner with one value changed: by a tenth of what was searched, as near to that as there are values, "
+            "or to another choice; of these the change that costs most. Predicted for the whole budget from all "
+            "trials. Not shown: the interval holds 0, and the other value may be as good."
+        )
+        if silent := [move.name for move in mattered.moves if move not in told]:
+            caption += f" No effect was found of {', '.join(silent)}."
+        yield _section("How sensitive the winner is", _table(heads, cells) if told else "", caption)
 
 
 def _by_parameter(drawn: Figures, place_all: Callable[..., str]) -> Iterator[str]:

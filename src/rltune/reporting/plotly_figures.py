@@ -19,10 +19,10 @@ from rltune.records import BASELINE, TrialRecord
 from rltune.reporting.analysis import (
     axis_of,
     build_optuna_study,
-    compute_importance,
     follow_best_so_far,
     list_varied_parameters,
 )
+from rltune.reporting.importance.what_mattered import Estimate
 from rltune.reporting.sweep_data import SweepData
 from rltune.search.dimensions import Dimension
 
@@ -59,8 +59,13 @@ THEME = go.layout.Template(
 )
 
 
-def draw_figures(data: SweepData) -> dict[str, list[go.Figure]]:
-    """Draw those that the sweep has something for, by name; several figures of one name stand side by side."""
+def draw_figures(data: SweepData, shares: Mapping[str, Estimate] | None = None) -> dict[str, list[go.Figure]]:
+    """Draw those that the sweep has something for, by name; several figures of one name stand side by side.
+
+    Args:
+        data: The sweep.
+        shares: Of each parameter in what mattered; None where they are not told.
+    """
     winner, order = data.winner_trial, list(STATES)
     trials = sorted(data.trials, key=lambda e: (e.number == winner, order.index(e.state), e.number))
     tried = [trial for trial in trials if trial.score is not None]
@@ -73,7 +78,7 @@ def draw_figures(data: SweepData) -> dict[str, list[go.Figure]]:
         drawn["certification"] = [
             draw_intervals(rows, (data.record.certification or {}).get("winner"), f"certified {data.objective}")
         ]
-    if shares := compute_importance(data)[0]:
+    if shares:
         drawn["importance"] = [draw_importance(shares)]
     study = build_optuna_study(data, tried, [trial.score or 0.0 for trial in tried])
     if len(data.ranked) > 1 and (varied := list_varied_parameters(data, study)):
@@ -177,12 +182,21 @@ def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: s
     return style_figure(figure, 90 + 54 * len(rows), xaxis_title_text=title, yaxis=y)
 
 
-def draw_importance(shares: Mapping[str, float]) -> go.Figure:
-    """Draw importance as bars, the largest on top."""
-    figure = go.Figure(go.Bar(x=list(shares.values()), y=list(shares), orientation="h", marker_color=WHOLE))
-    figure.update_traces(texttemplate="%{x:.0%}", hovertemplate="%{y}: %{x:.1%}<extra></extra>")
-    y = {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": list(shares)}
-    return style_figure(figure, 80 + 32 * len(shares), xaxis={"title_text": "share", "tickformat": ".0%"}, yaxis=y)
+def draw_importance(shares: Mapping[str, Estimate]) -> go.Figure:
+    """Draw shares as bars with their intervals, the largest on top; pale those that may be nothing."""
+    names, known = [f"{name} {share}" for name, share in shares.items()], list(shares.values())
+    ends = {"array": [e.high - e.mean for e in known], "arrayminus": [e.mean - e.low for e in known]}
+    bars = go.Bar(
+        x=[share.mean for share in known],
+        y=names,
+        orientation="h",
+        marker_color=[WHOLE if share.shows else STOPPED for share in known],
+        error_x={"symmetric": False, "color": INK, "thickness": 1.5, "width": 4, **ends},
+        hovertemplate="%{y}<extra></extra>",
+    )
+    y = {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": names}
+    x = {"title_text": "share of the differences between trials", "tickformat": ".0%", "range": [0, 1]}
+    return style_figure(go.Figure(bars), 80 + 32 * len(shares), xaxis=x, yaxis=y)
 
 
 def draw_slice(data: SweepData, tried: Sequence[TrialRecord], study: optuna.Study, one: Dimension) -> go.Figure:

@@ -72,7 +72,8 @@ def _paint(figure: go.Figure, axes: Axes) -> None:
         if trace.type == "scatter":
             _paint_scatter(trace, axes)
         elif trace.orientation == "h":
-            axes.bar_label(axes.barh(trace.y, trace.x, color=trace.marker.color), fmt="{:.0%}", padding=3)
+            ends = [trace.error_x.arrayminus, trace.error_x.array]
+            axes.barh(trace.y, trace.x, color=trace.marker.color, xerr=ends, ecolor=trace.error_x.color, capsize=3)
         else:
             axes.bar(trace.x, trace.y, bottom=base, color=trace.marker.color, label=trace.name)
             base = base + np.asarray(trace.y)
