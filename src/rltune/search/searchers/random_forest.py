@@ -24,7 +24,8 @@ from rltune.search.searchers.unit_cube import Array, UnitCube
 if TYPE_CHECKING:
     from optuna.study import Study
 
-MAX_EXAMPLES = 1000  # for a tree: 500 trials give two each, and a proposal takes a tenth of a second at most
+MAX_EXAMPLES = 1000  # of fewer trials: 500 give two each, and a proposal takes less than a tenth of a second
+LEAF = 3  # examples at least; a trial without a number gives so many, so that others do not outvote it
 NUM_CANDIDATES = 2000  # of each kind: anywhere, and near the best
 NUM_BEST = 10  # configurations near which is searched
 WIDTHS = 0.02, 0.3  # of the steps away from them, as fractions of a range
@@ -85,7 +86,7 @@ class RandomForestSampler(BaseSampler):
         tried = cube.place(ended)
         owners, fractions, objectives = _list_examples(ended)
         examples = np.column_stack([cube.expand(self._fill(tried[owners])), fractions])
-        trees = self._grow(examples, _rank(objectives))
+        trees = self._grow(examples, _rank(objectives), owners)
         known = _predict(trees, cube.expand(self._fill(tried)))[0]
         near = self._step_away(tried[np.argsort(-known)[:NUM_BEST]], cube.is_choice)
         candidates = cube.snap(np.concatenate([self._rng.random(near.shape), near]))
@@ -98,18 +99,20 @@ class RandomForestSampler(BaseSampler):
         """Put random places where a trial lacks a parameter."""
         return np.where(np.isnan(places), self._rng.random(places.shape), places)
 
-    def _grow(self, examples: Array, targets: Array) -> Sequence[Any]:
-        from sklearn.ensemble import RandomForestRegressor  # seconds, for which a check of the settings need not wait
+    def _grow(self, examples: Array, targets: Array, owners: NDArray[np.intp]) -> list[Any]:
+        """Fit extremely randomized trees (Geurts et al. 2006), each to trials drawn with replacement.
 
-        forest = RandomForestRegressor(
-            self._n_estimators,
-            min_samples_leaf=3,
-            max_features=0.8,
-            max_samples=min(MAX_EXAMPLES, len(examples)),
-            random_state=int(self._rng.integers(2**31)),
-            n_jobs=1,
-        )
-        trees: list[Any] = forest.fit(examples, targets).estimators_
+        Drawn by the example, as scikit-learn's forests do, nearly every trial would be in every tree: they would be
+        sure of what each knows by one trial alone.
+        """
+        from sklearn.tree import ExtraTreeRegressor  # seconds, for which a check of the settings need not wait
+
+        trees, trials = [], owners.max() + 1
+        for _ in range(self._n_estimators):
+            times_drawn = np.bincount(self._rng.integers(trials, size=trials), minlength=trials)
+            seed = int(self._rng.integers(2**31))
+            tree = ExtraTreeRegressor(min_samples_leaf=LEAF, max_features=0.8, random_state=seed)
+            trees.append(tree.fit(examples, targets, times_drawn[owners]))
         return trees
 
     def _step_away(self, best: Array, is_choice: NDArray[np.bool_]) -> Array:
@@ -145,7 +148,7 @@ def _list_examples(trials: Sequence[FrozenTrial]) -> tuple[NDArray[np.intp], Arr
             curve[max(curve, default=whole)] = trial.value
         steps = sorted(curve)
         every = -(-len(steps) // most) or 1
-        rows += [(owner, step / whole, curve[step]) for step in steps[::-1][::every]] or [(owner, 1.0, np.nan)]
+        rows += [(owner, step / whole, curve[step]) for step in steps[::-1][::every]] or [(owner, 1.0, np.nan)] * LEAF
     owners, fractions, objectives = np.array(rows, dtype=float).T
     worst = np.nanmin(objectives) if np.isfinite(objectives).any() else 0.0
     return owners.astype(np.intp), fractions, np.where(np.isnan(objectives), worst, objectives)
