@@ -29,6 +29,25 @@ def test_the_same_command_changes_nothing(composed):
     assert check(composed) is False
 
 
+YOUNGER = ("objective", "resume", "tracking.tensorboard")
+"""Keys that sweeps of earlier versions lack."""
+
+
+@pytest.mark.parametrize("keys", [(key,) for key in YOUNGER] + [YOUNGER])
+def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
+    before = OmegaConf.create(format_settings(settings_of(composed)))
+    for key in keys:
+        above, _, last = key.rpartition(".")
+        del OmegaConf.select(before, above or "trials", default=before)[last]
+    assert check_changes("mine", before, settings_of(composed)) is False
+    assert parse_config(OmegaConf.masked_copy(before, [key for key in before if key != "format"])) == settings_of(
+        composed
+    )
+    if "objective" in keys:
+        with pytest.raises(StudyError, match=r"objective\.direction=min: the sweep mine has objective\.direction=max"):
+            check_changes("mine", before, settings_of(composed, objective__direction="min"))
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
