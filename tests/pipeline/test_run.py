@@ -464,7 +464,7 @@ def test_what_is_called_aside_may_hang_no_longer_than_a_trial(request_of: Callab
     context.call_aside(len, "abc")
     checked, aside = (named for _, named in server.asked)
     assert checked == {"patience_s": pipeline.PREFLIGHT_S}, "it imports RLlib first"
-    assert aside == {"patience_s": 7.0, "progress": True}
+    assert aside == {"patience_s": 7.0}
 
 
 # -- one command, typed again and again -------------------------------------------------------------------------------

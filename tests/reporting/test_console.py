@@ -137,13 +137,50 @@ def test_certification_has_a_time_left(make, clock):
     console.show_certification("1 of 3 runs", 2)
     console.begin_run(0, 50_000)  # of an earlier driver
     clock.now += 5
-    console.show_run_steps(0, 100_000)
-    assert console.time_left_s() == pytest.approx(10)
+    console.show_run_steps(0, 90_000)
+    assert console.time_left_s() == pytest.approx(11.8, abs=0.1)
     last = out.getvalue().splitlines()[-1]
-    assert "1 complete of 1 | certifying: 1 of 3 runs done, 10k env steps/s, about 10 s left | best 7" in last
+    assert "1 complete of 1 | certifying: 1 of 3 runs done, 9,333 env steps/s, about 12 s left | best 7" in last
     console.end_run(0)
     console.show_certification("3 of 3 runs", 0)
     assert console.time_left_s() is None
+
+
+def test_episodes_of_the_certification_are_in_its_time_left(make, clock):
+    """A run plays when it has its steps: from the first one on it is known how long that takes."""
+    console, out = make(num_trials=1)
+    console.start([TrialView(0, "COMPLETE", {}, [7.0], 100_000)])
+    console.show_certification("0 of 2 runs", 2)
+    for number, done in enumerate(("1 of 2 runs", "2 of 2 runs")):
+        console.begin_run(number, 0)
+        clock.now += 10
+        console.show_run_steps(number, 100_000)
+        clock.now += 20
+        console.tick()
+        console.end_run(number)
+        console.show_certification(done, 1 - number)
+    lines = [line.split(" | ")[1] for line in out.getvalue().splitlines() if "playing" in line]
+    assert lines[0].startswith("certifying: 0 of 2 runs done")
+    assert "1 playing episodes" in lines[0]
+    assert lines[-1] == "certifying: 1 of 2 runs done, 1 playing episodes"
+    assert console.time_left_s() is None
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_episodes_after_all_training_have_a_count_and_a_time_left(make, clock, is_watched):
+    """As the best play when the budget of seconds is over: nothing else moves then."""
+    console, out = make(Terminal() if is_watched else None, num_trials=4)
+    console.start([TrialView(0, "COMPLETE", {}, [7.0], 100_000), TrialView(1, "RUNNING", {}, [3.0], 50_000)])
+    console.show_episodes("the best play", 0, 200)
+    assert "the best play: 0 of 200 episodes" in screen(out), "at once"
+    for done in (40, 80):
+        clock.now += 20
+        console.show_episodes("the best play", done, 200)
+    assert "the best play: 80 of 200 episodes, about 1 min 00 s left" in screen(out)
+    console.show_episodes("the winner is measured", 10, 100)
+    assert "the winner is measured: 10 of 100 episodes" in screen(out)
+    assert "waiting for trials" not in screen(out).rpartition("the winner is measured")[2]
+    console.stop()
 
 
 def test_what_a_person_is_told_stands_in_the_log(make, clock, tmp_path):

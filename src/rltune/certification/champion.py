@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,19 @@ class Candidate:
         return specify_env(self.config.env, self.config.objective)
 
 
-def register_champion(candidate: Candidate, tracker: Tracker, notify: Callable[[str], None]) -> dict[str, Any] | None:
+def register_champion(
+    candidate: Candidate,
+    tracker: Tracker,
+    notify: Callable[[str], None],
+    show: Callable[[str, int, int], None] = lambda who, done, total: None,
+) -> dict[str, Any] | None:
     """Register the winner; the alias moves to it when nothing better has it.
 
     Args:
         candidate: The winner.
         tracker: MLflow.
         notify: Shows a person a line.
+        show: Shows how far a champion is that plays the candidate's episodes.
 
     Returns:
         The version as the summary has it; None when it was not registered.
@@ -83,7 +90,7 @@ def register_champion(candidate: Candidate, tracker: Tracker, notify: Callable[[
     from rltune.policies.mlflow_model import make_model_arguments  # brings torch and MLflow
 
     before = tracker.champion(candidate.name, ALIAS)
-    better, why = _compare(candidate, before, tracker)
+    better, why = _compare(candidate, before, tracker, show)
     registered = tracker.register(
         name=candidate.name,
         key=candidate.winner.run,
@@ -107,7 +114,9 @@ def register_champion(candidate: Candidate, tracker: Tracker, notify: Callable[[
     return {"name": candidate.name, "version": registered.version, "uri": uri, "champion": champion}
 
 
-def _compare(candidate: Candidate, before: RegisteredModel | None, tracker: Tracker) -> tuple[bool, str]:
+def _compare(
+    candidate: Candidate, before: RegisteredModel | None, tracker: Tracker, show: Callable[[str, int, int], None]
+) -> tuple[bool, str]:
     """Say whether the winner becomes the champion, and why."""
     ours = format_objective(candidate.winner.score)
     if before is None:
@@ -121,7 +130,7 @@ def _compare(candidate: Candidate, before: RegisteredModel | None, tracker: Trac
         )
     if candidate.certification is None and before.tags.get("rltune.certified") == "true":
         return False, f"{who} is certified and this one is not"
-    theirs = _score_of(before, candidate, tracker)
+    theirs = _score_of(before, candidate, tracker, partial(show, f"{who} plays"))
     if theirs is None:
         return False, f"{who} could not be evaluated on {candidate.episodes}"
     word = "better than" if candidate.winner.score > theirs else "not better than"
@@ -130,7 +139,9 @@ def _compare(candidate: Candidate, before: RegisteredModel | None, tracker: Trac
     return candidate.winner.score > theirs, why
 
 
-def _score_of(before: RegisteredModel, candidate: Candidate, tracker: Tracker) -> float | None:
+def _score_of(
+    before: RegisteredModel, candidate: Candidate, tracker: Tracker, tell: Callable[[int, int], None]
+) -> float | None:
     """Return the champion's score on the candidate's episodes: noted, else played now; None if it cannot play."""
     noted = before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags
     if noted and ENV_TAG in before.tags:  # an older version's may be of another environment of the same id
@@ -147,7 +158,7 @@ def _score_of(before: RegisteredModel, candidate: Candidate, tracker: Tracker) -
             if spec_of(policy.info["env"]).digest != candidate.env.digest:
                 return None
             episodes = candidate.config.certify.champion_episodes
-            return evaluate(policy, episodes, EVALUATION_SEED, env=candidate.env.to_dict()).mean
+            return evaluate(policy, episodes, EVALUATION_SEED, env=candidate.env.to_dict(), progress=tell).mean
         except PolicyError:  # of other spaces, or by an rltune that wrote other files
             return None
 

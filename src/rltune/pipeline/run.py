@@ -271,7 +271,7 @@ def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
         notes = plan.preflight(context.plan) or ()
     else:  # the check imports RLlib first, without a sign of progress: a limit for short iterations is none for it
         notes = server.call(plan.preflight, context.plan, patience_s=max(PREFLIGHT_S, stall_s)) or ()
-        call_aside = functools.partial(server.call, patience_s=stall_s, progress=True)
+        call_aside = functools.partial(server.call, patience_s=stall_s)
     return replace(context, plan=replace(context.plan, notes=(*context.plan.notes, *notes)), call_aside=call_aside)
 
 

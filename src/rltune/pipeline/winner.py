@@ -37,9 +37,13 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
     if sweep.retraining:
         sweep.tracker.wait_until_sent()  # the certification names the runs of MLflow
         if certification := sweep.retraining.judge(records):
-            certification, winner = measure_policies(certification, folder, certify.champion_episodes)
+            certification, winner = measure_policies(
+                certification, folder, certify.champion_episodes, sweep.console.show_episodes
+            )
             return winner, certification
-    best = sweep.final_evaluation.select([] if stopper.failed else records, sweep.console.note)
+    best = sweep.final_evaluation.select(
+        [] if stopper.failed else records, sweep.console.note, sweep.console.show_episodes
+    )
     if sweep.retraining and best:
         failed = sweep.is_certified() and sweep.retraining.runs()
         why = "every run of it failed" if failed else stopper.reason or "the sweep was stopped before"
@@ -58,7 +62,7 @@ def register_winner(
     if winner is None or sweep.stopper.is_urgent() or not sweep.config.tracking.register:
         return None
     candidate = Candidate(winner, certification, sweep.config, sweep.context.name)
-    return register_champion(candidate, sweep.tracker, sweep.console.note)
+    return register_champion(candidate, sweep.tracker, sweep.console.note, sweep.console.show_episodes)
 
 
 def save_outcome(

@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Concatenate, ParamSpec, TextIO
 
 from rich.console import Console as RichConsole
@@ -81,6 +81,23 @@ class _Screen(RichConsole):
         self.quiet = True
 
 
+@dataclass
+class _Play:
+    """Holds how far those are that play: who, the episodes, and since when and which it is known."""
+
+    who: str
+    done: int
+    total: int
+    began: float
+    first: int
+
+    def describe(self, now: float) -> str:
+        """Say how many episodes are done, and how long the others take at the pace so far."""
+        said = f"{self.who}: {self.done} of {self.total} episodes"
+        left, played = self.total - self.done, self.done - self.first
+        return f"{said}, about {format_duration(left * (now - self.began) / played)} left" if left and played else said
+
+
 class Console:
     """Counts and draws what the driver reports of its trials.
 
@@ -138,6 +155,9 @@ class Console:
         self._runs: dict[int, int] = {}  # environment steps of the certification's runs
         self._runs_left = 0
         self._certification = self._wait = self._last_line = ""
+        self._playing_since: dict[int, float] = {}  # runs that have all their steps
+        self._play_s: list[float] = []
+        self._play: _Play | None = None
         self._last_line_at = -math.inf
 
     @_log_errors
@@ -216,12 +236,16 @@ class Console:
             self._begin_pace()
             self._count(env_steps - self._runs[number])
             self._runs[number] = env_steps
+            if env_steps >= self.env_steps:  # what is left of it are its policy's episodes
+                self._playing_since.setdefault(number, self.clock())
         self.tick()
 
     @_log_errors
     def end_run(self, number: int) -> None:
         """Count a run no more: it has ended."""
         self._runs.pop(number, None)
+        if since := self._playing_since.pop(number, None):
+            self._play_s.append(self.clock() - since)
 
     @_log_errors
     def show_certification(self, progress: str, runs_left: int) -> None:
@@ -232,6 +256,20 @@ class Console:
             runs_left: How many are not; while trials still run, how many there may be.
         """
         self._certification, self._runs_left = f"certifying: {progress} done", runs_left
+        self.tick()
+
+    @_log_errors
+    def show_episodes(self, who: str, done: int, total: int) -> None:
+        """Show how far those are that play when all training is over; call it again and again.
+
+        Args:
+            who: Who plays.
+            done: Episodes so far.
+            total: Of how many.
+        """
+        if self._play is None or self._play.who != who:
+            self._play, self._drawn = _Play(who, done, total, self.clock(), done), -math.inf
+        self._play.done, self._play.total = done, total
         self.tick()
 
     @_log_errors
@@ -331,8 +369,18 @@ class Console:
 
         None before the first step, and when nothing is left.
         """
-        left, elapsed = self._steps_left(), self.clock() - self._paced_from
-        return left * elapsed / self._steps if self._steps and left else None
+        if not self._steps:
+            return None
+        elapsed = self.clock() - self._paced_from
+        return self._steps_left() * elapsed / self._steps + self._play_left_s() or None
+
+    def _play_left_s(self) -> float:
+        """Estimate the seconds in which runs of the certification will play episodes, as long as those that have."""
+        if not self._play_s:
+            return 0.0
+        mean_s, now = sum(self._play_s) / len(self._play_s), self.clock()
+        played_s = sum(min(mean_s, now - since) for since in self._playing_since.values())
+        return max(0.0, self._runs_left * mean_s - played_s) / max(1, self.slots)
 
     def _steps_left(self) -> float:
         """Estimate the environment steps that are left, those of the certification among them.
@@ -393,13 +441,18 @@ class Console:
         shown = [state for state in STATE_WORDS if counts[state] or state == "COMPLETE"]
         states = ", ".join(f"{counts[state]} {STATE_WORDS[state]}" for state in shown)
         rate, left = self.env_steps_per_s(), self.time_left_s()
-        pace = f"{format_count(rate)} env steps/s" if rate else "no environment step yet"
-        pace += "" if left is None else f", about {format_duration(left)} left"
-        if rate and (first := self._first_report_s(rate)) is not None:
-            pace += f", first report in about {format_duration(first)}"
+        parts = [f"{format_count(rate)} env steps/s" if rate else "no environment step yet"]
         if self._is_certifying():
-            pace = f"{self._certification}, {pace}" if rate and left is not None else self._certification
-        if self._wait:
+            playing = len(self._playing_since)
+            parts = [self._certification, *(parts if rate and left is not None else [])]
+            parts += [f"{playing} playing episodes"] if playing else []
+        parts += [] if left is None else [f"about {format_duration(left)} left"]
+        if rate and (first := self._first_report_s(rate)) is not None:
+            parts.append(f"first report in about {format_duration(first)}")
+        pace = ", ".join(parts)
+        if self._play:
+            pace = self._play.describe(self.clock())
+        elif self._wait:
             pace = f"{pace}, {self._wait}" if counts["RUNNING"] or self._runs else self._wait
         found = f"best {format_objective(best.score)} by trial {best.number}" if best else "best -"
         return f"{states} of {self.num_trials}", pace, found
@@ -446,7 +499,8 @@ class Console:
     def _build_table(self) -> RenderableType:
         running = sorted((v for v in self._trials.values() if v.state == "RUNNING"), key=lambda v: v.number)
         if not running:
-            return Text("" if self._is_certifying() or self._wait else "waiting for trials to start ...", "dim")
+            is_said = self._is_certifying() or self._wait or self._play
+            return Text("" if is_said else "waiting for trials to start ...", "dim")
         table = Table(box=None, expand=True, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column("trial", justify="right", no_wrap=True)
         table.add_column("progress", width=_BAR_WIDTH)
