@@ -9,6 +9,7 @@ import sys
 from contextlib import closing
 
 import pytest
+from ended import write_cost_sweep
 from ledger import add_reports, make_ledger
 from trials import ENTRIES
 
@@ -60,6 +61,17 @@ def test_sweeps_are_listed_one_a_line_the_newest_last(sweeps, tmp_path):
     assert lines[2].split()[0] == long, "a name is never broken over two lines: it is there to be copied"
     assert lines[3:] == ["trials: complete/stopped/failed of those begun"]
     assert "1/2/1" in lines[1]
+
+
+def test_a_cost_is_listed_and_shown_as_the_person_knows_it(tmp_path):
+    write_cost_sweep(tmp_path / "thrifty")
+    row = next(line for line in listed(tmp_path).splitlines() if line.startswith("thrifty"))
+    assert row.split()[5:7] == ["24", "99"], "the least energy, and the certified one"
+    lines = [line.split() for line in shown("thrifty", tmp_path).splitlines()]
+    assert ["3", "complete", "24"] in [line[:3] for line in lines], "the best first"
+    assert "energy (less is better)" in shown("thrifty", tmp_path)
+    assert ["trial", "3", "99", "95", "to", "103", "120", "21", "97%"] in [line[:9] for line in lines]
+    assert "-24" not in shown("thrifty", tmp_path)
 
 
 def test_the_list_fits_a_terminal_of_eighty_columns(sweeps, tmp_path, terminal):

@@ -16,7 +16,7 @@ from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import Certification
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import format_settings
-from rltune.envs.objective import name_objective
+from rltune.envs.objective import Shown
 from rltune.envs.spec import EnvSpec, spec_of, specify_env
 from rltune.errors import PolicyError
 from rltune.formatting import format_interval, format_objective
@@ -56,9 +56,9 @@ class Candidate:
         return f"{count} episodes of {config.env.id}, environment seeds from {first}"
 
     @property
-    def objective(self) -> str:
-        """What an episode's score is, for a person."""
-        return name_objective(self.env.objective)
+    def shown(self) -> Shown:
+        """What shows scores to a person."""
+        return Shown.of(self.env.objective)
 
     @property
     def env(self) -> EnvSpec:
@@ -118,9 +118,9 @@ def _compare(
     candidate: Candidate, before: RegisteredModel | None, tracker: Tracker, show: Callable[[str, int, int], None]
 ) -> tuple[bool, str]:
     """Say whether the winner becomes the champion, and why."""
-    ours = format_objective(candidate.winner.score)
+    ours = format_objective(candidate.shown(candidate.winner.score))
     if before is None:
-        return True, f"it is the first champion, with a mean {candidate.objective} of {ours} on {candidate.episodes}"
+        return True, f"it is the first champion, with a mean {candidate.shown.name} of {ours} on {candidate.episodes}"
     who = f"version {before.version}"
     if before.tags.get(ENV_TAG, candidate.env.digest) != candidate.env.digest:
         return False, (
@@ -134,8 +134,8 @@ def _compare(
     if theirs is None:
         return False, f"{who} could not be evaluated on {candidate.episodes}"
     word = "better than" if candidate.winner.score > theirs else "not better than"
-    found = f"a mean {candidate.objective} of {ours}"
-    why = f"{found} is {word} the {format_objective(theirs)} of {who} on {candidate.episodes}"
+    found = f"a mean {candidate.shown.name} of {ours}"
+    why = f"{found} is {word} the {format_objective(candidate.shown(theirs))} of {who} on {candidate.episodes}"
     return candidate.winner.score > theirs, why
 
 
@@ -190,14 +190,14 @@ def _make_tags(candidate: Candidate) -> dict[str, str]:
 
 def _make_description(candidate: Candidate, why: str) -> str:
     """Describe in Markdown where it comes from, why it is the champion or not, and the certification's table."""
-    winner, found = candidate.winner, candidate.certification
+    winner, found, shown = candidate.winner, candidate.certification, candidate.shown
     lines = [f"{winner.name.capitalize()} of sweep {candidate.sweep}. As {ALIAS}: {why}."]
     if measured := winner.measured:
         lines += [
             "",
-            f"On {len(measured.returns)} episodes by which nothing was chosen its mean {candidate.objective} is "
-            f"{format_objective(measured.mean)}; 95% interval of the mean of as many fresh ones: "
-            f"{format_interval(vars(measured))} (wider where one episode in hundreds fails badly).",
+            f"On {len(measured.returns)} episodes by which nothing was chosen its mean {shown.name} is "
+            f"{format_objective(shown(measured.mean))}; 95% interval of the mean of as many fresh ones: "
+            f"{format_interval(shown.turn(vars(measured)))} (wider where one episode in hundreds fails badly).",
         ]
     if found and found.policy:
         lines += [
@@ -210,8 +210,8 @@ def _make_description(candidate: Candidate, why: str) -> str:
         ]
         for one in found.configurations:
             odds = "" if one.improvement is None else f"{one.improvement:.0%}"
-            span = format_interval(vars(one))
-            score, failed = format_objective(one.iqm if one.per_seed else None), len(one.failed_seeds)
+            span = format_interval(shown.turn(vars(one)))
+            score, failed = format_objective(shown(one.iqm if one.per_seed else None)), len(one.failed_seeds)
             lines.append(f"| {one.label} | {score} | {span} | {odds} | {failed} | {found.verdict(one)} |")
     return "\n".join(lines)
 

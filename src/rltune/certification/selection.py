@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rltune.certification.finalists import EVALUATION_SEED, Finalist, derive_own_seed, is_playable, rank_finalists
 from rltune.certification.result import Certification, CertifiedPolicy
+from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import RltuneError
 from rltune.records import TrialRecord
 from rltune.statistics import predictive_interval
@@ -50,11 +51,20 @@ class FinalEvaluation:
         episodes: Fresh episodes for each.
         slots: How many play at once.
         aside: Calls a function in a process of its own, with ``progress`` added; None without such processes.
+        shown: Shows scores.
     """
 
-    def __init__(self, sweep: Path, top: int, episodes: int, slots: int, aside: Callable[..., Any] | None) -> None:
+    def __init__(
+        self,
+        sweep: Path,
+        top: int,
+        episodes: int,
+        slots: int,
+        aside: Callable[..., Any] | None,
+        shown: Shown = AS_RETURN,
+    ) -> None:
         self._sweep, self._top, self._episodes = sweep, top, episodes
-        self._aside = aside
+        self._aside, self._shown = aside, shown
         self._pool = ThreadPoolExecutor(slots if aside else 1)
         self._known: dict[tuple[Path, int], Future[Evaluation]] = {}
         self._played: dict[tuple[Path, int], int] = {}  # episodes; other threads write
@@ -97,7 +107,7 @@ class FinalEvaluation:
             except RltuneError as error:  # its process died or hangs: the others' results are no worse for that
                 notify(f"{finalist.name} cannot be evaluated: {error.what}")
                 continue
-            notify(f"{finalist.name} on {self._episodes} fresh episodes: {evaluation.mean:.1f}")
+            notify(f"{finalist.name} on {self._episodes} fresh episodes: {self._shown(evaluation.mean):.1f}")
             evaluated.append(replace(finalist, evaluation=evaluation))
         if any((one.folder / "seed-1").is_dir() for one in best):
             notify("replicates without certification: the policy of its first seed stands for each trial")
@@ -190,13 +200,13 @@ def _play(
     return evaluation
 
 
-def write_table(found: Certification, folder: Path) -> list[Path]:
+def write_table(found: Certification, folder: Path, shown: Shown = AS_RETURN) -> list[Path]:
     """Write the table as CSV and as the JSON that MLflow shows as a table (``mlflow.log_table``).
 
     Returns:
         Both files, in the sweep's folder.
     """
-    rows = found.table()
+    rows = [shown.turn(row) for row in found.table()]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]))
     writer.writeheader()

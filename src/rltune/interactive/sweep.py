@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from rltune.envs.objective import Shown
 from rltune.errors import PolicyError, RltuneError, StudyError
 from rltune.formatting import format_objective, format_params
 from rltune.interactive.notebook import find_stream
@@ -37,7 +39,7 @@ class Best:
         name: ``trial 7``, or ``baseline`` where no trial has its values.
         trial: The trial's number; None for such a baseline.
         params: Its values.
-        score: What the search ranked it by; None for a baseline.
+        score: What the search ranked it by; None for a baseline. With ``objective.direction=min`` less is better.
         evaluation: ``mean``, ``low``, ``high`` and ``episodes`` of its policy on fresh episodes; None without a winner.
         certified: ``iqm``, ``low``, ``high`` and ``num_seeds`` of its runs on fresh seeds; None without certification.
         model: The registered model, such as ``models:/cartpole-ppo/3``; None where none was registered.
@@ -83,6 +85,12 @@ class Sweep:
         with contextlib.closing(open_ledger(self.folder, self._storage)) as ledger:
             yield ledger
 
+    @cached_property
+    def _shown(self) -> Shown:
+        """What shows its scores."""
+        with self._ledger() as ledger:
+            return Shown.read(ledger.sweep().config)
+
     @property
     def status(self) -> str:
         """``complete``, ``stopped`` (by a budget), ``interrupted``, ``failed`` or ``running``."""
@@ -105,7 +113,7 @@ class Sweep:
             records = order_records(ledger.trials.records())
         names = list(dict.fromkeys(name for record in records for name in record.params))
         rows = [
-            [one.number, one.state, one.score, one.env_steps, one.stop_reason, *map(one.params.get, names)]
+            [one.number, one.state, self._shown(one.score), one.env_steps, one.stop_reason, *map(one.params.get, names)]
             for one in records
         ]
         return pd.DataFrame(rows, columns=["trial", "state", "score", "env_steps", "stopped", *names])
@@ -120,7 +128,7 @@ class Sweep:
         with self._ledger() as ledger:
             reports = [report for _, kind, report in ledger.read_reports_after(0, MAX_REPORTS) if kind == TRIALS]
         rows = [
-            {"trial": one.number, "env_steps": one.nominal_steps, "objective": one.objective}
+            {"trial": one.number, "env_steps": one.nominal_steps, "objective": self._shown(one.objective)}
             | {name: value for name, value in one.numbers.items() if name not in ("objective", "env_steps")}
             for one in reports
         ]
@@ -132,16 +140,17 @@ class Sweep:
         """The winner; while the sweep has none, the trial with the best score; None before the first report."""
         with self._ledger() as ledger:
             record, records = ledger.sweep(), ledger.trials.records()
-        scores: dict[int | None, float | None] = {one.number: one.score for one in records}
+        scores: dict[int | None, float | None] = {one.number: self._shown(one.score) for one in records}
         if record.winner:
             trial = record.winner.get("trial")
             certified = _read_certified(record.certification)
+            certified = self._shown.turn(certified) if certified else None
             name = "baseline" if trial is None else f"trial {trial}"
             model = (record.model or {}).get("uri")
-            played = record.winner.get("evaluation")
+            played = self._shown.turn(record.winner["evaluation"]) if record.winner.get("evaluation") else None
             return Best(name, trial, record.winner["params"], scores.get(trial), played, certified, model)
-        ranked = rank_records(records)
-        return Best(ranked[0].name, ranked[0].number, ranked[0].params, ranked[0].score) if ranked else None
+        first = next(iter(rank_records(records)), None)
+        return Best(first.name, first.number, first.params, scores[first.number]) if first else None
 
     def policy(self, trial: int | None = None, *, trust: bool = False) -> Policy | MultiAgentPolicy:
         """Load the winner's policy, or a trial's: see `rltune.load_policy`.

@@ -14,6 +14,7 @@ from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots
 from rltune.config.schema import MLFLOW, RunConfig
 from rltune.config.settings_file import make_foreign_sweep_error
+from rltune.envs.objective import Shown
 from rltune.pipeline.context import SweepContext
 from rltune.pipeline.plan import Plan, tracking_uri_of
 from rltune.pipeline.stopper import SweepStopper
@@ -76,6 +77,11 @@ class OpenSweep:
         """The request."""
         return self.context.plan.config
 
+    @property
+    def shown(self) -> Shown:
+        """What shows its scores."""
+        return Shown.of(self.plan.build.env.objective)
+
     def is_searched(self) -> bool:
         """Whether the search's budget of trials is spent and none of them is unfinished."""
         ended = sum(record.state != "RUNNING" for record in self.ledger.trials.records())
@@ -135,7 +141,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
                 if record.state != "RUNNING" and bucket is None:  # a driver that was killed may not have done it
                     drop_replays(folder, trial_dir_of(record.kind, record.number))
     records = ledger.trials.records()
-    searcher = config.searcher
+    searcher, shown = config.searcher, Shown.of(plan.build.env.objective)
     study = open_optuna_study(
         make_storage_url(config.study.storage, folder, STUDY),
         ledger.name,
@@ -151,6 +157,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         env_steps=config.budget.env_steps,
         slots=slots.count,
         num_reports=config.budget.reports,
+        shown=shown,
         stream=context.stream,
     )
     certify = config.certify
@@ -167,7 +174,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         rule=rule,
         retraining=retraining,
         final_evaluation=FinalEvaluation(
-            folder, certify.top, certify.champion_episodes, slots.count, context.call_aside
+            folder, certify.top, certify.champion_episodes, slots.count, context.call_aside, shown
         ),
         tracker=_open_tracker(context, ledger),
         console=console,
@@ -218,15 +225,15 @@ def _check_made_here(context: SweepContext, records: Sequence[TrialRecord]) -> N
 
 def _open_tracker(context: SweepContext, ledger: Ledger) -> Tracker:
     config, folder = context.plan.config, context.folder
-    experiment = config.tracking.experiment or config.env.name
+    experiment, shown = config.tracking.experiment or config.env.name, Shown.of(context.plan.build.env.objective)
     first: Tracker = NoTracker()
     if config.tracking.kind in MLFLOW:
-        settings = TrackingSettings(tracking_uri_of(config), experiment, sweep=context.name, folder=folder)
+        settings = TrackingSettings(tracking_uri_of(config), experiment, sweep=context.name, folder=folder, shown=shown)
         first = MLflowTracker(settings, ledger)
     books: list[Book] = []
     if config.tracking.kind == "wandb":
         books.append(WandbRuns(experiment, folder))
     if config.tracking.tensorboard:
         books.append(TensorBoardFiles(folder / FOLDER))
-    fed = [FedTracker(book, ledger, folder / f"{book.name.lower()}.json") for book in books]
+    fed = [FedTracker(book, ledger, folder / f"{book.name.lower()}.json", shown) for book in books]
     return SeveralTrackers(first, *fed) if fed else first

@@ -12,7 +12,7 @@ from rltune.certification.selection import TABLE, write_table
 from rltune.config.schema import MLFLOW
 from rltune.config.settings_file import format_settings
 from rltune.config.uris import redact_address, resolve_uri
-from rltune.envs.objective import name_objective
+from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import describe_exception
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.pipeline.plan import tracking_uri_of
@@ -66,7 +66,9 @@ def start_console(sweep: OpenSweep) -> None:
     logging.getLogger(TOLD).info("%s\n  %s", sweep.ledger.sweep().command or "from Python", versions)
     sweep.console.start([trial_view_of(record) for record in sweep.ledger.trials.records()])
     if wanted := sweep.plan.build.env.objective:
-        sweep.console.note(f"objective: {name_objective(wanted)}, the mean over episodes; the higher, the better")
+        shown = Shown.of(wanted)
+        better = "lower" if shown.is_cost else "higher"
+        sweep.console.note(f"objective: {shown.name}, the mean over episodes; the {better}, the better")
     for note in sweep.plan.notes:
         sweep.console.note(note)
     if sweep.config.report:
@@ -104,13 +106,13 @@ def publish_outcome(
     unfinished = outcome.trials["interrupted"] or interrupted or not sweep.is_certified()
     resume = make_resume_command(folder) if unfinished else None
     to_begin = max(0, sweep.config.budget.trials - outcome.trials["total"])
-    console.summary(make_closing_page(outcome, records, _shown_uri(sweep), resume, to_begin))
+    console.summary(make_closing_page(outcome, records, _shown_uri(sweep), resume, to_begin, sweep.shown))
 
 
 def _publish_certification(sweep: OpenSweep, certification: Certification) -> None:
     """Show the certification in MLflow: a table with the sweep, metrics and tags on its configurations."""
     tracker = sweep.tracker
-    for path in write_table(certification, sweep.context.folder):
+    for path in write_table(certification, sweep.context.folder, sweep.shown):
         tracker.artifact(path)
     for one in certification.configurations:
         metrics = {
@@ -173,6 +175,7 @@ def make_closing_page(
     tracking_uri: str | None,
     resume: str | None,
     num_to_begin: int = 0,
+    shown: Shown = AS_RETURN,
 ) -> ClosingPage:
     """Make the closing page's content: the best five trials, those that can still win first.
 
@@ -182,6 +185,7 @@ def make_closing_page(
         tracking_uri: MLflow's address, without a login; None without tracking.
         resume: What to type to go on; None where nothing is left to do.
         num_to_begin: Trials that the budget has and nobody has begun.
+        shown: Shows scores.
     """
     model = outcome.model or {}
     return ClosingPage(
@@ -197,4 +201,5 @@ def make_closing_page(
         certified=outcome.certified,
         winner=outcome.winner,
         num_to_begin=num_to_begin,
+        shown=shown,
     )

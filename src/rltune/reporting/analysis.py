@@ -56,7 +56,12 @@ def axis_of(one: Dimension) -> str:
 
 
 def build_optuna_study(
-    data: SweepData, trials: Sequence[TrialRecord], values: Sequence[float], *, as_searched: bool = False
+    data: SweepData,
+    trials: Sequence[TrialRecord],
+    values: Sequence[float],
+    *,
+    as_searched: bool = False,
+    direction: str = "maximize",
 ) -> optuna.Study:
     """Put trials into a study in memory, for Optuna's importance and figures, which read complete trials only.
 
@@ -67,12 +72,13 @@ def build_optuna_study(
         trials: The trials, in the study's order.
         values: What each counts as having reached, finite.
         as_searched: Whether parameters are named as in the ledger, not by `axis_of`, and powers of two are exponents.
+        direction: ``maximize`` or ``minimize``: which values are the better ones.
     """
     import optuna
 
     space = data.space
     known = space.distributions()
-    study = optuna.create_study(direction="maximize")
+    study = optuna.create_study(direction=direction)
     for trial, value in zip(trials, values, strict=True):
         raw, params, distributions = space.encode(trial.params), {}, {}
         for one in space.dimensions:

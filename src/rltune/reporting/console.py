@@ -25,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rltune.config.uris import redact
+from rltune.envs.objective import AS_RETURN, Shown
 from rltune.formatting import (
     STATE_WORDS,
     classify_failure,
@@ -107,6 +108,7 @@ class Console:
         env_steps: A trial's whole budget in environment steps.
         slots: How many trials run at once; see `show_slots`.
         num_reports: Reports of a trial over its whole budget.
+        shown: Shows scores.
         stream: Where to write; None is standard output.
         plain_every_s: Seconds between two lines where ``stream`` is not a terminal.
     """
@@ -121,11 +123,12 @@ class Console:
         env_steps: int,
         slots: int,
         num_reports: int = 1,
+        shown: Shown = AS_RETURN,
         stream: TextIO | None = None,
         plain_every_s: float = 15.0,
     ) -> None:
         self.name, self.num_trials, self.env_steps, self.slots = name, num_trials, env_steps, slots
-        self._num_reports = num_reports
+        self._num_reports, self._shown = num_reports, shown
         out = stream if stream is not None else sys.stdout
         # FORCE_COLOR makes rich call a file a terminal: ask the stream itself whether somebody watches.
         tty = bool(getattr(out, "isatty", lambda: False)())
@@ -292,7 +295,7 @@ class Console:
             how = f"{word}, diverged" if record.diverged else word
             self._print_line(f"trial {number} {how}: {first_line(view.reason)}", "red")
         else:
-            facts = f"{format_objective(view.score):>7}  {format_params(view.params)}"
+            facts = f"{format_objective(self._shown(view.score)):>7}  {format_params(view.params)}"
             self._print_line(f"trial {number:>3} {word:<11} {facts}", _STYLES.get(state, ""), cut=True)
         self.tick()
 
@@ -454,7 +457,7 @@ class Console:
             pace = self._play.describe(self.clock())
         elif self._wait:
             pace = f"{pace}, {self._wait}" if counts["RUNNING"] or self._runs else self._wait
-        found = f"best {format_objective(best.score)} by trial {best.number}" if best else "best -"
+        found = f"best {format_objective(self._shown(best.score))} by trial {best.number}" if best else "best -"
         return f"{states} of {self.num_trials}", pace, found
 
     def _is_certifying(self) -> bool:
@@ -505,13 +508,17 @@ class Console:
         table.add_column("trial", justify="right", no_wrap=True)
         table.add_column("progress", width=_BAR_WIDTH)
         table.add_column("env steps", justify="right", no_wrap=True)
-        table.add_column("objective", justify="right", no_wrap=True)
+        table.add_column(self._shown.name if self._shown.is_cost else "objective", justify="right", no_wrap=True)
         table.add_column("score", justify="right", no_wrap=True)
         table.add_column("params", ratio=1, no_wrap=True, overflow="ellipsis")
         fits = max(1, self._rich.height - 8)
         for view in running[:fits]:
             bar = ProgressBar(total=max(1, self.env_steps), completed=view.env_steps, width=_BAR_WIDTH)
-            values = format_objective(view.objective), format_objective(view.score), format_params(view.params)
+            values = (
+                format_objective(self._shown(view.objective)),
+                format_objective(self._shown(view.score)),
+                format_params(view.params),
+            )
             table.add_row(str(view.number), bar, format_count(view.env_steps), *map(Text, values))
         more = len(running) - fits
         return Group(table, Text(f"... and {more} more running", "dim")) if more > 0 else table

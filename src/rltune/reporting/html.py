@@ -232,10 +232,10 @@ def _sections(data: SweepData, drawn: Figures, plots: list[Figure]) -> Iterator[
         yield _certification(data, place_all("certification"))
     if "curves" in drawn:
         rungs = f" Dotted lines are the rungs at which weak trials are stopped: {_listed(data)}." if data.rungs else ""
-        caption = f"Mean {data.objective} of each trial's episodes as it trained.{rungs} Touch a line for its values."
+        caption = f"Mean {data.shown.label} of each trial's episodes as it trained.{rungs} Touch a line for its values."
         yield _section("Learning curves", place_all("curves"), caption)
     if "best" in drawn:
-        caption = "The highest score so far: the mean of a trial's last three reports."
+        caption = "The best score so far: the mean of a trial's last three reports."
         yield _section("Best so far", f'<div class="pair">{place_all("best")}</div>', caption)
     yield _values(data)
     if data.trials:
@@ -261,13 +261,13 @@ def _by_parameter(drawn: Figures, place_all: Callable[..., str]) -> Iterator[str
         "Grey: stopped, so lower than it might have become. Red: failed."
     )
     yield _section("Slices", f'<div class="grid">{place_all("slices")}</div>', caption)
-    caption = "A line is a trial; the darker, the higher its score. None: the trial did not have the parameter."
+    caption = "A line is a trial; the darker, the better its score. None: the trial did not have the parameter."
     yield _section("Parallel coordinates", place_all("parallel", 110 * (1 + len(drawn["slices"]))), caption)
 
 
 def _certification(data: SweepData, plot: str) -> str:
     record = data.record.certification or {}
-    rows = record["configurations"]
+    rows = [data.shown.turn(row) for row in record["configurations"]]
     cells = [
         [
             label(row["name"], row["trial"]),
@@ -296,8 +296,8 @@ def _certification(data: SweepData, plot: str) -> str:
         caption += " Optimism: what the search said, minus the IQM, of a trial that had the whole budget."
     if any(row.get("failed_seeds") for row in rows):
         caption += (
-            " A failed seed counts as the lowest result of all runs; a configuration of which more than a quarter "
-            "failed ranks below those with fewer."
+            f" A failed seed counts as the {'highest' if data.shown.is_cost else 'lowest'} result of all runs; a "
+            "configuration of which more than a quarter failed ranks below those with fewer."
         )
     if few := warn_of_few_seeds(len(record["seeds"])):
         caption += f" {few[0].upper()}{few[1:]}."
@@ -331,7 +331,7 @@ def _trials(data: SweepData) -> str:
         [
             str(trial.number),
             data.state_of(trial),
-            format_objective(trial.score),
+            format_objective(data.shown(trial.score)),
             format_count(trial.env_steps),
             format_params(trial.params),
             first_line(trial.stop_reason) if trial.stop_reason else "",

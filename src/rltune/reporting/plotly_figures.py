@@ -71,11 +71,23 @@ def draw_figures(data: SweepData) -> dict[str, list[go.Figure]]:
         drawn["best"] = draw_best_so_far(data)
     if rows := (data.record.certification or {}).get("configurations"):
         drawn["certification"] = [
-            draw_intervals(rows, (data.record.certification or {}).get("winner"), f"certified {data.objective}")
+            draw_intervals(
+                [
+                    data.shown.turn(row) | {"per_seed": [data.shown.turn(one) for one in row["per_seed"]]}
+                    for row in rows
+                ],
+                (data.record.certification or {}).get("winner"),
+                f"certified {data.shown.label}",
+            )
         ]
     if shares := compute_importance(data)[0]:
         drawn["importance"] = [draw_importance(shares)]
-    study = build_optuna_study(data, tried, [trial.score or 0.0 for trial in tried])
+    study = build_optuna_study(
+        data,
+        tried,
+        [data.shown(trial.score) or 0.0 for trial in tried],
+        direction="minimize" if data.shown.is_cost else "maximize",
+    )
     if len(data.ranked) > 1 and (varied := list_varied_parameters(data, study)):
         drawn["slices"] = [draw_slice(data, tried, study, one) for one in varied]
         drawn["parallel"] = [draw_parallel(study, varied)]
@@ -106,7 +118,7 @@ def draw_curves(data: SweepData, trials: Sequence[TrialRecord]) -> go.Figure:
         label, colour = choose_style(data, trial)
         figure.add_scatter(
             x=list(trial.reports),
-            y=[value if np.isfinite(value) else np.nan for value in trial.reports.values()],
+            y=[data.shown(value) if np.isfinite(value) else np.nan for value in trial.reports.values()],
             mode="lines" if len(trial.reports) > 1 else "markers",
             name=label,
             legendgroup=label,
@@ -120,7 +132,7 @@ def draw_curves(data: SweepData, trials: Sequence[TrialRecord]) -> go.Figure:
     for level in data.rungs:
         figure.add_vline(level, line={"color": STOPPED, "width": 1, "dash": "dot"})
     x = {"title_text": "environment steps", "rangemode": "tozero"}
-    return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis_title_text=f"mean {data.objective}")
+    return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis_title_text=f"mean {data.shown.label}")
 
 
 def draw_best_so_far(data: SweepData) -> list[go.Figure]:
@@ -133,7 +145,7 @@ def draw_best_so_far(data: SweepData) -> list[go.Figure]:
     line = {"color": WHOLE, "width": 2.5, "shape": "hv"}
     return [
         style_figure(
-            go.Figure(go.Scatter(x=xs, y=[moment.best for moment in moments], mode="lines", line=line)),
+            go.Figure(go.Scatter(x=xs, y=[data.shown(moment.best) for moment in moments], mode="lines", line=line)),
             300,
             xaxis={"title_text": title, "rangemode": "tozero"},
             yaxis_title_text="best score so far",

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 from rltune.algorithms.arguments import build_search_space
 from rltune.config.settings_file import read_settings
-from rltune.envs.objective import name_objective
+from rltune.envs.objective import Shown
 from rltune.errors import RltuneError
 from rltune.formatting import format_state
 from rltune.records import Report, SweepRecord, TrialRecord
@@ -61,9 +61,9 @@ class SweepData:
         return "interrupted" if is_left else format_state(trial.state)
 
     @property
-    def objective(self) -> str:
-        """What an episode's score is: its return, or the name of the sweep's own objective."""
-        return name_objective(self.settings.get("objective") or {})
+    def shown(self) -> Shown:
+        """What shows its scores: by the name of what they are of, as the values that a person knows."""
+        return Shown.of(self.settings.get("objective"))
 
     @property
     def resume_command(self) -> str:
