@@ -28,6 +28,7 @@ def test_the_environments_of_conf_pass(env_id):
         ("CartPole-v9", "v9", "env.id=CartPole-v1"),
         ("NoSuchEnv-v0", "doesn't exist", "env.id="),
         ("not an id!", "Malformed", "env.id="),
+        ("gymnasium.envs:CartPol-v1", "doesn't exist", "env.id=gymnasium.envs:CartPole-v1"),
         ("nosuchmodule:X-v0", "'nosuchmodule' cannot be imported", "put nosuchmodule.py into this folder"),
         ("minigird:MiniGrid-X-v0", "No module named 'minigird'", "env.id=minigrid:MiniGrid-X-v0"),
         (":CartPole-v1", "", "env.id="),

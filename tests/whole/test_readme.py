@@ -60,7 +60,7 @@ def commands() -> list[str]:
     return sorted({*lines, *re.findall(r"`([^`\n]+)`", TEXT)})
 
 
-SWEEPS = [line for line in commands() if line.startswith("python -m sweeps.")]
+SWEEPS = [line for line in commands() if re.match(r"python -m sweeps\.|rltune [a-z]", line)]
 MAKES = [line for line in commands() if re.match(r"make \w", line)]
 SNIPPETS = [block for block in blocks() if re.match(r"import |from ", block)]
 
@@ -89,7 +89,7 @@ def check_request(settings: DictConfig) -> RunConfig:
 
 def overrides_of(line: str) -> tuple[str, list[str]]:
     """The command's name and its overrides."""
-    words = shlex.split(line)
+    words = shlex.split(line.replace("rltune ", "python -m sweeps.") if line.startswith("rltune ") else line)
     return words[2].removeprefix("sweeps."), words[3:]
 
 
