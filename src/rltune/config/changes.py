@@ -36,11 +36,12 @@ def check_changes(name: str, known: DictConfig, wanted: RunConfig) -> bool:
     # Through text, as the sweep's own went: what is equal there is equal.
     asked = cast(DictConfig, OmegaConf.create(format_settings(wanted)))
     before, now = dict(_flatten(OmegaConf.to_container(known))), dict(_flatten(OmegaConf.to_container(asked)))
+    defaults = dict(_flatten(OmegaConf.to_container(OmegaConf.structured(RunConfig))))  # of keys that came later
     before.pop("format", None)
     now.pop("format", None)
     grows, others = False, []
     for key in sorted(before.keys() | now.keys()):
-        old, new = before.get(key), now.get(key)
+        old, new = before.get(key, defaults.get(key)), now.get(key)
         if old == new or key.startswith(FREE):
             continue
         is_larger = key in BUDGETS and _limit(new) > _limit(old)
