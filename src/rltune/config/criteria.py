@@ -96,7 +96,8 @@ def read_criteria(settings: Mapping[str, Any]) -> Criteria:
     if direction not in ("min", "max"):
         raise ConfigError(f"objective.second.direction={direction}", "min or max", "objective.second.direction=min")
     constraints = parse_constraints(settings.get("constraints") or {})
-    return Criteria(constraints, second.get("key"), direction, int(settings["budget"]["env_steps"]))
+    env_steps = (settings.get("budget") or {}).get("env_steps") or 0
+    return Criteria(constraints, second.get("key"), direction, int(env_steps))
 
 
 def parse_constraints(raw: Mapping[str, Any]) -> tuple[Constraint, ...]:

@@ -11,7 +11,6 @@ from typing import Any
 
 from rltune.config.criteria import Criteria
 from rltune.config.schema import RunConfig
-from rltune.formatting import format_objective
 from rltune.records import TrialRecord
 from rltune.study.ranking import find_front, find_nearest
 
@@ -101,8 +100,8 @@ def explain_no_winner(records: Sequence[TrialRecord]) -> str:
     if (nearest := find_nearest(records)) is None:
         return "no trial reported a return, so there is no winner"
     bounds = " and ".join(f"{check.name} {check.bound}" for check in nearest.checks)
-    why = "; ".join([*map(str, nearest.broken), f"score {format_objective(nearest.score)}"])
-    return f"no trial keeps {bounds}, so there is no winner; the nearest is trial {nearest.number} ({why})"
+    why = ", ".join(map(str, nearest.broken))
+    return f"no trial keeps {bounds}, so there is no winner; the nearest is trial {nearest.number}: {why}"
 
 
 def compute_cost(
