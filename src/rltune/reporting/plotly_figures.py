@@ -237,11 +237,14 @@ def _round_tick(text: str) -> str:
 
 
 def draw_front(data: SweepData, tried: Sequence[TrialRecord]) -> go.Figure:
-    """Draw each trial's score over its second objective, and a line through the Pareto front."""
+    """Draw each trial's score over its second objective, and the Pareto front as a stair: what is had at each value."""
     figure, second, front = go.Figure(), data.criteria.second, data.front
-    line = {"color": INK, "width": 1.5}
-    points = [trial.second for trial in front], [trial.score for trial in front]
+    line = {"color": INK, "width": 1.5, "shape": "hv"}
+    stair = front[::-1]
+    points = [trial.second for trial in stair], [trial.score for trial in stair]
     figure.add_scatter(x=points[0], y=points[1], mode="lines", line=line, name="front", showlegend=True)
+    for bound in (one for one in data.criteria.constraints if one.name == second):
+        figure.add_vline(bound.limit, line={"color": FAILED, "width": 1, "dash": "dot"})
     on_front = {trial.number for trial in front}
     groups: dict[str, list[TrialRecord]] = {}
     for trial in tried:
