@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ended import write_sweep
+from ended import write_bounded, write_sweep
 
 from rltune.reporting.analysis import compute_importance, follow_best_so_far
 from rltune.reporting.sweep_data import load_sweep_data
@@ -26,3 +26,9 @@ def test_importance_is_told_from_enough_trials_only(tmp_path: Path) -> None:
     shares, said = compute_importance(load_sweep_data(write_sweep(tmp_path / "few", 4)))
     assert not shares
     assert said == "Importance needs at least 10 trials with returns; this sweep has 4."
+
+
+def test_a_trial_that_breaks_a_constraint_is_never_the_best_so_far(tmp_path: Path) -> None:
+    moments = follow_best_so_far(load_sweep_data(write_bounded(tmp_path / "s")))
+    assert [moment.best for moment in moments] == [90.0, 90.0]
+    assert [moment.env_steps for moment in moments] == [2000, 3000], "but its steps were taken"

@@ -10,7 +10,7 @@ import re
 import pytest
 from consoles import Terminal, make_page, screen
 
-from rltune.records import Report, TrialRecord
+from rltune.records import Check, Report, TrialRecord
 from rltune.reporting.closing_page import TrialView
 from rltune.study.sweep_folder import TOLD
 
@@ -456,3 +456,15 @@ def test_drawing_takes_a_twentieth_of_the_drivers_time_at_most(make, clock, monk
         clock.now += 0.1
         console.tick()
     assert 4 <= screen(out).count("running, ") - before <= 6
+
+
+def test_a_trial_that_breaks_a_constraint_is_not_the_best(make):
+    console, out = make()
+    console.start()
+    checks = (Check("train_s", "< 60", 75.0, 15.0),)
+    console.show_end(trial(1, {"lr": 0.1}, "COMPLETE", best=500.0, checks=checks))
+    assert console.best() is None
+    console.show_end(trial(2, {"lr": 0.2}, "COMPLETE", best=3.0))
+    assert console.best().number == 2
+    (line,) = (line for line in out.getvalue().splitlines() if "trial   1" in line)
+    assert line.endswith("train_s=75, not < 60")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ended import Trial, make_certification, write_cost_sweep, write_sweep, write_trials
+from ended import Trial, make_certification, write_bounded, write_cost_sweep, write_sweep, write_trials
 from ledger import add_reports
 
 from rltune.reporting.html import PAGE, try_report, write_report
@@ -189,3 +189,11 @@ def test_a_browser_draws_every_figure_without_errors_or_requests(tmp_path: Path)
     assert (
         wanted == len(re.findall(r'id="plot\d+" [^>]*js-plotly-plot|js-plotly-plot[^>]* id="plot\d+"', done.stdout)) > 7
     )
+
+
+def test_two_objectives_have_a_section_of_their_own(tmp_path: Path) -> None:
+    page = text_of(page_of(write_bounded(tmp_path / "s")))
+    assert "Two objectives" in page
+    assert "the whole trials that no other one beats in both: trial 1, trial 2." in page
+    assert "train_s=75.25, not < 60; whole" in page
+    assert (tmp_path / "s" / "report" / "front.png").stat().st_size > 10_000

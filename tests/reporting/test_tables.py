@@ -9,7 +9,7 @@ import sys
 from contextlib import closing
 
 import pytest
-from ended import write_cost_sweep
+from ended import write_bounded, write_cost_sweep, write_sweep
 from ledger import add_reports, make_ledger
 from trials import ENTRIES
 
@@ -223,3 +223,23 @@ def test_a_running_trial_is_shown_with_its_machine(sweeps, tmp_path):
     with closing(open_ledger(home)) as ledger:
         ledger.change_sweep(status="interrupted")
     assert "on n2" not in shown("mine", tmp_path)
+
+
+def test_what_cannot_win_is_shown_last_with_what_it_breaks(tmp_path):
+    write_bounded(tmp_path / "s")
+    lines = [" ".join(line.split()) for line in shown("s", tmp_path).splitlines()]
+    assert "trial state score train_s env steps values why it ended, or where it runs" in lines
+    rows = [line for line in lines if line[:1].isdigit()]
+    assert [row.split()[0] for row in rows] == ["1", "2", "0", "3"]
+    assert rows[0].startswith("1 complete 90 50 * 1,000 ")
+    assert rows[1].startswith("2 complete 80 40 * 1,000 ")
+    assert rows[2].endswith("cannot win: train_s=75.25, not < 60; whole")
+    assert rows[3].startswith("3 stopped 70 80 250 ")
+    assert rows[3].endswith("cannot win: train_s=80, not < 60; stopped")
+    assert "* on the front: no other whole trial beats it in both score and train_s" in lines
+    assert " 90 " in listed(tmp_path), "the best of the list is one that can win"
+
+
+def test_a_sweep_where_all_break_a_constraint_says_so(tmp_path):
+    write_sweep(tmp_path / "s", 2, None, "failed", 'constraints.train_s="< 0.5"')
+    assert "no trial keeps train_s < 0.5, so there is no winner; the nearest is trial 1" in shown("s", tmp_path)

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from rltune.composition.explaining import find_type
 from rltune.errors import ConfigError
 
-OPEN = ("algo", "env", "scheduler", "searcher", "space")  # what may have keys that their files lack
+OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # what may have keys that their files lack
 
 
 def write_whole_numbers(word: str, schema: type) -> str:

@@ -19,7 +19,7 @@ from rltune.interactive.notebook import find_stream
 from rltune.records import TRIALS
 from rltune.study.ledger import Ledger
 from rltune.study.outcome import Outcome, load_outcome
-from rltune.study.ranking import order_records, rank_records
+from rltune.study.ranking import find_front, order_records, rank_records
 from rltune.study.storage import open_ledger
 from rltune.study.sweep_folder import find_sweep
 
@@ -107,16 +107,44 @@ class Sweep:
         """One row a trial, the best first.
 
         Columns: ``trial``, ``state``, ``score`` (what trials are ranked by), ``env_steps``, ``stopped`` (why it ended
-        early), and one for each parameter.
+        early), and one for each parameter. With constraints also ``breaks``, empty in a trial that keeps them; with a
+        second objective one of its name.
         """
         with self._ledger() as ledger:
-            records = order_records(ledger.trials.records())
+            records, criteria = order_records(ledger.trials.records()), ledger.criteria
         names = list(dict.fromkeys(name for record in records for name in record.params))
         rows = [
             [one.number, one.state, self._shown(one.score), one.env_steps, one.stop_reason, *map(one.params.get, names)]
             for one in records
         ]
-        return pd.DataFrame(rows, columns=["trial", "state", "score", "env_steps", "stopped", *names])
+        frame = pd.DataFrame(rows, columns=["trial", "state", "score", "env_steps", "stopped", *names])
+        if criteria.second:
+            frame.insert(3, criteria.second, [one.second for one in records])
+        if criteria.constraints:
+            frame.insert(2, "breaks", ["; ".join(map(str, one.broken)) for one in records])
+        return frame
+
+    @property
+    def front(self) -> pd.DataFrame:
+        """The whole trials that no other one beats in both objectives, the highest score first.
+
+        Columns: ``trial``, ``score``, one of the second objective's name, and one for each parameter.
+
+        Raises:
+            StudyError: The sweep has no second objective.
+        """
+        with self._ledger() as ledger:
+            records, criteria = ledger.trials.records(), ledger.criteria
+        if criteria.second is None:
+            raise StudyError(
+                f"{self.name} has no second objective, and so no front",
+                "a sweep that was run with one",
+                'rltune.sweep(..., "objective.second.key=train_s")',
+            )
+        front = find_front(records, criteria.direction)
+        names = list(dict.fromkeys(name for one in front for name in one.params))
+        rows = [[one.number, self._shown(one.score), one.second, *map(one.params.get, names)] for one in front]
+        return pd.DataFrame(rows, columns=["trial", "score", criteria.second, *names])
 
     @property
     def curves(self) -> pd.DataFrame:

@@ -22,7 +22,7 @@ from rltune.records import WHOLE_BUDGET, TrialRecord, trial_dir_of
 from rltune.reporting.console import Console
 from rltune.reporting.live_report import LiveReport
 from rltune.search.schedulers import Stop, StoppingRule, build_stopping_rule, replay_reports
-from rltune.search.views import choose_view
+from rltune.search.views import choose_view, heeds_constraints, tell_broken_as_diverged
 from rltune.study.bucket import THREADS, find_bucket
 from rltune.study.checkpoints import drop_replays, is_foreign, mark_checkpoint
 from rltune.study.ledger import Ledger
@@ -132,6 +132,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
     bucket = find_bucket(folder)
     shared = config.cluster.address is not None and bucket is None
     ledger = start_ledger(config.study.storage, folder, new=not context.resumed, shared=shared)
+    ledger.judge_by(plan.criteria)
     if context.resumed:
         save_copy(folder)
         _check_made_here(context, [*ledger.trials.records(), *ledger.runs.records()])
@@ -142,10 +143,13 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
                     drop_replays(folder, trial_dir_of(record.kind, record.number))
     records = ledger.trials.records()
     searcher, shown = config.searcher, Shown.of(plan.build.env.objective)
+    view = choose_view(searcher.kind, searcher.view)
+    if plan.criteria.constraints and not heeds_constraints(searcher.kind):
+        view = tell_broken_as_diverged(view)
     study = open_optuna_study(
         make_storage_url(config.study.storage, folder, STUDY),
         ledger.name,
-        choose_view(searcher.kind, searcher.view),
+        view,
         plan.space.distributions(),
         records,
         own_file=None if config.study.storage else folder / STUDY,

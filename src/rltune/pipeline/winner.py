@@ -13,7 +13,17 @@ from rltune.certification.selection import measure_policies
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.records import TrialRecord
 from rltune.study.bucket import BucketError
-from rltune.study.outcome import EXIT_HEAD_GONE, EXIT_NONE, EXIT_WINNER, Outcome, compute_cost, count_states
+from rltune.study.outcome import (
+    EXIT_HEAD_GONE,
+    EXIT_NONE,
+    EXIT_WINNER,
+    Outcome,
+    compute_cost,
+    count_states,
+    describe_front,
+    explain_no_winner,
+)
+from rltune.study.ranking import find_nearest
 
 
 def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Finalist | None, Certification | None]:
@@ -86,7 +96,8 @@ def save_outcome(
         model=model,
         cost=compute_cost(records, sweep.config, sweep.slots.mean(), wall_s, runs),
         certified=certification.summary() if certification else None,
-        reason=stopper.reason,
+        reason=stopper.reason or (explain_no_winner(records) if failed and find_nearest(records) else None),
+        front=describe_front(records, sweep.plan.criteria),
         exit_code=_exit_code(sweep, failed),
         folder=folder,
     )

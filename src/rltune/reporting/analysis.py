@@ -41,11 +41,12 @@ def follow_best_so_far(data: SweepData) -> list[Moment]:
     began = min((trial.began_s for trial in data.trials if trial.began_s is not None), default=0.0)
     moments: list[Moment] = []
     before: Counter[int] = Counter()
+    barred = {trial.number for trial in data.trials if trial.broken}
     total, following = 0, BestSoFar()
     for report in data.reports:
         total += (report.env_steps - before[report.number]) * replicates
         before[report.number] = report.env_steps
-        if (best := following.add(report.number, report.objective)) is not None:
+        if report.number not in barred and (best := following.add(report.number, report.objective)) is not None:
             moments.append(Moment(total, report.time_s - began, best))
     return moments
 

@@ -46,6 +46,8 @@ class TrialView:
         env_steps: Trained so far.
         reason: Why it ended; None while it runs.
         diverged: Whether it was stopped because its loss or return was no number: it cannot win.
+        broken: The constraints that it breaks, in words; empty without one. It cannot win.
+        second: Its value in the second objective; None without one.
     """
 
     number: int
@@ -55,6 +57,8 @@ class TrialView:
     env_steps: int = 0
     reason: str | None = None
     diverged: bool = False
+    broken: str = ""
+    second: float | None = None
 
     @property
     def objective(self) -> float | None:
@@ -84,6 +88,10 @@ class ClosingPage:
         certified: `Certification.summary`; None when nothing was certified.
         winner: As `Outcome` has it; None without.
         num_to_begin: Trials that the budget has and nobody has begun.
+        why_none: Why there is no winner; empty where there is one.
+        num_broken: Trials that cannot win for a constraint.
+        second: What the second objective measures; None without one.
+        front: The trials that no other one beats in both objectives, the highest score first.
         shown: Shows scores.
     """
 
@@ -99,6 +107,10 @@ class ClosingPage:
     certified: Mapping[str, Any] | None = None
     winner: Mapping[str, Any] | None = None
     num_to_begin: int = 0
+    why_none: str = "no trial reported a return, so there is no winner"
+    num_broken: int = 0
+    second: str | None = None
+    front: Sequence[TrialView] = ()
     shown: Shown = AS_RETURN
 
 
@@ -110,6 +122,8 @@ def render_closing_page(page: ClosingPage, failed: Iterable[TrialView]) -> Itera
         failed: The trials whose reasons are listed.
     """
     yield from _render_outcome(page)
+    if page.second:
+        yield from render_front(page.second, page.front, page.shown)
     if page.certified:
         yield from describe_certification(page.certified, page.shown)
     elif page.winner:
@@ -129,9 +143,10 @@ def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
         f"{count('pruned', 0)} stopped, {count('failed', 0)} failed"
         + (f", {count('interrupted')} interrupted" if count("interrupted") else "")
         + (f"; {page.num_to_begin} not begun" if page.num_to_begin else "")
+        + (f"; {page.num_broken} of them cannot win, for a constraint" if page.num_broken else "")
     )
     if not page.top:
-        yield "no trial reported a return, so there is no winner"
+        yield page.why_none
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("", "trial", "score", "env steps"):
@@ -147,6 +162,26 @@ def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
         table.add_row(*cells, style="bold green" if rank == 1 else "")
     yield ""
     yield table
+
+
+def render_front(second: str, front: Iterable[TrialView], shown: Shown = AS_RETURN) -> Iterator[RenderableType]:
+    """Render the trials that no other one beats in both objectives.
+
+    Args:
+        second: What the second objective measures.
+        front: The highest score first.
+        shown: Shows scores.
+    """
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("front", "score", second):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("params", overflow="fold")
+    for view in front:
+        cells = f"trial {view.number}", format_objective(shown(view.score)), format_objective(view.second)
+        table.add_row(*cells, format_params(view.params))
+    yield ""
+    yield table if table.row_count else "no trial had its whole budget and can win, so that the front is empty"
+    yield f"front: the whole trials that no other one beats in both score and {second}"
 
 
 def describe_winner(winner: Mapping[str, Any], shown: Shown = AS_RETURN) -> Iterator[RenderableType]:

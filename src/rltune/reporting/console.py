@@ -286,7 +286,7 @@ class Console:
         number, state = record.number, "INTERRUPTED" if record.state == "RUNNING" else record.state
         view = self._trials.setdefault(number, TrialView(number))
         went_wrong = state == "FAIL" or record.diverged
-        view.diverged = record.diverged
+        view.diverged, view.broken = record.diverged, "; ".join(map(str, record.broken))
         view.state, view.reason = state, f"{record.stop_reason}{where}" if went_wrong else None
         view.objectives = list(record.reports.values())
         word, kind = STATE_WORDS[state], classify_failure(first_line(view.reason))
@@ -296,6 +296,7 @@ class Console:
             self._print_line(f"trial {number} {how}: {first_line(view.reason)}", "red")
         else:
             facts = f"{format_objective(self._shown(view.score)):>7}  {format_params(view.params)}"
+            facts += f"  {view.broken}" * bool(view.broken)
             self._print_line(f"trial {number:>3} {word:<11} {facts}", _STYLES.get(state, ""), cut=True)
         self.tick()
 
@@ -352,7 +353,8 @@ class Console:
 
     def best(self) -> TrialView | None:
         """Return the trial with the highest score of all that can win; None before there is one."""
-        able = [view for view in self._trials.values() if view.state != "FAIL" and not view.diverged]
+        views = self._trials.values()
+        able = [view for view in views if not (view.state == "FAIL" or view.diverged or view.broken)]
         scores = {view.number: score for view in able if (score := view.score) is not None}
         return self._trials[max(scores, key=scores.__getitem__)] if scores else None
 

@@ -237,6 +237,8 @@ def _sections(data: SweepData, drawn: Figures, plots: list[Figure]) -> Iterator[
     if "best" in drawn:
         caption = "The best score so far: the mean of a trial's last three reports."
         yield _section("Best so far", f'<div class="pair">{place_all("best")}</div>', caption)
+    if "front" in drawn:
+        yield _section("Two objectives", place_all("front"), _describe_front(data))
     yield _values(data)
     if data.trials:
         yield _section("Importance", place_all("importance"), compute_importance(data)[1])
@@ -245,6 +247,16 @@ def _sections(data: SweepData, drawn: Figures, plots: list[Figure]) -> Iterator[
         yield _section("Cost", place_all("cost"), caption)
     yield _commands(data)
     yield _trials(data)
+
+
+def _describe_front(data: SweepData) -> str:
+    second, best = data.criteria.second, "small" if data.criteria.direction == "min" else "large"
+    named = ", ".join(f"trial {trial.number}" for trial in data.front) or "none yet"
+    return (
+        f"Each trial's score over its {second}, which is to be {best}. Stair: the Pareto front, the whole trials that "
+        f"no other one beats in both: {named}. Pale: trials that were stopped, with the {second} that is expected of "
+        "the whole budget."
+    )
 
 
 def _listed(data: SweepData) -> str:
@@ -334,7 +346,7 @@ def _trials(data: SweepData) -> str:
             format_objective(data.shown(trial.score)),
             format_count(trial.env_steps),
             format_params(trial.params),
-            first_line(trial.stop_reason) if trial.stop_reason else "",
+            "; ".join([*map(str, trial.broken), *([first_line(trial.stop_reason)] if trial.stop_reason else [])]),
         ]
         for trial in order_records(data.trials)
     ]

@@ -91,6 +91,8 @@ def draw_figures(data: SweepData) -> dict[str, list[go.Figure]]:
     if len(data.ranked) > 1 and (varied := list_varied_parameters(data, study)):
         drawn["slices"] = [draw_slice(data, tried, study, one) for one in varied]
         drawn["parallel"] = [draw_parallel(study, varied)]
+    if any(trial.second is not None for trial in tried):
+        drawn["front"] = [draw_front(data, tried)]
     if trials:
         drawn["cost"] = [draw_cost(data)]
     return drawn
@@ -244,6 +246,44 @@ def _round_tick(text: str) -> str:
         return format_value(float(text))
     except ValueError:
         return text
+
+
+def draw_front(data: SweepData, tried: Sequence[TrialRecord]) -> go.Figure:
+    """Draw each trial's score over its second objective, and the Pareto front as a stair: what is had at each value."""
+    figure, second, front = go.Figure(), data.criteria.second, data.front
+    line = {"color": INK, "width": 1.5, "shape": "hv"}
+    stair = front[::-1]
+    points = [trial.second for trial in stair], [data.shown(trial.score) for trial in stair]
+    figure.add_scatter(x=points[0], y=points[1], mode="lines", line=line, name="front", showlegend=True)
+    for bound in (one for one in data.criteria.constraints if one.name == second):
+        figure.add_vline(bound.limit, line={"color": FAILED, "width": 1, "dash": "dot"})
+    on_front = {trial.number for trial in front}
+    groups: dict[str, list[TrialRecord]] = {}
+    for trial in tried:
+        if trial.second is not None:
+            label = "breaks a constraint" if trial.broken else choose_style(data, trial)[0]
+            groups.setdefault(label, []).append(trial)
+    for label, group in groups.items():
+        why = [f"<br>{check}" for trial in group for check in trial.broken[:1]] or [""] * len(group)
+        figure.add_scatter(
+            x=[trial.second for trial in group],
+            y=[data.shown(trial.score) for trial in group],
+            mode="markers",
+            name=label,
+            showlegend=True,
+            marker={
+                "color": FAILED if group[0].broken else choose_style(data, group[0])[1],
+                "size": [13 if trial.number in on_front else 8 for trial in group],
+                "opacity": 0.5 if label in ("stopped", "running", "interrupted") else 1.0,
+                "symbol": "diamond" if group[0].broken else "circle",
+            },
+            text=[
+                f"trial {trial.number}, {label}{note}<br>{format_params(trial.params).replace(' ', '<br>')}"
+                for trial, note in zip(group, why, strict=True)
+            ],
+            hovertemplate=f"%{{text}}<br>score %{{y:.4g}}, {second} %{{x:.4g}}<extra></extra>",
+        )
+    return style_figure(figure, 380, showlegend=True, xaxis_title_text=second, yaxis_title_text="score")
 
 
 def draw_cost(data: SweepData) -> go.Figure:

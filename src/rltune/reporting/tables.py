@@ -23,7 +23,8 @@ from rltune.formatting import (
     spell_command,
 )
 from rltune.reporting.closing_page import describe_certification, describe_winner
-from rltune.study.ranking import order_records, rank_records
+from rltune.study.outcome import explain_no_winner
+from rltune.study.ranking import find_front, find_nearest, order_records, rank_records
 from rltune.study.sweep_folder import find_sweep, list_sweep_folders
 
 TOLD_BY = ("algo=", "env=", "env.id=", "experiment=")  # what tells one sweep from another, of what was typed
@@ -121,23 +122,25 @@ def show_sweep(
     from rltune.study.storage import open_ledger  # brings SQLAlchemy with it, which a wrong name need not wait for
 
     with closing(open_ledger(folder, storage)) as ledger:
-        records, found = order_records(ledger.trials.records()), ledger.sweep()
+        records, found, criteria = order_records(ledger.trials.records()), ledger.sweep(), ledger.criteria
     shown = Shown.read(found.config)
     out = _open_console(stream)
     out.print(f"{folder.name}: {found.status or '?'}, {folder}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in (
-        "trial",
-        "state",
-        shown.label if shown.is_cost else "score",
-        "env steps",
-        "values",
-        "why it ended, or where it runs",
-    ):
+    second = [criteria.second] if criteria.second else []
+    score = shown.label if shown.is_cost else "score"
+    for heading in ("trial", "state", score, *second, "env steps", "values", "why it ended, or where it runs"):
         table.add_column(heading, overflow="fold")
+    front = {record.number for record in find_front(records, criteria.direction)}
     for record in records:
-        table.add_row(*_make_row(record, found.status == "running", shown))
+        number, state, score, *rest = _make_row(record, found.status == "running", shown)
+        also = [format_objective(record.second) + " *" * (record.number in front)] if second else []
+        table.add_row(number, state, score, *also, *rest)
     out.print(table)
+    if second:
+        out.print(f"* on the front: no other whole trial beats it in both score and {criteria.second}")
+    if find_nearest(records):
+        out.print(explain_no_winner(records), soft_wrap=True)
     if found.certification:
         for part in describe_certification(Certification.from_dict(found.certification).summary(), shown):
             out.print(part)
@@ -183,6 +186,8 @@ def _open_console(stream: TextIO | None) -> Console:
 def _make_row(record: TrialRecord, going_on: bool, shown: Shown) -> tuple[str, ...]:
     unfinished = record.state == "RUNNING"
     reason = "" if unfinished else first_line(record.stop_reason)
+    if record.broken:
+        reason = "; ".join(["cannot win: " + ", ".join(map(str, record.broken)), *filter(None, [reason])])
     if unfinished and going_on and record.node:
         reason = f"on {record.node}"
     return (

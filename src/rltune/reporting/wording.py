@@ -17,7 +17,7 @@ from rltune.errors import RltuneError
 from rltune.formatting import format_interval, format_objective, format_value, spell_command
 from rltune.records import BASELINE
 from rltune.reporting.sweep_data import SweepData
-from rltune.study.outcome import count_states
+from rltune.study.outcome import count_states, explain_no_winner
 
 
 def describe_verdict(data: SweepData) -> str:
@@ -29,7 +29,8 @@ def describe_verdict(data: SweepData) -> str:
     if data.record.certification and data.record.certification.get("configurations"):
         return opening + _describe_certification(data.record.certification, data.shown)
     if not data.ranked:
-        return f"{opening}No trial reported a return, so there is no winner."
+        why = explain_no_winner(data.trials)
+        return f"{opening}{why[0].upper()}{why[1:]}."
     shown = data.shown
     best = data.record.winner or {"trial": data.ranked[0].number, "objective": data.ranked[0].score}
     who, evaluation = f"Trial {best['trial']}", best.get("evaluation")
@@ -61,6 +62,8 @@ def _describe_certification(record: Mapping[str, Any], shown: Shown) -> str:
         text = f"{str(best['name']).capitalize()} wins with a {shown.name} of {scores}"
         if baseline:
             text += f"; the baseline's is {_format_score(baseline, shown)}"
+            if baseline.get("broken"):
+                text += f", but it cannot win: {baseline['broken']}"
         text += "."
         if best.get("improvement") is not None:
             text += f" A run of it beats one of the baseline with probability {best['improvement']:.2f}."

@@ -146,6 +146,8 @@ class OptunaStudy:
         told = self._view_of(record)
         for env_steps, objective in told.reports.items():
             self._memory.set_trial_intermediate_value(record.number, env_steps, objective)
+        for key, excess in _spell_constraints(told).items():
+            self._memory.set_trial_system_attr(record.number, key, excess)
         self._proposing.tell(record.number, told.value, state=TrialState[told.state])
         self._store(lambda: self._tell_stored(record, told))
 
@@ -164,6 +166,8 @@ class OptunaStudy:
         trial_id = int(self._storage.get_trial_id_from_study_id_trial_number(self._study_id, record.number))
         for env_steps, objective in told.reports.items():
             self._storage.set_trial_intermediate_value(trial_id, env_steps, objective)
+        for key, excess in _spell_constraints(told).items():
+            self._storage.set_trial_system_attr(trial_id, key, excess)
         for name, text in _describe_end(record).items():
             self._storage.set_trial_user_attr(trial_id, name, text)
         value = _value_in_optuna(told)  # as `Study.tell` does, which reads the whole trial twice: a fifth of all this
@@ -175,7 +179,10 @@ class OptunaStudy:
         self._storage.engine.dispose()
 
     def _view_of(self, record: TrialRecord) -> ToldTrial:
-        told = self._view(record, self._lowest)
+        excess = {check.name: check.excess for check in record.checks}
+        if any(map(math.isnan, excess.values())):  # no sampler takes an unknown one, nor a trial that lacks it
+            return ToldTrial("FAIL", reports=_thin(record.scores))
+        told = replace(self._view(record, self._lowest), excess=excess)
         if told.value is not None and math.isfinite(told.value):
             self._lowest = told.value if self._lowest is None else min(self._lowest, told.value)
         return replace(told, reports=_thin(told.reports))
@@ -192,7 +199,7 @@ class OptunaStudy:
             params=dict(drawn),
             distributions={label: self._distributions[label] for label in drawn},
             user_attrs=about if told == RUNNING else about | _describe_end(record),
-            system_attrs=dict(sampler_state or {}),
+            system_attrs={**(sampler_state or {}), **_spell_constraints(told)},
             intermediate_values=dict(told.reports),
         )
 
@@ -262,6 +269,11 @@ def _value_in_optuna(told: ToldTrial) -> float | None:
         return told.value
     last = told.reports[max(told.reports)]
     return None if math.isnan(last) else last
+
+
+def _spell_constraints(told: ToldTrial) -> dict[str, Any]:
+    """Return the attributes by which Optuna knows a trial's constraints; it sets them itself only while it runs one."""
+    return dict(create_trial(state=TrialState.FAIL, constraints=dict(told.excess)).system_attrs)
 
 
 def _describe_end(record: TrialRecord) -> dict[str, Any]:
