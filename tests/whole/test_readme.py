@@ -26,6 +26,7 @@ from rltune.algorithms.arguments import values_of
 from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners
 from rltune.composition.composing import conf_dir
+from rltune.composition.overrides import quote_bound
 from rltune.config.schema import RunConfig, derive_env_name
 from rltune.config.validation import parse_config
 from rltune.envs.build import make_env
@@ -74,7 +75,7 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
     added = [f"hydra.searchpath=[file://{folder}]"] if folder else []
     overrides = [word for word in overrides if word not in ("--config-dir", "conf")]  # the folder, where there is one
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose(command, [*overrides, *added])
+        return compose(command, [*map(quote_bound, overrides), *added])
 
 
 def check_request(settings: DictConfig) -> RunConfig:
