@@ -1,12 +1,24 @@
-"""rltune: hyperparameter sweeps for reinforcement learning.
+"""Hyperparameter sweeps for reinforcement learning: search, certify the winner, act with it.
 
-    sweep(...)          search, certify and register: rltune.sweep("algo=ppo", "env=cartpole", budget={"trials": 8})
-    open_sweep(name)    a sweep that is there: .trials and .curves as frames, .best, .policy(), .report(), .resume()
-    load_policy(uri)    a trained policy, to act with; evaluate(policy) plays it, export_policy(policy, path) writes it
-    compare_sweeps(...) sweeps side by side
-    load_algorithm(uri) RLlib's algorithm, to train on
+    import rltune
 
-Beneath: find_sweep, open_ledger, run_sweep and resume_sweep, with RunConfig. An error is an RltuneError.
+    sweep = rltune.sweep("algo=ppo", "env=cartpole", budget={"trials": 8})
+    sweep.best, sweep.trials, sweep.curves    # the winner; frames of trials and of their learning curves
+    policy = sweep.policy()                   # later: rltune.load_policy("models:/cartpole-ppo@champion")
+    action = policy.act(observation)          # one observation or a batch; no Ray is started
+    rltune.evaluate(policy, episodes=100)     # the mean of fresh episodes with a 95% interval
+
+What can be given to `sweep` is what ``rltune run --help`` lists.
+
+    sweep(...)           search, certify and register, as the command does
+    open_sweep(name)     a sweep that is there, ended or not: .trials, .curves, .best, .policy(), .report(), .resume()
+    load_policy(uri)     a trained policy, to act with
+    evaluate(policy)     play it; export_policy(policy, path) writes it as one file
+    compare_sweeps(...)  sweeps side by side
+    load_algorithm(uri)  RLlib's algorithm, to train on
+
+Beneath them are find_sweep, open_ledger, run_sweep and resume_sweep, with RunConfig. A request that cannot be carried
+out raises an RltuneError: what is wrong, what is allowed, what to do.
 
 Everything is imported when it is first used, so that ``import rltune`` costs nothing and a script that only acts with a
 policy never imports Ray.

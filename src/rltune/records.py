@@ -99,6 +99,33 @@ def compute_score(objectives: Iterable[float]) -> float | None:
 
 
 @dataclass(frozen=True)
+class Check:
+    """Hold how a trial has come out against one constraint.
+
+    Attributes:
+        name: Of what is measured.
+        bound: ``< 60``.
+        value: What was measured; NaN where nothing was.
+        excess: By how much it breaks the bound; zero or less keeps it. NaN where nothing was measured, which breaks it.
+    """
+
+    name: str
+    bound: str
+    value: float
+    excess: float
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the trial cannot win for it."""
+        return not self.excess <= 0
+
+    def __str__(self) -> str:
+        """What is wrong, where something is: ``train_s=75.2, not < 60``."""
+        value = "unknown" if math.isnan(self.value) else f"{self.value:.6g}"
+        return f"{self.name}={value}, not {self.bound}"
+
+
+@dataclass(frozen=True)
 class RunKey:
     """Name a run in MLflow: a trial's, the baseline's, or that of one of a configuration's certification seeds.
 
@@ -150,6 +177,9 @@ class TrialRecord:
         of_trial: The trial that a run of a certification retrains; None for the baseline, and for a trial.
         seed_index: Which of the certification's seeds a run has, from 0; None for a trial.
         returns: The returns of the episodes that a run of the certification played at its end.
+        numbers: All logged numbers of its newest report.
+        checks: One for each of the sweep's constraints, see `rltune.config.criteria`.
+        second: Its value in the sweep's second objective; None without one, or before it is measured.
     """
 
     number: int
@@ -175,6 +205,15 @@ class TrialRecord:
     of_trial: int | None = None
     seed_index: int | None = None
     returns: tuple[float, ...] = ()
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+    second: float | None = None
+
+    @property
+    def broken(self) -> tuple[Check, ...]:
+        """The constraints that it breaks, once it has reported: with any, it cannot win. A failed one cannot anyway."""
+        is_judged = self.reports and self.state != "FAIL"
+        return tuple(check for check in self.checks if check.is_broken) if is_judged else ()
 
     @property
     def scores(self) -> dict[int, float]:
@@ -249,8 +288,10 @@ class ToldTrial:
         state: COMPLETE, PRUNED or FAIL, in Optuna's sense.
         value: COMPLETE needs one; None otherwise.
         reports: Score by nominal steps; a PRUNED trial's value in Optuna is the last of them.
+        excess: By how much it breaks each constraint, by its name; zero or less keeps it.
     """
 
     state: str
     value: float | None = None
     reports: Mapping[int, float] = field(default_factory=dict)
+    excess: Mapping[str, float] = field(default_factory=dict)

@@ -38,8 +38,11 @@ class Aside:
         self.asked: list[int] = []
         self._both = threading.Barrier(2, timeout=20)
 
-    def __call__(self, function: Callable[..., Any], folder: Path, episodes: int, seed: int) -> Evaluation:
+    def __call__(
+        self, function: Callable[..., Any], folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]
+    ) -> Evaluation:
         number = int(folder.parent.name)
+        progress(episodes, episodes)
         self.asked.append(number)
         if number != 1 and seed == EVALUATION_SEED:
             self._both.wait()  # the search's first two meet here, or it breaks
@@ -78,10 +81,10 @@ def test_the_best_of_the_finalists_wins_and_they_play_beside_each_other(
 def test_a_finalist_whose_process_died_costs_the_others_nothing(
     tmp_path: Path, finals: FinalEvaluation, aside: Aside, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def call(function: Callable[..., Evaluation], folder: Path, *more: Any) -> Evaluation:
+    def call(function: Callable[..., Evaluation], folder: Path, *more: Any, **named: Any) -> Evaluation:
         if folder.parent.name == "1":
             raise RltuneError("the process ended without an answer")
-        return Aside.__call__(aside, function, folder, *more)
+        return Aside.__call__(aside, function, folder, *more, **named)
 
     finals = FinalEvaluation(tmp_path, top=3, episodes=2, slots=2, aside=call)
     winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
@@ -105,7 +108,7 @@ def test_who_has_played_before_the_search_ended_does_not_play_again(
 def test_without_a_process_for_it_nothing_plays_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[Path] = []
 
-    def here(folder: Path, episodes: int, seed: int) -> Evaluation:
+    def here(folder: Path, episodes: int, seed: int, progress: Any) -> Evaluation:
         played.append(folder)
         worth = WORTH[int(folder.parent.name)]
         return Evaluation((worth,), (1,), worth, 0.0, worth, worth, worth, worth, worth)
@@ -119,6 +122,27 @@ def test_without_a_process_for_it_nothing_plays_before_the_end(tmp_path: Path, m
     assert winner is not None
     assert winner.trial == 2
     assert len(played) == 3
+
+
+def test_how_far_those_are_that_play_is_shown_meanwhile(tmp_path: Path, told: list[str]) -> None:
+    """Nothing else happens then, for as long as their episodes take."""
+    shown: list[tuple[str, int, int]] = []
+    seen = threading.Event()
+
+    def call(function: Any, folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]) -> Evaluation:
+        progress(10, episodes)
+        assert seen.wait(20)
+        return play_by_seed(folder, episodes, seed, progress)
+
+    def show(who: str, done: int, total: int) -> None:
+        shown.append((who, done, total))
+        if done == 20:
+            seen.set()
+
+    finals = FinalEvaluation(tmp_path, top=2, episodes=40, slots=2, aside=call)
+    finals.select([entry(tmp_path, number) for number in (0, 1)], told.append, show)
+    finals.close()
+    assert ("the best play", 20, 80) in shown, "both of them, beside each other"
 
 
 def test_no_evaluation_trusts_the_search_and_no_trial_has_no_winner(tmp_path: Path, told: list[str]) -> None:
@@ -137,8 +161,9 @@ def test_trials_that_ran_their_whole_budget_come_first_and_damaged_or_failed_one
     assert [one.trial for one in rank_finalists(tmp_path, entries)] == [1, 2]
 
 
-def play_by_seed(folder: Path, episodes: int, seed: int) -> Evaluation:
+def play_by_seed(folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]) -> Evaluation:
     """What chooses is lucky: 100 on the episodes of all sweeps, 60 and once 40 on those of one's own."""
+    progress(episodes // 2, episodes)
     worth = 100.0 if seed == EVALUATION_SEED else 60.0
     returns = (worth if seed == EVALUATION_SEED else 40.0, *[worth] * (episodes - 1))
     mean = sum(returns) / episodes
@@ -167,7 +192,9 @@ def test_a_policys_interval_knows_nothing_of_its_sisters(tmp_path: Path, monkeyp
     diverged = SeedResult(4, -1000.0, (-1000.0,), saved.path)
     found = judge_configurations([Configuration("trial 0", 0, {}, 9.0, (*runs, diverged))], range(5), 1)
     assert found is not None
-    found, winner = measure_policies(found, tmp_path, 20)
+    shown: list[tuple[str, int, int]] = []
+    found, winner = measure_policies(found, tmp_path, 20, lambda *made: shown.append(made))
+    assert shown == [("the winner is measured", 10, 40), ("the winner is measured", 30, 40)]
     assert found.policy is not None
     assert (winner.score, found.policy.mean) == (100, 59)
     assert 50 <= found.policy.low < 59 < found.policy.high

@@ -211,3 +211,17 @@ def test_the_record_goes_through_json_and_comes_back_whole():
     assert Certification.from_dict(json.loads(json.dumps(whole.to_dict()))) == whole
     assert json.loads(json.dumps(whole.summary()))["configurations"][0]["verdict"] == "winner"
     assert "returns" not in json.dumps(whole.summary())
+
+
+def test_a_baseline_that_breaks_a_constraint_cannot_win():
+    broken = replace(configuration(BASELINE, [500, 510, 515, 520, 530]), broken="train_s=75, not < 60")
+    trial = configuration("trial 3", [290, 300, 305, 310, 520], search_score=400.0)
+    found = judge_configurations([broken, trial], SEEDS, 2)
+    assert found is not None
+    assert [one.name for one in found.configurations] == ["trial 3", BASELINE]
+    assert (found.winner, found.ties) == ("trial 3", ())
+    assert found.best().improvement == 0.14, "it is still what the winner is compared with"
+    assert found.best().iqm == 305, "and no rival that other seeds might choose"
+    assert found.verdict(found.configurations[1]) == "train_s=75, not < 60"
+    assert Certification.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert judge_configurations([broken, configuration("trial 3", [], failed=SEEDS)], SEEDS, 2) is None

@@ -6,7 +6,9 @@ import pytest
 from ledger import make_ledger
 
 from rltune.certification.retraining import Retraining
+from rltune.config.criteria import Criteria, parse_constraints
 from rltune.records import Report
+from rltune.study.checkpoints import write_checkpoint
 
 SEEDS = (11, 12, 13)
 
@@ -77,3 +79,22 @@ def test_a_run_that_diverged_counts_as_ended(make_retraining, ledger):
     done = before.propose(False)
     ledger.runs.end(done.number, "PRUNED", "non-finite numbers", diverged=True)
     assert make_retraining().propose(False).seeds == (12,), "another training would diverge alike"
+
+
+@pytest.mark.parametrize(("seconds", "broken"), [((61, 62, 9), "train_s=61, not < 60"), ((61, 59, 58), None)])
+def test_the_baseline_is_judged_by_most_of_its_runs(make_retraining, ledger, tmp_path, seconds, broken):
+    ledger.judge_by(Criteria(parse_constraints({"train_s": "< 60"}), env_steps=1000))
+    saved = write_checkpoint(tmp_path, "trials/0", "best", {"env_steps": 1000, "objective": 1.0}, lambda folder: None)
+    ledger.trials.add({"lr": 5e-4}, [1], drawn={})
+    ledger.trials.add_report(Report(0, 1000, 1.0), {"checkpoint": saved}, train_s=1.0)
+    ledger.trials.end(0, "COMPLETE", "whole budget")
+    retraining = make_retraining()
+    while run := retraining.propose(True):
+        is_baseline = run.of_trial is None
+        cost, worth = (seconds[run.seed_index], 9.0) if is_baseline else (99.0, 1.0)
+        ledger.runs.add_report(Report(run.number, 1000, worth), {"checkpoint": saved}, train_s=float(cost))
+        ledger.runs.end(run.number, "COMPLETE", "whole budget", returns=(worth,))
+    found = retraining.judge(ledger.trials.records())
+    assert found.winner == ("trial 0" if broken else "baseline"), "the search has judged the trial already"
+    (baseline,) = (one for one in found.configurations if one.name == "baseline")
+    assert baseline.broken == broken

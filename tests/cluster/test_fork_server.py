@@ -188,22 +188,26 @@ def hang(calls: str, progress: Callable[..., None] | None = None) -> None:
 
 
 def work_slowly(progress: Callable[..., None]) -> str:
-    for done in range(8):
+    for done in range(1, 9):
         time.sleep(0.5)
         progress(done, 8)
     return "done"
 
 
-@pytest.mark.parametrize("progress", [False, True])
-def test_a_call_that_hangs_ends_with_a_message(progress: bool, warm: ForkServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("progress", [None, print])
+def test_a_call_that_hangs_ends_with_a_message(
+    progress: Callable[..., None] | None, warm: ForkServer, tmp_path: Path
+) -> None:
     calls = tmp_path / "calls"
     with pytest.raises(RltuneError, match=r"the process that runs .*hang has come no further for 2 s"):
         warm.call(hang, str(calls), patience_s=2.0, progress=progress)
     assert int(calls.read_text()) != os.getpid(), "called once, and not by the driver"
 
 
-def test_a_call_that_comes_further_is_waited_for(warm: ForkServer) -> None:
-    assert warm.call(work_slowly, patience_s=3.0, progress=True) == "done"
+def test_a_call_that_comes_further_is_waited_for_and_says_how_far_it_is(warm: ForkServer) -> None:
+    told: list[tuple[int, int]] = []
+    answer = warm.call(work_slowly, patience_s=3.0, progress=lambda done, total: told.append((done, total)))
+    assert (answer, told) == ("done", [(done, 8) for done in range(1, 9)])
 
 
 def test_it_is_ready_for_calls_when_it_knows_the_raylet(monkeypatch: pytest.MonkeyPatch) -> None:

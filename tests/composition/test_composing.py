@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,18 @@ def test_what_cannot_be_composed_is_answered_in_three_parts(word):
 def test_certify_off_with_seeds_is_refused():
     with pytest.raises(ConfigError, match="which retrains nothing"):
         compose("certify=off", "certify.seeds=2")
+
+
+@pytest.mark.parametrize(("algo", "space", "strange"), [("ppo", "dqn", "n_step"), ("dqn", "ppo_lstm", "lambda_")])
+def test_the_space_of_another_algorithm_is_named_as_such(algo, space, strange):
+    with pytest.raises(ConfigError) as refused:
+        compose(f"algo={algo}", f"space={space}")
+    assert re.fullmatch(f"space={space}: .*{strange}.* are no parameters of {algo}", refused.value.what)
+    assert refused.value.fix == f"algo={algo} without space=, or algo={space[:3]} for space={space}"
+
+
+def test_a_space_that_fits_may_be_any(tmp_path):
+    """Another algorithm's too: where all of its parameters are there it is a question of ranges."""
+    write(tmp_path / "space" / "dqn_mine.yaml", "lr: [loguniform, 1e-4, 1e-2]\n")
+    assert list(compose("algo=ppo", "space=dqn_mine", config_dir=tmp_path).space) == ["lr"]
+    assert "use_lstm" in compose("algo=ppo", "space=ppo_lstm").space

@@ -29,6 +29,25 @@ def test_the_same_command_changes_nothing(composed):
     assert check(composed) is False
 
 
+YOUNGER = ("objective", "resume", "tracking.tensorboard")
+"""Keys that sweeps of earlier versions lack."""
+
+
+@pytest.mark.parametrize("keys", [(key,) for key in YOUNGER] + [YOUNGER])
+def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
+    before = OmegaConf.create(format_settings(settings_of(composed)))
+    for key in keys:
+        above, _, last = key.rpartition(".")
+        del OmegaConf.select(before, above or "trials", default=before)[last]
+    assert check_changes("mine", before, settings_of(composed)) is False
+    assert parse_config(OmegaConf.masked_copy(before, [key for key in before if key != "format"])) == settings_of(
+        composed
+    )
+    if "objective" in keys:
+        with pytest.raises(StudyError, match=r"objective\.direction=min: the sweep mine has objective\.direction=max"):
+            check_changes("mine", before, settings_of(composed, objective__direction="min"))
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -71,6 +90,9 @@ def test_seconds_count_anew_so_that_fewer_are_no_smaller_budget(composed):
         ("seed", 0, 1),
         ("algo.training.lr", 0.0003, 0.001),
         ("space", {"lr": ["loguniform", 1e-5, 1e-2]}, {"lr": ["loguniform", 1e-6, 1e-2]}),
+        ("constraints.train_s", None, "< 60"),
+        ("constraints.train_s", "< 60", "< 90"),
+        ("objective.second.key", None, "train_s"),
     ],
 )
 def test_another_setting_is_refused_by_its_key(composed, key, old, new):
@@ -79,6 +101,15 @@ def test_another_setting_is_refused_by_its_key(composed, key, old, new):
     shown = re.escape(key) if key != "space" else r"space\.lr"
     assert re.match(rf"{shown}=.*: the sweep mine has {shown}=", refused.value.what)
     assert "sweeps.resume sweep=mine" in refused.value.fix
+
+
+def test_a_sweep_of_before_a_key_is_the_same_command(composed):
+    """As long as the key says what the sweep did without it."""
+    older = OmegaConf.create(format_settings(settings_of(composed)))
+    del older["constraints"], older["objective"]["second"]
+    assert check_changes("mine", older, settings_of(composed)) is False
+    with pytest.raises(StudyError, match=r"constraints\.train_s=< 60: the sweep mine has constraints\.train_s=null"):
+        check_changes("mine", older, settings_of(composed, constraints__train_s="< 60"))
 
 
 def test_of_several_differences_the_others_are_named(composed):

@@ -26,6 +26,12 @@ def test_a_key_that_was_added_beside_the_schema_is_refused(word):
     assert refusal(compose("run", word)).what.startswith(f"{word.strip('+').partition('=')[0]}: ")
 
 
+def test_a_constraint_that_is_no_bound_is_refused():
+    assert refusal(compose("run", "constraints.train_s=60")).fix == "'constraints.train_s=< 60'"
+    assert parse_config(compose("run", 'constraints.train_s="< 60"')).constraints == {"train_s": "< 60"}
+    assert refusal(compose("run", "objective.second.direction=up")).allowed == "min or max"
+
+
 OUT_OF_RANGE = [
     ("budget.trials", 0),
     ("budget.env_steps", -5),

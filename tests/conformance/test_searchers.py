@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from search_driver import PLAIN, Driver
 
 from rltune.composition.composing import conf_dir
+from rltune.config.criteria import Criteria, parse_constraints
 from rltune.errors import ConfigError
 from rltune.search.samplers import check_sampler, check_searcher
 from rltune.search.space import parse_space
@@ -197,3 +198,16 @@ def test_a_sobol_sequence_goes_on_where_its_study_is_lost(tmp_path):
         for one in search.ledger.trials.records()[1:]
     ]
     assert len(set(cells)) == 16
+
+
+def test_it_proposes_after_trials_that_break_a_constraint(begin):
+    """Some samplers want the same constraints of all trials that they look at."""
+    search = begin()
+    search.ledger.judge_by(Criteria(parse_constraints({"train_s": "< 60"}), env_steps=20))
+    for number in range(10):
+        record = search.propose()
+        if number != 4:  # it diverged before it was measured
+            search.report(record.number, {10: 1.0})
+            search.ledger.trials.change(record.number, train_s=[10.0, 40.0][number % 2])
+        search.end(record.number, "COMPLETE" if number % 4 else "PRUNED", diverged=number == 4)
+    assert len({record.params["lr"] for record in search.ledger.trials.records()}) > 4

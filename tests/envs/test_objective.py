@@ -10,7 +10,7 @@ import gymnasium as gym
 import pytest
 
 from rltune.envs.build import find_modules, make_training_env
-from rltune.envs.objective import check_objective, make_score, name_objective
+from rltune.envs.objective import Shown, check_objective, make_score
 from rltune.envs.rewards import collect_returns
 from rltune.envs.spec import EnvSpec
 from rltune.envs.validation import check_env
@@ -107,9 +107,23 @@ def test_what_cannot_be_had_is_refused_with_what_to_type(
 
 def test_a_plain_return_is_no_own_objective() -> None:
     check_objective({}, env_runners=4, vectorize="async", several_agents=True)
-    assert name_objective({}) == "return"
-    assert name_objective(SUCCESS) == "is_success"
-    assert name_objective({"kind": "package.module:function"}) == "function"
+    assert Shown.of({}).label == Shown.of(None).label == "return"
+    assert Shown.of(SUCCESS).label == "is_success"
+    assert Shown.of({"kind": "package.module:function"}).label == "function"
+    assert Shown.of({"kind": "info", "key": "energy", "direction": "min"}).label == "energy (less is better)"
+
+
+def test_scores_are_turned_for_a_person_and_nothing_else_is() -> None:
+    cost = Shown("energy", is_cost=True)
+    assert (cost(-3.0), cost(0.0), cost(None)) == (3.0, 0.0, None)
+    assert str(cost(0.0)) == "0.0"
+    row = {"iqm": -2.0, "low": -3.0, "high": None, "scores": [-1.0], "improvement": 0.5, "name": "trial 1"}
+    assert cost.turn(row) == {
+        "iqm": 2.0, "high": 3.0, "low": None, "scores": [1.0], "improvement": 0.5, "name": "trial 1",
+    }  # fmt: skip
+    logged = {"objective": -1.0, "compare/objective": -1.0, "return": 5.0, "learner/loss": -2.0}
+    assert cost.turn(logged) == {"objective": 1.0, "compare/objective": 1.0, "return": 5.0, "learner/loss": -2.0}
+    assert Shown().turn(row) == row
 
 
 def test_scores_of_other_objectives_are_of_another_task() -> None:

@@ -6,9 +6,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from ended import make_certification, write_sweep, write_trials
+from ended import make_certification, write_bounded, write_sweep, write_trials
 
 import rltune
+from rltune.errors import StudyError
 from rltune.study.storage import open_ledger
 
 
@@ -107,3 +108,26 @@ def test_the_policy_of_winner_and_trial_says_what_it_is(outputs):
     sweep = rltune.open_sweep("cartpole-done", output_dir=outputs)
     assert repr(sweep.policy()).startswith("<Policy ppo for CartPole-v1, trial ")
     assert repr(sweep.policy(1)).endswith(": Box(4,) -> Discrete(2)>")
+
+
+def test_the_front_is_a_frame_with_the_second_objective(folder):
+    sweep = rltune.open_sweep(write_bounded(folder / "s"))
+    assert list(sweep.front.columns) == ["trial", "score", "train_s", "lr"]
+    assert sweep.front[["trial", "score", "train_s"]].values.tolist() == [[1, 90.0, 50.0], [2, 80.0, 40.0]]
+    frame = sweep.trials
+    assert list(frame.columns) == ["trial", "state", "breaks", "score", "train_s", "env_steps", "stopped", "lr"]
+    assert list(frame["breaks"]) == ["", "", "train_s=75.25, not < 60", "train_s=80, not < 60"]
+    assert sweep.best.trial == 1
+
+
+def test_a_sweep_with_one_objective_has_no_front(folder):
+    with pytest.raises(StudyError, match="s has no second objective"):
+        rltune.open_sweep(write_sweep(folder / "s", 2)).front  # noqa: B018
+
+
+def test_a_resume_keeps_what_trials_were_judged_by(folder):
+    sweep = rltune.open_sweep(write_bounded(folder / "s"))
+    with pytest.raises(StudyError) as refused:
+        sweep.resume(constraints={"train_s": "< 90"})
+    assert refused.value.what == "constraints={'train_s': '< 90'}: a sweep that is resumed keeps its own constraints"
+    assert "budget" in refused.value.allowed

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 from mlflow import MlflowClient
 from toy import ToyTrial, ledger
@@ -61,6 +62,26 @@ def test_the_winner_is_the_trial_with_the_highest_curve(toy_run: Callable[..., O
     assert (outcome.folder / outcome.winner["checkpoint"] / "toy.json").is_file()
     assert outcome.exit_code == 0
     assert (outcome.folder / "report" / "index.html").is_file()
+
+
+def test_a_sweep_keeps_a_constraint_and_shows_a_front(toy_run: Callable[..., Outcome], stream: io.StringIO) -> None:
+    """The toy's highest return is one more than its mean, so that each better trial is worse in the second."""
+    starts = "warm_start=[{quality:0.9},{quality:0.4},{quality:0.2}]"
+    outcome = toy_run(
+        *("scheduler=none", "tracking=off", "report=true", "budget.trials=3", "searcher=tpe", starts),
+        *('+constraints.return_max="< 2"', "objective.second.key=return_max"),
+    )
+    entries = ledger(outcome)
+    assert [list(map(str, entry.broken)) for entry in entries] == [["return_max=2.8, not < 2"], [], []]
+    assert outcome.winner is not None
+    assert outcome.winner["trial"] == 1
+    assert [(one["trial"], one["return_max"]) for one in outcome.front or ()] == [(1, 1.8), (2, pytest.approx(1.4))]
+    said = " ".join(stream.getvalue().split())
+    assert "constraint: return_max < 2; a trial that breaks it cannot win" in said
+    assert "return_max=2.8, not < 2" in said
+    assert "Two objectives" in (outcome.folder / "report" / "index.html").read_text()
+    (told, *_) = optuna.load_study(study_name=outcome.name, storage=f"sqlite:///{outcome.folder}/study.db").trials
+    assert told.constraints == {"return_max": pytest.approx(0.8)}
 
 
 def test_a_sweep_without_a_report_ends_without_one(toy_run: Callable[..., Outcome]) -> None:
@@ -464,7 +485,7 @@ def test_what_is_called_aside_may_hang_no_longer_than_a_trial(request_of: Callab
     context.call_aside(len, "abc")
     checked, aside = (named for _, named in server.asked)
     assert checked == {"patience_s": pipeline.PREFLIGHT_S}, "it imports RLlib first"
-    assert aside == {"patience_s": 7.0, "progress": True}
+    assert aside == {"patience_s": 7.0}
 
 
 # -- one command, typed again and again -------------------------------------------------------------------------------

@@ -136,6 +136,14 @@ def test_earlier_trials_count_as_far_as_this_budget_goes(request_of, budget, sta
     assert (record.state, dict(record.reports)) == (state, reports)
 
 
+def test_earlier_trials_are_judged_by_this_sweeps_constraints(request_of):
+    """Optuna wants the same constraints of all trials that it is shown."""
+    write_earlier(request_of, "first", trials=TRIALS[:1])
+    changes = "searcher.from_sweeps=[first]", "constraints.train_s='< 60'"
+    (record,) = make_plan(request_of("tracking=off", *OVER_LR, *changes)).earlier
+    assert [check.name for check in record.checks] == ["train_s"]
+
+
 def test_what_only_one_of_two_sweeps_searches_has_the_others_value(request_of):
     """CartPole's algorithm file has num_epochs=10 here, and lr=3e-4."""
     write_earlier(request_of, "first", "algo.training.num_epochs=10", trials=TRIALS[:2])
@@ -156,7 +164,7 @@ def test_what_only_one_of_two_sweeps_searches_has_the_others_value(request_of):
     [
         ("env=acrobot", "first has env.id=CartPole-v1, this sweep env.id=Acrobot-v1", "leave first out"),
         ("algo=a2c", "first has algo.class=", "leave first out"),
-        ("objective.direction=min", "first has objective=", "leave first out"),
+        ("objective.direction=min", "first has objective.direction=", "leave first out"),
         ("searcher.from_sweeps=[firsst]", "searcher.from_sweeps=firsst: no such sweep in", "sweeps.list"),
         ("searcher.from_sweeps=[latest]", "searcher.from_sweeps=[latest]: a resumed sweep", "sweeps.list"),
         ("searcher=random", "searcher.from_sweeps=[first]: searcher=random does not learn", "searcher=tpe"),

@@ -10,17 +10,19 @@ from typing import Any
 import pytest
 
 from rltune.pipeline.open_sweep import OpenSweep
+from rltune.pipeline.publish import publish_outcome
 from rltune.pipeline.winner import register_winner, save_outcome, select_winner
 from rltune.records import Report
 from rltune.study.checkpoints import write_checkpoint
 
 
-def add_trial(sweep: OpenSweep, number: int, objective: float) -> None:
+def add_trial(sweep: OpenSweep, number: int, objective: float, train_s: float = 1.0) -> None:
     """A whole trial whose policy nobody can play, so that the search's word is all there is."""
     sweep.ledger.trials.add({}, [1], drawn={})
-    state = {"env_steps": 1000, "objective": objective}
+    steps = sweep.config.budget.env_steps
+    state = {"env_steps": steps, "objective": objective}
     saved = write_checkpoint(sweep.context.folder, f"trials/{number}", "best", state, lambda folder: None)
-    sweep.ledger.trials.add_report(Report(number, 1000, objective), {"checkpoint": saved})
+    sweep.ledger.trials.add_report(Report(number, steps, objective), {"checkpoint": saved}, train_s=train_s)
     sweep.ledger.trials.end(number, "COMPLETE", "whole budget")
 
 
@@ -97,3 +99,40 @@ def test_without_the_clusters_head_a_sweep_is_interrupted(open_mine: Callable[..
         outcome = save_outcome(sweep, records, winner, certification, None)
     assert (outcome.status, outcome.exit_code) == ("interrupted", 75)
     assert outcome.reason == "the cluster's head is gone"
+
+
+def add_seconds(sweep: OpenSweep, *seconds: float) -> None:
+    """Whole trials that took so long; the longer, the better."""
+    for number, train_s in enumerate(seconds):
+        add_trial(sweep, number, objective=train_s, train_s=train_s)
+
+
+def test_the_best_that_keeps_the_constraint_wins(open_mine: Callable[..., Any], stream: io.StringIO) -> None:
+    asked = ('constraints.train_s="< 60"', "objective.second.key=train_s")
+    with open_mine("certify=off", "report=false", *asked) as sweep:
+        add_seconds(sweep, 30.0, 60.0, 59.0, 90.0)
+        records = sweep.ledger.trials.records()
+        winner, _ = select_winner(sweep, records)
+        assert winner is not None
+        assert winner.trial == 2
+        outcome = save_outcome(sweep, records, winner, None, None)
+        assert (outcome.status, outcome.reason) == ("complete", None)
+        assert [(one["trial"], one["train_s"]) for one in outcome.front or ()] == [(2, 59.0), (0, 30.0)]
+        publish_outcome(sweep, records, outcome, None)
+    page = " ".join(stream.getvalue().split())
+    assert "4 complete, 0 stopped, 0 failed; 2 of them cannot win, for a constraint" in page
+    assert "trial 2 59 59 trial 0 30 30" in page, "the front"
+
+
+def test_a_sweep_ends_with_the_nearest_where_all_break_it(open_mine: Callable[..., Any], stream: io.StringIO) -> None:
+    with open_mine("certify=off", "report=false", 'constraints.train_s="< 20"') as sweep:
+        add_seconds(sweep, 30.0, 25.0, 90.0)
+        records = sweep.ledger.trials.records()
+        winner, certification = select_winner(sweep, records)
+        assert (winner, certification) == (None, None)
+        outcome = save_outcome(sweep, records, winner, None, None)
+        assert (outcome.status, outcome.exit_code, outcome.front) == ("failed", 1, None)
+        publish_outcome(sweep, records, outcome, None)
+    why = "no trial keeps train_s < 20, so there is no winner; the nearest is trial 1: train_s=25, not < 20"
+    assert outcome.reason == why
+    assert why in stream.getvalue()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ended import write_sweep
+from ended import write_bounded, write_sweep
 
 from rltune.reporting.analysis import follow_best_so_far
 from rltune.reporting.sweep_data import load_sweep_data
@@ -17,3 +17,9 @@ def test_best_so_far_counts_all_trials_steps_and_rises_with_them(tmp_path: Path)
     assert moments[-1].env_steps == sum(entry.env_steps for entry in data.trials) == 6 * 400 + 6 * 1000
     assert bests == sorted(bests)
     assert bests[-1] == 88, "the mean of the last three reports: 66, 88 and 110"
+
+
+def test_a_trial_that_breaks_a_constraint_is_never_the_best_so_far(tmp_path: Path) -> None:
+    moments = follow_best_so_far(load_sweep_data(write_bounded(tmp_path / "s")))
+    assert [moment.best for moment in moments] == [90.0, 90.0]
+    assert [moment.env_steps for moment in moments] == [2000, 3000], "but its steps were taken"

@@ -9,7 +9,7 @@ from pathlib import Path
 from consoles import Terminal, make_page, screen
 from rich.console import Console
 
-from rltune.reporting.closing_page import describe_certification
+from rltune.reporting.closing_page import TrialView, describe_certification
 
 
 def test_the_page_has_the_top_five_the_cost_and_what_was_saved(make, tmp_path):
@@ -99,3 +99,20 @@ def test_certification_fits_a_terminal_of_eighty_columns(terminal):
     assert "trial 12 -1,234 -1,334 to -1,133 -999.4 235.1 97% 5 winner" in [" ".join(line.split()) for line in lines]
     assert any(line.startswith("trial 3 =") and line.rstrip().endswith("tie") for line in lines)
     assert max(map(len, lines)) <= 80
+
+
+def test_the_front_is_shown_where_there_is_a_second_objective(make, tmp_path):
+    front = [TrialView(3, "COMPLETE", {"lr": 0.1}, [9.0], second=4.25), TrialView(1, "COMPLETE", {}, [8.0], second=2.0)]
+    console, out = make()
+    console.summary(make_page(tmp_path, second="train_s", front=front))
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    start = lines.index("front score train_s params")
+    assert lines[start + 1 : start + 3] == ["trial 3 9 4.25 lr=0.1", "trial 1 8 2"]
+    console, out = make()
+    console.summary(make_page(tmp_path, second="train_s", num_broken=2))
+    assert "the front is empty" in out.getvalue()
+    assert "2 failed; 2 of them cannot win, for a constraint\n" in out.getvalue()
+    console, out = make()
+    console.summary(make_page(tmp_path))
+    assert "front:" not in out.getvalue()
+    assert "constraint" not in out.getvalue()

@@ -10,7 +10,7 @@ import re
 import pytest
 from consoles import Terminal, make_page, screen
 
-from rltune.records import Report, TrialRecord
+from rltune.records import Check, Report, TrialRecord
 from rltune.reporting.closing_page import TrialView
 from rltune.study.sweep_folder import TOLD
 
@@ -31,7 +31,9 @@ def test_a_plain_stream_gets_one_line_every_fifteen_seconds(make, clock):
         console.tick()
     lines = out.getvalue().splitlines()
     assert lines[0] == "sweep cartpole-ppo: 8 trials of up to 100k env steps, 2 at a time"
-    assert [line[:7] for line in lines[1:]] == ["[00:15]", "[00:30]", "[00:45]", "[01:00]"]
+    assert [line[:7] for line in lines[1:]] == ["[00:02]", "[00:17]", "[00:32]", "[00:47]"], (
+        "the first one with the first steps"
+    )
     assert "\x1b" not in out.getvalue()
 
 
@@ -63,17 +65,35 @@ def test_steps_amid_an_iteration_are_shown_within_ten_seconds(make, clock):
     console, out = make(num_reports=20, plain_every_s=10)
     console.start()
     console.show_start(trial(0, {"lr": 0.1}))
-    for second in range(10):
+    for second in range(12):
         clock.now += 1
         console.show_steps(0, 12 * (second + 1))
         console.tick()
-    line = out.getvalue().splitlines()[-1]
+    first, line = (line for line in out.getvalue().splitlines() if "running" in line)
+    assert first.startswith("[00:01] 1 running")
     assert "12 env steps/s" in line
-    assert "first report in about 6 min 47 s" in line
+    assert "first report in about 6 min 46 s" in line
     console.show_report(Report(0, 5_000, 3.0))
     clock.now += 10
     console.tick()
     assert "first report" not in out.getvalue().splitlines()[-1]
+
+
+def test_steps_that_are_taken_again_are_a_sign_of_life(make, clock):
+    """After an interruption amid an iteration, in environments that cannot be kept: it begins anew."""
+    console, out = make(num_reports=20)
+    console.start([TrialView(0, "RUNNING", {}, [], 384)])
+    console.show_start(trial(0, {}))
+    for second in range(16):
+        clock.now += 1
+        console.show_steps(0, 5 * (second + 1))
+        console.tick()
+    assert "5 env steps/s" in out.getvalue()
+    assert console.env_steps_per_s() == pytest.approx(5, abs=0.7)
+    clock.now += 80
+    console.show_steps(0, 400)
+    assert console._trials[0].env_steps == 400
+    assert console.env_steps_per_s() == pytest.approx(4.2, abs=0.5), "each step once"
 
 
 def test_the_start_is_no_part_of_the_pace(make, clock):
@@ -137,13 +157,50 @@ def test_certification_has_a_time_left(make, clock):
     console.show_certification("1 of 3 runs", 2)
     console.begin_run(0, 50_000)  # of an earlier driver
     clock.now += 5
-    console.show_run_steps(0, 100_000)
-    assert console.time_left_s() == pytest.approx(10)
+    console.show_run_steps(0, 90_000)
+    assert console.time_left_s() == pytest.approx(11.8, abs=0.1)
     last = out.getvalue().splitlines()[-1]
-    assert "1 complete of 1 | certifying: 1 of 3 runs done, 10k env steps/s, about 10 s left | best 7" in last
+    assert "1 complete of 1 | certifying: 1 of 3 runs done, 9,333 env steps/s, about 12 s left | best 7" in last
     console.end_run(0)
     console.show_certification("3 of 3 runs", 0)
     assert console.time_left_s() is None
+
+
+def test_episodes_of_the_certification_are_in_its_time_left(make, clock):
+    """A run plays when it has its steps: from the first one on it is known how long that takes."""
+    console, out = make(num_trials=1)
+    console.start([TrialView(0, "COMPLETE", {}, [7.0], 100_000)])
+    console.show_certification("0 of 2 runs", 2)
+    for number, done in enumerate(("1 of 2 runs", "2 of 2 runs")):
+        console.begin_run(number, 0)
+        clock.now += 10
+        console.show_run_steps(number, 100_000)
+        clock.now += 20
+        console.tick()
+        console.end_run(number)
+        console.show_certification(done, 1 - number)
+    lines = [line.split(" | ")[1] for line in out.getvalue().splitlines() if "playing" in line]
+    assert lines[0].startswith("certifying: 0 of 2 runs done")
+    assert "1 playing episodes" in lines[0]
+    assert lines[-1] == "certifying: 1 of 2 runs done, 1 playing episodes"
+    assert console.time_left_s() is None
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_episodes_after_all_training_have_a_count_and_a_time_left(make, clock, is_watched):
+    """As the best play when the budget of seconds is over: nothing else moves then."""
+    console, out = make(Terminal() if is_watched else None, num_trials=4)
+    console.start([TrialView(0, "COMPLETE", {}, [7.0], 100_000), TrialView(1, "RUNNING", {}, [3.0], 50_000)])
+    console.show_episodes("the best play", 0, 200)
+    assert "the best play: 0 of 200 episodes" in screen(out), "at once"
+    for done in (40, 80):
+        clock.now += 20
+        console.show_episodes("the best play", done, 200)
+    assert "the best play: 80 of 200 episodes, about 1 min 00 s left" in screen(out)
+    console.show_episodes("the winner is measured", 10, 100)
+    assert "the winner is measured: 10 of 100 episodes" in screen(out)
+    assert "waiting for trials" not in screen(out).rpartition("the winner is measured")[2]
+    console.stop()
 
 
 def test_what_a_person_is_told_stands_in_the_log(make, clock, tmp_path):
@@ -419,3 +476,15 @@ def test_drawing_takes_a_twentieth_of_the_drivers_time_at_most(make, clock, monk
         clock.now += 0.1
         console.tick()
     assert 4 <= screen(out).count("running, ") - before <= 6
+
+
+def test_a_trial_that_breaks_a_constraint_is_not_the_best(make):
+    console, out = make()
+    console.start()
+    checks = (Check("train_s", "< 60", 75.0, 15.0),)
+    console.show_end(trial(1, {"lr": 0.1}, "COMPLETE", best=500.0, checks=checks))
+    assert console.best() is None
+    console.show_end(trial(2, {"lr": 0.2}, "COMPLETE", best=3.0))
+    assert console.best().number == 2
+    (line,) = (line for line in out.getvalue().splitlines() if "trial   1" in line)
+    assert line.endswith("train_s=75, not < 60")

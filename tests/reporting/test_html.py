@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ended import Trial, make_certification, write_sweep, write_trials
+from ended import Trial, make_certification, write_bounded, write_cost_sweep, write_sweep, write_trials
 from ledger import add_reports
 
 from rltune.reporting.html import PAGE, try_report, write_report
@@ -44,6 +44,26 @@ def test_a_certified_sweep_names_winner_control_and_ties(tmp_path: Path) -> None
     assert "the baseline's is 81 (95% interval 70 to 90)" in said
     assert "with probability 0.97" in said
     assert "tie with baseline" in said
+
+
+def test_a_cost_is_shown_as_the_person_knows_it(tmp_path: Path) -> None:
+    """Inside it is searched for as a negative; trial 3 spends least."""
+    page = page_of(write_cost_sweep(tmp_path / "s"))
+    said = text_of(page)
+    assert "Trial 3 wins with a energy of 99 (95% interval 95 to 103) over 5 fresh seeds" in said
+    assert "the baseline's is 81 (95% interval 70 to 90)" in said
+    assert "energy (less is better)" in said
+    assert re.findall(r"<th>3</th><td>complete</td><td>24</td>", page)
+    assert not re.search(r"(?<![\w.])-(24|36|48|72|81|9\d)\b", said)
+    values = [value for figure in figures_of(page) for trace in figure["data"] for value in _find_values(trace)]
+    assert {24.0, 72.0, 99.0} <= set(values)
+    assert min(value for value in values if isinstance(value, float | int)) > -24
+
+
+def _find_values(trace: dict[str, Any]) -> list[Any]:
+    """The values of a figure's axes; an array may be packed."""
+    found = [trace.get(axis) for axis in ("x", "y")] + [one.get("values") for one in trace.get("dimensions", ())]
+    return [value for values in found if isinstance(values, list) for value in values]
 
 
 def test_a_trial_that_is_the_control_is_no_rival_of_it(tmp_path: Path) -> None:
@@ -180,3 +200,11 @@ def test_a_browser_draws_every_figure_without_errors_or_requests(tmp_path: Path)
     assert (
         wanted == len(re.findall(r'id="plot\d+" [^>]*js-plotly-plot|js-plotly-plot[^>]* id="plot\d+"', done.stdout)) > 6
     )
+
+
+def test_two_objectives_have_a_section_of_their_own(tmp_path: Path) -> None:
+    page = text_of(page_of(write_bounded(tmp_path / "s")))
+    assert "Two objectives" in page
+    assert "the whole trials that no other one beats in both: trial 1, trial 2." in page
+    assert "train_s=75.25, not < 60; whole" in page
+    assert (tmp_path / "s" / "report" / "front.png").stat().st_size > 10_000

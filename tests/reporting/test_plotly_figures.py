@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from composing import compose
-from ended import write_sweep, write_trials
+from ended import write_bounded, write_sweep, write_trials
 from ledger import add_reports
 
 from rltune.config.settings_file import format_settings
@@ -63,3 +63,15 @@ def test_an_axis_shows_a_parameters_values_as_they_are_typed(
     assert figure.layout.xaxis.title.text == name
     assert list(figure.layout.xaxis.ticktext) == ticks
     assert (write_report(folder) / "slices.png").is_file()
+
+
+def test_the_front_is_a_stair_over_the_trials_that_none_beats(tmp_path: Path) -> None:
+    drawn = draw_figures(load_sweep_data(write_bounded(tmp_path / "s")))
+    line, *groups = drawn["front"][0].data
+    assert (line.mode, list(line.x), list(line.y)) == ("lines", [40.0, 50.0], [80.0, 90.0])
+    assert [shape.x0 for shape in drawn["front"][0].layout.shapes] == [60.0], "the bound"
+    found = {group.name: list(zip(group.x, group.y, strict=True)) for group in groups}
+    assert found == {"complete": [(50.0, 90.0), (40.0, 80.0)], "breaks a constraint": [(80.0, 70.0), (75.25, 100.0)]}
+    (broken,) = (group for group in groups if group.name == "breaks a constraint")
+    assert "train_s=80, not < 60" in broken.text[0]
+    assert "front" not in draw_figures(load_sweep_data(write_sweep(tmp_path / "other", 2)))

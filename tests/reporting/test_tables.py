@@ -9,6 +9,7 @@ import sys
 from contextlib import closing
 
 import pytest
+from ended import write_bounded, write_cost_sweep, write_sweep
 from ledger import add_reports, make_ledger
 from trials import ENTRIES
 
@@ -60,6 +61,17 @@ def test_sweeps_are_listed_one_a_line_the_newest_last(sweeps, tmp_path):
     assert lines[2].split()[0] == long, "a name is never broken over two lines: it is there to be copied"
     assert lines[3:] == ["trials: complete/stopped/failed of those begun"]
     assert "1/2/1" in lines[1]
+
+
+def test_a_cost_is_listed_and_shown_as_the_person_knows_it(tmp_path):
+    write_cost_sweep(tmp_path / "thrifty")
+    row = next(line for line in listed(tmp_path).splitlines() if line.startswith("thrifty"))
+    assert row.split()[5:7] == ["24", "99"], "the least energy, and the certified one"
+    lines = [line.split() for line in shown("thrifty", tmp_path).splitlines()]
+    assert ["3", "complete", "24"] in [line[:3] for line in lines], "the best first"
+    assert "energy (less is better)" in shown("thrifty", tmp_path)
+    assert ["trial", "3", "99", "95", "to", "103", "120", "21", "97%"] in [line[:9] for line in lines]
+    assert "-24" not in shown("thrifty", tmp_path)
 
 
 def test_the_list_fits_a_terminal_of_eighty_columns(sweeps, tmp_path, terminal):
@@ -211,3 +223,23 @@ def test_a_running_trial_is_shown_with_its_machine(sweeps, tmp_path):
     with closing(open_ledger(home)) as ledger:
         ledger.change_sweep(status="interrupted")
     assert "on n2" not in shown("mine", tmp_path)
+
+
+def test_what_cannot_win_is_shown_last_with_what_it_breaks(tmp_path):
+    write_bounded(tmp_path / "s")
+    lines = [" ".join(line.split()) for line in shown("s", tmp_path).splitlines()]
+    assert "trial state score train_s env steps values why it ended, or where it runs" in lines
+    rows = [line for line in lines if line[:1].isdigit()]
+    assert [row.split()[0] for row in rows] == ["1", "2", "0", "3"]
+    assert rows[0].startswith("1 complete 90 50 * 1,000 ")
+    assert rows[1].startswith("2 complete 80 40 * 1,000 ")
+    assert rows[2].endswith("cannot win: train_s=75.25, not < 60; whole")
+    assert rows[3].startswith("3 stopped 70 80 250 ")
+    assert rows[3].endswith("cannot win: train_s=80, not < 60; stopped")
+    assert "* on the front: no other whole trial beats it in both score and train_s" in lines
+    assert " 90 " in listed(tmp_path), "the best of the list is one that can win"
+
+
+def test_a_sweep_where_all_break_a_constraint_says_so(tmp_path):
+    write_sweep(tmp_path / "s", 2, None, "failed", 'constraints.train_s="< 0.5"')
+    assert "no trial keeps train_s < 0.5, so there is no winner; the nearest is trial 1" in shown("s", tmp_path)

@@ -36,3 +36,16 @@ def test_the_command_for_the_winner_alone_composes_to_its_values(tmp_path: Path)
     config = parse_config(compose("run", *words))
     assert config.space["lr"] == pytest.approx(0.01)
     assert config.budget.trials == 1
+
+
+def test_a_constraint_that_none_keeps_is_the_verdict(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "s", 2, None, "failed", 'constraints.train_s="< 0.5"')
+    verdict = describe_verdict(load_sweep_data(folder))
+    assert verdict.startswith("No trial keeps train_s < 0.5, so there is no winner; the nearest is trial")
+
+
+def test_a_baseline_that_cannot_win_is_said_to(tmp_path: Path) -> None:
+    certified = make_certification()
+    certified["configurations"][1]["broken"] = "train_s=75, not < 60"
+    verdict = describe_verdict(load_sweep_data(write_sweep(tmp_path / "s", 6, certified)))
+    assert "the baseline's is 81 (95% interval 70 to 90), but it cannot win: train_s=75, not < 60." in verdict

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from rltune.errors import ConfigError
-from rltune.records import ToldTrial, TrialRecord
-from rltune.search.views import choose_view, tell_as_complete, tell_as_pruned
+from rltune.records import Check, ToldTrial, TrialRecord
+from rltune.search.views import (
+    choose_view,
+    heeds_constraints,
+    tell_as_complete,
+    tell_as_pruned,
+    tell_broken_as_diverged,
+)
 
 CURVE = {100: 50.0, 200: 1.0, 300: 7.0, 400: 4.0}  # its score is 4: the mean of the last three
 SCORES = {100: 50.0, 200: 25.5, 300: 58 / 3, 400: 4.0}
@@ -105,3 +112,29 @@ def test_a_sampler_that_derives_from_tpe_sees_what_tpe_sees(monkeypatch):
 def test_the_view_of_an_unknown_sampler_is_refused():
     with pytest.raises(ConfigError, match=r"searcher\.kind=tpee"):
         choose_view("tpee")
+
+
+BROKEN = replace(ENDS["whole"], checks=(Check("train_s", "< 60", 75.0, 15.0),))
+
+
+def test_a_sampler_without_constraints_is_told_a_broken_one_as_bad():
+    """A better one than all others would draw the search to where nothing may win."""
+    for view, told in ((tell_as_pruned, ToldTrial("PRUNED")), (tell_as_complete, ToldTrial("COMPLETE", -9.0, SCORES))):
+        assert tell_broken_as_diverged(view)(BROKEN, -9.0) == told
+        kept = replace(BROKEN, checks=(Check("train_s", "< 60", 45.0, -15.0),))
+        assert tell_broken_as_diverged(view)(kept, -9.0) == view(kept, -9.0) == view(ENDS["whole"], -9.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "heeds"),
+    [
+        ("tpe", True),
+        ("random", True),
+        ("optuna.samplers:GPSampler", True),
+        ("optuna.samplers:NSGAIISampler", True),
+        ("optuna.samplers:CmaEsSampler", False),
+        ("optuna.samplers:QMCSampler", False),
+    ],
+)
+def test_it_is_known_which_samplers_heed_constraints(kind, heeds):
+    assert heeds_constraints(kind) is heeds

@@ -7,6 +7,7 @@ import math
 import random
 import shutil
 import sqlite3
+import statistics
 from dataclasses import replace
 
 import optuna
@@ -14,7 +15,9 @@ import pytest
 from optuna.trial import TrialState
 from search_driver import PLAIN, Driver, run_some
 
+from rltune.config.criteria import Criteria, parse_constraints
 from rltune.errors import StudyError
+from rltune.records import Report
 from rltune.search.space import parse_space
 from rltune.search.views import tell_as_complete, tell_as_pruned
 from rltune.study.ledger import Ledger
@@ -485,3 +488,59 @@ def test_earlier_sweeps_are_shown_to_the_sampler_and_to_nobody_else(tmp_path):
     assert [record.number for record in driver.ledger.trials.records()] == [0, 1]
     assert agree(driver)
     assert len(driver.read()) == 2
+
+
+BOUND = Criteria(parse_constraints({"train_s": "< 60", "loss": "< 1"}), env_steps=20)
+
+
+def run_bounded(driver):
+    """Trials on both sides of a bound, stopped and diverged ones among them, and one that was never measured."""
+    driver.ledger.judge_by(BOUND)
+    for train_s, end in ((70.0, {}), (50.0, {}), (40.0, {"state": "PRUNED"}), (60.0, {"diverged": True}), (None, {})):
+        record = driver.propose()
+        curve = {10: 1.0} if end.get("state") == "PRUNED" else {10: 1.0, 20: 2.0}
+        for step, worth in curve.items():
+            seconds = {} if train_s is None else {"train_s": train_s}
+            numbers = {} if train_s is None else {"loss": 0.25}
+            driver.ledger.trials.add_report(Report(record.number, step, worth, numbers), **seconds)
+        driver.end(record.number, **{"state": "PRUNED" if "diverged" in end else "COMPLETE", **end})
+    return driver
+
+
+def constraints_of(driver):
+    return [dict(trial.constraints) for trial in driver.read()]
+
+
+def test_optuna_knows_by_how_much_a_trial_breaks_a_bound(tmp_path):
+    driver = run_bounded(Driver(tmp_path))
+    kept = {"loss": -0.75}
+    assert constraints_of(driver) == [
+        {"train_s": 10.0, **kept},
+        {"train_s": -10.0, **kept},
+        {"train_s": 20.0, **kept},
+        {"train_s": 5e-324, **kept},
+        {},
+    ], "a stopped one's seconds are extrapolated, and what stands at the bound breaks it"
+    assert [trial.state.name for trial in driver.read()] == ["COMPLETE", "COMPLETE", "PRUNED", "PRUNED", "FAIL"]
+    assert optuna.load_study(study_name="sweep", storage=driver.url).best_trial.number == 1
+    before = show(driver.read()), constraints_of(driver)
+    driver.close()
+    for path in tmp_path.glob("study.db*"):
+        path.unlink()
+    again = Driver(tmp_path, new=False, criteria=BOUND)
+    assert (show(again.read()), constraints_of(again)) == before, "made again from the ledger"
+
+
+@pytest.mark.parametrize("kind", ["TPESampler", "GPSampler"])
+def test_a_sampler_turns_to_what_keeps_the_bound(tmp_path, kind):
+    """The larger the learning rate, the better, and the longer it trains: the best that keeps the bound is 1e-3."""
+    space = parse_space({"lr": ["loguniform", 1e-5, 1e-1]})
+    driver = Driver(tmp_path, space, f"optuna.samplers:{kind}", {"n_startup_trials": 6})
+    driver.ledger.judge_by(Criteria(parse_constraints({"train_s": "<= 60"}), env_steps=20))
+    tried = []
+    for _ in range(12):
+        record = driver.propose()
+        tried.append(math.log10(record.params["lr"]))
+        driver.ledger.trials.add_report(Report(record.number, 20, tried[-1], {}), train_s=60 + 20 * (tried[-1] + 3))
+        driver.end(record.number)
+    assert abs(statistics.median(tried[-4:]) + 3) < 0.6, "unbound it would be -1.4 and more"

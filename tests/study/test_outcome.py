@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from trials import ENTRIES
 
 from rltune.certification.finalists import Finalist, describe_winner
+from rltune.config.criteria import Criteria, parse_constraints
 from rltune.config.schema import BudgetConfig, RunConfig
 from rltune.pipeline.publish import make_closing_page
 from rltune.records import RunKey, TrialRecord
-from rltune.study.outcome import Outcome, compute_cost, count_states, load_outcome
+from rltune.study.outcome import Outcome, compute_cost, count_states, describe_front, explain_no_winner, load_outcome
 
 
 def request(env_steps=1000, replicates=1):
@@ -68,7 +70,7 @@ def test_a_trial_that_overshot_its_budget_saves_nothing_rather_than_less():
 def test_the_summary_file_has_what_it_promises(tmp_path):
     ended(tmp_path).save()
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert set(summary) == {"name", "status", "trials", "winner", "model", "cost", "certified", "reason"}
+    assert set(summary) == {"name", "status", "trials", "winner", "model", "cost", "certified", "reason", "front"}
     assert set(summary["cost"]) >= {"env_steps", "env_steps_saved", "train_s", "wall_s", "slots", "efficiency"}
     assert {"trial", "params", "objective"} <= set(summary["winner"])
     assert [path.name for path in tmp_path.iterdir()] == ["summary.json"], "written whole, with no draft left"
@@ -76,7 +78,8 @@ def test_the_summary_file_has_what_it_promises(tmp_path):
 
 def test_an_outcome_is_loaded_as_it_was_saved(tmp_path):
     assert load_outcome(tmp_path) is None
-    for outcome in (ended(tmp_path), ended(tmp_path, status="failed", winner=None, exit_code=1)):
+    front = [{"trial": 0, "objective": 9.0, "train_s": 4.0, "params": {"lr": 1e-3}}]
+    for outcome in (ended(tmp_path, front=front), ended(tmp_path, status="failed", winner=None, exit_code=1)):
         outcome.save()
         assert load_outcome(tmp_path) == outcome
     (tmp_path / "summary.json").write_text("{")
@@ -110,3 +113,21 @@ def test_the_closing_page_shows_the_best_five_and_no_failed_trial():
     many = [TrialRecord(number, "COMPLETE", {}, {100: float(number)}) for number in range(8)]
     page = make_closing_page(ended(), [*many, ENTRIES[3], ENTRIES[5]], None, None)
     assert [view.number for view in page.top] == [7, 6, 5, 4, 3]
+
+
+def test_the_front_stands_in_the_summary_under_its_own_name():
+    judged = [Criteria(second="train_s", env_steps=1000).judge(record) for record in ENTRIES]
+    assert describe_front(judged, Criteria(second="train_s")) == [
+        {"trial": 0, "objective": 6.0, "train_s": 4.0, "params": {"lr": 1e-3}}
+    ]
+    assert describe_front([], Criteria(second="train_s")) == []
+    assert describe_front(ENTRIES, Criteria()) is None
+
+
+def test_where_all_break_a_constraint_it_is_said_which_is_nearest():
+    asked = Criteria(parse_constraints({"train_s": "< 3.5", "loss": "< 1"}), env_steps=1000)
+    judged = [asked.judge(replace(record, numbers={"loss": 0.5})) for record in ENTRIES]
+    assert explain_no_winner(judged[:1]) == (
+        "no trial keeps train_s < 3.5 and loss < 1, so there is no winner; the nearest is trial 0: train_s=4, not < 3.5"
+    )
+    assert "no trial reported a return" in explain_no_winner([])

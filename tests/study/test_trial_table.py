@@ -6,6 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from ledger import SPACE, add_reports, ask, make_ledger
 
+from rltune.config.criteria import Criteria, parse_constraints
 from rltune.errors import StudyError
 from rltune.records import CheckpointRecord, Report, TrialRecord
 from rltune.study.ledger import Ledger
@@ -51,6 +53,7 @@ def test_every_field_of_a_trial_reads_as_it_was_written(ledger: Ledger, read: An
         0, "FAIL", params, {100: 1.5}, drawn={"lr": 0.1, "layers": "[64, 64]"}, seeds=(3, 4), env_steps=100,
         train_s=2.5, node="a-host", stop_reason="it broke", traceback="Traceback ...", log="trials/0/failure.txt",
         checkpoint=BEST, latest=LATEST, mlflow_run_id="run0", began_s=begun.began_s, ended_s=found.ended_s,
+        numbers={"objective": 1.5, "loss": 0.25},
     )  # fmt: skip
     assert (found.ended_s or 0) >= (found.began_s or 0)
     assert ledger.trials.read_reports(0) == [report]
@@ -263,3 +266,22 @@ def test_runs_are_forgotten_while_the_driver_adds_trials(ledger, monkeypatch):
     ledger.forget_sent()
     assert ledger.trials.record(0).mlflow_run_id is None
     assert ledger.trials.end(2, "FAIL", "done").number == 2
+
+
+def test_trials_are_judged_whenever_they_are_read(ledger: Ledger) -> None:
+    """By a driver that trains, by one that goes on with the sweep, and by who looks at it."""
+    asked = Criteria(parse_constraints({"train_s": "< 60", "loss": "< 1"}), "loss", "min", env_steps=100)
+    ledger.judge_by(asked)
+    for number in range(2):
+        ledger.trials.add({}, [number])
+        ledger.trials.add_report(Report(number, 50, 1.0, {"loss": 9.0}), train_s=20.0)
+    assert [check.value for check in ledger.trials.record(0).checks] == [40.0, 9.0], "of the whole budget"
+    ledger.trials.add_report(Report(0, 100, 1.0, {"loss": 0.5}), train_s=70.0)
+    ended = ledger.trials.end(0, "COMPLETE", "whole budget")
+    assert (list(map(str, ended.broken)), ended.second) == (["train_s=70, not < 60"], 0.5)
+    with closing(Ledger(ledger.url, "sweep").judge_by(asked)) as again:
+        assert again.trials.records() == [ended, ledger.trials.record(1)]
+        again.trials.add_report(Report(1, 100, 1.0, {"loss": 0.1}), train_s=30.0)
+        assert not again.trials.record(1).broken, "the newest numbers count"
+        assert again.trials.record(1) == again.trials.records([1])[0]
+    assert [one.checks for one in Ledger(ledger.url, "sweep").trials.records()] == [(), ()], "nothing of it is stored"

@@ -12,6 +12,7 @@ from ledger import add_reports, make_ledger
 
 from rltune.config.settings_file import format_settings
 from rltune.config.validation import parse_config
+from rltune.envs.objective import Shown
 from rltune.study.storage import open_ledger
 
 BASE = {"name": "baseline", "trial": None, "params": {}, "search_score": None, "improvement": None, "optimism": None}
@@ -47,12 +48,12 @@ def _make_results(trial: int | None, runs: tuple[tuple[int, float], ...]) -> lis
 
 
 def write_sweep(
-    folder: Path, num_trials: int = 12, certified: dict[str, Any] | None = None, status: str = "complete"
+    folder: Path, num_trials: int = 12, certified: dict[str, Any] | None = None, status: str = "complete", *words: str
 ) -> Path:
     """A finished sweep's folder: trial n learns n times as fast, and the lower half is stopped at 400 steps."""
     folder.mkdir()
     config = parse_config(
-        compose("run", "budget.env_steps=1000", "~tuned", "~space", "+space.lr=[loguniform,1e-4,1e-2]")
+        compose("run", "budget.env_steps=1000", "~tuned", "~space", "+space.lr=[loguniform,1e-4,1e-2]", *words)
     )
     (folder / "config.yaml").write_text(format_settings(config))
     with closing(make_ledger(folder, folder.name)) as ledger:
@@ -62,7 +63,24 @@ def write_sweep(
             steps = range(200, 1001 if whole else 401, 200)
             add_reports(ledger, number, {each: number * each / 100 if each > 200 else math.nan for each in steps})
             ledger.trials.end(number, "COMPLETE" if whole else "PRUNED", "")
-        ledger.change_sweep(status=status, certification=certified)
+        ledger.change_sweep(status=status, certification=certified, config=format_settings(config))
+    return folder
+
+
+def write_cost_sweep(folder: Path) -> Path:
+    """A finished, certified sweep whose trials spend energy, which is to be small: trial 3 of four spends 24 of it."""
+    cost = Shown("energy", is_cost=True)
+    record = make_certification()
+    record["configurations"] = [
+        cost.turn(row) | {"per_seed": [cost.turn(run) for run in row["per_seed"]]} for row in record["configurations"]
+    ]
+    words = ("objective.kind=info", "objective.key=energy", "objective.direction=min")
+    write_sweep(folder, 0, record, "complete", *words)
+    with closing(open_ledger(folder)) as ledger:
+        for number, spent in enumerate((72.0, 48.0, 36.0, 24.0)):
+            ledger.trials.add({"lr": 1e-3 / (number + 1)}, [number], train_s=1.0)
+            add_reports(ledger, number, dict.fromkeys((200, 400, 600, 800, 1000), -spent))
+            ledger.trials.end(number, "COMPLETE", "")
     return folder
 
 
@@ -74,4 +92,18 @@ def write_trials(folder: Path, trials: list[Trial]) -> Path:
             ledger.trials.add({"lr": lr}, [number], train_s=1.0)
             add_reports(ledger, number, {200 * place: value for place, value in enumerate(reports, 1)})
             ledger.trials.end(number, state, "")
+    return folder
+
+
+def write_bounded(folder: Path) -> Path:
+    """A sweep of three whole trials and a stopped one, that asks for ``train_s < 60``, and the less the better.
+
+    Trial 0 breaks it, trial 1 is the best that keeps it, trial 2 is quicker and worse, and trial 3 would break it.
+    """
+    write_sweep(folder, 0, None, "complete", 'constraints.train_s="< 60"', "objective.second.key=train_s")
+    with closing(open_ledger(folder)) as ledger:
+        for number, (train_s, steps) in enumerate(((75.25, 1000), (50.0, 1000), (40.0, 1000), (20.0, 250))):
+            ledger.trials.add({"lr": 10 ** -(2 + number / 2)}, [number], train_s=train_s)
+            add_reports(ledger, number, {steps: 100.0 - 10 * number})
+            ledger.trials.end(number, "COMPLETE" if steps == 1000 else "PRUNED", "stopped" if steps < 1000 else "whole")
     return folder

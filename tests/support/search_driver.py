@@ -7,6 +7,7 @@ import math
 import optuna
 from ledger import add_reports, make_ledger
 
+from rltune.config.criteria import NO_CRITERIA
 from rltune.search.samplers import build_sampler
 from rltune.search.space import parse_space
 from rltune.search.views import choose_view
@@ -22,12 +23,15 @@ class Driver:
     A trial's objective is the better the nearer its learning rate is to 1e-3.
     """
 
-    def __init__(self, folder, space=PLAIN, kind="tpe", args=None, view=None, new=True, earlier=()):
+    def __init__(
+        self, folder, space=PLAIN, kind="tpe", args=None, view=None, new=True, earlier=(), criteria=NO_CRITERIA
+    ):
         self.folder, self.space, self.kind = folder, space, kind
         self.args = {"n_startup_trials": 4} if args is None and kind == "tpe" else args or {}
         self.view, self.earlier = view or choose_view(kind), earlier
         folder.mkdir(exist_ok=True)
         self.ledger = make_ledger(folder) if new else Ledger(f"sqlite:///{folder / 'ledger.db'}", "sweep")
+        self.ledger.judge_by(criteria)
         self.url = f"sqlite:///{folder / 'study.db'}"
         self.study = open_optuna_study(
             self.url,

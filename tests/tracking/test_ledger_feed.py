@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from rltune.envs.objective import Shown
 from rltune.records import CERTIFY, TRIALS, Report, RunKey
 from rltune.study.ledger import Ledger
 from rltune.tracking.ledger_feed import FedTracker
@@ -107,3 +108,23 @@ def test_a_book_that_is_away_says_so_once_and_loses_nothing(tmp_path):
     ledger, tracker = open_sweep(tmp_path, book)
     assert tracker.close("FINISHED")
     assert book.points == [("trial-000", 1)]
+
+
+def test_a_book_has_costs_as_the_person_knows_them(tmp_path):
+    seen = []
+
+    class Scores(Notebook):
+        def write(self, record, reports):
+            seen.extend(report.numbers for report in reports)
+
+        def end(self, record):
+            seen.append(record.score)
+
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", "first", create=True)
+    tracker = FedTracker(Scores(), ledger, tmp_path / "marks.json", Shown("energy", is_cost=True))
+    tracker.start(params={}, tags={}, texts={})
+    ledger.trials.add({"lr": 0.25}, [7])
+    ledger.trials.add_report(Report(0, 1, -1.5, {"objective": -1.5, "return": 3.0}))
+    ledger.trials.end(0, "COMPLETE", "")
+    assert tracker.close("FINISHED")
+    assert seen == [{"objective": 1.5, "return": 3.0}, 1.5]

@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from tracked_sweep import Sweep
 
+from rltune.config.criteria import Criteria, parse_constraints
 from rltune.records import TRIALS, RunKey
 from rltune.study.ledger import Ledger
 
@@ -328,3 +329,19 @@ def test_a_round_that_comes_after_the_end_leaves_it(folder, monkeypatch):
     outbox.call(lambda: None, 20.0)
     assert sweep.statuses() == {"first": "FINISHED", "trial-000": "KILLED"}
     sweep.kill()
+
+
+def test_a_trial_that_breaks_a_constraint_says_so_in_mlflow(folder):
+    """And the sweep's best score is none of its."""
+    sweep = Sweep(folder)
+    sweep.ledger.judge_by(Criteria(parse_constraints({"learner/loss": "< 1"}), env_steps=200))
+    sweep.begin()
+    for number, loss in ((0, 2.0), (1, 0.5)):
+        sweep.report(number, 200, objective=10.0 - number, **{"learner/loss": loss})
+        sweep.end(number, "COMPLETE")
+    assert sweep.tracker.close("FINISHED")
+    runs = sweep.runs()
+    assert runs["trial-000"].data.tags["rltune.breaks"] == "learner/loss=2, not < 1"
+    assert "cannot win: learner/loss=2, not < 1" in runs["trial-000"].data.tags["mlflow.note.content"]
+    assert "rltune.breaks" not in runs["trial-001"].data.tags
+    assert runs[sweep.name].data.metrics["best_score"] == 9.0

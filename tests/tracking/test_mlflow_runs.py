@@ -7,6 +7,7 @@ import math
 import pytest
 
 from rltune.config.uris import resolve_uri
+from rltune.envs.objective import Shown
 from rltune.tracking.mlflow_runs import MLflowRuns, is_refusal
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
@@ -30,6 +31,22 @@ def test_the_same_point_is_kept_once(runs):
     for _ in range(2):
         assert runs.log(run_id, {}, {}, points) == []
     assert steps(runs, run_id, "objective") == [100, 200]
+
+
+def test_a_cost_is_logged_as_the_person_knows_it(runs):
+    """Where the scores are negatives; the same again, from a description, changes nothing."""
+    thrifty = MLflowRuns(resolve_uri(None), "cartpole", Shown("energy", is_cost=True))
+    thrifty.connect()
+    thrifty.open_experiment()
+    run_id = thrifty.create("trial-000", {}, 1)
+    points = [("objective", -1.5, 100, 5000), ("compare/objective", -1.5, 100, 5000), ("learner/loss", -2.0, 100, 5000)]
+    thrifty.log(run_id, {}, {}, points)
+    for _ in range(2):
+        thrifty.log_changed(run_id, {"certified_low": -3.0, "certified_high": -2.0}, {}, 6000)
+    assert runs.read(run_id).data.metrics == {
+        "objective": 1.5, "compare/objective": 1.5, "learner/loss": -2.0, "certified_low": 2.0, "certified_high": 3.0,
+    }  # fmt: skip
+    assert steps(runs, run_id, "certified_low") == [0]
 
 
 def test_what_is_not_finite_is_left_out(runs):

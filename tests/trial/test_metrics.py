@@ -8,8 +8,18 @@ from typing import Any
 
 import pytest
 
-from rltune.errors import NonFiniteError
-from rltune.trial.metrics import CPU, MEMORY, METRICS, Progress, merge_seeds, read_result, select_logged
+from rltune.config.criteria import Criteria, parse_constraints
+from rltune.errors import ConfigError, NonFiniteError
+from rltune.trial.metrics import (
+    CPU,
+    MEMORY,
+    METRICS,
+    Progress,
+    check_criteria,
+    merge_seeds,
+    read_result,
+    select_logged,
+)
 
 SAMPLED = {
     "num_env_steps_sampled_lifetime": 300.0,
@@ -100,3 +110,21 @@ def test_returns_are_kept_until_the_next_episode_ends() -> None:
 def test_an_episode_whose_return_is_no_number_ends_the_trial() -> None:
     with pytest.raises(NonFiniteError, match="return_mean=nan"):
         Progress(200, 6).fill_returns(Progress(100, 5, 1.0))
+
+
+@pytest.mark.parametrize(
+    "name", ["train_s", "episode_length_mean", "learner/entropy", "system/process_memory_megabytes"]
+)
+def test_a_bound_is_put_on_what_trials_report(name: str) -> None:
+    check_criteria(Criteria(parse_constraints({name: "< 1"}), name))
+
+
+def test_a_bound_on_what_no_trial_reports_is_refused() -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_criteria(Criteria(parse_constraints({"tran_s": "> 2.5"})))
+    assert refused.value.what.startswith("constraints.tran_s")
+    assert refused.value.allowed.startswith("did you mean 'train_s'?")
+    assert refused.value.fix == "'+constraints.train_s=> 2.5'"
+    with pytest.raises(ConfigError) as refused:
+        check_criteria(Criteria(second="learner/entropi"))
+    assert refused.value.fix == "objective.second.key=learner/entropy"

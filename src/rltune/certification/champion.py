@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rltune.certification.finalists import EVALUATION_SEED, Finalist
 from rltune.certification.result import Certification
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import format_settings
-from rltune.envs.objective import name_objective
+from rltune.envs.objective import Shown
 from rltune.envs.spec import EnvSpec, spec_of, specify_env
 from rltune.errors import PolicyError
 from rltune.formatting import format_interval, format_objective
@@ -23,6 +24,7 @@ from rltune.tracking.model_registry import RegisteredModel
 from rltune.tracking.tracker import Tracker
 
 ALIAS = "champion"
+Show = Callable[[str, int, int], None]
 ENV_TAG = "rltune.env_digest"
 
 
@@ -55,9 +57,9 @@ class Candidate:
         return f"{count} episodes of {config.env.id}, environment seeds from {first}"
 
     @property
-    def objective(self) -> str:
-        """What an episode's score is, for a person."""
-        return name_objective(self.env.objective)
+    def shown(self) -> Shown:
+        """What shows scores to a person."""
+        return Shown.of(self.env.objective)
 
     @property
     def env(self) -> EnvSpec:
@@ -65,13 +67,19 @@ class Candidate:
         return specify_env(self.config.env, self.config.objective)
 
 
-def register_champion(candidate: Candidate, tracker: Tracker, notify: Callable[[str], None]) -> dict[str, Any] | None:
+def register_champion(
+    candidate: Candidate,
+    tracker: Tracker,
+    notify: Callable[[str], None],
+    show: Show = lambda who, done, total: None,
+) -> dict[str, Any] | None:
     """Register the winner; the alias moves to it when nothing better has it.
 
     Args:
         candidate: The winner.
         tracker: MLflow.
         notify: Shows a person a line.
+        show: Shows how far a champion is that plays the candidate's episodes.
 
     Returns:
         The version as the summary has it; None when it was not registered.
@@ -83,7 +91,7 @@ def register_champion(candidate: Candidate, tracker: Tracker, notify: Callable[[
     from rltune.policies.mlflow_model import make_model_arguments  # brings torch and MLflow
 
     before = tracker.champion(candidate.name, ALIAS)
-    better, why = _compare(candidate, before, tracker)
+    better, why = _compare(candidate, before, tracker, show)
     registered = tracker.register(
         name=candidate.name,
         key=candidate.winner.run,
@@ -107,11 +115,16 @@ def register_champion(candidate: Candidate, tracker: Tracker, notify: Callable[[
     return {"name": candidate.name, "version": registered.version, "uri": uri, "champion": champion}
 
 
-def _compare(candidate: Candidate, before: RegisteredModel | None, tracker: Tracker) -> tuple[bool, str]:
+def _compare(
+    candidate: Candidate,
+    before: RegisteredModel | None,
+    tracker: Tracker,
+    show: Show = lambda who, done, total: None,
+) -> tuple[bool, str]:
     """Say whether the winner becomes the champion, and why."""
-    ours = format_objective(candidate.winner.score)
+    ours = format_objective(candidate.shown(candidate.winner.score))
     if before is None:
-        return True, f"it is the first champion, with a mean {candidate.objective} of {ours} on {candidate.episodes}"
+        return True, f"it is the first champion, with a mean {candidate.shown.name} of {ours} on {candidate.episodes}"
     who = f"version {before.version}"
     if before.tags.get(ENV_TAG, candidate.env.digest) != candidate.env.digest:
         return False, (
@@ -121,16 +134,18 @@ def _compare(candidate: Candidate, before: RegisteredModel | None, tracker: Trac
         )
     if candidate.certification is None and before.tags.get("rltune.certified") == "true":
         return False, f"{who} is certified and this one is not"
-    theirs = _score_of(before, candidate, tracker)
+    theirs = _score_of(before, candidate, tracker, partial(show, f"{who} plays"))
     if theirs is None:
         return False, f"{who} could not be evaluated on {candidate.episodes}"
     word = "better than" if candidate.winner.score > theirs else "not better than"
-    found = f"a mean {candidate.objective} of {ours}"
-    why = f"{found} is {word} the {format_objective(theirs)} of {who} on {candidate.episodes}"
+    found = f"a mean {candidate.shown.name} of {ours}"
+    why = f"{found} is {word} the {format_objective(candidate.shown(theirs))} of {who} on {candidate.episodes}"
     return candidate.winner.score > theirs, why
 
 
-def _score_of(before: RegisteredModel, candidate: Candidate, tracker: Tracker) -> float | None:
+def _score_of(
+    before: RegisteredModel, candidate: Candidate, tracker: Tracker, tell: Callable[[int, int], None]
+) -> float | None:
     """Return the champion's score on the candidate's episodes: noted, else played now; None if it cannot play."""
     noted = before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags
     if noted and ENV_TAG in before.tags:  # an older version's may be of another environment of the same id
@@ -147,7 +162,7 @@ def _score_of(before: RegisteredModel, candidate: Candidate, tracker: Tracker) -
             if spec_of(policy.info["env"]).digest != candidate.env.digest:
                 return None
             episodes = candidate.config.certify.champion_episodes
-            return evaluate(policy, episodes, EVALUATION_SEED, env=candidate.env.to_dict()).mean
+            return evaluate(policy, episodes, EVALUATION_SEED, env=candidate.env.to_dict(), progress=tell).mean
         except PolicyError:  # of other spaces, or by an rltune that wrote other files
             return None
 
@@ -179,14 +194,14 @@ def _make_tags(candidate: Candidate) -> dict[str, str]:
 
 def _make_description(candidate: Candidate, why: str) -> str:
     """Describe in Markdown where it comes from, why it is the champion or not, and the certification's table."""
-    winner, found = candidate.winner, candidate.certification
+    winner, found, shown = candidate.winner, candidate.certification, candidate.shown
     lines = [f"{winner.name.capitalize()} of sweep {candidate.sweep}. As {ALIAS}: {why}."]
     if measured := winner.measured:
         lines += [
             "",
-            f"On {len(measured.returns)} episodes by which nothing was chosen its mean {candidate.objective} is "
-            f"{format_objective(measured.mean)}; 95% interval of the mean of as many fresh ones: "
-            f"{format_interval(vars(measured))} (wider where one episode in hundreds fails badly).",
+            f"On {len(measured.returns)} episodes by which nothing was chosen its mean {shown.name} is "
+            f"{format_objective(shown(measured.mean))}; 95% interval of the mean of as many fresh ones: "
+            f"{format_interval(shown.turn(vars(measured)))} (wider where one episode in hundreds fails badly).",
         ]
     if found and found.policy:
         lines += [
@@ -199,8 +214,8 @@ def _make_description(candidate: Candidate, why: str) -> str:
         ]
         for one in found.configurations:
             odds = "" if one.improvement is None else f"{one.improvement:.0%}"
-            span = format_interval(vars(one))
-            score, failed = format_objective(one.iqm if one.per_seed else None), len(one.failed_seeds)
+            span = format_interval(shown.turn(vars(one)))
+            score, failed = format_objective(shown(one.iqm if one.per_seed else None)), len(one.failed_seeds)
             lines.append(f"| {one.label} | {score} | {span} | {odds} | {failed} | {found.verdict(one)} |")
     return "\n".join(lines)
 

@@ -57,6 +57,7 @@ class Configuration:
         failed_score: What each of them counts as: the lowest return of all runs. None without one that failed.
         mean: Of the scores.
         raw_iqm: Interquartile mean of the scores, by which the winner is chosen; None in a record that lacks it.
+        broken: The constraint that it breaks, in words: it cannot win. None without one.
         iqm: The certified score: the same, and the winner's free of the choice, see `judge_configurations`.
         low: Lower end of the 95% interval of the runs' median; None without an interval (`has_interval`).
         high: Its upper end.
@@ -80,6 +81,7 @@ class Configuration:
     whole_budget: bool = True
     failed_score: float | None = None
     raw_iqm: float | None = None
+    broken: str | None = None
 
     @property
     def num_seeds(self) -> int:
@@ -162,7 +164,8 @@ class Certification:
         seeds: The training seeds, the same for every configuration and none of them the search's.
         episodes: Of each run, with environment seeds that no training saw.
         env_steps: Each run's budget.
-        configurations: The best first by `raw_iqm`, the baseline among them, after those with fewer `excess_failures`.
+        configurations: The best first by `raw_iqm`, the baseline among them, after those with fewer `excess_failures`;
+            one that breaks a constraint comes last.
         winner: The first one's name.
         ties: Names of those whose interval overlaps the winner's: these data do not tell them apart. None of fewer
             than five seeds, which have no intervals.
@@ -215,9 +218,11 @@ class Certification:
         ]
 
     def verdict(self, one: Configuration) -> str:
-        """Return ``winner``, ``tie``, ``too many failed seeds`` (to win, whatever its IQM) or nothing."""
+        """Return ``winner``, ``tie``, why it cannot win (what it breaks, ``too many failed seeds``) or nothing."""
         if one.name == self.winner:
             return "winner"
+        if one.broken:
+            return one.broken
         if one.excess_failures > self.best().excess_failures:
             return "too many failed seeds"
         return "tie" if one.name in self.ties else ""
@@ -274,11 +279,11 @@ def judge_configurations(
 
     Returns:
         Winner first: by excess failures, then by IQM, then by mean, then by what the search believed, so that the
-        baseline is the winner only where it is better. None when no run succeeded.
+        baseline is the winner only where it is better. None when no run succeeded of those that can win.
     """
-    lowest = min((one.worst for one in configurations if one.per_seed), default=None)
-    if lowest is None:
+    if not any(one.per_seed and not one.broken for one in configurations):
         return None
+    lowest = min(one.worst for one in configurations if one.per_seed)
     begun = [replace(one, failed_score=lowest if one.failed_seeds else None) for one in configurations if one.num_seeds]
     ranked = sorted(begun, key=_rank, reverse=True)
     baseline = next((one for one in ranked if one.name == BASELINE), None)
@@ -293,7 +298,7 @@ def _rank(one: Configuration) -> tuple[float, ...]:
     """Return what configurations are ranked by, the highest first."""
     scores = one.scores
     believed = float("-inf") if one.name == BASELINE or one.search_score is None else one.search_score
-    return -one.excess_failures, float(interquartile_mean(scores)), sum(scores) / len(scores), believed
+    return not one.broken, -one.excess_failures, float(interquartile_mean(scores)), sum(scores) / len(scores), believed
 
 
 def _judge(one: Configuration, scores: Sequence[float], baseline: Configuration | None) -> Configuration:
@@ -331,7 +336,9 @@ def _correct_for_choice(judged: Sequence[Configuration], baseline: Configuration
 
 
 def _overlap(one: Configuration, other: Configuration) -> bool:
-    """Whether two intervals overlap; without one there is nothing to tell by."""
+    """Whether two intervals overlap; without one there is nothing to tell by, and what cannot win is no rival."""
+    if one.broken or other.broken:
+        return False
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return False
     return one.low <= other.high and one.high >= other.low

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -160,11 +161,21 @@ class Retraining:
         own = [runs[key] for key in self._keys([configuration])]
         results = tuple(_result_of(run) for run in own if run.state == "COMPLETE")
         failed = tuple(run.seeds[0] for run in own if run.state != "COMPLETE")
-        return replace(configuration, per_seed=results, failed_seeds=failed)
+        broken = _find_broken(own) if configuration.trial is None else None
+        return replace(configuration, per_seed=results, failed_seeds=failed, broken=broken)
 
 
 def _has_ended(run: TrialRecord) -> bool:
     return run.state != "RUNNING"
+
+
+def _find_broken(runs: Sequence[TrialRecord]) -> str | None:
+    """Say which constraint most of a configuration's runs break; a trial's was judged by the search."""
+    checks = [check for run in runs if run.state == "COMPLETE" for check in run.broken]
+    for name, number in Counter(check.name for check in checks).items():
+        if 2 * number > len(runs):
+            return str(next(check for check in checks if check.name == name))
+    return None
 
 
 def _result_of(run: TrialRecord) -> SeedResult:

@@ -11,13 +11,15 @@ import io
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rltune.certification.finalists import EVALUATION_SEED, Finalist, derive_own_seed, is_playable, rank_finalists
 from rltune.certification.result import Certification, CertifiedPolicy
+from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import RltuneError
 from rltune.records import TrialRecord
 from rltune.statistics import predictive_interval
@@ -28,6 +30,13 @@ if TYPE_CHECKING:
 
 
 TABLE = "certification"
+LOOK_S = 0.5  # between two looks at how far those are that play
+Show = Callable[[str, int, int], None]
+"""Shows a person who plays, how many episodes are done, and of how many."""
+
+
+def _show_nothing(*_: Any) -> None:
+    """Show nobody how far it is."""
 
 
 class FinalEvaluation:
@@ -42,13 +51,23 @@ class FinalEvaluation:
         episodes: Fresh episodes for each.
         slots: How many play at once.
         aside: Calls a function in a process of its own, with ``progress`` added; None without such processes.
+        shown: Shows scores.
     """
 
-    def __init__(self, sweep: Path, top: int, episodes: int, slots: int, aside: Callable[..., Any] | None) -> None:
+    def __init__(
+        self,
+        sweep: Path,
+        top: int,
+        episodes: int,
+        slots: int,
+        aside: Callable[..., Any] | None,
+        shown: Shown = AS_RETURN,
+    ) -> None:
         self._sweep, self._top, self._episodes = sweep, top, episodes
-        self._aside = aside
+        self._aside, self._shown = aside, shown
         self._pool = ThreadPoolExecutor(slots if aside else 1)
         self._known: dict[tuple[Path, int], Future[Evaluation]] = {}
+        self._played: dict[tuple[Path, int], int] = {}  # episodes; other threads write
 
     @property
     def can_begin(self) -> bool:
@@ -62,7 +81,9 @@ class FinalEvaluation:
                 if is_playable(finalist.folder):
                     self._start_playing(finalist.folder)
 
-    def select(self, records: Sequence[TrialRecord], notify: Callable[[str], None]) -> Finalist | None:
+    def select(
+        self, records: Sequence[TrialRecord], notify: Callable[[str], None], show: Show = _show_nothing
+    ) -> Finalist | None:
         """Select the best by the evaluation's mean, and measure it once more on episodes that did not choose it.
 
         The search's first wins when none can be evaluated; None without trials.
@@ -70,6 +91,7 @@ class FinalEvaluation:
         Args:
             records: All trials.
             notify: Shows a person a line.
+            show: Shows how far those are that play.
         """
         best = list(itertools.islice(rank_finalists(self._sweep, records), max(1, self._top)))
         playing = [
@@ -81,38 +103,52 @@ class FinalEvaluation:
                 notify(f"{finalist.name} cannot be evaluated: its network needs RLlib")
                 continue
             try:
-                evaluation = future.result()
+                evaluation = self._wait(future, "the best play", show)
             except RltuneError as error:  # its process died or hangs: the others' results are no worse for that
                 notify(f"{finalist.name} cannot be evaluated: {error.what}")
                 continue
-            notify(f"{finalist.name} on {self._episodes} fresh episodes: {evaluation.mean:.1f}")
+            notify(f"{finalist.name} on {self._episodes} fresh episodes: {self._shown(evaluation.mean):.1f}")
             evaluated.append(replace(finalist, evaluation=evaluation))
         if any((one.folder / "seed-1").is_dir() for one in best):
             notify("replicates without certification: the policy of its first seed stands for each trial")
         if evaluated:
-            return self._measure(max(evaluated, key=lambda one: one.score), notify)
+            return self._measure(max(evaluated, key=lambda one: one.score), notify, show)
         return best[0] if best else None
 
     def close(self) -> None:
         """Cancel what waits to play, and wait for nothing that plays."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _measure(self, winner: Finalist, notify: Callable[[str], None]) -> Finalist:
+    def _measure(self, winner: Finalist, notify: Callable[[str], None], show: Show) -> Finalist:
         try:
-            played = self._start_playing(winner.folder, derive_own_seed(self._sweep.name)).result()
+            future = self._start_playing(winner.folder, derive_own_seed(self._sweep.name))
+            played = self._wait(future, "the winner is measured", show)
         except RltuneError as error:  # what was chosen stays chosen
             notify(f"{winner.name} cannot be measured once more: {error.what}")
             return winner
         worst = winner.evaluation.min if winner.evaluation else played.min
         return replace(winner, measured=_bound(played, worst))
 
+    def _wait(self, future: Future[Evaluation], who: str, show: Show) -> Evaluation:
+        """Wait for an evaluation, and show meanwhile how far all of them are."""
+        while not wait([future], LOOK_S).done:
+            show(who, sum(self._played.values()), len(self._known) * self._episodes)
+        return future.result()
+
     def _start_playing(self, folder: Path, seed: int = EVALUATION_SEED) -> Future[Evaluation]:
-        if (folder, seed) not in self._known:
-            self._known[folder, seed] = self._pool.submit(_play, folder, self._episodes, seed, self._aside)
-        return self._known[folder, seed]
+        key = folder, seed
+        if key not in self._known:
+            tell = partial(self._note_played, key)
+            self._known[key] = self._pool.submit(_play, folder, self._episodes, seed, tell, self._aside)
+        return self._known[key]
+
+    def _note_played(self, key: tuple[Path, int], done: int, _: int) -> None:
+        self._played[key] = done
 
 
-def measure_policies(found: Certification, sweep: Path, episodes: int) -> tuple[Certification, Finalist]:
+def measure_policies(
+    found: Certification, sweep: Path, episodes: int, show: Show = _show_nothing
+) -> tuple[Certification, Finalist]:
     """Measure the winner's policy, of its runs the one with the highest score, on episodes that did not choose it.
 
     It plays twice as many: those that are the same in every sweep, by which champions are compared, and as many of the
@@ -122,6 +158,7 @@ def measure_policies(found: Certification, sweep: Path, episodes: int) -> tuple[
         found: The arithmetic's result.
         sweep: The sweep's folder.
         episodes: How many of each.
+        show: Shows how far it is.
 
     Returns:
         The record with its policy, and the policy; a checkpoint without a policy (its network needs RLlib) is not
@@ -133,8 +170,13 @@ def measure_policies(found: Certification, sweep: Path, episodes: int) -> tuple[
     winner = Finalist(best.name, best.trial, best.params, best.search_score, folder, run.run)
     if not is_playable(folder):
         return found, winner
-    compared = _play(folder, episodes, EVALUATION_SEED)
-    measured = _bound(_play(folder, episodes, derive_own_seed(sweep.name)), min(compared.min, *run.returns))
+
+    def tell(before: int, done: int, _: int) -> None:
+        show("the winner is measured", before + done, 2 * episodes)
+
+    compared = _play(folder, episodes, EVALUATION_SEED, partial(tell, 0))
+    own = _play(folder, episodes, derive_own_seed(sweep.name), partial(tell, episodes))
+    measured = _bound(own, min(compared.min, *run.returns))
     ends = measured.mean, measured.iqm, measured.low, measured.high
     policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, *ends)
     return replace(found, policy=policy), replace(winner, evaluation=compared, measured=measured)
@@ -146,23 +188,25 @@ def _bound(played: Evaluation, worst: float) -> Evaluation:
     return replace(played, low=low, high=high)
 
 
-def _play(folder: Path, episodes: int, seed: int, aside: Callable[..., Any] | None = None) -> Evaluation:
-    """Let a checkpoint's policy play the episodes from a seed on."""
+def _play(
+    folder: Path, episodes: int, seed: int, tell: Callable[[int, int], None], aside: Callable[..., Any] | None = None
+) -> Evaluation:
+    """Let a checkpoint's policy play the episodes from a seed on; ``tell`` is called with how far it is."""
     from rltune.policies.evaluation import evaluate_checkpoint  # brings torch, for which a sweep's start need not wait
 
     if aside is None:
-        return evaluate_checkpoint(folder, episodes, seed)
-    evaluation: Evaluation = aside(evaluate_checkpoint, folder, episodes, seed)
+        return evaluate_checkpoint(folder, episodes, seed, progress=tell)
+    evaluation: Evaluation = aside(evaluate_checkpoint, folder, episodes, seed, progress=tell)
     return evaluation
 
 
-def write_table(found: Certification, folder: Path) -> list[Path]:
+def write_table(found: Certification, folder: Path, shown: Shown = AS_RETURN) -> list[Path]:
     """Write the table as CSV and as the JSON that MLflow shows as a table (``mlflow.log_table``).
 
     Returns:
         Both files, in the sweep's folder.
     """
-    rows = found.table()
+    rows = [shown.turn(row) for row in found.table()]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]))
     writer.writeheader()

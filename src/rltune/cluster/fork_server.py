@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rltune.cluster.fork_server_main import CALL, NO_JOB
+from rltune.cluster.fork_server_main import CALL, MORE, NO_JOB, PROGRESS
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, SOCKET_VARIABLE, WORKER_VARIABLE, send_request
 from rltune.compat.patching import is_supported
 from rltune.compat.ray_start import find_worker_script
@@ -94,7 +94,11 @@ class ForkServer:
             send_request(connection, {"environment": environment}, [])
 
     def call(
-        self, function: Callable[..., Answer], *arguments: Any, patience_s: float = PATIENCE_S, progress: bool = False
+        self,
+        function: Callable[..., Answer],
+        *arguments: Any,
+        patience_s: float = PATIENCE_S,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Answer:
         """Call a function where the imports are done, in a process of its own; Ray must be starting, or up.
 
@@ -105,7 +109,8 @@ class ForkServer:
             function: A function of a module, by whose name it is found there.
             arguments: Its arguments, which can be pickled; so can its answer.
             patience_s: The longest wait for the answer, or between two signs of progress.
-            progress: Whether it also takes ``progress``, which it calls, with whatever, whenever it has come further.
+            progress: The function's own argument of this name, which it calls whenever it has come further, with how
+                much is done and of how much; None where it takes none.
 
         Raises:
             Exception: What the function raises; a RuntimeError with its words if it cannot be pickled.
@@ -117,11 +122,16 @@ class ForkServer:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(PATIENCE_S)  # the fork server may still wait for Ray
                 connection.connect(self.address)
-                connection.sendall(CALL + pickle.dumps((function, arguments, progress)))
+                connection.sendall(CALL + pickle.dumps((function, arguments, progress is not None)))
                 connection.shutdown(socket.SHUT_WR)
                 taken = connection.recv(1) == FORKED
                 connection.settimeout(patience_s)
-                content = b"".join(iter(lambda: connection.recv(65536), b""))
+                with connection.makefile("rb") as stream:
+                    while (first := stream.read(1)) == MORE:
+                        made = PROGRESS.unpack(stream.read(PROGRESS.size))
+                        if progress:
+                            progress(*made)
+                    content = first + stream.read()
         except TimeoutError:
             if taken:
                 raise RltuneError(
@@ -135,9 +145,9 @@ class ForkServer:
         if self._closed and not content:
             raise ConnectionAbortedError("the fork server was closed")
         if not taken:
-            return function(*arguments)
+            return function(*arguments, **({"progress": progress} if progress else {}))
         try:
-            failed, answer = pickle.loads(content.lstrip(FORKED))  # noqa: S301 - our own process's, by a private socket
+            failed, answer = pickle.loads(content)  # noqa: S301 - our own process's, by a private socket
         except (EOFError, pickle.UnpicklingError):
             raise RltuneError(
                 f"the process that ran {_name(function)} ended without an answer",

@@ -14,6 +14,7 @@ import random
 import runpy
 import signal
 import socket
+import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ EARLY = ("torch", "torch.export", "pandas", "pyarrow", "gymnasium", "pydantic", 
 LATE = ("ray.rllib.algorithms.algorithm", WORKER_MODULE)
 OOM_SCORE = "1000"  # as Ray gives its workers (2.60): the system ends a trial before the driver
 NO_JOB = "ffffffff"  # what Ray tells workers that it starts before there is a job (2.60)
+MORE, PROGRESS = b"+", struct.Struct(">II")  # before an answer, a sign of progress: how many are done, of how many
 CALL = b"call"  # the first bytes of a request to call a function; a request for a worker begins with its length
 REQUEST_S = 5.0  # for a client to send its request: one that was stopped must not hold up all others
 PR_SET_PDEATHSIG = 1  # Linux's prctl: the signal that a process gets when its parent ends
@@ -180,7 +182,7 @@ def _answer_call(connection: socket.socket, head: bytes) -> None:
     connection.sendall(FORKED)  # from now on the driver does not call the function itself
     content = head + b"".join(iter(lambda: connection.recv(65536), b""))
     function, arguments, progress = pickle.loads(content)  # noqa: S301 - the driver's, by a private socket
-    named = {"progress": lambda *_: connection.sendall(FORKED)} if progress else {}
+    named = {"progress": lambda *made: connection.sendall(MORE + PROGRESS.pack(*made))} if progress else {}
     try:
         answer = pickle.dumps((False, function(*arguments, **named)))
     except Exception as error:

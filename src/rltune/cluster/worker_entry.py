@@ -15,7 +15,7 @@ from collections.abc import Mapping
 SOCKET_VARIABLE = "RLTUNE_FORK_SERVER"  # names the environment variable with the fork server's socket
 WORKER_VARIABLE = "RLTUNE_WORKER"  # the one with the path of Ray's own worker script
 MODULES_VARIABLE = "RLTUNE_MODULES"  # the one with the modules that workers import
-FORKED = b"1"  # the first byte of an answer: a process has taken the request; once more for each sign of progress
+FORKED = b"1"  # the first byte of an answer: a process has taken the request
 
 
 def request_worker(address: str, arguments: list[str]) -> bool:

@@ -11,8 +11,9 @@ from typing import Any
 from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from rltune.algorithms.arguments import list_arguments
 from rltune.composition.explaining import explain
-from rltune.composition.overrides import spell_value, write_whole_numbers
+from rltune.composition.overrides import quote_bound, spell_value, write_whole_numbers
 from rltune.config.schema import RunConfig
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError, RltuneError
@@ -104,7 +105,7 @@ def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: 
     use_own_dir()
     try:
         with _other_hydra_aside(), hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-            typed = [write_whole_numbers(word, schema) for word in words]
+            typed = [write_whole_numbers(quote_bound(word), schema) for word in words]
             added = [f"hydra.searchpath={spell_value('config_dir', folders)}"] if folders else []
             settings = hydra.compose(root, [*typed, *added], return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
@@ -142,9 +143,11 @@ def read_request(settings: DictConfig, words: Sequence[str]) -> RunConfig:
         words: What was typed.
 
     Raises:
-        ConfigError: A key is wrong, or certification was turned off and is asked for all the same.
+        ConfigError: A key is wrong, the space is another algorithm's, or certification was turned off and is asked for
+            all the same.
     """
     config = parse_config(settings)
+    _check_space(config, words)
     if config.certify.seeds and "certify=off" in words:
         raise ConfigError(
             f"certify.seeds={config.certify.seeds} with certify=off, which retrains nothing",
@@ -152,3 +155,23 @@ def read_request(settings: DictConfig, words: Sequence[str]) -> RunConfig:
             f"certify=on certify.seeds={config.certify.seeds}",
         )
     return config
+
+
+def _check_space(config: RunConfig, words: Sequence[str]) -> None:
+    """Refuse another algorithm's space in one line, where each of its parameters would be refused alone.
+
+    Raises:
+        ConfigError: Names the spaces of this algorithm, and the algorithm of this space.
+    """
+    chosen = next((word.partition("=")[2].strip("'") for word in words if word.startswith("space=")), "")
+    algos = (path.stem for path in (conf_dir() / "algo").glob("*.yaml"))
+    owner = next((name for name in algos if name == chosen.partition("_")[0]), None)
+    ours, known = config.algo["name"], list_arguments(config.algo)
+    strange = [name for name in config.space if name.rpartition(".")[2] not in known]
+    if owner and owner != ours and strange:
+        raise ConfigError(
+            f"space={chosen}: {', '.join(strange)} {'is no parameter' if len(strange) == 1 else 'are no parameters'} "
+            f"of {ours}",
+            f"space={ours}, which algo={ours} takes by itself, or a file of your own in conf/space",
+            f"algo={ours} without space=, or algo={owner} for space={chosen}",
+        )

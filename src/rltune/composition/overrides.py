@@ -12,7 +12,7 @@ from typing import Any, get_args
 from rltune.composition.explaining import find_type
 from rltune.errors import ConfigError
 
-OPEN = ("algo", "env", "scheduler", "searcher", "space")  # what may have keys that their files lack
+OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # what may have keys that their files lack
 
 
 def write_whole_numbers(word: str, schema: type) -> str:
@@ -29,6 +29,13 @@ def _write_whole_number(text: str) -> str:
         if float(text) == int(float(text)) and not text.strip().lstrip("+-").isdigit():
             return str(int(float(text)))
     return text
+
+
+def quote_bound(word: str) -> str:
+    """Quote the bound of ``constraints.train_s=< 60``: Hydra's grammar has no such signs."""
+    key, _, value = word.partition("=")
+    is_bound = key.lstrip("+").startswith("constraints.") and value.lstrip().startswith(("<", ">"))
+    return f"{key}={spell_value(key, value)}" if is_bound else word
 
 
 def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import format_settings
+from rltune.config.validation import to_typed
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 
@@ -32,12 +33,17 @@ def check_changes(name: str, known: DictConfig, wanted: RunConfig) -> bool:
 
     Raises:
         StudyError: Something else than budgets and addresses differs, or a budget is smaller.
+        ConfigError: Another version of rltune wrote the settings, with keys that this one does not know, or without
+            some that it needs.
     """
-    # Through text, as the sweep's own went: what is equal there is equal.
-    asked = cast(DictConfig, OmegaConf.create(format_settings(wanted)))
-    before, now = dict(_flatten(OmegaConf.to_container(known))), dict(_flatten(OmegaConf.to_container(asked)))
-    before.pop("format", None)
-    now.pop("format", None)
+    plain = cast(dict[str, Any], OmegaConf.to_container(known))
+    plain.pop("format", None)
+    # Typed: a key that is younger than the sweep has its default. And both through text, as the sweep's own went: what
+    # is equal there is equal.
+    before, now = (
+        dict(_flatten(OmegaConf.to_container(OmegaConf.create(format_settings(one)))))
+        for one in (to_typed(RunConfig, plain), wanted)
+    )
     grows, others = False, []
     for key in sorted(before.keys() | now.keys()):
         old, new = before.get(key), now.get(key)

@@ -64,12 +64,21 @@ class EnvConfig:
 
 
 @dataclass
+class SecondObjectiveConfig:
+    """What trials are compared by besides the objective: something that they measure; None is nothing."""
+
+    key: str | None = None
+    direction: str = "min"
+
+
+@dataclass
 class ObjectiveConfig:
     """What an episode is worth: its return, a value of its last info or a function's, to be large or small."""
 
     kind: str = "return"  # older sweeps' settings have none
     key: str | None = None
     direction: str = "max"
+    second: SecondObjectiveConfig = field(default_factory=SecondObjectiveConfig)
 
 
 @dataclass
@@ -171,6 +180,7 @@ class RunConfig:
     algo: dict[str, Any] = field(default_factory=dict)
     env: EnvConfig = field(default_factory=EnvConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    constraints: dict[str, Any] = field(default_factory=dict)  # older sweeps' settings have none
     space: dict[str, Any] = field(default_factory=dict)
     wider: dict[str, Any] = field(default_factory=dict)
     warm_start: list[Any] = field(default_factory=list)

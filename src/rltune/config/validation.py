@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
 
+from rltune.config.criteria import read_criteria
 from rltune.config.schema import MLFLOW, EnvConfig, RunConfig
 from rltune.config.uris import holds_plain_login, is_bucket, redact_address
 from rltune.errors import ConfigError, choices
@@ -141,6 +143,7 @@ def check_config(config: RunConfig) -> None:
             "a name, by which one sweep is begun, gone on with and finished",
             "name=my-sweep resume=auto",
         )
+    read_criteria(asdict(config))
     check_bucket(config.storage)
     for key, text in _texts(OmegaConf.to_container(OmegaConf.structured(config))):
         if key not in WITH_LOGIN and holds_plain_login(text):

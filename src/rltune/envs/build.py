@@ -145,15 +145,19 @@ def import_env_module(module: str, env_id: str) -> None:
     """Import the module that registers an environment.
 
     Raises:
-        ConfigError: It cannot be imported; names the package or the extra to install.
+        ConfigError: It cannot be imported; names the extra, the nearest module, or where to put it.
     """
     try:
         importlib.import_module(module)
     except Exception as error:
         package = module.split(".")[0]
-        install = f"'rltune[{EXTRAS[package]}]'" if package in EXTRAS else package.replace("_", "-")
-        raise ConfigError(
-            f"env.id={env_id}: module '{module}' cannot be imported ({error})",
-            "an installed package",
-            f"pip install {install}",
-        ) from None
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name == package
+        close = nearest(package, EXTRAS) if is_missing else None
+        allowed, fix = "an installed package, or a file that Python finds", f"python -c 'import {module}' says where"
+        if package in EXTRAS:
+            fix = f"pip install 'rltune[{EXTRAS[package]}]'"
+        elif close:
+            allowed, fix = f"did you mean '{close}'?", f"env.id={env_id.replace(package, close, 1)}"
+        elif is_missing:
+            fix = f"put {package}.py into this folder or on PYTHONPATH, or install the package that has it"
+        raise ConfigError(f"env.id={env_id}: module '{module}' cannot be imported ({error})", allowed, fix) from None

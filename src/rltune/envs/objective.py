@@ -8,7 +8,10 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from omegaconf import OmegaConf
 
 from rltune.errors import ConfigError, choices, describe_exception
 
@@ -17,6 +20,18 @@ Score = Callable[[float, int, Mapping[str, Any]], float]
 
 RETURN, INFO = "return", "info"
 DIRECTIONS = ("max", "min")
+ENDS = {
+    "low": "high",
+    "high": "low",
+    "certified_low": "certified_high",
+    "certified_high": "certified_low",
+    "min": "max",
+    "max": "min",
+}
+"""The ends of intervals, which a negative exchanges."""
+SCORES = frozenset({*ENDS, "objective", "score", "best_score", "search_score", "failed_score", "certified_score"})
+SCORES |= {"certified_iqm", "iqm", "raw_iqm", "mean", "min", "max", "optimism", "scores"}
+"""The names under which scores, and differences of two, are logged and kept."""
 USAGE = "return, info with objective.key, or package.module:function of an episode's return, length and last info"
 
 
@@ -26,7 +41,7 @@ def make_score(objective: Mapping[str, Any]) -> Score:
     Args:
         objective: ``kind``, ``key`` and ``direction`` as in conf/run.yaml; empty for the return. What is to be small is
             negated here and nowhere else, as scikit-learn's scorers do: of scores the higher one is always the better
-            one, and `name_objective` says that it is a negative.
+            one. `Shown` turns them back for a person.
 
     Raises:
         ConfigError: It names no function.
@@ -45,14 +60,64 @@ def make_score(objective: Mapping[str, Any]) -> Score:
     return score
 
 
-def name_objective(objective: Mapping[str, Any]) -> str:
-    """Return a score's name: ``return``, ``is_success``, the function's; ``-energy`` where energy is to be small."""
-    kind = str(objective.get("kind", RETURN))
-    return "-" * _is_cost(objective) + (str(objective["key"]) if kind == INFO else kind.rpartition(":")[2])
+@dataclass(frozen=True)
+class Shown:
+    """Shows scores to a person: under their name, and as the values that the person knows.
+
+    Attributes:
+        name: ``return``, ``is_success``, the function's.
+        is_cost: Whether less is better. Its scores are negatives, see `make_score`.
+    """
+
+    name: str = RETURN
+    is_cost: bool = False
+
+    @classmethod
+    def of(cls, objective: Mapping[str, Any] | None) -> Shown:
+        """Return what shows an objective's scores; None and an empty one are the return's."""
+        found = objective or {}
+        kind = str(found.get("kind", RETURN))
+        return cls(str(found["key"]) if kind == INFO else kind.rpartition(":")[2], _is_cost(found))
+
+    @classmethod
+    def read(cls, settings: str | None) -> Shown:
+        """Return what shows the scores of a sweep, whose settings are YAML; without them it is the return's."""
+        text = settings or ""  # of hundreds in a list, most of which are not worth the tenth of a second
+        return cls.of(OmegaConf.select(OmegaConf.create(text), "objective")) if "direction: min" in text else AS_RETURN
+
+    @property
+    def label(self) -> str:
+        """Its name for headings and axes, which says its direction where that is not the usual one."""
+        return f"{self.name} (less is better)" if self.is_cost else self.name
+
+    def __call__(self, score: float | None) -> float | None:
+        """Return a score, or a difference of two, as the person knows it."""
+        return 0.0 - score if self.is_cost and score is not None else score  # of 0.0 no -0.0
+
+    def turn(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return named numbers, of which those that are scores (`SCORES`) are as the person knows them.
+
+        Args:
+            row: What a trial logs, or a certification's record has. What it has beside scores stays as it is.
+        """
+        if not self.is_cost:
+            return dict(row)
+        turned = {}
+        for name, value in row.items():
+            section, slash, last = name.rpartition("/")
+            shown = f"{section}{slash}{ENDS.get(last, last)}"
+            if last in SCORES:
+                value = [self(one) for one in value] if isinstance(value, list | tuple) else self(value)
+            turned[shown] = value
+        return turned
 
 
 def _is_cost(objective: Mapping[str, Any]) -> bool:
     return objective.get("direction") == "min"
+
+
+AS_RETURN = Shown()
+"""What shows returns."""
 
 
 def check_objective(objective: Mapping[str, Any], *, env_runners: int, vectorize: str, several_agents: bool) -> None:

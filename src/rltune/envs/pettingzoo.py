@@ -55,7 +55,8 @@ def _import_module(env_id: str) -> Any:
         return importlib.import_module(env_id)
     except Exception as error:  # PettingZoo's own modules raise what they like where a package is missing
         package = env_id.partition(".")[0]
-        fix = EXTRA if package in ("pettingzoo", "mpe2") else f"pip install {package.replace('_', '-')}"
+        own = f"put {package}.py into this folder, or install its package"
+        fix = EXTRA if package in ("pettingzoo", "mpe2") else own
         raise ConfigError(
             f"env.id={env_id}: the module cannot be imported ({error})", "an installed package", fix
         ) from None

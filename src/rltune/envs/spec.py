@@ -92,5 +92,5 @@ def specify_env(env: Any, objective: Any) -> EnvSpec:
         env: Its ``env``.
         objective: Its ``objective``.
     """
-    wanted = asdict(objective)
+    wanted = {key: value for key, value in asdict(objective).items() if key != "second"}  # which is no episode's worth
     return replace(spec_of(env), objective={} if wanted == PLAIN_RETURN else wanted)

@@ -132,11 +132,12 @@ def _make_bare_env(spec: EnvSpec) -> Any:
             f"env.id={spec.id}: {describe_exception(error)}", "an installed package, or module:Name-v0", fix
         ) from None
     except gymnasium.error.Error as error:  # unknown, or no id at all
-        close = nearest(spec.id.rpartition(":")[2], gymnasium.envs.registration.registry)
+        module, colon, name = spec.id.rpartition(":")
+        close = nearest(name, gymnasium.envs.registration.registry)
         raise ConfigError(
             f"env.id={spec.id}: {describe_exception(error)}",
             f"did you mean '{close}'?" if close else "a registered Gymnasium id, or module:Name-v0",
-            f"env.id={close or 'CartPole-v1'}",
+            f"env.id={module}{colon}{close}" if close else "env.id=CartPole-v1",
         ) from None
     except Exception as error:  # an environment raises whatever it likes
         raise ConfigError(

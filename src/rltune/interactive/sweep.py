@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from rltune.envs.objective import Shown
 from rltune.errors import PolicyError, RltuneError, StudyError
 from rltune.formatting import format_objective, format_params
 from rltune.interactive.notebook import find_stream
 from rltune.records import TRIALS
 from rltune.study.ledger import Ledger
 from rltune.study.outcome import Outcome, load_outcome
-from rltune.study.ranking import order_records, rank_records
+from rltune.study.ranking import find_front, order_records, rank_records
 from rltune.study.storage import open_ledger
 from rltune.study.sweep_folder import find_sweep
 
@@ -37,7 +39,7 @@ class Best:
         name: ``trial 7``, or ``baseline`` where no trial has its values.
         trial: The trial's number; None for such a baseline.
         params: Its values.
-        score: What the search ranked it by; None for a baseline.
+        score: What the search ranked it by; None for a baseline. With ``objective.direction=min`` less is better.
         evaluation: ``mean``, ``low``, ``high`` and ``episodes`` of its policy on fresh episodes; None without a winner.
         certified: ``iqm``, ``low``, ``high`` and ``num_seeds`` of its runs on fresh seeds; None without certification.
         model: The registered model, such as ``models:/cartpole-ppo/3``; None where none was registered.
@@ -83,6 +85,12 @@ class Sweep:
         with contextlib.closing(open_ledger(self.folder, self._storage)) as ledger:
             yield ledger
 
+    @cached_property
+    def _shown(self) -> Shown:
+        """What shows its scores."""
+        with self._ledger() as ledger:
+            return Shown.read(ledger.sweep().config)
+
     @property
     def status(self) -> str:
         """``complete``, ``stopped`` (by a budget), ``interrupted``, ``failed`` or ``running``."""
@@ -99,16 +107,44 @@ class Sweep:
         """One row a trial, the best first.
 
         Columns: ``trial``, ``state``, ``score`` (what trials are ranked by), ``env_steps``, ``stopped`` (why it ended
-        early), and one for each parameter.
+        early), and one for each parameter. With constraints also ``breaks``, empty in a trial that keeps them; with a
+        second objective one of its name.
         """
         with self._ledger() as ledger:
-            records = order_records(ledger.trials.records())
+            records, criteria = order_records(ledger.trials.records()), ledger.criteria
         names = list(dict.fromkeys(name for record in records for name in record.params))
         rows = [
-            [one.number, one.state, one.score, one.env_steps, one.stop_reason, *map(one.params.get, names)]
+            [one.number, one.state, self._shown(one.score), one.env_steps, one.stop_reason, *map(one.params.get, names)]
             for one in records
         ]
-        return pd.DataFrame(rows, columns=["trial", "state", "score", "env_steps", "stopped", *names])
+        frame = pd.DataFrame(rows, columns=["trial", "state", "score", "env_steps", "stopped", *names])
+        if criteria.second:
+            frame.insert(3, criteria.second, [one.second for one in records], allow_duplicates=True)
+        if criteria.constraints:
+            frame.insert(2, "breaks", ["; ".join(map(str, one.broken)) for one in records])
+        return frame
+
+    @property
+    def front(self) -> pd.DataFrame:
+        """The whole trials that no other one beats in both objectives, the highest score first.
+
+        Columns: ``trial``, ``score``, one of the second objective's name, and one for each parameter.
+
+        Raises:
+            StudyError: The sweep has no second objective.
+        """
+        with self._ledger() as ledger:
+            records, criteria = ledger.trials.records(), ledger.criteria
+        if criteria.second is None:
+            raise StudyError(
+                f"{self.name} has no second objective, and so no front",
+                "a sweep that was run with one",
+                'rltune.sweep(..., "objective.second.key=train_s")',
+            )
+        front = find_front(records, criteria.direction)
+        names = list(dict.fromkeys(name for one in front for name in one.params))
+        rows = [[one.number, self._shown(one.score), one.second, *map(one.params.get, names)] for one in front]
+        return pd.DataFrame(rows, columns=["trial", "score", criteria.second, *names])
 
     @property
     def curves(self) -> pd.DataFrame:
@@ -120,7 +156,7 @@ class Sweep:
         with self._ledger() as ledger:
             reports = [report for _, kind, report in ledger.read_reports_after(0, MAX_REPORTS) if kind == TRIALS]
         rows = [
-            {"trial": one.number, "env_steps": one.nominal_steps, "objective": one.objective}
+            {"trial": one.number, "env_steps": one.nominal_steps, "objective": self._shown(one.objective)}
             | {name: value for name, value in one.numbers.items() if name not in ("objective", "env_steps")}
             for one in reports
         ]
@@ -132,16 +168,17 @@ class Sweep:
         """The winner; while the sweep has none, the trial with the best score; None before the first report."""
         with self._ledger() as ledger:
             record, records = ledger.sweep(), ledger.trials.records()
-        scores: dict[int | None, float | None] = {one.number: one.score for one in records}
+        scores: dict[int | None, float | None] = {one.number: self._shown(one.score) for one in records}
         if record.winner:
             trial = record.winner.get("trial")
             certified = _read_certified(record.certification)
+            certified = self._shown.turn(certified) if certified else None
             name = "baseline" if trial is None else f"trial {trial}"
             model = (record.model or {}).get("uri")
-            played = record.winner.get("evaluation")
+            played = self._shown.turn(record.winner["evaluation"]) if record.winner.get("evaluation") else None
             return Best(name, trial, record.winner["params"], scores.get(trial), played, certified, model)
-        ranked = rank_records(records)
-        return Best(ranked[0].name, ranked[0].number, ranked[0].params, ranked[0].score) if ranked else None
+        first = next(iter(rank_records(records)), None)
+        return Best(first.name, first.number, first.params, scores[first.number]) if first else None
 
     def policy(self, trial: int | None = None, *, trust: bool = False) -> Policy | MultiAgentPolicy:
         """Load the winner's policy, or a trial's: see `rltune.load_policy`.

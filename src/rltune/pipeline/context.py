@@ -24,8 +24,8 @@ class SweepContext:
         trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
         trust: Whether a folder that somebody else made is resumed.
         typed: The command that does the same, for the report; None is what was typed in this process.
-        call_aside: Calls a function, which takes ``progress`` to call whenever it has come further, in a process that
-            has RLlib imported; None where there is none.
+        call_aside: Calls a function in a process that has RLlib imported, as `ForkServer.call` does; None where there
+            is none.
     """
 
     plan: Plan

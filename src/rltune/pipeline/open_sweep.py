@@ -14,6 +14,7 @@ from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots
 from rltune.config.schema import MLFLOW, RunConfig
 from rltune.config.settings_file import make_foreign_sweep_error
+from rltune.envs.objective import Shown
 from rltune.pipeline.context import SweepContext
 from rltune.pipeline.plan import Plan, tracking_uri_of
 from rltune.pipeline.stopper import SweepStopper
@@ -21,7 +22,7 @@ from rltune.records import WHOLE_BUDGET, TrialRecord, trial_dir_of
 from rltune.reporting.console import Console
 from rltune.reporting.live_report import LiveReport
 from rltune.search.schedulers import Stop, StoppingRule, build_stopping_rule, replay_reports
-from rltune.search.views import choose_view
+from rltune.search.views import choose_view, heeds_constraints, tell_broken_as_diverged
 from rltune.study.bucket import THREADS, find_bucket
 from rltune.study.checkpoints import drop_replays, is_foreign, mark_checkpoint
 from rltune.study.ledger import Ledger
@@ -76,6 +77,11 @@ class OpenSweep:
         """The request."""
         return self.context.plan.config
 
+    @property
+    def shown(self) -> Shown:
+        """What shows its scores."""
+        return Shown.of(self.plan.build.env.objective)
+
     def is_searched(self) -> bool:
         """Whether the search's budget of trials is spent and none of them is unfinished."""
         ended = sum(record.state != "RUNNING" for record in self.ledger.trials.records())
@@ -126,6 +132,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
     bucket = find_bucket(folder)
     shared = config.cluster.address is not None and bucket is None
     ledger = start_ledger(config.study.storage, folder, new=not context.resumed, shared=shared)
+    ledger.judge_by(plan.criteria)
     if context.resumed:
         save_copy(folder)
         _check_made_here(context, [*ledger.trials.records(), *ledger.runs.records()])
@@ -135,11 +142,14 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
                 if record.state != "RUNNING" and bucket is None:  # a driver that was killed may not have done it
                     drop_replays(folder, trial_dir_of(record.kind, record.number))
     records = ledger.trials.records()
-    searcher = config.searcher
+    searcher, shown = config.searcher, Shown.of(plan.build.env.objective)
+    view = choose_view(searcher.kind, searcher.view)
+    if plan.criteria.constraints and not heeds_constraints(searcher.kind):
+        view = tell_broken_as_diverged(view)
     study = open_optuna_study(
         make_storage_url(config.study.storage, folder, STUDY),
         ledger.name,
-        choose_view(searcher.kind, searcher.view),
+        view,
         plan.space.distributions(),
         records,
         own_file=None if config.study.storage else folder / STUDY,
@@ -152,6 +162,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         env_steps=config.budget.env_steps,
         slots=slots.count,
         num_reports=config.budget.reports,
+        shown=shown,
         stream=context.stream,
     )
     certify = config.certify
@@ -168,7 +179,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         rule=rule,
         retraining=retraining,
         final_evaluation=FinalEvaluation(
-            folder, certify.top, certify.champion_episodes, slots.count, context.call_aside
+            folder, certify.top, certify.champion_episodes, slots.count, context.call_aside, shown
         ),
         tracker=_open_tracker(context, ledger),
         console=console,
@@ -219,15 +230,15 @@ def _check_made_here(context: SweepContext, records: Sequence[TrialRecord]) -> N
 
 def _open_tracker(context: SweepContext, ledger: Ledger) -> Tracker:
     config, folder = context.plan.config, context.folder
-    experiment = config.tracking.experiment or config.env.name
+    experiment, shown = config.tracking.experiment or config.env.name, Shown.of(context.plan.build.env.objective)
     first: Tracker = NoTracker()
     if config.tracking.kind in MLFLOW:
-        settings = TrackingSettings(tracking_uri_of(config), experiment, sweep=context.name, folder=folder)
+        settings = TrackingSettings(tracking_uri_of(config), experiment, sweep=context.name, folder=folder, shown=shown)
         first = MLflowTracker(settings, ledger)
     books: list[Book] = []
     if config.tracking.kind == "wandb":
         books.append(WandbRuns(experiment, folder))
     if config.tracking.tensorboard:
         books.append(TensorBoardFiles(folder / FOLDER))
-    fed = [FedTracker(book, ledger, folder / f"{book.name.lower()}.json") for book in books]
+    fed = [FedTracker(book, ledger, folder / f"{book.name.lower()}.json", shown) for book in books]
     return SeveralTrackers(first, *fed) if fed else first

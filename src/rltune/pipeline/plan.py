@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from rltune.algorithms.preflight import check_actions, check_corners
 from rltune.cluster.ray_cluster import check_address, machine_of
 from rltune.cluster.resources import Machine, Request, Share, fit_share
 from rltune.compat.ray_registry import wait_for_ray
+from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.schema import MLFLOW, RunConfig
 from rltune.envs.objective import check_objective
 from rltune.envs.spec import specify_env
@@ -38,6 +39,7 @@ from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed,
 from rltune.search.space import Space
 from rltune.study.bucket import make_place, open_bucket
 from rltune.tracking.uri_check import check_uri
+from rltune.trial.metrics import check_criteria
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -69,6 +71,11 @@ class Plan:
     request: Request
     notes: tuple[str, ...]
     earlier: tuple[TrialRecord, ...] = ()
+
+    @property
+    def criteria(self) -> Criteria:
+        """What it asks of a trial besides its score."""
+        return read_criteria(asdict(self.config))
 
     def share_of(self, *nodes: Machine) -> Share:
         """Return a trial's share of this machine, or of a cluster."""
@@ -120,6 +127,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
         RltuneError: Names the first thing that is wrong.
     """
     check_address(config.cluster)
+    check_criteria(read_criteria(asdict(config)))
     config = widen_ranges(config)
     searched = build_search_space(config.algo, config.space)
     check_values(config.algo, searched)

@@ -9,10 +9,11 @@ from urllib.parse import quote
 
 from rltune.certification.result import Certification
 from rltune.certification.selection import TABLE, write_table
+from rltune.config.criteria import NO_CRITERIA, Criteria
 from rltune.config.schema import MLFLOW
 from rltune.config.settings_file import format_settings
 from rltune.config.uris import redact_address, resolve_uri
-from rltune.envs.objective import name_objective
+from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import describe_exception
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.pipeline.plan import tracking_uri_of
@@ -23,8 +24,8 @@ from rltune.reporting.closing_page import ClosingPage, TrialView
 from rltune.reporting.sweep_data import read_sweep_data
 from rltune.reporting.wording import describe_verdict
 from rltune.search.conditions import format_yaml_value
-from rltune.study.outcome import Outcome
-from rltune.study.ranking import rank_records
+from rltune.study.outcome import Outcome, explain_no_winner
+from rltune.study.ranking import find_front, rank_records
 from rltune.study.sweep_folder import TOLD, make_resume_command
 from rltune.tracking.ledger_view import NOTE_TAG
 
@@ -46,6 +47,7 @@ def start_tracking(sweep: OpenSweep) -> None:
             "budget.env_steps": config.budget.env_steps,
             "replicates": config.replicates,
             "seed": config.seed,
+            **{f"constraints.{one.name}": one.bound for one in sweep.plan.criteria.constraints},
             **{f"space.{name}": format_yaml_value(searched) for name, searched in config.space.items()},
         },
         tags={
@@ -66,7 +68,11 @@ def start_console(sweep: OpenSweep) -> None:
     logging.getLogger(TOLD).info("%s\n  %s", sweep.ledger.sweep().command or "from Python", versions)
     sweep.console.start([trial_view_of(record) for record in sweep.ledger.trials.records()])
     if wanted := sweep.plan.build.env.objective:
-        sweep.console.note(f"objective: {name_objective(wanted)}, the mean over episodes; the higher, the better")
+        shown = Shown.of(wanted)
+        better = "lower" if shown.is_cost else "higher"
+        sweep.console.note(f"objective: {shown.name}, the mean over episodes; the {better}, the better")
+    for one in sweep.plan.criteria.constraints:
+        sweep.console.note(f"constraint: {one.name} {one.bound}; a trial that breaks it cannot win")
     for note in sweep.plan.notes:
         sweep.console.note(note)
     if sweep.config.report:
@@ -104,13 +110,14 @@ def publish_outcome(
     unfinished = outcome.trials["interrupted"] or interrupted or not sweep.is_certified()
     resume = make_resume_command(folder) if unfinished else None
     to_begin = max(0, sweep.config.budget.trials - outcome.trials["total"])
-    console.summary(make_closing_page(outcome, records, _shown_uri(sweep), resume, to_begin))
+    page = make_closing_page(outcome, records, _shown_uri(sweep), resume, to_begin, sweep.plan.criteria, sweep.shown)
+    console.summary(page)
 
 
 def _publish_certification(sweep: OpenSweep, certification: Certification) -> None:
     """Show the certification in MLflow: a table with the sweep, metrics and tags on its configurations."""
     tracker = sweep.tracker
-    for path in write_table(certification, sweep.context.folder):
+    for path in write_table(certification, sweep.context.folder, sweep.shown):
         tracker.artifact(path)
     for one in certification.configurations:
         metrics = {
@@ -164,6 +171,8 @@ def trial_view_of(record: TrialRecord) -> TrialView:
         env_steps=record.env_steps,
         reason=record.stop_reason,
         diverged=record.diverged,
+        broken="; ".join(map(str, record.broken)),
+        second=record.second,
     )
 
 
@@ -173,6 +182,8 @@ def make_closing_page(
     tracking_uri: str | None,
     resume: str | None,
     num_to_begin: int = 0,
+    criteria: Criteria = NO_CRITERIA,
+    shown: Shown = AS_RETURN,
 ) -> ClosingPage:
     """Make the closing page's content: the best five trials, those that can still win first.
 
@@ -182,6 +193,8 @@ def make_closing_page(
         tracking_uri: MLflow's address, without a login; None without tracking.
         resume: What to type to go on; None where nothing is left to do.
         num_to_begin: Trials that the budget has and nobody has begun.
+        criteria: What the sweep asks of a trial besides its score.
+        shown: Shows scores.
     """
     model = outcome.model or {}
     return ClosingPage(
@@ -197,4 +210,9 @@ def make_closing_page(
         certified=outcome.certified,
         winner=outcome.winner,
         num_to_begin=num_to_begin,
+        why_none=explain_no_winner(records),
+        num_broken=sum(bool(record.broken) for record in records if record.score is not None),
+        second=criteria.second,
+        front=[trial_view_of(record) for record in find_front(records, criteria.direction)],
+        shown=shown,
     )

@@ -36,6 +36,7 @@ from rltune.config.settings_file import read_settings, require_own_settings
 from rltune.config.uris import HIDDEN
 from rltune.config.validation import check_whole, parse_config
 from rltune.errors import StudyError, describe_exception
+from rltune.formatting import spell_command
 from rltune.pipeline import plan
 from rltune.pipeline.context import SweepContext
 from rltune.pipeline.folder import claim_folder, leave_folder, make_name_taken_error, open_folder, store_results
@@ -58,6 +59,7 @@ logger = logging.getLogger(__name__)
 LOCAL = "local"  # what stands for a Ray of one's own where nothing stands for no change
 AUTO = "auto"  # of `resume`: begin a sweep, or go on with it
 ENDED = ("complete", "stopped", "failed")
+CHANGEABLE = ("budget", "certify", "cluster", "storage", "study", "tracking")  # what conf/resume.yaml has
 PREFLIGHT_S = 300.0  # the least time for what RLlib checks before a sweep, its import among it
 
 if TYPE_CHECKING:
@@ -196,10 +198,16 @@ def resume_sweep(
         trust: Go on with a sweep that somebody else made: its settings and checkpoints run code.
 
     Raises:
-        RltuneError: There is no such sweep, it is somebody else's, another driver works on it, or the new budget is
-            no budget.
+        RltuneError: There is no such sweep, it is somebody else's, another driver works on it, the new budget is no
+            budget, or something else is to change: its trials were searched and judged by what it had.
     """
     began = time.monotonic()
+    for key in sorted((changes or {}).keys() - set(CHANGEABLE)):
+        raise StudyError(
+            f"{key}={(changes or {})[key]}: a sweep that is resumed keeps its own {key}",
+            f"changes of {', '.join(CHANGEABLE)}",
+            spell_command("run name=... begins another sweep"),
+        )
     folder = find_sweep(sweep, output_dir, bucket=(changes or {}).get("storage"))
     _follow(folder, stream)
     raw = read_settings(folder, whole=True)
@@ -273,7 +281,7 @@ def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
         notes = plan.preflight(context.plan) or ()
     else:  # the check imports RLlib first, without a sign of progress: a limit for short iterations is none for it
         notes = server.call(plan.preflight, context.plan, patience_s=max(PREFLIGHT_S, stall_s)) or ()
-        call_aside = functools.partial(server.call, patience_s=stall_s, progress=True)
+        call_aside = functools.partial(server.call, patience_s=stall_s)
     return replace(context, plan=replace(context.plan, notes=(*context.plan.notes, *notes)), call_aside=call_aside)
 
 

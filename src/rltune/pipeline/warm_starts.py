@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from rltune.algorithms.arguments import locate_argument, values_of
+from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
 from rltune.config.validation import parse_config
@@ -21,7 +22,10 @@ from rltune.search.space import Space
 from rltune.study.sweep_folder import find_sweep
 
 FROM_SWEEPS = "searcher.from_sweeps"
-SAME = ("algo.class", "env.id", "env.kwargs", "env.wrappers", "env.policies", "objective")
+SAME = (
+    *("algo.class", "env.id", "env.kwargs", "env.wrappers", "env.policies"),
+    *("objective.kind", "objective.key", "objective.direction"),
+)
 """Settings by which an objective of one sweep can be compared with one of another."""
 
 
@@ -176,7 +180,7 @@ def _place_earlier(record: TrialRecord, theirs: RunConfig, config: RunConfig, se
         return None
     budget = config.budget.env_steps
     is_whole = max(record.reports, default=0) >= budget
-    return replace(
+    ended = replace(
         record,
         state="COMPLETE" if is_whole else "PRUNED",
         diverged=record.diverged and not is_whole,
@@ -184,6 +188,7 @@ def _place_earlier(record: TrialRecord, theirs: RunConfig, config: RunConfig, se
         drawn=drawn,
         reports={mark: objective for mark, objective in record.reports.items() if mark <= budget},
     )
+    return read_criteria(asdict(config)).judge(ended)
 
 
 def _read_values(algo: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

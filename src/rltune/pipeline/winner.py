@@ -13,7 +13,17 @@ from rltune.certification.selection import measure_policies
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.records import TrialRecord
 from rltune.study.bucket import BucketError
-from rltune.study.outcome import EXIT_HEAD_GONE, EXIT_NONE, EXIT_WINNER, Outcome, compute_cost, count_states
+from rltune.study.outcome import (
+    EXIT_HEAD_GONE,
+    EXIT_NONE,
+    EXIT_WINNER,
+    Outcome,
+    compute_cost,
+    count_states,
+    describe_front,
+    explain_no_winner,
+)
+from rltune.study.ranking import find_nearest
 
 
 def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Finalist | None, Certification | None]:
@@ -37,9 +47,13 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
     if sweep.retraining:
         sweep.tracker.wait_until_sent()  # the certification names the runs of MLflow
         if certification := sweep.retraining.judge(records):
-            certification, winner = measure_policies(certification, folder, certify.champion_episodes)
+            certification, winner = measure_policies(
+                certification, folder, certify.champion_episodes, sweep.console.show_episodes
+            )
             return winner, certification
-    best = sweep.final_evaluation.select([] if stopper.failed else records, sweep.console.note)
+    best = sweep.final_evaluation.select(
+        [] if stopper.failed else records, sweep.console.note, sweep.console.show_episodes
+    )
     if sweep.retraining and best:
         failed = sweep.is_certified() and sweep.retraining.runs()
         why = "every run of it failed" if failed else stopper.reason or "the sweep was stopped before"
@@ -58,7 +72,7 @@ def register_winner(
     if winner is None or sweep.stopper.is_urgent() or not sweep.config.tracking.register:
         return None
     candidate = Candidate(winner, certification, sweep.config, sweep.context.name)
-    return register_champion(candidate, sweep.tracker, sweep.console.note)
+    return register_champion(candidate, sweep.tracker, sweep.console.note, sweep.console.show_episodes)
 
 
 def save_outcome(
@@ -82,7 +96,8 @@ def save_outcome(
         model=model,
         cost=compute_cost(records, sweep.config, sweep.slots.mean(), wall_s, runs),
         certified=certification.summary() if certification else None,
-        reason=stopper.reason,
+        reason=stopper.reason or (explain_no_winner(records) if failed and find_nearest(records) else None),
+        front=describe_front(records, sweep.plan.criteria),
         exit_code=_exit_code(sweep, failed),
         folder=folder,
     )

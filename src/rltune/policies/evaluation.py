@@ -34,7 +34,7 @@ class Evaluation:
 
     Attributes:
         returns: Undiscounted, one an episode, in the order of the seeds; several agents' are summed. Scores in their
-            place where the sweep had another objective (`rltune.envs.objective`): what was to be small is negative.
+            place where the sweep had another objective: negatives, where less is better (`rltune.envs.objective`).
         lengths: Environment steps, one an episode.
         mean: Of the returns.
         std: Of the returns (n - 1 in the denominator; 0 for one episode).

@@ -264,11 +264,19 @@ def _choose_checkpoint_of(folder: Path, number: int, source: Source) -> Checkpoi
 
 def _choose_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
     """Give what the ledger recorded of the best checkpoint of a sweep without a winner."""
-    from rltune.study.ranking import rank_records
+    from rltune.study.outcome import explain_no_winner
+    from rltune.study.ranking import find_nearest, rank_records
 
-    for record in rank_records(_read_ledger(folder, source)):
+    records = _read_ledger(folder, source)
+    for record in rank_records(records):
         if record.checkpoint:
             return record.checkpoint
+    if nearest := find_nearest(records):
+        raise PolicyError(
+            f"policy={source.uri}: {explain_no_winner(records)}",
+            "a trial by its number",
+            f"policy=sweep:{folder.name}/{nearest.number}",
+        )
     raise PolicyError(
         f"policy={source.uri}: no trial of {folder.name} has a checkpoint yet",
         "a sweep with at least one finished episode",

@@ -37,11 +37,12 @@ def follow_best_so_far(data: SweepData) -> list[Moment]:
     began = min((trial.began_s for trial in data.trials if trial.began_s is not None), default=0.0)
     moments: list[Moment] = []
     before: Counter[int] = Counter()
+    barred = {trial.number for trial in data.trials if trial.broken}
     total, following = 0, BestSoFar()
     for report in data.reports:
         total += (report.env_steps - before[report.number]) * replicates
         before[report.number] = report.env_steps
-        if (best := following.add(report.number, report.objective)) is not None:
+        if report.number not in barred and (best := following.add(report.number, report.objective)) is not None:
             moments.append(Moment(total, report.time_s - began, best))
     return moments
 
@@ -51,7 +52,9 @@ def axis_of(one: Dimension) -> str:
     return one.name if one.kind == "pow2" else one.label
 
 
-def build_optuna_study(data: SweepData, trials: Sequence[TrialRecord], values: Sequence[float]) -> optuna.Study:
+def build_optuna_study(
+    data: SweepData, trials: Sequence[TrialRecord], values: Sequence[float], *, direction: str = "maximize"
+) -> optuna.Study:
     """Put trials into a study in memory, for Optuna's figures, which read complete trials only.
 
     A parameter's value outside the space, which ``sweeps.resume`` may have changed since, is left out.
@@ -60,12 +63,13 @@ def build_optuna_study(data: SweepData, trials: Sequence[TrialRecord], values: S
         data: The sweep.
         trials: The trials, in the study's order.
         values: What each counts as having reached, finite.
+        direction: ``maximize`` or ``minimize``: which values are the better ones.
     """
     import optuna
 
     space = data.space
     known = space.distributions()
-    study = optuna.create_study(direction="maximize")
+    study = optuna.create_study(direction=direction)
     for trial, value in zip(trials, values, strict=True):
         raw, params, distributions = space.encode(trial.params), {}, {}
         for one in space.dimensions:

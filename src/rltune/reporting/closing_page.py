@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rltune.certification.result import MIN_RUNS, label
+from rltune.envs.objective import AS_RETURN, Shown
 from rltune.formatting import (
     STATE_WORDS,
     classify_failure,
@@ -45,6 +46,8 @@ class TrialView:
         env_steps: Trained so far.
         reason: Why it ended; None while it runs.
         diverged: Whether it was stopped because its loss or return was no number: it cannot win.
+        broken: The constraints that it breaks, in words; empty without one. It cannot win.
+        second: Its value in the second objective; None without one.
     """
 
     number: int
@@ -54,6 +57,8 @@ class TrialView:
     env_steps: int = 0
     reason: str | None = None
     diverged: bool = False
+    broken: str = ""
+    second: float | None = None
 
     @property
     def objective(self) -> float | None:
@@ -83,6 +88,11 @@ class ClosingPage:
         certified: `Certification.summary`; None when nothing was certified.
         winner: As `Outcome` has it; None without.
         num_to_begin: Trials that the budget has and nobody has begun.
+        why_none: Why there is no winner; empty where there is one.
+        num_broken: Trials that cannot win for a constraint.
+        second: What the second objective measures; None without one.
+        front: The trials that no other one beats in both objectives, the highest score first.
+        shown: Shows scores.
     """
 
     name: str
@@ -97,6 +107,11 @@ class ClosingPage:
     certified: Mapping[str, Any] | None = None
     winner: Mapping[str, Any] | None = None
     num_to_begin: int = 0
+    why_none: str = "no trial reported a return, so there is no winner"
+    num_broken: int = 0
+    second: str | None = None
+    front: Sequence[TrialView] = ()
+    shown: Shown = AS_RETURN
 
 
 def render_closing_page(page: ClosingPage, failed: Iterable[TrialView]) -> Iterator[RenderableType]:
@@ -107,10 +122,12 @@ def render_closing_page(page: ClosingPage, failed: Iterable[TrialView]) -> Itera
         failed: The trials whose reasons are listed.
     """
     yield from _render_outcome(page)
+    if page.second:
+        yield from render_front(page.second, page.front, page.shown)
     if page.certified:
-        yield from describe_certification(page.certified)
+        yield from describe_certification(page.certified, page.shown)
     elif page.winner:
-        yield from describe_winner(page.winner)
+        yield from describe_winner(page.winner, page.shown)
     failed = list(failed)
     yield from _render_failures(failed)
     yield from _render_cost(page)
@@ -126,9 +143,10 @@ def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
         f"{count('pruned', 0)} stopped, {count('failed', 0)} failed"
         + (f", {count('interrupted')} interrupted" if count("interrupted") else "")
         + (f"; {page.num_to_begin} not begun" if page.num_to_begin else "")
+        + (f"; {page.num_broken} of them cannot win, for a constraint" if page.num_broken else "")
     )
     if not page.top:
-        yield "no trial reported a return, so there is no winner"
+        yield page.why_none
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("", "trial", "score", "env steps"):
@@ -138,7 +156,7 @@ def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
     )  # trials with their whole budget stand first, whatever a stopped one reached
     table.add_column("params", overflow="fold")
     for rank, view in enumerate(page.top[:5], start=1):
-        shown = format_objective(view.score if view.score is not None else view.objective)
+        shown = format_objective(page.shown(view.score if view.score is not None else view.objective))
         state = "interrupted" if view.state == "RUNNING" else STATE_WORDS[view.state]
         cells = str(rank), str(view.number), shown, format_count(view.env_steps), state, format_params(view.params)
         table.add_row(*cells, style="bold green" if rank == 1 else "")
@@ -146,25 +164,47 @@ def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
     yield table
 
 
-def describe_winner(winner: Mapping[str, Any]) -> Iterator[RenderableType]:
+def render_front(second: str, front: Iterable[TrialView], shown: Shown = AS_RETURN) -> Iterator[RenderableType]:
+    """Render the trials that no other one beats in both objectives.
+
+    Args:
+        second: What the second objective measures.
+        front: The highest score first.
+        shown: Shows scores.
+    """
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("front", "score", second):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("params", overflow="fold")
+    for view in front:
+        cells = f"trial {view.number}", format_objective(shown(view.score)), format_objective(view.second)
+        table.add_row(*cells, format_params(view.params))
+    yield ""
+    yield table if table.row_count else "no trial had its whole budget and can win, so that the front is empty"
+    yield f"front: the whole trials that no other one beats in both score and {second}"
+
+
+def describe_winner(winner: Mapping[str, Any], shown: Shown = AS_RETURN) -> Iterator[RenderableType]:
     """Say who won without certification, who need not be the first by the search's own numbers.
 
     Args:
         winner: As `Outcome` has it.
+        shown: Shows scores.
     """
-    how = f"by the search's own objective, {format_objective(winner['objective'])}"
+    how = f"by the search's own objective, {format_objective(shown(winner['objective']))}"
     if evaluation := winner.get("evaluation"):
-        mean, span = format_objective(evaluation["mean"]), format_interval(evaluation)
-        how = f"mean return {mean} on {evaluation['episodes']} fresh episodes (95% interval {span})"
+        mean, span = format_objective(shown(evaluation["mean"])), format_interval(shown.turn(evaluation))
+        how = f"mean {shown.name} {mean} on {evaluation['episodes']} fresh episodes (95% interval {span})"
     yield ""
     yield Text(f"winner    {winner['name']}: {how}", style="bold green")
 
 
-def describe_certification(found: Mapping[str, Any]) -> Iterator[RenderableType]:
+def describe_certification(found: Mapping[str, Any], shown: Shown = AS_RETURN) -> Iterator[RenderableType]:
     """Render the certification's table, and what follows from it.
 
     Args:
         found: `Certification.summary`.
+        shown: Shows scores.
     """
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("certified", min_width=len("certified"))  # what wraps does so that all fits into 80 columns
@@ -172,8 +212,9 @@ def describe_certification(found: Mapping[str, Any]) -> Iterator[RenderableType]
         wraps = name in ("search said", "beats baseline", "seeds")
         table.add_column(name, justify="right", no_wrap=not wraps, min_width=max(map(len, name.split())))
     table.add_column("", no_wrap=True)
+    rows = [shown.turn(row) for row in found["configurations"]]
     failed, counted = [], ""
-    for row in found["configurations"]:
+    for row in rows:
         odds = "-" if row["improvement"] is None else f"{row['improvement']:.0%}"
         seeds = str(row["seeds"]) + (f", {row['failed_seeds']} failed" if row["failed_seeds"] else "")
         if row["failed_seeds"]:
@@ -193,30 +234,31 @@ def describe_certification(found: Mapping[str, Any]) -> Iterator[RenderableType]
         )
     yield ""
     yield table
-    num_seeds, best = len(found["seeds"]), found["configurations"][0]
+    num_seeds, best = len(found["seeds"]), rows[0]
     yield "IQM: mean of the middle half of the runs"
-    if any(row["optimism"] is not None for row in found["configurations"]):
+    if any(row["optimism"] is not None for row in rows):
         yield "optimism: what the search said, less the IQM"
-    if any(row["low"] is not None for row in found["configurations"]):
+    if any(row["low"] is not None for row in rows):
         yield f"95% interval: of the median of such runs, by {num_seeds} seeds"
     if best.get("raw_iqm") not in (None, best["iqm"]):
         chosen, free = format_objective(best["raw_iqm"]), format_objective(best["iqm"])
         yield f"{label(best['name'], best['trial'])} was chosen by an IQM of {chosen}; {free} is free of that luck"
     if num_seeds < MIN_RUNS:
-        for row in found["configurations"]:
+        for row in rows:
             yield f"{label(row['name'], row['trial'])}: {', '.join(map(format_objective, row['scores']))}"
-    ties = [row["name"] for row in found["configurations"] if row["verdict"] == "tie"]
+    ties = [row["name"] for row in rows if row["verdict"] == "tie"]
     if ties:
         yield f"tied with {found['winner']}, their intervals overlap: {', '.join(ties)}"
     if failed:
-        yield f"a failed seed counts as the lowest return of all runs, {counted}: {', '.join(failed)}"
+        worst = "highest" if shown.is_cost else "lowest"
+        yield f"a failed seed counts as the {worst} {shown.name} of all runs, {counted}: {', '.join(failed)}"
     if few := warn_of_few_seeds(num_seeds):
         yield few
     policy = found.get("policy")
     if policy:
         yield Text(
             f"policy    {policy['name']} retrained on seed {policy['seed']}: {policy['episodes']} fresh episodes "
-            f"have a mean return of {format_interval(policy)}, about 95 times in a hundred"
+            f"have a mean {shown.name} of {format_interval(shown.turn(policy))}, about 95 times in a hundred"
         )
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import StudyError
 from rltune.formatting import format_count, format_duration, format_interval, format_objective, spell_command
 from rltune.reporting.sweep_data import SweepData, load_sweep_data
 from rltune.statistics import probability_of_improvement
 from rltune.study.sweep_folder import find_sweep
 
-HEADS = ("sweep", "winner", "return", "95% interval", "better than the first", "env steps", "time", "how measured")
+HEADS = ("sweep", "winner", "{}", "95% interval", "better than the first", "env steps", "time", "how measured")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class ComparisonRow:
         better: Probability that a run of it beats one of the first sweep's winner; None where it is not known.
         cost: As ``summary.json`` has it.
         measured: How the score came about.
+        shown: Shows scores.
     """
 
     name: str
@@ -41,6 +43,7 @@ class ComparisonRow:
     better: float | None
     cost: dict[str, float]
     measured: str
+    shown: Shown = AS_RETURN
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,8 @@ class Comparison:
             (
                 row.name,
                 row.winner,
-                format_objective(row.score),
-                format_interval(vars(row)),
+                format_objective(row.shown(row.score)),
+                format_interval(row.shown.turn(vars(row))),
                 "-" if row.better is None else f"{row.better:.2f}",
                 format_count(row.cost.get("env_steps", 0)),
                 format_duration(row.cost.get("wall_s", 0.0)),
@@ -68,7 +71,8 @@ class Comparison:
 
     def markdown(self) -> str:
         """Return the table as Markdown to paste."""
-        lines = [HEADS, tuple("---" for _ in HEADS), *self.cells()]
+        heads = tuple(head.format(self.rows[0].shown.label) for head in HEADS)
+        lines = [heads, tuple("---" for _ in heads), *self.cells()]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         note = "Intervals of a certified sweep are over training seeds, of another one over one policy's episodes."
         return f"{self.env}\n\n{table}\n\n{note}\n"
@@ -84,12 +88,12 @@ class Comparison:
         text, image = folder / "comparison.md", folder / "comparison.png"
         text.write_text(self.markdown(), encoding="utf-8")
         rows: list[dict[str, Any]] = [
-            {"name": f"{row.name}\n{row.winner}", "iqm": row.score, "low": row.low, "high": row.high}
-            | {"per_seed": [{"mean": score} for score in row.scores]}
+            {"name": f"{row.name}\n{row.winner}", "iqm": row.shown(row.score), **row.shown.turn(vars(row))}
+            | {"per_seed": [{"mean": row.shown(score)} for score in row.scores]}
             for row in self.rows
         ]
-        best = max(rows, key=lambda row: row["iqm"])["name"]
-        figure = draw_intervals(rows, best, f"return on {self.env}")
+        best = max(zip(self.rows, rows, strict=True), key=lambda pair: pair[0].score)[1]["name"]
+        figure = draw_intervals(rows, best, f"{self.rows[0].shown.label} on {self.env}")
         save_figures({image.stem: [figure]}, folder)
         return [text, image]
 
@@ -145,7 +149,7 @@ def _make_row(data: SweepData, first: Sequence[float]) -> ComparisonRow:
         better = probability_of_improvement(scores, list(first)) if first else None
         measured = f"{len(scores)} fresh seeds x {record['episodes']} episodes"
         ends = float(best["iqm"]), best["low"], best["high"]
-        return ComparisonRow(data.name, f"{algo}, {best['name']}", *ends, scores, better, cost, measured)
+        return ComparisonRow(data.name, f"{algo}, {best['name']}", *ends, scores, better, cost, measured, data.shown)
     winner = data.record.winner or {}
     evaluation = winner.get("evaluation")
     if not evaluation:
@@ -156,4 +160,4 @@ def _make_row(data: SweepData, first: Sequence[float]) -> ComparisonRow:
         )
     ends = float(evaluation["mean"]), float(evaluation["low"]), float(evaluation["high"])
     measured = f"not certified: one policy, {evaluation['episodes']} episodes"
-    return ComparisonRow(data.name, f"{algo}, trial {winner['trial']}", *ends, (), None, cost, measured)
+    return ComparisonRow(data.name, f"{algo}, trial {winner['trial']}", *ends, (), None, cost, measured, data.shown)

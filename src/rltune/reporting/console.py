@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Concatenate, ParamSpec, TextIO
 
 from rich.console import Console as RichConsole
@@ -25,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rltune.config.uris import redact
+from rltune.envs.objective import AS_RETURN, Shown
 from rltune.formatting import (
     STATE_WORDS,
     classify_failure,
@@ -36,7 +37,7 @@ from rltune.formatting import (
     format_objective,
     format_params,
 )
-from rltune.records import Report, TrialRecord
+from rltune.records import CERTIFY, TRIALS, Report, TrialRecord
 from rltune.reporting.closing_page import ClosingPage, TrialView, render_closing_page
 from rltune.study.sweep_folder import TOLD
 
@@ -81,6 +82,23 @@ class _Screen(RichConsole):
         self.quiet = True
 
 
+@dataclass
+class _Play:
+    """Holds how far those are that play: who, the episodes, and since when and which it is known."""
+
+    who: str
+    done: int
+    total: int
+    began: float
+    first: int
+
+    def describe(self, now: float) -> str:
+        """Say how many episodes are done, and how long the others take at the pace so far."""
+        said = f"{self.who}: {self.done} of {self.total} episodes"
+        left, played = self.total - self.done, self.done - self.first
+        return f"{said}, about {format_duration(left * (now - self.began) / played)} left" if left and played else said
+
+
 class Console:
     """Counts and draws what the driver reports of its trials.
 
@@ -90,6 +108,7 @@ class Console:
         env_steps: A trial's whole budget in environment steps.
         slots: How many trials run at once; see `show_slots`.
         num_reports: Reports of a trial over its whole budget.
+        shown: Shows scores.
         stream: Where to write; None is standard output.
         plain_every_s: Seconds between two lines where ``stream`` is not a terminal.
     """
@@ -104,11 +123,12 @@ class Console:
         env_steps: int,
         slots: int,
         num_reports: int = 1,
+        shown: Shown = AS_RETURN,
         stream: TextIO | None = None,
         plain_every_s: float = 15.0,
     ) -> None:
         self.name, self.num_trials, self.env_steps, self.slots = name, num_trials, env_steps, slots
-        self._num_reports = num_reports
+        self._num_reports, self._shown = num_reports, shown
         out = stream if stream is not None else sys.stdout
         # FORCE_COLOR makes rich call a file a terminal: ask the stream itself whether somebody watches.
         tty = bool(getattr(out, "isatty", lambda: False)())
@@ -135,9 +155,13 @@ class Console:
         self._history: deque[tuple[float, int]] = deque([(self._began, 0)])
         self._first_steps: tuple[float, int] | None = None
         self._is_forecast = self._is_overshoot_told = False
+        self._told: dict[tuple[str, int], int] = {}  # environment steps that were told last, by kind and number
         self._runs: dict[int, int] = {}  # environment steps of the certification's runs
         self._runs_left = 0
         self._certification = self._wait = self._last_line = ""
+        self._playing_since: dict[int, float] = {}  # runs that have all their steps
+        self._play_s: list[float] = []
+        self._play: _Play | None = None
         self._last_line_at = -math.inf
 
     @_log_errors
@@ -178,7 +202,7 @@ class Console:
     def show_report(self, report: Report) -> None:
         """Show a trial's report; its objective is NaN while no episode has ended."""
         view = self._trials.setdefault(report.number, TrialView(report.number))
-        self._count(report.env_steps - view.env_steps)
+        self._count_from((TRIALS, report.number), view.env_steps, report.env_steps)
         view.env_steps = report.env_steps
         view.objectives.append(report.objective)
         if report.env_steps >= 2 * self.env_steps and not self._is_overshoot_told:
@@ -194,10 +218,10 @@ class Console:
     def show_steps(self, number: int, env_steps: int) -> None:
         """Show how far a trial is between two reports, in environment steps of each seed."""
         view = self._trials.get(number)
-        if view and env_steps > view.env_steps:
+        if view and env_steps != self._told.get((TRIALS, number), view.env_steps):
             self._begin_pace()
-            self._count(env_steps - view.env_steps)
-            view.env_steps = env_steps
+            self._count_from((TRIALS, number), view.env_steps, env_steps)
+            view.env_steps = max(view.env_steps, env_steps)
 
     @_log_errors
     def begin_run(self, number: int, env_steps: int) -> None:
@@ -212,16 +236,20 @@ class Console:
     @_log_errors
     def show_run_steps(self, number: int, env_steps: int) -> None:
         """Count the environment steps of a run that was begun."""
-        if number in self._runs and env_steps > self._runs[number]:
+        if number in self._runs and env_steps != self._told.get((CERTIFY, number), self._runs[number]):
             self._begin_pace()
-            self._count(env_steps - self._runs[number])
-            self._runs[number] = env_steps
+            self._count_from((CERTIFY, number), self._runs[number], env_steps)
+            self._runs[number] = max(self._runs[number], env_steps)
+            if env_steps >= self.env_steps:  # what is left of it are its policy's episodes
+                self._playing_since.setdefault(number, self.clock())
         self.tick()
 
     @_log_errors
     def end_run(self, number: int) -> None:
         """Count a run no more: it has ended."""
         self._runs.pop(number, None)
+        if since := self._playing_since.pop(number, None):
+            self._play_s.append(self.clock() - since)
 
     @_log_errors
     def show_certification(self, progress: str, runs_left: int) -> None:
@@ -235,6 +263,20 @@ class Console:
         self.tick()
 
     @_log_errors
+    def show_episodes(self, who: str, done: int, total: int) -> None:
+        """Show how far those are that play when all training is over; call it again and again.
+
+        Args:
+            who: Who plays.
+            done: Episodes so far.
+            total: Of how many.
+        """
+        if self._play is None or self._play.who != who:
+            self._play, self._drawn = _Play(who, done, total, self.clock(), done), -math.inf
+        self._play.done, self._play.total = done, total
+        self.tick()
+
+    @_log_errors
     def show_end(self, record: TrialRecord, where: str = "") -> None:
         """Show how a trial ended, or that it was interrupted.
 
@@ -245,7 +287,7 @@ class Console:
         number, state = record.number, "INTERRUPTED" if record.state == "RUNNING" else record.state
         view = self._trials.setdefault(number, TrialView(number))
         went_wrong = state == "FAIL" or record.diverged
-        view.diverged = record.diverged
+        view.diverged, view.broken = record.diverged, "; ".join(map(str, record.broken))
         view.state, view.reason = state, f"{record.stop_reason}{where}" if went_wrong else None
         view.objectives = list(record.reports.values())
         word, kind = STATE_WORDS[state], classify_failure(first_line(view.reason))
@@ -254,7 +296,8 @@ class Console:
             how = f"{word}, diverged" if record.diverged else word
             self._print_line(f"trial {number} {how}: {first_line(view.reason)}", "red")
         else:
-            facts = f"{format_objective(view.score):>7}  {format_params(view.params)}"
+            facts = f"{format_objective(self._shown(view.score)):>7}  {format_params(view.params)}"
+            facts += f"  {view.broken}" * bool(view.broken)
             self._print_line(f"trial {number:>3} {word:<11} {facts}", _STYLES.get(state, ""), cut=True)
         self.tick()
 
@@ -311,7 +354,8 @@ class Console:
 
     def best(self) -> TrialView | None:
         """Return the trial with the highest score of all that can win; None before there is one."""
-        able = [view for view in self._trials.values() if view.state != "FAIL" and not view.diverged]
+        views = self._trials.values()
+        able = [view for view in views if not (view.state == "FAIL" or view.diverged or view.broken)]
         scores = {view.number: score for view in able if (score := view.score) is not None}
         return self._trials[max(scores, key=scores.__getitem__)] if scores else None
 
@@ -331,8 +375,18 @@ class Console:
 
         None before the first step, and when nothing is left.
         """
-        left, elapsed = self._steps_left(), self.clock() - self._paced_from
-        return left * elapsed / self._steps if self._steps and left else None
+        if not self._steps:
+            return None
+        elapsed = self.clock() - self._paced_from
+        return self._steps_left() * elapsed / self._steps + self._play_left_s() or None
+
+    def _play_left_s(self) -> float:
+        """Estimate the seconds in which runs of the certification will play episodes, as long as those that have."""
+        if not self._play_s:
+            return 0.0
+        mean_s, now = sum(self._play_s) / len(self._play_s), self.clock()
+        played_s = sum(min(mean_s, now - since) for since in self._playing_since.values())
+        return max(0.0, self._runs_left * mean_s - played_s) / max(1, self.slots)
 
     def _steps_left(self) -> float:
         """Estimate the environment steps that are left, those of the certification among them.
@@ -353,8 +407,21 @@ class Console:
     def _begin_pace(self) -> None:
         """Leave the start out of the pace: the first steps that are shown were taken since the last look for them."""
         if self._steps == 0:
+            self._drawn = -math.inf  # the first sign of life is shown at once
             self._paced_from = max(self._paced_from, self.clock() - _LOOK_S)
             self._history = deque([(self._paced_from, 0)])
+
+    def _count_from(self, which: tuple[str, int], known: int, env_steps: int) -> None:
+        """Count what a trial has taken since it was heard of, also of steps that were lost and are taken again.
+
+        Args:
+            which: The trial's kind, and its number.
+            known: The environment steps that it has reached.
+            env_steps: Those that it tells of.
+        """
+        before = self._told.get(which, min(known, env_steps))
+        self._told[which] = env_steps
+        self._count(env_steps - before)
 
     def _count(self, env_steps: int) -> None:
         """Count steps that were just taken."""
@@ -393,15 +460,20 @@ class Console:
         shown = [state for state in STATE_WORDS if counts[state] or state == "COMPLETE"]
         states = ", ".join(f"{counts[state]} {STATE_WORDS[state]}" for state in shown)
         rate, left = self.env_steps_per_s(), self.time_left_s()
-        pace = f"{format_count(rate)} env steps/s" if rate else "no environment step yet"
-        pace += "" if left is None else f", about {format_duration(left)} left"
-        if rate and (first := self._first_report_s(rate)) is not None:
-            pace += f", first report in about {format_duration(first)}"
+        parts = [f"{format_count(rate)} env steps/s" if rate else "no environment step yet"]
         if self._is_certifying():
-            pace = f"{self._certification}, {pace}" if rate and left is not None else self._certification
-        if self._wait:
+            playing = len(self._playing_since)
+            parts = [self._certification, *(parts if rate and left is not None else [])]
+            parts += [f"{playing} playing episodes"] if playing else []
+        parts += [] if left is None else [f"about {format_duration(left)} left"]
+        if rate and (first := self._first_report_s(rate)) is not None:
+            parts.append(f"first report in about {format_duration(first)}")
+        pace = ", ".join(parts)
+        if self._play:
+            pace = self._play.describe(self.clock())
+        elif self._wait:
             pace = f"{pace}, {self._wait}" if counts["RUNNING"] or self._runs else self._wait
-        found = f"best {format_objective(best.score)} by trial {best.number}" if best else "best -"
+        found = f"best {format_objective(self._shown(best.score))} by trial {best.number}" if best else "best -"
         return f"{states} of {self.num_trials}", pace, found
 
     def _is_certifying(self) -> bool:
@@ -446,18 +518,23 @@ class Console:
     def _build_table(self) -> RenderableType:
         running = sorted((v for v in self._trials.values() if v.state == "RUNNING"), key=lambda v: v.number)
         if not running:
-            return Text("" if self._is_certifying() or self._wait else "waiting for trials to start ...", "dim")
+            is_said = self._is_certifying() or self._wait or self._play
+            return Text("" if is_said else "waiting for trials to start ...", "dim")
         table = Table(box=None, expand=True, padding=(0, 2, 0, 0), header_style="dim")
         table.add_column("trial", justify="right", no_wrap=True)
         table.add_column("progress", width=_BAR_WIDTH)
         table.add_column("env steps", justify="right", no_wrap=True)
-        table.add_column("objective", justify="right", no_wrap=True)
+        table.add_column(self._shown.name if self._shown.is_cost else "objective", justify="right", no_wrap=True)
         table.add_column("score", justify="right", no_wrap=True)
         table.add_column("params", ratio=1, no_wrap=True, overflow="ellipsis")
         fits = max(1, self._rich.height - 8)
         for view in running[:fits]:
             bar = ProgressBar(total=max(1, self.env_steps), completed=view.env_steps, width=_BAR_WIDTH)
-            values = format_objective(view.objective), format_objective(view.score), format_params(view.params)
+            values = (
+                format_objective(self._shown(view.objective)),
+                format_objective(self._shown(view.score)),
+                format_params(view.params),
+            )
             table.add_row(str(view.number), bar, format_count(view.env_steps), *map(Text, values))
         more = len(running) - fits
         return Group(table, Text(f"... and {more} more running", "dim")) if more > 0 else table

@@ -239,11 +239,13 @@ def _sections(data: SweepData, drawn: Figures, mattered: WhatMattered | None, pl
         yield _certification(data, place_all("certification"))
     if "curves" in drawn:
         rungs = f" Dotted lines are the rungs at which weak trials are stopped: {_listed(data)}." if data.rungs else ""
-        caption = f"Mean {data.objective} of each trial's episodes as it trained.{rungs} Touch a line for its values."
+        caption = f"Mean {data.shown.label} of each trial's episodes as it trained.{rungs} Touch a line for its values."
         yield _section("Learning curves", place_all("curves"), caption)
     if "best" in drawn:
-        caption = "The highest score so far: the mean of a trial's last three reports."
+        caption = "The best score so far: the mean of a trial's last three reports."
         yield _section("Best so far", f'<div class="pair">{place_all("best")}</div>', caption)
+    if "front" in drawn:
+        yield _section("Two objectives", place_all("front"), _describe_front(data))
     yield _values(data)
     if data.trials:
         yield from _mattered(data, mattered, place_all("importance"))
@@ -252,6 +254,16 @@ def _sections(data: SweepData, drawn: Figures, mattered: WhatMattered | None, pl
         yield _section("Cost", place_all("cost"), caption)
     yield _commands(data)
     yield _trials(data)
+
+
+def _describe_front(data: SweepData) -> str:
+    second, best = data.criteria.second, "small" if data.criteria.direction == "min" else "large"
+    named = ", ".join(f"trial {trial.number}" for trial in data.front) or "none yet"
+    return (
+        f"Each trial's score over its {second}, which is to be {best}. Stair: the Pareto front, the whole trials that "
+        f"no other one beats in both: {named}. Pale: trials that were stopped, with the {second} that is expected of "
+        "the whole budget."
+    )
 
 
 def _listed(data: SweepData) -> str:
@@ -298,13 +310,13 @@ def _by_parameter(drawn: Figures, place_all: Callable[..., str]) -> Iterator[str
         "Grey: stopped, so lower than it might have become. Red: failed."
     )
     yield _section("Slices", f'<div class="grid">{place_all("slices")}</div>', caption)
-    caption = "A line is a trial; the darker, the higher its score. None: the trial did not have the parameter."
+    caption = "A line is a trial; the darker, the better its score. None: the trial did not have the parameter."
     yield _section("Parallel coordinates", place_all("parallel", 110 * (1 + len(drawn["slices"]))), caption)
 
 
 def _certification(data: SweepData, plot: str) -> str:
     record = data.record.certification or {}
-    rows = record["configurations"]
+    rows = [data.shown.turn(row) for row in record["configurations"]]
     cells = [
         [
             label(row["name"], row["trial"]),
@@ -333,8 +345,8 @@ def _certification(data: SweepData, plot: str) -> str:
         caption += " Optimism: what the search said, minus the IQM, of a trial that had the whole budget."
     if any(row.get("failed_seeds") for row in rows):
         caption += (
-            " A failed seed counts as the lowest result of all runs; a configuration of which more than a quarter "
-            "failed ranks below those with fewer."
+            f" A failed seed counts as the {'highest' if data.shown.is_cost else 'lowest'} result of all runs; a "
+            "configuration of which more than a quarter failed ranks below those with fewer."
         )
     if few := warn_of_few_seeds(len(record["seeds"])):
         caption += f" {few[0].upper()}{few[1:]}."
@@ -368,10 +380,10 @@ def _trials(data: SweepData) -> str:
         [
             str(trial.number),
             data.state_of(trial),
-            format_objective(trial.score),
+            format_objective(data.shown(trial.score)),
             format_count(trial.env_steps),
             format_params(trial.params),
-            first_line(trial.stop_reason) if trial.stop_reason else "",
+            "; ".join([*map(str, trial.broken), *([first_line(trial.stop_reason)] if trial.stop_reason else [])]),
         ]
         for trial in order_records(data.trials)
     ]

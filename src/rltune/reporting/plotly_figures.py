@@ -76,14 +76,28 @@ def draw_figures(data: SweepData, shares: Mapping[str, Estimate] | None = None) 
         drawn["best"] = draw_best_so_far(data)
     if rows := (data.record.certification or {}).get("configurations"):
         drawn["certification"] = [
-            draw_intervals(rows, (data.record.certification or {}).get("winner"), f"certified {data.objective}")
+            draw_intervals(
+                [
+                    data.shown.turn(row) | {"per_seed": [data.shown.turn(one) for one in row["per_seed"]]}
+                    for row in rows
+                ],
+                (data.record.certification or {}).get("winner"),
+                f"certified {data.shown.label}",
+            )
         ]
     if shares:
         drawn["importance"] = [draw_importance(shares)]
-    study = build_optuna_study(data, tried, [trial.score or 0.0 for trial in tried])
+    study = build_optuna_study(
+        data,
+        tried,
+        [data.shown(trial.score) or 0.0 for trial in tried],
+        direction="minimize" if data.shown.is_cost else "maximize",
+    )
     if len(data.ranked) > 1 and (varied := list_varied_parameters(data, study)):
         drawn["slices"] = [draw_slice(data, tried, study, one) for one in varied]
         drawn["parallel"] = [draw_parallel(study, varied)]
+    if any(trial.second is not None for trial in tried):
+        drawn["front"] = [draw_front(data, tried)]
     if trials:
         drawn["cost"] = [draw_cost(data)]
     return drawn
@@ -111,7 +125,7 @@ def draw_curves(data: SweepData, trials: Sequence[TrialRecord]) -> go.Figure:
         label, colour = choose_style(data, trial)
         figure.add_scatter(
             x=list(trial.reports),
-            y=[value if np.isfinite(value) else np.nan for value in trial.reports.values()],
+            y=[data.shown(value) if np.isfinite(value) else np.nan for value in trial.reports.values()],
             mode="lines" if len(trial.reports) > 1 else "markers",
             name=label,
             legendgroup=label,
@@ -125,7 +139,7 @@ def draw_curves(data: SweepData, trials: Sequence[TrialRecord]) -> go.Figure:
     for level in data.rungs:
         figure.add_vline(level, line={"color": STOPPED, "width": 1, "dash": "dot"})
     x = {"title_text": "environment steps", "rangemode": "tozero"}
-    return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis_title_text=f"mean {data.objective}")
+    return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis_title_text=f"mean {data.shown.label}")
 
 
 def draw_best_so_far(data: SweepData) -> list[go.Figure]:
@@ -138,7 +152,7 @@ def draw_best_so_far(data: SweepData) -> list[go.Figure]:
     line = {"color": WHOLE, "width": 2.5, "shape": "hv"}
     return [
         style_figure(
-            go.Figure(go.Scatter(x=xs, y=[moment.best for moment in moments], mode="lines", line=line)),
+            go.Figure(go.Scatter(x=xs, y=[data.shown(moment.best) for moment in moments], mode="lines", line=line)),
             300,
             xaxis={"title_text": title, "rangemode": "tozero"},
             yaxis_title_text="best score so far",
@@ -246,6 +260,44 @@ def _round_tick(text: str) -> str:
         return format_value(float(text))
     except ValueError:
         return text
+
+
+def draw_front(data: SweepData, tried: Sequence[TrialRecord]) -> go.Figure:
+    """Draw each trial's score over its second objective, and the Pareto front as a stair: what is had at each value."""
+    figure, second, front = go.Figure(), data.criteria.second, data.front
+    line = {"color": INK, "width": 1.5, "shape": "hv"}
+    stair = front[::-1]
+    points = [trial.second for trial in stair], [data.shown(trial.score) for trial in stair]
+    figure.add_scatter(x=points[0], y=points[1], mode="lines", line=line, name="front", showlegend=True)
+    for bound in (one for one in data.criteria.constraints if one.name == second):
+        figure.add_vline(bound.limit, line={"color": FAILED, "width": 1, "dash": "dot"})
+    on_front = {trial.number for trial in front}
+    groups: dict[str, list[TrialRecord]] = {}
+    for trial in tried:
+        if trial.second is not None:
+            label = "breaks a constraint" if trial.broken else choose_style(data, trial)[0]
+            groups.setdefault(label, []).append(trial)
+    for label, group in groups.items():
+        why = [f"<br>{check}" for trial in group for check in trial.broken[:1]] or [""] * len(group)
+        figure.add_scatter(
+            x=[trial.second for trial in group],
+            y=[data.shown(trial.score) for trial in group],
+            mode="markers",
+            name=label,
+            showlegend=True,
+            marker={
+                "color": FAILED if group[0].broken else choose_style(data, group[0])[1],
+                "size": [13 if trial.number in on_front else 8 for trial in group],
+                "opacity": 0.5 if label in ("stopped", "running", "interrupted") else 1.0,
+                "symbol": "diamond" if group[0].broken else "circle",
+            },
+            text=[
+                f"trial {trial.number}, {label}{note}<br>{format_params(trial.params).replace(' ', '<br>')}"
+                for trial, note in zip(group, why, strict=True)
+            ],
+            hovertemplate=f"%{{text}}<br>score %{{y:.4g}}, {second} %{{x:.4g}}<extra></extra>",
+        )
+    return style_figure(figure, 380, showlegend=True, xaxis_title_text=second, yaxis_title_text="score")
 
 
 def draw_cost(data: SweepData) -> go.Figure:

@@ -15,15 +15,16 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rltune.algorithms.arguments import build_search_space
+from rltune.config.criteria import Criteria
 from rltune.config.settings_file import read_settings
-from rltune.envs.objective import name_objective
+from rltune.envs.objective import Shown
 from rltune.errors import RltuneError
 from rltune.formatting import format_state
 from rltune.records import Report, SweepRecord, TrialRecord
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.space import Space
 from rltune.study.ledger import Ledger
-from rltune.study.ranking import rank_records
+from rltune.study.ranking import find_front, rank_records
 from rltune.study.storage import open_ledger
 from rltune.study.sweep_folder import make_resume_command
 
@@ -40,6 +41,7 @@ class SweepData:
         reports: Their reports in the order in which they came, without the numbers beside the objective.
         rungs: Where weak trials are stopped, in environment steps.
         cost: As ``summary.json`` has it; empty while the sweep has none.
+        criteria: What it asks of a trial besides its score.
     """
 
     name: str
@@ -49,6 +51,7 @@ class SweepData:
     reports: Sequence[Report]
     rungs: Sequence[int]
     cost: Mapping[str, float]
+    criteria: Criteria
 
     @property
     def status(self) -> str:
@@ -61,9 +64,9 @@ class SweepData:
         return "interrupted" if is_left else format_state(trial.state)
 
     @property
-    def objective(self) -> str:
-        """What an episode's score is: its return, or the name of the sweep's own objective."""
-        return name_objective(self.settings.get("objective") or {})
+    def shown(self) -> Shown:
+        """What shows its scores: by the name of what they are of, as the values that a person knows."""
+        return Shown.of(self.settings.get("objective"))
 
     @property
     def resume_command(self) -> str:
@@ -79,6 +82,11 @@ class SweepData:
     def ranked(self) -> list[TrialRecord]:
         """Trials that may win, the best first."""
         return rank_records(self.trials)
+
+    @property
+    def front(self) -> list[TrialRecord]:
+        """The whole trials that no other one beats in both objectives, the highest score first."""
+        return find_front(self.trials, self.criteria.direction)
 
     @property
     def winner_trial(self) -> int | None:
@@ -118,6 +126,7 @@ def read_sweep_data(folder: Path, ledger: Ledger) -> SweepData:
         reports=ledger.trials.read_curves(),
         rungs=_read_rungs(settings),
         cost=ended.get("cost") or {},
+        criteria=ledger.criteria,
     )
 
 

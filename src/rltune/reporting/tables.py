@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rltune.certification.result import Certification
-from rltune.envs.objective import name_objective
+from rltune.envs.objective import Shown
 from rltune.errors import RltuneError
 from rltune.formatting import (
     STATE_WORDS,
@@ -23,7 +23,8 @@ from rltune.formatting import (
     spell_command,
 )
 from rltune.reporting.closing_page import describe_certification, describe_winner
-from rltune.study.ranking import order_records, rank_records
+from rltune.study.outcome import explain_no_winner
+from rltune.study.ranking import find_front, find_nearest, order_records, rank_records
 from rltune.study.sweep_folder import find_sweep, list_sweep_folders
 
 TOLD_BY = ("algo=", "env=", "env.id=", "experiment=")  # what tells one sweep from another, of what was typed
@@ -60,15 +61,15 @@ def list_sweeps(
             continue
         with closing(ledger):
             records, found = ledger.trials.records(), ledger.sweep()
-        number = count_states(records)
+        number, shown = count_states(records), Shown.read(found.config)
         certified = (found.certification or {}).get("configurations") or [{}]
         rows.append(
             (
                 folder.name,
                 found.status or "?",
                 f"{number['complete']}/{number['pruned']}/{number['failed']} of {len(records)}",
-                format_objective(next((one.score for one in rank_records(records)), None)),
-                format_objective(certified[0].get("iqm")),
+                format_objective(shown(next((one.score for one in rank_records(records)), None))),
+                format_objective(shown(certified[0].get("iqm"))),
                 format_count(sum(record.env_steps for record in records)),
                 (found.began or "")[:16].replace("T", " "),
                 " ".join(word for word in (found.command or "").split() if word.startswith(TOLD_BY)),
@@ -121,20 +122,30 @@ def show_sweep(
     from rltune.study.storage import open_ledger  # brings SQLAlchemy with it, which a wrong name need not wait for
 
     with closing(open_ledger(folder, storage)) as ledger:
-        records, found = order_records(ledger.trials.records()), ledger.sweep()
+        records, found, criteria = order_records(ledger.trials.records()), ledger.sweep(), ledger.criteria
+    shown = Shown.read(found.config)
     out = _open_console(stream)
     out.print(f"{folder.name}: {found.status or '?'}, {folder}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("trial", "state", "score", "env steps", "values", "why it ended, or where it runs"):
+    second = [criteria.second] if criteria.second else []
+    score = shown.label if shown.is_cost else "score"
+    for heading in ("trial", "state", score, *second, "env steps", "values", "why it ended, or where it runs"):
         table.add_column(heading, overflow="fold")
+    front = {record.number for record in find_front(records, criteria.direction)}
     for record in records:
-        table.add_row(*_make_row(record, found.status == "running"))
+        number, state, score, *rest = _make_row(record, found.status == "running", shown)
+        also = [format_objective(record.second) + " *" * (record.number in front)] if second else []
+        table.add_row(number, state, score, *also, *rest)
     out.print(table)
+    if second:
+        out.print(f"* on the front: no other whole trial beats it in both score and {criteria.second}")
+    if find_nearest(records):
+        out.print(explain_no_winner(records), soft_wrap=True)
     if found.certification:
-        for part in describe_certification(Certification.from_dict(found.certification).summary()):
+        for part in describe_certification(Certification.from_dict(found.certification).summary(), shown):
             out.print(part)
     elif found.winner:
-        for part in describe_winner(found.winner):
+        for part in describe_winner(found.winner, shown):
             out.print(part)
 
 
@@ -154,10 +165,13 @@ def show_evaluation(
     table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, trial {info.get('trial', '?')})")
     table.add_row("environment", str(env or (info.get("env") or {}).get("id", "?")))
     table.add_row("episodes", str(len(result.returns)))
-    objective = name_objective((info.get("env") or {}).get("objective") or {})
-    table.add_row(f"mean {objective}", f"{result.mean:.2f}  (95% interval {result.low:.2f} to {result.high:.2f})")
-    table.add_row("IQM", f"{result.iqm:.2f}")
-    table.add_row("least, greatest", f"{result.min:.2f}, {result.max:.2f}")
+    shown = Shown.of((info.get("env") or {}).get("objective"))
+    found = shown.turn(vars(result))
+    table.add_row(
+        f"mean {shown.label}", f"{found['mean']:.2f}  (95% interval {found['low']:.2f} to {found['high']:.2f})"
+    )
+    table.add_row("IQM", f"{found['iqm']:.2f}")
+    table.add_row("least, greatest", "{:.2f}, {:.2f}".format(*sorted((found["min"], found["max"]))))
     mean_length = sum(result.lengths) / len(result.lengths)
     table.add_row("episode length", f"{mean_length:.1f} steps ({min(result.lengths)} to {max(result.lengths)})")
     _open_console(stream).print(table)
@@ -169,15 +183,17 @@ def _open_console(stream: TextIO | None) -> Console:
     return Console(file=stream, highlight=False, markup=False, emoji=False, width=None if watched else 200)
 
 
-def _make_row(record: TrialRecord, going_on: bool) -> tuple[str, ...]:
+def _make_row(record: TrialRecord, going_on: bool, shown: Shown) -> tuple[str, ...]:
     unfinished = record.state == "RUNNING"
     reason = "" if unfinished else first_line(record.stop_reason)
+    if record.broken:
+        reason = "; ".join(["cannot win: " + ", ".join(map(str, record.broken)), *filter(None, [reason])])
     if unfinished and going_on and record.node:
         reason = f"on {record.node}"
     return (
         str(record.number),
         STATE_WORDS["INTERRUPTED" if unfinished and not going_on else record.state],
-        format_objective(record.score),
+        format_objective(shown(record.score)),
         format_count(record.env_steps),
         format_params(record.params),
         reason,

@@ -12,11 +12,12 @@ from typing import Any
 
 from rltune.algorithms.arguments import values_of
 from rltune.config.uris import redact_address
+from rltune.envs.objective import Shown
 from rltune.errors import RltuneError
 from rltune.formatting import format_interval, format_objective, format_value, spell_command
 from rltune.records import BASELINE
 from rltune.reporting.sweep_data import SweepData
-from rltune.study.outcome import count_states
+from rltune.study.outcome import count_states, explain_no_winner
 
 
 def describe_verdict(data: SweepData) -> str:
@@ -26,38 +27,43 @@ def describe_verdict(data: SweepData) -> str:
     ended = number["total"] - number["interrupted"]
     opening = f"{cut} after {ended} of {data.settings['budget']['trials']} trials. " if cut else ""
     if data.record.certification and data.record.certification.get("configurations"):
-        return opening + _describe_certification(data.record.certification, data.objective)
+        return opening + _describe_certification(data.record.certification, data.shown)
     if not data.ranked:
-        return f"{opening}No trial reported a return, so there is no winner."
+        why = explain_no_winner(data.trials)
+        return f"{opening}{why[0].upper()}{why[1:]}."
+    shown = data.shown
     best = data.record.winner or {"trial": data.ranked[0].number, "objective": data.ranked[0].score}
     who, evaluation = f"Trial {best['trial']}", best.get("evaluation")
     if evaluation:
         return (
-            f"{opening}{who} is the best of {number['total']}: a mean {data.objective} of "
-            f"{format_objective(evaluation['mean'])} on {evaluation['episodes']} fresh episodes (95% interval "
-            f"{format_interval(evaluation)}). It was not certified on fresh seeds, so training it again may end lower."
+            f"{opening}{who} is the best of {number['total']}: a mean {shown.name} of "
+            f"{format_objective(shown(evaluation['mean']))} on {evaluation['episodes']} fresh episodes (95% interval "
+            f"{format_interval(shown.turn(evaluation))}). It was not certified on fresh seeds, so training it "
+            "again may end worse."
         )
     return (
-        f"{opening}{who} has the best score of {number['total']} trials, {format_objective(best['objective'])}. This "
-        "is the search's own score, the luckiest of many: expect less on fresh seeds."
+        f"{opening}{who} has the best score of {number['total']} trials, {format_objective(shown(best['objective']))}. "
+        "This is the search's own score, the luckiest of many: expect a worse one on fresh seeds."
     )
 
 
-def _describe_certification(record: Mapping[str, Any], objective: str) -> str:
-    """Say who won the certification, with ties and failed seeds; the objective has its name."""
+def _describe_certification(record: Mapping[str, Any], shown: Shown) -> str:
+    """Say who won the certification, with ties and failed seeds; scores are shown under their own name."""
     by_name = {one["name"]: one for one in record["configurations"]}
     best, baseline = by_name[record["winner"]], by_name.get(BASELINE)
     num_seeds = len(best["per_seed"]) + len(best.get("failed_seeds", ()))
-    scores = f"{_format_score(best)} over {num_seeds} fresh seed{'s' * (num_seeds != 1)}"
+    scores = f"{_format_score(best, shown)} over {num_seeds} fresh seed{'s' * (num_seeds != 1)}"
     ties = [str(name) for name in record.get("ties") or ()]
     if best is baseline:
         text = "The published settings stand: nothing that the search found is better. "
         same = f"are the values of trial {baseline['trial']} and " if baseline.get("trial") is not None else ""
-        text += f"They {same}reach a {objective} of {scores}."
+        text += f"They {same}reach a {shown.name} of {scores}."
     else:
-        text = f"{str(best['name']).capitalize()} wins with a {objective} of {scores}"
+        text = f"{str(best['name']).capitalize()} wins with a {shown.name} of {scores}"
         if baseline:
-            text += f"; the baseline's is {_format_score(baseline)}"
+            text += f"; the baseline's is {_format_score(baseline, shown)}"
+            if baseline.get("broken"):
+                text += f", but it cannot win: {baseline['broken']}"
         text += "."
         if best.get("improvement") is not None:
             text += f" A run of it beats one of the baseline with probability {best['improvement']:.2f}."
@@ -72,11 +78,12 @@ def _describe_certification(record: Mapping[str, Any], objective: str) -> str:
     return text
 
 
-def _format_score(one: Mapping[str, Any]) -> str:
+def _format_score(one: Mapping[str, Any], shown: Shown) -> str:
     """Format a configuration's IQM, with its interval where it has enough runs for one."""
     if not one["per_seed"]:
         return "unknown, all of its seeds failed"
-    return format_objective(one["iqm"]) + ("" if one["low"] is None else f" (95% interval {format_interval(one)})")
+    span = "" if one["low"] is None else f" (95% interval {format_interval(shown.turn(one))})"
+    return format_objective(shown(one["iqm"])) + span
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ it proposes again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from rltune.records import ToldTrial, TrialRecord
 from rltune.search.samplers import UNTEACHABLE, import_sampler, name_sampler
@@ -34,6 +35,25 @@ def choose_view(kind: str, view: str = "auto") -> View:
 
     reads_curves = issubclass(cls, TPESampler | RandomSampler) or name_sampler(kind) in ("rf", *UNTEACHABLE)
     return tell_as_pruned if reads_curves else tell_as_complete
+
+
+def heeds_constraints(kind: str) -> bool:
+    """Whether a sampler proposes away from broken constraints, which it reads of Optuna's trials (5.0), or at random.
+
+    Args:
+        kind: A name in SAMPLERS, or ``package.module:Class``.
+
+    Raises:
+        ConfigError: There is no sampler of this kind.
+    """
+    from optuna.samplers import GPSampler, NSGAIIISampler, NSGAIISampler, RandomSampler, TPESampler
+
+    return issubclass(import_sampler(kind), TPESampler | GPSampler | NSGAIISampler | NSGAIIISampler | RandomSampler)
+
+
+def tell_broken_as_diverged(view: View) -> View:
+    """Return a view for a sampler that knows no constraints: a trial that breaks one is as bad as one that diverged."""
+    return lambda record, lowest: view(replace(record, diverged=record.diverged or bool(record.broken)), lowest)
 
 
 def tell_as_pruned(record: TrialRecord, lowest: float | None) -> ToldTrial:

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Engine, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from rltune.config.criteria import Criteria
 from rltune.config.settings_file import FORMAT
 from rltune.config.uris import redact_address, redact_error
 from rltune.errors import StudyError, describe_exception
@@ -93,6 +94,16 @@ class Ledger:
             )
         self.trials = TrialTable(self._engine, self._sweep_id, TRIALS)
         self.runs = TrialTable(self._engine, self._sweep_id, CERTIFY)
+
+    @property
+    def criteria(self) -> Criteria:
+        """What trials are judged by besides their scores."""
+        return self.trials.criteria
+
+    def judge_by(self, criteria: Criteria) -> Ledger:
+        """Have all trials judged by the sweep's criteria from now on; return the ledger."""
+        self.trials.criteria = self.runs.criteria = criteria
+        return self
 
     def table(self, kind: str) -> TrialTable:
         """Return the trials of a kind."""

@@ -181,6 +181,8 @@ class OptunaStudy:
         """Tell as `Study.tell` does, which reads the whole trial twice, and asks a grid's sampler to stop the study."""
         for env_steps, objective in told.reports.items():
             storage.set_trial_intermediate_value(trial_id, env_steps, objective)
+        for key, excess in _spell_constraints(told).items():
+            storage.set_trial_system_attr(trial_id, key, excess)
         value = _value_in_optuna(told)
         storage.set_trial_state_values(trial_id, TrialState[told.state], None if value is None else [value])
 
@@ -190,7 +192,10 @@ class OptunaStudy:
         self._storage.engine.dispose()
 
     def _view_of(self, record: TrialRecord) -> ToldTrial:
-        told = self._view(record, self._lowest)
+        excess = {check.name: check.excess for check in record.checks}
+        if any(map(math.isnan, excess.values())):  # no sampler takes an unknown one, nor a trial that lacks it
+            return ToldTrial("FAIL", reports=_thin(record.scores))
+        told = replace(self._view(record, self._lowest), excess=excess)
         if told.value is not None and math.isfinite(told.value):
             self._lowest = told.value if self._lowest is None else min(self._lowest, told.value)
         return replace(told, reports=_thin(told.reports))
@@ -207,7 +212,7 @@ class OptunaStudy:
             params=dict(drawn),
             distributions={label: self._distributions[label] for label in drawn},
             user_attrs=about if told == RUNNING else about | _describe_end(record),
-            system_attrs=dict(sampler_state or {}),
+            system_attrs={**(sampler_state or {}), **_spell_constraints(told)},
             intermediate_values=dict(told.reports),
         )
 
@@ -279,6 +284,11 @@ def _value_in_optuna(told: ToldTrial) -> float | None:
         return told.value
     last = told.reports[max(told.reports)]
     return None if math.isnan(last) else last
+
+
+def _spell_constraints(told: ToldTrial) -> dict[str, Any]:
+    """Return the attributes by which Optuna knows a trial's constraints; it sets them itself only while it runs one."""
+    return dict(create_trial(state=TrialState.FAIL, constraints=dict(told.excess)).system_attrs)
 
 
 def _describe_end(record: TrialRecord) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rltune.config.criteria import Criteria
 from rltune.config.schema import RunConfig
 from rltune.records import TrialRecord
+from rltune.study.ranking import find_front, find_nearest
 
 EXIT_WINNER, EXIT_NONE = 0, 1
 STEPS_SPENT = "budget.total_env_steps is spent"  # why a sweep was stopped that the same command does not go on with
@@ -30,6 +32,8 @@ class Outcome:
         model: name, version, uri, alias; None when nothing was registered.
         cost: env_steps, env_steps_saved, train_s, wall_s, slots, efficiency; certify_env_steps, certify_train_s.
         certified: `Certification.summary`; None when nothing was certified.
+        front: The whole trials that no other one beats in both objectives, the highest objective first: trial, params,
+            objective, and the second objective by its name. None without a second objective.
         reason: Why it ended early; None at its natural end.
         exit_code: What the command ends with.
     """
@@ -42,6 +46,7 @@ class Outcome:
     cost: Mapping[str, float]
     certified: Mapping[str, Any] | None = None
     reason: str | None = None
+    front: Sequence[Mapping[str, Any]] | None = None
     exit_code: int = EXIT_WINNER
     folder: Path = field(default_factory=Path)
 
@@ -78,6 +83,25 @@ def count_states(records: Sequence[TrialRecord]) -> dict[str, int]:
         "failed": states["FAIL"],
         "interrupted": states["RUNNING"],
     }
+
+
+def describe_front(records: Sequence[TrialRecord], criteria: Criteria) -> list[dict[str, Any]] | None:
+    """Describe the Pareto front as the summary has it; None without a second objective."""
+    if criteria.second is None:
+        return None
+    return [
+        {"trial": one.number, "objective": one.score, criteria.second: one.second, "params": dict(one.params)}
+        for one in find_front(records, criteria.direction)
+    ]
+
+
+def explain_no_winner(records: Sequence[TrialRecord]) -> str:
+    """Say why no trial can win."""
+    if (nearest := find_nearest(records)) is None:
+        return "no trial reported a return, so there is no winner"
+    bounds = " and ".join(f"{check.name} {check.bound}" for check in nearest.checks)
+    why = ", ".join(map(str, nearest.broken))
+    return f"no trial keeps {bounds}, so there is no winner; the nearest is trial {nearest.number}: {why}"
 
 
 def compute_cost(

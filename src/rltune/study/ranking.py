@@ -16,9 +16,9 @@ def rank_records(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     The higher score comes first among them, and the lower number among equals.
 
     Returns:
-        The trials with a finite report that neither failed nor diverged.
+        The trials with a finite report that neither failed nor diverged nor break a constraint.
     """
-    able = [one for one in records if one.state != "FAIL" and not one.diverged and one.score is not None]
+    able = [one for one in _list_scored(records) if not one.broken]
     return sorted(able, key=lambda record: (record.state != "COMPLETE", -(record.score or 0.0), record.number))
 
 
@@ -27,6 +27,51 @@ def order_records(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     able = rank_records(records := list(records))
     numbers = {record.number for record in able}
     return able + sorted((one for one in records if one.number not in numbers), key=lambda one: one.number)
+
+
+def find_nearest(records: Iterable[TrialRecord]) -> TrialRecord | None:
+    """Find, of the trials that could win but for the constraints, the one that breaks them by least.
+
+    Returns:
+        The one with the fewest broken constraints, and of those with the least sum of what each is broken by; None
+        where a trial can win, or none breaks a constraint.
+    """
+    scored = list(_list_scored(records))
+    if not all(one.broken for one in scored):
+        return None
+    return min(scored, key=lambda one: (len(one.broken), _sum_excess(one), one.number), default=None)
+
+
+def _sum_excess(record: TrialRecord) -> float:
+    return sum(math.inf if math.isnan(check.excess) else check.excess for check in record.broken)
+
+
+def find_front(records: Iterable[TrialRecord], direction: str) -> list[TrialRecord]:
+    """Find the Pareto front: the whole trials that no other one beats in one objective without losing in the other.
+
+    Args:
+        records: Trials, with their second objective. Those that cannot win, were stopped or lack it are left out: a
+            stopped one's score is not that of the whole budget.
+        direction: ``min`` or ``max``: how the second objective is to be.
+
+    Returns:
+        The highest score first; of trials that are equal in both all.
+    """
+    sign = 1.0 if direction == "min" else -1.0
+    whole = [
+        (-(one.score or 0.0), sign * one.second, one.number, one)
+        for one in rank_records(records)
+        if one.state == "COMPLETE" and one.second is not None
+    ]
+    front: list[tuple[float, float, int, TrialRecord]] = []
+    for point in sorted(whole):  # numbers differ, so that records are not compared
+        if not front or point[1] < front[-1][1] or point[:2] == front[-1][:2]:
+            front.append(point)
+    return [one for *_, one in front]
+
+
+def _list_scored(records: Iterable[TrialRecord]) -> Iterable[TrialRecord]:
+    return (one for one in records if one.state != "FAIL" and not one.diverged and one.score is not None)
 
 
 class BestSoFar:

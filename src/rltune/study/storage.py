@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from rltune.config.criteria import read_criteria
 from rltune.config.settings_file import read_settings
 from rltune.errors import StudyError
 from rltune.formatting import first_line, spell_command
@@ -59,7 +60,8 @@ def open_ledger(folder: str | Path, storage: str | None = None) -> Ledger:
     folder = Path(folder)
     if not (folder / "config.yaml").is_file():
         raise StudyError(f"{folder} is no sweep's folder", "a folder with config.yaml in it", spell_command("list"))
-    configured = OmegaConf.select(read_settings(folder), "study.storage")
+    settings = read_settings(folder)
+    configured = OmegaConf.select(settings, "study.storage")
     if configured and storage:
         configured = storage
     elif configured and "***" in configured:
@@ -74,7 +76,8 @@ def open_ledger(folder: str | Path, storage: str | None = None) -> Ledger:
         if is_fetched_copy(folder):
             raise make_distant_ledger_error(folder)
         raise StudyError(f"{file} is missing", "the sweep's ledger", spell_command("list"))
-    return Ledger(url, folder.name if configured else _read_sweep_name(folder))
+    ledger = Ledger(url, folder.name if configured else _read_sweep_name(folder))
+    return ledger.judge_by(read_criteria(settings))
 
 
 def start_ledger(configured: str | None, folder: Path, *, new: bool, shared: bool = False) -> Ledger:

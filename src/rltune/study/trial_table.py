@@ -14,13 +14,15 @@ from typing import Any, cast
 
 from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, insert, select, update
 
+from rltune.config.criteria import NO_CRITERIA
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.records import CheckpointRecord, Report, TrialRecord
 from rltune.study.tables import REPORTS, SWEEP_TRIALS
 
 CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # what a worker calls its checkpoints, and what a record does
-_COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name != "reports"]
+_DERIVED = ("reports", "numbers", "checks", "second")  # fields of a record that no column has
+_COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name not in _DERIVED]
 _NAMES = frozenset(column.name for column in _COLUMNS)
 REPORT_COLUMNS = (
     REPORTS.c.nominal_steps,
@@ -44,10 +46,14 @@ class TrialTable:
         engine: The ledger's.
         sweep_id: The sweep's row.
         kind: `rltune.records.TRIALS` or CERTIFY.
+
+    Attributes:
+        criteria: By which the trials that are read are judged. They are judged anew at each reading.
     """
 
     def __init__(self, engine: Engine, sweep_id: int, kind: str) -> None:
         self._engine, self._sweep_id, self.kind = engine, sweep_id, kind
+        self.criteria = NO_CRITERIA
         self._of_kind = (SWEEP_TRIALS.c.sweep_id == sweep_id) & (SWEEP_TRIALS.c.kind == kind)
         self._rows: dict[int, int] = {}
         self._open: dict[int, TrialRecord] = {}
@@ -116,7 +122,7 @@ class TrialTable:
             self._write(connection, report.number, facts)
             connection.execute(_ADD_REPORT, content)
         cast(dict[int, float], self._open[report.number].reports)[report.nominal_steps] = objective
-        self._remember(report.number, facts)
+        self._remember(report.number, facts | {"numbers": content["numbers"]})
         return True
 
     def change(self, number: int, **facts: Any) -> None:
@@ -158,7 +164,7 @@ class TrialTable:
         """
         self._revise(number, state=state, stop_reason=reason, ended_s=time.time(), **facts)
         with self._changing:
-            return self._open.pop(number)
+            return self.criteria.judge(self._open.pop(number))
 
     def set_mlflow_run(self, number: int, run_id: str) -> None:
         """Keep a trial's MLflow run, which a slow server may name only after the trial has ended."""
@@ -223,7 +229,12 @@ class TrialTable:
             points = points.join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id).where(wanted)
             for row_id, nominal_steps, objective in connection.execute(points.order_by(REPORTS.c.id)):
                 curves.setdefault(row_id, {})[nominal_steps] = math.nan if objective is None else objective
-        return [_to_record(row, curves[row["id"]]) for row in rows]
+            newest = select(func.max(REPORTS.c.id)).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id)
+            newest = newest.where(wanted).group_by(REPORTS.c.trial_id)
+            last = select(REPORTS.c.trial_id, REPORTS.c.numbers).where(REPORTS.c.id.in_(newest))
+            logged = {row.trial_id: row.numbers for row in connection.execute(last)}
+        found = [_to_record(row, curves[row["id"]], logged.get(row["id"], {})) for row in rows]
+        return [self.criteria.judge(record) for record in found]
 
     def record(self, number: int) -> TrialRecord:
         """Return one trial."""
@@ -233,7 +244,7 @@ class TrialTable:
                 return record
             self._open[number] = record
         known = self._open[number]
-        return replace(known, reports=dict(known.reports))
+        return self.criteria.judge(replace(known, reports=dict(known.reports)))
 
     def read_curves(self) -> list[Report]:
         """Return all trials' reports in the order in which they came, without the numbers beside the objective."""
@@ -281,10 +292,10 @@ def _to_row(facts: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _to_record(row: RowMapping, curve: Mapping[int, float]) -> TrialRecord:
+def _to_record(row: RowMapping, curve: Mapping[int, float], numbers: Mapping[str, float]) -> TrialRecord:
     found: dict[str, Any] = {name: value for name, value in row.items() if name != "id"}
     for name in CHECKPOINTS.values():
         found[name] = CheckpointRecord(**found[name]) if found[name] else None
     for name in ("seeds", "returns"):
         found[name] = tuple(found[name] or ())
-    return TrialRecord(reports=curve, **found)
+    return TrialRecord(reports=curve, numbers=numbers, **found)

@@ -11,10 +11,12 @@ import queue
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from rltune.config.uris import redact
+from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import describe_exception
 from rltune.records import CERTIFY, TRIALS, Report, RunKey, TrialRecord
 from rltune.study.ledger import Ledger
@@ -65,10 +67,11 @@ class FedTracker(Tracker):
         book: Which.
         ledger: The sweep's.
         marks: The file that has the marks.
+        shown: Shows scores.
     """
 
-    def __init__(self, book: Book, ledger: Ledger, marks: Path) -> None:
-        self._book, self._ledger, self._marks = book, ledger, marks
+    def __init__(self, book: Book, ledger: Ledger, marks: Path, shown: Shown = AS_RETURN) -> None:
+        self._book, self._ledger, self._marks, self._shown = book, ledger, marks, shown
         self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._params: Mapping[str, Any] | None = None
@@ -94,7 +97,7 @@ class FedTracker(Tracker):
     def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
         """Add numbers to a run."""
         if metrics:
-            self._tasks.put(lambda: self._book.describe(key, metrics))
+            self._tasks.put(lambda: self._book.describe(key, self._shown.turn(metrics)))
             self.wake()
 
     def close(self, status: str, timeout_s: float = 30.0) -> bool:
@@ -146,13 +149,13 @@ class FedTracker(Tracker):
                 curves[kind, report.number].append(report)
             for (kind, number), curve in curves.items():
                 record = records.get((kind, number)) or self._ledger.table(kind).records([number])[0]
-                self._book.write(record, curve)
+                self._book.write(record, [replace(one, numbers=self._shown.turn(one.numbers)) for one in curve])
             if reports:
                 self._mark(report=reports[-1][0])
         for (kind, number), record in records.items():
             entry = f"{kind}/{number}"
             if record.state != "RUNNING" and entry not in self._sent["ended"]:
-                self._book.end(record)
+                self._book.end(_turn_record(record, self._shown))
                 self._mark(ended=[*self._sent["ended"], entry])
 
     def _open(self, params: Mapping[str, Any]) -> None:
@@ -173,3 +176,9 @@ class FedTracker(Tracker):
         draft.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(json.dumps(self._sent))
         draft.replace(self._marks)
+
+
+def _turn_record(record: TrialRecord, shown: Shown) -> TrialRecord:
+    """Return a trial whose score is as a person knows it."""
+    reports = {mark: shown(value) or 0.0 for mark, value in record.reports.items()}
+    return replace(record, reports=reports, returns=tuple(shown(value) or 0.0 for value in record.returns))

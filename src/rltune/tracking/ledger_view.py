@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -59,8 +59,14 @@ class Progress:
     points: list[Point] = field(default_factory=list)
     _following: BestSoFar = field(default_factory=BestSoFar)
 
-    def add(self, reports: Iterable[tuple[int, str, Report]], replicates: int) -> None:
-        """Take reports in, in the order of the ledger; those that it has seen change nothing."""
+    def add(self, reports: Iterable[tuple[int, str, Report]], replicates: int, barred: Collection[int] = ()) -> None:
+        """Take reports in, in the order of the ledger; those that it has seen change nothing.
+
+        Args:
+            reports: Of all trials.
+            replicates: Seeds of each.
+            barred: Trials that cannot win, whose scores do not count.
+        """
         for mark, kind, report in reports:
             if mark <= self.mark:
                 continue
@@ -69,6 +75,8 @@ class Progress:
                 continue
             self.env_steps += replicates * (report.env_steps - self.steps.get(report.number, 0))
             self.steps[report.number] = report.env_steps
+            if report.number in barred:
+                continue
             before, self.best = self.best, self._following.add(report.number, report.objective)
             if self.best is not None and self.best != before:
                 time_ms = int(report.time_s * 1000)
@@ -227,18 +235,24 @@ class LedgerView:
             return
         if not self._replicates:
             self._replicates = max((len(first.seeds) for first in self._ledger.trials.records([0])), default=0)
-        sent = self._read_mark()
+        sent, barred = self._read_mark(), self._find_barred()
         while self._progress.mark < sent:  # what an earlier driver has sent
             earlier = self._ledger.read_reports_after(self._progress.mark, MAX_REPORTS)
-            self._progress.add((one for one in earlier if one[0] <= sent), self._replicates)
+            self._progress.add((one for one in earlier if one[0] <= sent), self._replicates, barred)
             if not earlier or earlier[-1][0] >= sent:
                 self._progress.mark = sent
             self._progress.points.clear()
-        self._progress.add(reports, self._replicates)
+        self._progress.add(reports, self._replicates, barred)
         if self._progress.points:
             points = self._progress.points
             attempt("best_score", lambda: self._log(self.find_run(None), "the sweep", {}, {}, points))
             self._progress.points.clear()
+
+    def _find_barred(self) -> set[int]:
+        """Find the trials that break a constraint by now; without constraints nothing is read for it."""
+        if not self._ledger.criteria.constraints:
+            return set()
+        return {record.number for record in self._ledger.trials.records() if record.broken}
 
     def end_sweep(self, status: str, end_ms: int) -> None:
         """End the sweep's run, and as KILLED those below it that are still open."""
@@ -390,6 +404,7 @@ class LedgerView:
             whole = f" of {params['budget.env_steps']:,}" if "budget.env_steps" in params else ""
             why = "" if state == "complete" else f": {first_line(record.stop_reason)}"
             note += f" at {max(record.reports, default=0):,}{whole} env steps{why}"
+            note += "".join(f"; cannot win: {check}" for check in record.broken)
         return {STATE_TAG: state, NOTE_TAG: note}
 
     def _send_checkpoint(self, attempt: Attempt, record: TrialRecord) -> None:
@@ -469,7 +484,7 @@ def show_first(numbers: Mapping[str, float]) -> dict[str, float]:
 
 
 def _make_end_tags(record: TrialRecord) -> dict[str, str]:
-    tags = {"rltune.stop_reason": record.stop_reason}
+    tags = {"rltune.stop_reason": record.stop_reason, "rltune.breaks": "; ".join(map(str, record.broken))}
     if record.state == "FAIL" or record.diverged:
         tags |= {"rltune.traceback": record.traceback, "rltune.log": record.log}
     if record.state == "COMPLETE" and record.checkpoint:

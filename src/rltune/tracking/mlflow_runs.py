@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rltune.config.uris import redact
+from rltune.envs.objective import AS_RETURN, Shown
 from rltune.tracking.mlflow_client import connect_mlflow, make_artifact_folder
 from rltune.tracking.model_registry import ModelRegistry
 
@@ -33,10 +34,11 @@ class MLflowRuns:
     Args:
         uri: MLflow's tracking address, complete with its login, which is written into no run.
         experiment: The environment's name.
+        shown: Shows scores.
     """
 
-    def __init__(self, uri: str, experiment: str) -> None:
-        self._uri, self._experiment_name = uri, experiment
+    def __init__(self, uri: str, experiment: str, shown: Shown = AS_RETURN) -> None:
+        self._uri, self._experiment_name, self._shown = uri, experiment, shown
         self._client: Any = None
         self._experiment = ""
 
@@ -149,9 +151,10 @@ class MLflowRuns:
         rows = [Param(key, value) for key, value in self._clean(params).items()]
         labels = [RunTag(key, value) for key, value in self._clean(tags).items()]
         metrics = [
-            Metric(_clean_name(name), float(value), time_ms, step)
+            Metric(_clean_name(shown), float(turned), time_ms, step)
             for name, value, step, time_ms in points
             if math.isfinite(value)
+            for shown, turned in self._shown.turn({name: value}).items()
         ]
         try:
             self._client.log_batch(run_id, metrics, rows, labels)
@@ -177,7 +180,12 @@ class MLflowRuns:
         page = f"#/experiments/{self._experiment}/runs/{run_id}"
         tags = {name: text.replace("{page}", page) for name, text in tags.items()}
         known = self._client.get_run(run_id).data.metrics
-        changed = {name: value for name, value in metrics.items() if known.get(_clean_name(name)) != value}
+        changed = {
+            name: value
+            for name, value in metrics.items()
+            for shown, turned in self._shown.turn({name: value}).items()
+            if known.get(_clean_name(shown)) != turned
+        }
         self.log(run_id, {}, tags, [(name, value, 0, time_ms) for name, value in changed.items()])
 
     def log_text(self, run_id: str, text: str, file: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rltune.config.uris import redact, resolve_uri
+from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import describe_exception
 from rltune.records import RunKey
 from rltune.study.ledger import Ledger
@@ -42,12 +43,14 @@ class TrackingSettings:
         experiment: The environment's name.
         sweep: The parent run's name.
         folder: The sweep's, which has the checkpoints.
+        shown: Shows scores.
     """
 
     uri: str | None
     experiment: str
     sweep: str
     folder: Path
+    shown: Shown = AS_RETURN
 
 
 class Tracker:
@@ -227,7 +230,7 @@ class MLflowTracker(Tracker):
         uri = resolve_uri(settings.uri)
         self._settings = settings
         self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._runs = MLflowRuns(uri, settings.experiment)
+        self._runs = MLflowRuns(uri, settings.experiment, settings.shown)
         self._view = LedgerView(ledger, self._runs, settings.folder, self._messages.put)
         self._outbox = Outbox(self._view, self._messages.put)
         self._closed = False

@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from rltune.config.capabilities import UNKNOWN
-from rltune.errors import NonFiniteError
+from rltune.config.capabilities import TABLE, UNKNOWN
+from rltune.config.criteria import Criteria
+from rltune.errors import ConfigError, NonFiniteError, choices, nearest
 from rltune.records import Report
 
 CPU, MEMORY = (
@@ -151,6 +152,22 @@ def merge_seeds(seeds: Sequence[Progress], train_s: float) -> dict[str, Any]:
     for name in seeds[0].learner:
         report[LEARNER + name] = statistics.fmean(seed.learner.get(name, math.nan) for seed in seeds)
     return report
+
+
+def check_criteria(criteria: Criteria) -> None:
+    """Refuse constraints on what no trial reports, and such a second objective.
+
+    Raises:
+        ConfigError: Names the key, and the number that was meant.
+    """
+    known = {*METRICS, *(LEARNER + name for row in TABLE.values() for name in row.statistics)}
+    for one in criteria.constraints:
+        if one.name not in known:
+            fix = f"'+constraints.{nearest(one.name, known) or 'train_s'}={one.bound}'"
+            raise ConfigError(f"constraints.{one.name}: no trial reports that", choices(one.name, known), fix)
+    if (second := criteria.second) is not None and second not in known:
+        fix = f"objective.second.key={nearest(second, known) or 'train_s'}"
+        raise ConfigError(f"objective.second.key={second}: no trial reports that", choices(second, known), fix)
 
 
 def is_report(result: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -53,6 +54,15 @@ def test_a_command_that_is_none_is_answered_with_the_nearest(monkeypatch, capsys
 def test_a_command_is_run_with_the_words_after_it(monkeypatch, capsys):
     type_in(monkeypatch, "list", "algos")
     assert "dqn" in capsys.readouterr().out
+
+
+def test_modules_of_the_present_folder_are_found(monkeypatch, capsys, tmp_path):
+    """As `python -m` finds them: `rltune run env.id=heating:Heating-v0` with heating.py here."""
+    (tmp_path / "only_here.py").write_text("answer = 42")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    type_in(monkeypatch, "list", "algos")
+    assert importlib.import_module("only_here").answer == 42
 
 
 @pytest.mark.slow

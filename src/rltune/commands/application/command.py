@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.commands import end_command
+from rltune.commands.application.help_page import write_help
 from rltune.commands.application.logins import hide_typed_logins
 from rltune.commands.application.multirun import Job, collect_job, refuse_launchers, run_jobs
 from rltune.composition.composing import (
@@ -30,7 +32,7 @@ from rltune.composition.composing import (
     use_own_dir,
 )
 from rltune.composition.explaining import explain
-from rltune.composition.overrides import write_whole_numbers
+from rltune.composition.overrides import quote_bound, write_whole_numbers
 from rltune.config.uris import redact, resolve_uri
 from rltune.errors import ConfigError, RltuneError
 from rltune.formatting import spell_command
@@ -70,7 +72,7 @@ def command(
         check: Refuses, before the first job of ``-m`` starts, what one of them cannot be run with.
     """
     if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
-        print(help_text(root))
+        print(write_help(root, shutil.get_terminal_size().columns))
         sys.exit(0)
     hide_typed_logins()
     sys.excepthook = print_without_logins
@@ -94,7 +96,7 @@ def command(
         # Hydra only composes: the work runs outside, where no handler of Hydra's reports or swallows what it raises.
         with told_by_signals():
             refuse_launchers(sys.argv[1:])
-            sys.argv[1:] = [write_whole_numbers(word, schema) for word in sys.argv[1:]]
+            sys.argv[1:] = [write_whole_numbers(quote_bound(word), schema) for word in sys.argv[1:]]
             with scratch_folder():
                 main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)
                 main(take)()
@@ -157,23 +159,6 @@ def use_tracking(settings: DictConfig) -> None:
     """Let MLflow be asked where ``tracking.uri`` says; without it, where MLflow itself looks."""
     if settings.tracking.uri:
         os.environ["MLFLOW_TRACKING_URI"] = resolve_uri(settings.tracking.uri)
-
-
-def help_text(root: str) -> str:
-    """The command's own file, whose comments say what each key is, and the options of the groups in it.
-
-    Hydra's own help has no comments; it takes a second, and remains the answer where overrides are typed too.
-    """
-    page = (conf_dir() / f"{root}.yaml").read_text().removeprefix("# ").replace("python -m sweeps.", spell_command(""))
-    groups = [
-        f"  {folder.name:<11}{', '.join(sorted(path.stem for path in folder.glob('*.yaml')))}"
-        for folder in sorted(conf_dir().iterdir())
-        if f" {folder.name}: " in page
-    ]
-    chosen = ["\nGroups (group=option; group.key=value changes a value inside):", *groups] if groups else []
-    own = "conf/ here, and --config-dir DIR, add your own groups"
-    flags = f"\nFlags: --cfg job shows the composed settings · --hydra-help. {own}."
-    return "\n".join([f"Usage: {page}", *chosen, flags])
 
 
 def print_without_logins(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

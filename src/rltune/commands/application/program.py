@@ -61,7 +61,9 @@ def write_overview() -> str:
 
 
 def _run(command: str, words: list[str]) -> None:
-    """Run a command as ``python -m`` does."""
+    """Run a command as ``python -m`` does: with the present folder's modules, such as an environment's."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     module = importlib.import_module(f"rltune.commands.{command}")
     sys.argv = [str(module.__file__), *words]
     module.main()

@@ -98,7 +98,7 @@ def _build_stages(sweep: OpenSweep) -> list[Stage]:
     proposals = SearchProposals(sweep.plan, trials, sweep.study, unfinished)
     stages = [Stage(trials, proposals, sweep.console)]
     if sweep.retraining:
-        console = CertificationConsole(sweep.console, sweep.retraining)
+        console = CertificationConsole(sweep.console, sweep.retraining, sweep.shown)
         stages.append(Stage(sweep.ledger.runs, sweep.retraining, console))
     return stages
 

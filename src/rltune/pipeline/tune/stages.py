@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rltune.certification.retraining import Retraining
+from rltune.envs.objective import AS_RETURN, Shown
 from rltune.formatting import first_line, format_objective
 from rltune.pipeline.tune.proposals import Proposer
 from rltune.records import BASELINE, TRIALS, Report, TrialRecord
@@ -69,10 +70,11 @@ class CertificationConsole:
     Args:
         console: The sweep's.
         retraining: The runs.
+        shown: Shows scores.
     """
 
-    def __init__(self, console: Console, retraining: Retraining) -> None:
-        self._console, self._retraining = console, retraining
+    def __init__(self, console: Console, retraining: Retraining, shown: Shown = AS_RETURN) -> None:
+        self._console, self._retraining, self._shown = console, retraining, shown
         self._show_progress()
 
     def show_start(self, record: TrialRecord) -> None:
@@ -98,7 +100,7 @@ class CertificationConsole:
         what = f"seed {(record.seed_index or 0) + 1} of {owner}"
         if record.state == "COMPLETE":
             done = self._retraining.describe_progress()
-            self._console.note(f"certified {what}: {format_objective(record.score)} ({done})")
+            self._console.note(f"certified {what}: {format_objective(self._shown(record.score))} ({done})")
         else:
             reason = first_line(f"{record.stop_reason}{where}")
             self._console.note(f"certifying {what} failed, which counts against it: {reason}")

@@ -1,0 +1,125 @@
+"""Judge a trial by what the sweep asks of it besides its score: the constraints, and the second objective.
+
+Both are about a quantity that trials measure, such as ``train_s``. Of a trial that was stopped, the training seconds of
+the whole budget are those per environment step times the budget; any other quantity is that of its newest report.
+Nothing heavy is imported.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rltune.errors import ConfigError
+from rltune.records import Check, TrialRecord
+
+TRAIN_S = "train_s"
+_BOUND = re.compile(r"\s*(<=|<|>=|>)\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A bound on what a trial measures.
+
+    Attributes:
+        name: What is measured.
+        sign: ``<``, ``<=``, ``>`` or ``>=``.
+        limit: The bound itself.
+    """
+
+    name: str
+    sign: str
+    limit: float
+
+    @property
+    def bound(self) -> str:
+        """The bound as it is typed: ``< 60``."""
+        return f"{self.sign} {self.limit:.10g}"
+
+    def check(self, value: float) -> Check:
+        """Check a measured value; NaN is one that was not measured."""
+        excess = value - self.limit if self.sign.startswith("<") else self.limit - value
+        if not excess and self.sign in ("<", ">"):
+            excess = math.ulp(0.0)  # to Optuna zero keeps a bound
+        return Check(self.name, self.bound, value, excess)
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """What a sweep asks of a trial besides its score.
+
+    Attributes:
+        constraints: A trial that breaks one cannot win.
+        second: What the second objective measures; None without one.
+        direction: ``min`` or ``max``: how the second objective is to be.
+        env_steps: A trial's whole budget.
+    """
+
+    constraints: tuple[Constraint, ...] = ()
+    second: str | None = None
+    direction: str = "min"
+    env_steps: int = 0
+
+    def judge(self, record: TrialRecord) -> TrialRecord:
+        """Return a trial with its checks and its second objective."""
+        if not self.constraints and self.second is None:
+            return record
+        checks = tuple(one.check(self._measure(record, one.name)) for one in self.constraints)
+        second = math.nan if self.second is None else self._measure(record, self.second)
+        return replace(record, checks=checks, second=second if math.isfinite(second) else None)
+
+    def _measure(self, record: TrialRecord, name: str) -> float:
+        if name != TRAIN_S:
+            return record.numbers.get(name, math.nan)
+        if not record.env_steps:
+            return math.nan
+        return record.train_s * max(1.0, self.env_steps / record.env_steps)
+
+
+NO_CRITERIA = Criteria()
+
+
+def read_criteria(settings: Mapping[str, Any]) -> Criteria:
+    """Read a sweep's criteria from its settings; older ones have none.
+
+    Args:
+        settings: As ``config.yaml`` has them, or the same of a `RunConfig` (``dataclasses.asdict``).
+
+    Raises:
+        ConfigError: A bound or the direction is none.
+    """
+    second = (settings.get("objective") or {}).get("second") or {}
+    direction = second.get("direction", "min")
+    if direction not in ("min", "max"):
+        raise ConfigError(f"objective.second.direction={direction}", "min or max", "objective.second.direction=min")
+    constraints = parse_constraints(settings.get("constraints") or {})
+    env_steps = (settings.get("budget") or {}).get("env_steps") or 0
+    return Criteria(constraints, second.get("key"), direction, int(env_steps))
+
+
+def parse_constraints(raw: Mapping[str, Any]) -> tuple[Constraint, ...]:
+    """Parse the constraints of a request: ``{"train_s": "< 60"}``; a value of None is no constraint.
+
+    Raises:
+        ConfigError: A value is no bound.
+    """
+    return tuple(_parse_bound(str(name), text) for name, text in raw.items() if text is not None)
+
+
+def _parse_bound(name: str, text: Any) -> Constraint:
+    found = _BOUND.fullmatch(str(text))
+    try:
+        limit = float(found[2]) if found else math.nan
+    except ValueError:  # two points
+        limit = math.nan
+    if found and math.isfinite(limit):
+        return Constraint(name, found[1], limit)
+    usual = f"{text:g}" if isinstance(text, int | float) and math.isfinite(text) else "60"
+    raise ConfigError(
+        f"constraints.{name}={text} is no bound",
+        "one of < <= > >= and a number, or null",
+        f"'constraints.{name}=< {usual}'",
+    )
