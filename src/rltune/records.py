@@ -122,7 +122,7 @@ class Check:
 
     def __str__(self) -> str:
         """What is wrong, where something is: ``train_s=75.2, not < 60``."""
-        value = "unknown" if math.isnan(self.value) else f"{self.value:.4g}"
+        value = "unknown" if math.isnan(self.value) else f"{self.value:.6g}"
         return f"{self.name}={value}, not {self.bound}"
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from rltune.composition.overrides import spell_settings, spell_value, write_whole_numbers
+from rltune.composition.composing import compose_settings
+from rltune.composition.overrides import quote_bound, spell_settings, spell_value, write_whole_numbers
 from rltune.config.schema import RunConfig
 from rltune.errors import ConfigError
 
@@ -75,3 +76,30 @@ def test_a_value_that_no_setting_can_have_is_refused_by_its_key(value):
 def test_nested_settings_are_spelled_by_their_keys():
     given = {"algo": "dqn", "budget": {"trials": 4}, "space": {"lr": 1e-3}, "env": {"kwargs": {}}}
     assert list(spell_settings(given)) == ["algo='dqn'", "budget.trials=4", "++space.lr=0.001", "++env.kwargs={}"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "bound"),
+    [
+        ("constraints.train_s=< 60", "< 60"),
+        ("constraints.train_s=<60", "<60"),
+        ("constraints.train_s=>= -1e3", ">= -1e3"),
+        ("+constraints.episode_length_mean=> 100", "> 100"),
+        ('constraints.train_s="< 60"', "< 60"),
+        ("constraints.train_s=null", None),
+    ],
+)
+def test_a_bound_is_typed_without_hydras_quotes(typed, bound):
+    settings = compose_settings("run", RunConfig, [typed])
+    assert bound in settings.constraints.values()
+
+
+def test_what_is_no_bound_is_left_as_it_was_typed():
+    for word in (
+        "space.lr=[uniform,0,1]",
+        "name=<x",
+        "--cfg",
+        "constraints={train_s: '< 60'}",
+        "constraints.train_s=60",
+    ):
+        assert quote_bound(word) == word

@@ -48,7 +48,7 @@ def test_what_was_not_measured_breaks_a_bound():
     (constraint,) = parse_constraints({"train_s": "< 60"})
     assert constraint.check(math.nan).is_broken
     assert str(constraint.check(math.nan)) == "train_s=unknown, not < 60"
-    assert str(constraint.check(75.23456)) == "train_s=75.23, not < 60"
+    assert str(constraint.check(75.23456)) == "train_s=75.2346, not < 60"
 
 
 @pytest.mark.parametrize("text", [60, "60", "< x", "= 60", "< 1.2.3", "< nan", "< inf", "<", "< 6 0", True, "", [1]])
@@ -57,13 +57,13 @@ def test_what_is_no_bound_is_refused_with_one_to_type(text):
         parse_constraints({"train_s": text})
     assert refused.value.what == f"constraints.train_s={text} is no bound"
     assert refused.value.allowed
-    assert refused.value.fix.startswith("'constraints.train_s=\"< ")
+    assert refused.value.fix.startswith("'constraints.train_s=< ")
 
 
 def test_a_number_without_a_sign_is_answered_with_one():
     with pytest.raises(ConfigError) as refused:
         parse_constraints({"train_s": 90})
-    assert refused.value.fix == """'constraints.train_s="< 90"'"""
+    assert refused.value.fix == "'constraints.train_s=< 90'"
 
 
 def test_a_whole_trial_is_judged_by_the_seconds_it_took():

@@ -114,5 +114,5 @@ def test_the_front_is_shown_where_there_is_a_second_objective(make, tmp_path):
     assert "2 failed; 2 of them cannot win, for a constraint\n" in out.getvalue()
     console, out = make()
     console.summary(make_page(tmp_path))
-    assert "front" not in out.getvalue()
+    assert "front:" not in out.getvalue()
     assert "constraint" not in out.getvalue()

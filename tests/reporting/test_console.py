@@ -31,7 +31,9 @@ def test_a_plain_stream_gets_one_line_every_fifteen_seconds(make, clock):
         console.tick()
     lines = out.getvalue().splitlines()
     assert lines[0] == "sweep cartpole-ppo: 8 trials of up to 100k env steps, 2 at a time"
-    assert [line[:7] for line in lines[1:]] == ["[00:15]", "[00:30]", "[00:45]", "[01:00]"]
+    assert [line[:7] for line in lines[1:]] == ["[00:02]", "[00:17]", "[00:32]", "[00:47]"], (
+        "the first one with the first steps"
+    )
     assert "\x1b" not in out.getvalue()
 
 
@@ -63,17 +65,35 @@ def test_steps_amid_an_iteration_are_shown_within_ten_seconds(make, clock):
     console, out = make(num_reports=20, plain_every_s=10)
     console.start()
     console.show_start(trial(0, {"lr": 0.1}))
-    for second in range(10):
+    for second in range(12):
         clock.now += 1
         console.show_steps(0, 12 * (second + 1))
         console.tick()
-    line = out.getvalue().splitlines()[-1]
+    first, line = (line for line in out.getvalue().splitlines() if "running" in line)
+    assert first.startswith("[00:01] 1 running")
     assert "12 env steps/s" in line
-    assert "first report in about 6 min 47 s" in line
+    assert "first report in about 6 min 46 s" in line
     console.show_report(Report(0, 5_000, 3.0))
     clock.now += 10
     console.tick()
     assert "first report" not in out.getvalue().splitlines()[-1]
+
+
+def test_steps_that_are_taken_again_are_a_sign_of_life(make, clock):
+    """After an interruption amid an iteration, in environments that cannot be kept: it begins anew."""
+    console, out = make(num_reports=20)
+    console.start([TrialView(0, "RUNNING", {}, [], 384)])
+    console.show_start(trial(0, {}))
+    for second in range(16):
+        clock.now += 1
+        console.show_steps(0, 5 * (second + 1))
+        console.tick()
+    assert "5 env steps/s" in out.getvalue()
+    assert console.env_steps_per_s() == pytest.approx(5, abs=0.7)
+    clock.now += 80
+    console.show_steps(0, 400)
+    assert console._trials[0].env_steps == 400
+    assert console.env_steps_per_s() == pytest.approx(4.2, abs=0.5), "each step once"
 
 
 def test_the_start_is_no_part_of_the_pace(make, clock):

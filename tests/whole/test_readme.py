@@ -26,7 +26,8 @@ from rltune.algorithms.arguments import values_of
 from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners
 from rltune.composition.composing import conf_dir
-from rltune.config.schema import RunConfig
+from rltune.composition.overrides import quote_bound
+from rltune.config.schema import RunConfig, derive_env_name
 from rltune.config.validation import parse_config
 from rltune.envs.build import make_env
 from rltune.envs.spec import EnvSpec, spec_of
@@ -74,7 +75,7 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
     added = [f"hydra.searchpath=[file://{folder}]"] if folder else []
     overrides = [word for word in overrides if word not in ("--config-dir", "conf")]  # the folder, where there is one
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose(command, [*overrides, *added])
+        return compose(command, [*map(quote_bound, overrides), *added])
 
 
 def check_request(settings: DictConfig) -> RunConfig:
@@ -124,6 +125,12 @@ def test_every_command_composes_with_the_real_configs(line: str, own_files: Path
         config = check_request(settings)
         if "<" not in line:
             check_env(spec_of(config.env))
+
+
+def test_the_tutorials_model_has_the_name_that_its_sweep_gives_it() -> None:
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    named = {derive_env_name(env_id) for env_id in re.findall(r"env\.id=(\S+)", page)}
+    assert {f"{name}-ppo" for name in named} == set(re.findall(r"models:/([\w-]+)@", page))
 
 
 @pytest.mark.parametrize("line", MAKES)

@@ -24,6 +24,7 @@ from rltune.tracking.model_registry import RegisteredModel
 from rltune.tracking.tracker import Tracker
 
 ALIAS = "champion"
+Show = Callable[[str, int, int], None]
 ENV_TAG = "rltune.env_digest"
 
 
@@ -70,7 +71,7 @@ def register_champion(
     candidate: Candidate,
     tracker: Tracker,
     notify: Callable[[str], None],
-    show: Callable[[str, int, int], None] = lambda who, done, total: None,
+    show: Show = lambda who, done, total: None,
 ) -> dict[str, Any] | None:
     """Register the winner; the alias moves to it when nothing better has it.
 
@@ -115,7 +116,10 @@ def register_champion(
 
 
 def _compare(
-    candidate: Candidate, before: RegisteredModel | None, tracker: Tracker, show: Callable[[str, int, int], None]
+    candidate: Candidate,
+    before: RegisteredModel | None,
+    tracker: Tracker,
+    show: Show = lambda who, done, total: None,
 ) -> tuple[bool, str]:
     """Say whether the winner becomes the champion, and why."""
     ours = format_objective(candidate.shown(candidate.winner.score))

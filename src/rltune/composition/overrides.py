@@ -31,6 +31,13 @@ def _write_whole_number(text: str) -> str:
     return text
 
 
+def quote_bound(word: str) -> str:
+    """Quote the bound of ``constraints.train_s=< 60``: Hydra's grammar has no such signs."""
+    key, _, value = word.partition("=")
+    is_bound = key.lstrip("+").startswith("constraints.") and value.lstrip().startswith(("<", ">"))
+    return f"{key}={spell_value(key, value)}" if is_bound else word
+
+
 def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:
     """Spell values as overrides, as they are typed: nested mappings by their keys, joined with dots."""
     for key, value in settings.items():

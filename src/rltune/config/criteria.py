@@ -130,5 +130,5 @@ def _parse_bound(name: str, text: Any) -> Constraint:
     raise ConfigError(
         f"constraints.{name}={text} is no bound",
         "one of < <= > >= and a number, or null",
-        f"""'constraints.{name}="< {usual}"'""",
+        f"'constraints.{name}=< {usual}'",
     )

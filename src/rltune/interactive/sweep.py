@@ -119,7 +119,7 @@ class Sweep:
         ]
         frame = pd.DataFrame(rows, columns=["trial", "state", "score", "env_steps", "stopped", *names])
         if criteria.second:
-            frame.insert(3, criteria.second, [one.second for one in records])
+            frame.insert(3, criteria.second, [one.second for one in records], allow_duplicates=True)
         if criteria.constraints:
             frame.insert(2, "breaks", ["; ".join(map(str, one.broken)) for one in records])
         return frame

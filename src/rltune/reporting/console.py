@@ -37,7 +37,7 @@ from rltune.formatting import (
     format_objective,
     format_params,
 )
-from rltune.records import SCORED_REPORTS, Report, TrialRecord
+from rltune.records import CERTIFY, SCORED_REPORTS, TRIALS, Report, TrialRecord
 from rltune.reporting.closing_page import ClosingPage, TrialView, render_closing_page
 from rltune.study.sweep_folder import TOLD
 
@@ -157,6 +157,7 @@ class Console:
         self._history: deque[tuple[float, int]] = deque([(self._began, 0)])
         self._first_steps: tuple[float, int] | None = None
         self._is_forecast = self._is_overshoot_told = False
+        self._told: dict[tuple[str, int], int] = {}  # environment steps that were told last, by kind and number
         self._runs: dict[int, int] = {}  # environment steps of the certification's runs
         self._runs_left = 0
         self._certification = self._wait = self._last_line = ""
@@ -203,7 +204,7 @@ class Console:
     def show_report(self, report: Report) -> None:
         """Show a trial's report; its objective is NaN while no episode has ended."""
         view = self._trials.setdefault(report.number, TrialView(report.number, scored=self._scored))
-        self._count(report.env_steps - view.env_steps)
+        self._count_from((TRIALS, report.number), view.env_steps, report.env_steps)
         view.env_steps = report.env_steps
         view.objectives.append(report.objective)
         if report.env_steps >= 2 * self.env_steps and not self._is_overshoot_told:
@@ -219,10 +220,10 @@ class Console:
     def show_steps(self, number: int, env_steps: int) -> None:
         """Show how far a trial is between two reports, in environment steps of each seed."""
         view = self._trials.get(number)
-        if view and env_steps > view.env_steps:
+        if view and env_steps != self._told.get((TRIALS, number), view.env_steps):
             self._begin_pace()
-            self._count(env_steps - view.env_steps)
-            view.env_steps = env_steps
+            self._count_from((TRIALS, number), view.env_steps, env_steps)
+            view.env_steps = max(view.env_steps, env_steps)
 
     @_log_errors
     def begin_run(self, number: int, env_steps: int) -> None:
@@ -237,10 +238,10 @@ class Console:
     @_log_errors
     def show_run_steps(self, number: int, env_steps: int) -> None:
         """Count the environment steps of a run that was begun."""
-        if number in self._runs and env_steps > self._runs[number]:
+        if number in self._runs and env_steps != self._told.get((CERTIFY, number), self._runs[number]):
             self._begin_pace()
-            self._count(env_steps - self._runs[number])
-            self._runs[number] = env_steps
+            self._count_from((CERTIFY, number), self._runs[number], env_steps)
+            self._runs[number] = max(self._runs[number], env_steps)
             if env_steps >= self.env_steps:  # what is left of it are its policy's episodes
                 self._playing_since.setdefault(number, self.clock())
         self.tick()
@@ -408,8 +409,21 @@ class Console:
     def _begin_pace(self) -> None:
         """Leave the start out of the pace: the first steps that are shown were taken since the last look for them."""
         if self._steps == 0:
+            self._drawn = -math.inf  # the first sign of life is shown at once
             self._paced_from = max(self._paced_from, self.clock() - _LOOK_S)
             self._history = deque([(self._paced_from, 0)])
+
+    def _count_from(self, which: tuple[str, int], known: int, env_steps: int) -> None:
+        """Count what a trial has taken since it was heard of, also of steps that were lost and are taken again.
+
+        Args:
+            which: The trial's kind, and its number.
+            known: The environment steps that it has reached.
+            env_steps: Those that it tells of.
+        """
+        before = self._told.get(which, min(known, env_steps))
+        self._told[which] = env_steps
+        self._count(env_steps - before)
 
     def _count(self, env_steps: int) -> None:
         """Count steps that were just taken."""

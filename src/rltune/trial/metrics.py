@@ -163,7 +163,7 @@ def check_criteria(criteria: Criteria) -> None:
     known = {*METRICS, *(LEARNER + name for row in TABLE.values() for name in row.statistics)}
     for one in criteria.constraints:
         if one.name not in known:
-            fix = f"""'+constraints.{nearest(one.name, known) or "train_s"}="{one.bound}"'"""
+            fix = f"'+constraints.{nearest(one.name, known) or 'train_s'}={one.bound}'"
             raise ConfigError(f"constraints.{one.name}: no trial reports that", choices(one.name, known), fix)
     if (second := criteria.second) is not None and second not in known:
         fix = f"objective.second.key={nearest(second, known) or 'train_s'}"

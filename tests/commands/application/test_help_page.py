@@ -12,7 +12,7 @@ ROOTS = sorted(path.stem for path in conf_dir().glob("*.yaml") if path.stem != "
 
 
 @pytest.mark.parametrize("root", ROOTS)
-@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("width", [80, 200])
 def test_help_fits_the_terminal_but_for_words_that_do_not(root, width):
     too_long = [line for line in write_help(root, width).splitlines() if len(line) > width]
     assert [line for line in too_long if len(line.split()[-1]) < width / 2] == []
