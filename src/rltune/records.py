@@ -82,7 +82,7 @@ class Report:
         return self.nominal_steps + self.overshoot_steps
 
 
-def compute_score(objectives: Iterable[float]) -> float | None:
+def compute_score(objectives: Iterable[float], last: int | None = SCORED_REPORTS) -> float | None:
     """Compute a trial's score, the one number that it is ranked by and that a searcher is told.
 
     The highest of twenty noisy reports is the luckiest, and a stopped trial's last one is not. So the score is the same
@@ -90,11 +90,12 @@ def compute_score(objectives: Iterable[float]) -> float | None:
 
     Args:
         objectives: Of the trial's reports, in order. Those that are not finite, before the first episode, are left out.
+        last: How many of the last ones; None is all, which is the area under the curve.
 
     Returns:
         None without a finite report; the mean of those that there are where they are fewer than three.
     """
-    finite = [objective for objective in objectives if math.isfinite(objective)][-SCORED_REPORTS:]
+    finite = [objective for objective in objectives if math.isfinite(objective)][-(last or 0) :]
     return sum(finite) / len(finite) if finite else None
 
 
@@ -180,6 +181,7 @@ class TrialRecord:
         numbers: All logged numbers of its newest report.
         checks: One for each of the sweep's constraints, see `rltune.config.criteria`.
         second: Its value in the sweep's second objective; None without one, or before it is measured.
+        scored: How many of its last reports its score is the mean of; None is all.
     """
 
     number: int
@@ -208,6 +210,7 @@ class TrialRecord:
     numbers: Mapping[str, float] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
     second: float | None = None
+    scored: int | None = SCORED_REPORTS
 
     @property
     def broken(self) -> tuple[Check, ...]:
@@ -218,19 +221,24 @@ class TrialRecord:
     @property
     def scores(self) -> dict[int, float]:
         """Its score (`compute_score`) by nominal steps, as it was there; nothing before the first finite report."""
-        objectives = list(self.reports.values())
-        found = ((mark, compute_score(objectives[:number])) for number, mark in enumerate(self.reports, start=1))
-        return {mark: score for mark, score in found if score is not None}
+        objectives, found = list(self.reports.values()), {}
+        for number, mark in enumerate(self.reports, start=1):
+            if (score := compute_score(objectives[:number], self.scored)) is not None:
+                found[mark] = score
+        return found
 
     @property
     def score(self) -> float | None:
         """What it is ranked by: see `compute_score`; of a run of the certification the mean of its returns.
 
-        None before the first finite report, or before the episodes were played.
+        Where all reports count, they do in a run of the certification, too: its returns are what it has come to, and
+        not how it came there. None before the first finite report, or before the episodes were played.
         """
-        if self.kind == TRIALS:
-            return compute_score(self.reports.values())
-        return sum(self.returns) / len(self.returns) if self.returns else None
+        if self.kind != TRIALS and not self.returns:
+            return None
+        if self.kind == TRIALS or self.scored is None:
+            return compute_score(self.reports.values(), self.scored)
+        return sum(self.returns) / len(self.returns)
 
     @property
     def run_key(self) -> RunKey:

@@ -27,6 +27,9 @@ def check(raw, *, known=None, **changes):
 
 def test_the_same_command_changes_nothing(composed):
     assert check(composed) is False
+    assert check(composed, known={"env.kwargs": {}}, env__kwargs={"gravity": None}) is False, "null is no value"
+    with pytest.raises(StudyError, match=r"env\.kwargs\.gravity=9: the sweep mine has env\.kwargs\.gravity=null"):
+        check(composed, known={"env.kwargs": {}}, env__kwargs={"gravity": 9})
 
 
 YOUNGER = ("objective", "resume", "tracking.tensorboard")

@@ -116,8 +116,8 @@ class Configuration:
 
     @property
     def worst(self) -> float:
-        """The lowest return of any episode."""
-        return min(value for result in self.per_seed for value in result.returns)
+        """The lowest return of any episode, or score of any run, which may be the mean of all of its training."""
+        return min(value for result in self.per_seed for value in (*result.returns, result.mean))
 
     def without(self, seed: int) -> Configuration:
         """Return it as it would be without one of its seeds."""

@@ -87,8 +87,8 @@ def check_budgets(name: str, known: DictConfig, wanted: RunConfig) -> None:
 
 
 def _flatten(settings: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of nested settings by its key; a list is one value."""
-    if not isinstance(settings, Mapping) or (key and not settings):
+    """Yield every value of nested settings by its key; a list is one value, an empty mapping none."""
+    if not isinstance(settings, Mapping):
         yield key, settings
         return
     for name, value in settings.items():

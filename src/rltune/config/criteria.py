@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rltune.errors import ConfigError
-from rltune.records import Check, TrialRecord
+from rltune.errors import ConfigError, choices
+from rltune.records import SCORED_REPORTS, Check, TrialRecord
 
 TRAIN_S = "train_s"
+OVER = END, TRAINING = ("end", "training")  # of which reports a score is the mean: the last ones, or all
 _BOUND = re.compile(r"\s*(<=|<|>=|>)\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*", re.IGNORECASE)
 
 
@@ -56,15 +57,19 @@ class Criteria:
         second: What the second objective measures; None without one.
         direction: ``min`` or ``max``: how the second objective is to be.
         env_steps: A trial's whole budget.
+        scored: How many of a trial's last reports its score is the mean of; None is all.
     """
 
     constraints: tuple[Constraint, ...] = ()
     second: str | None = None
     direction: str = "min"
     env_steps: int = 0
+    scored: int | None = SCORED_REPORTS
 
     def judge(self, record: TrialRecord) -> TrialRecord:
         """Return a trial with its checks and its second objective."""
+        if self.scored != record.scored:
+            record = replace(record, scored=self.scored)
         if not self.constraints and self.second is None:
             return record
         checks = tuple(one.check(self._measure(record, one.name)) for one in self.constraints)
@@ -89,7 +94,7 @@ def read_criteria(settings: Mapping[str, Any]) -> Criteria:
         settings: As ``config.yaml`` has them, or the same of a `RunConfig` (``dataclasses.asdict``).
 
     Raises:
-        ConfigError: A bound or the direction is none.
+        ConfigError: A bound or the direction is none, or ``objective.over`` is unknown.
     """
     second = (settings.get("objective") or {}).get("second") or {}
     direction = second.get("direction", "min")
@@ -97,7 +102,11 @@ def read_criteria(settings: Mapping[str, Any]) -> Criteria:
         raise ConfigError(f"objective.second.direction={direction}", "min or max", "objective.second.direction=min")
     constraints = parse_constraints(settings.get("constraints") or {})
     env_steps = (settings.get("budget") or {}).get("env_steps") or 0
-    return Criteria(constraints, second.get("key"), direction, int(env_steps))
+    over = (settings.get("objective") or {}).get("over", END)
+    if over not in OVER:
+        raise ConfigError(f"objective.over={over} is unknown", choices(str(over), OVER), f"objective.over={END}")
+    scored = SCORED_REPORTS if over == END else None
+    return Criteria(constraints, second.get("key"), direction, int(env_steps), scored)
 
 
 def parse_constraints(raw: Mapping[str, Any]) -> tuple[Constraint, ...]:

@@ -78,6 +78,7 @@ class ObjectiveConfig:
     kind: str = "return"  # older sweeps' settings have none
     key: str | None = None
     direction: str = "max"
+    over: str = "end"
     second: SecondObjectiveConfig = field(default_factory=SecondObjectiveConfig)
 
 

@@ -92,5 +92,6 @@ def specify_env(env: Any, objective: Any) -> EnvSpec:
         env: Its ``env``.
         objective: Its ``objective``.
     """
-    wanted = {key: value for key, value in asdict(objective).items() if key != "second"}  # which is no episode's worth
+    # Of an episode's worth alone: the others are about trials.
+    wanted = {key: value for key, value in asdict(objective).items() if key not in ("second", "over")}
     return replace(spec_of(env), objective={} if wanted == PLAIN_RETURN else wanted)

@@ -21,7 +21,7 @@ from rltune.pipeline.stopper import SweepStopper
 from rltune.records import WHOLE_BUDGET, TrialRecord, trial_dir_of
 from rltune.reporting.console import Console
 from rltune.reporting.live_report import LiveReport
-from rltune.search.schedulers import Stop, StoppingRule, build_stopping_rule, replay_reports
+from rltune.search.schedulers import ByAllReports, Stop, StoppingRule, build_stopping_rule, replay_reports
 from rltune.search.views import choose_view, heeds_constraints, tell_broken_as_diverged
 from rltune.study.bucket import THREADS, find_bucket
 from rltune.study.checkpoints import drop_replays, is_foreign, mark_checkpoint
@@ -129,6 +129,8 @@ def open_sweep(context: SweepContext, share: Share, slots: Slots) -> Iterator[Op
 def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
     plan, config, folder = context.plan, context.plan.config, context.folder
     rule = build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
+    if plan.criteria.scored is None:
+        rule = ByAllReports(rule)
     bucket = find_bucket(folder)
     shared = config.cluster.address is not None and bucket is None
     ledger = start_ledger(config.study.storage, folder, new=not context.resumed, shared=shared)
@@ -163,6 +165,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         slots=slots.count,
         num_reports=config.budget.reports,
         shown=shown,
+        scored=plan.criteria.scored,
         stream=context.stream,
     )
     certify = config.certify

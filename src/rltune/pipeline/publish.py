@@ -71,6 +71,8 @@ def start_console(sweep: OpenSweep) -> None:
         shown = Shown.of(wanted)
         better = "lower" if shown.is_cost else "higher"
         sweep.console.note(f"objective: {shown.name}, the mean over episodes; the {better}, the better")
+    if sweep.plan.criteria.scored is None:
+        sweep.console.note("score: the mean of all of a trial's reports, not of its last ones; in certification, too")
     for one in sweep.plan.criteria.constraints:
         sweep.console.note(f"constraint: {one.name} {one.bound}; a trial that breaks it cannot win")
     for note in sweep.plan.notes:
@@ -171,6 +173,7 @@ def trial_view_of(record: TrialRecord) -> TrialView:
         env_steps=record.env_steps,
         reason=record.stop_reason,
         diverged=record.diverged,
+        scored=record.scored,
         broken="; ".join(map(str, record.broken)),
         second=record.second,
     )

@@ -38,7 +38,7 @@ def follow_best_so_far(data: SweepData) -> list[Moment]:
     moments: list[Moment] = []
     before: Counter[int] = Counter()
     barred = {trial.number for trial in data.trials if trial.broken}
-    total, following = 0, BestSoFar()
+    total, following = 0, BestSoFar(data.criteria.scored)
     for report in data.reports:
         total += (report.env_steps - before[report.number]) * replicates
         before[report.number] = report.env_steps

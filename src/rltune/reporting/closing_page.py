@@ -31,7 +31,7 @@ from rltune.formatting import (
     format_params,
     spell_command,
 )
-from rltune.records import TRIALS, compute_score, trial_dir_of
+from rltune.records import SCORED_REPORTS, TRIALS, compute_score, trial_dir_of
 
 
 @dataclass
@@ -48,6 +48,7 @@ class TrialView:
         diverged: Whether it was stopped because its loss or return was no number: it cannot win.
         broken: The constraints that it breaks, in words; empty without one. It cannot win.
         second: Its value in the second objective; None without one.
+        scored: How many of its last reports its score is the mean of; None is all.
     """
 
     number: int
@@ -59,6 +60,7 @@ class TrialView:
     diverged: bool = False
     broken: str = ""
     second: float | None = None
+    scored: int | None = SCORED_REPORTS
 
     @property
     def objective(self) -> float | None:
@@ -68,7 +70,7 @@ class TrialView:
     @property
     def score(self) -> float | None:
         """What it is ranked by; None without a finite report."""
-        return compute_score(self.objectives)
+        return compute_score(self.objectives, self.scored)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from rltune.formatting import (
     format_objective,
     format_params,
 )
-from rltune.records import CERTIFY, TRIALS, Report, TrialRecord
+from rltune.records import CERTIFY, SCORED_REPORTS, TRIALS, Report, TrialRecord
 from rltune.reporting.closing_page import ClosingPage, TrialView, render_closing_page
 from rltune.study.sweep_folder import TOLD
 
@@ -109,6 +109,7 @@ class Console:
         slots: How many trials run at once; see `show_slots`.
         num_reports: Reports of a trial over its whole budget.
         shown: Shows scores.
+        scored: How many of a trial's last reports its score is the mean of; None is all.
         stream: Where to write; None is standard output.
         plain_every_s: Seconds between two lines where ``stream`` is not a terminal.
     """
@@ -124,11 +125,12 @@ class Console:
         slots: int,
         num_reports: int = 1,
         shown: Shown = AS_RETURN,
+        scored: int | None = SCORED_REPORTS,
         stream: TextIO | None = None,
         plain_every_s: float = 15.0,
     ) -> None:
         self.name, self.num_trials, self.env_steps, self.slots = name, num_trials, env_steps, slots
-        self._num_reports, self._shown = num_reports, shown
+        self._num_reports, self._shown, self._scored = num_reports, shown, scored
         out = stream if stream is not None else sys.stdout
         # FORCE_COLOR makes rich call a file a terminal: ask the stream itself whether somebody watches.
         tty = bool(getattr(out, "isatty", lambda: False)())
@@ -193,7 +195,7 @@ class Console:
     @_log_errors
     def show_start(self, record: TrialRecord) -> None:
         """Show that a trial begins, or that one of an earlier driver goes on."""
-        view = self._trials.setdefault(record.number, TrialView(record.number))
+        view = self._trials.setdefault(record.number, TrialView(record.number, scored=self._scored))
         _told.info("trial %s begins: %s", record.number, format_params(record.params))
         view.state, view.params, view.reason = "RUNNING", dict(record.params), None
         self.tick()
@@ -201,7 +203,7 @@ class Console:
     @_log_errors
     def show_report(self, report: Report) -> None:
         """Show a trial's report; its objective is NaN while no episode has ended."""
-        view = self._trials.setdefault(report.number, TrialView(report.number))
+        view = self._trials.setdefault(report.number, TrialView(report.number, scored=self._scored))
         self._count_from((TRIALS, report.number), view.env_steps, report.env_steps)
         view.env_steps = report.env_steps
         view.objectives.append(report.objective)
@@ -285,7 +287,7 @@ class Console:
             where: What is added to the reason of a trial that failed or diverged.
         """
         number, state = record.number, "INTERRUPTED" if record.state == "RUNNING" else record.state
-        view = self._trials.setdefault(number, TrialView(number))
+        view = self._trials.setdefault(number, TrialView(number, scored=self._scored))
         went_wrong = state == "FAIL" or record.diverged
         view.diverged, view.broken = record.diverged, "; ".join(map(str, record.broken))
         view.state, view.reason = state, f"{record.stop_reason}{where}" if went_wrong else None

@@ -242,7 +242,8 @@ def _sections(data: SweepData, drawn: Figures, mattered: WhatMattered | None, pl
         caption = f"Mean {data.shown.label} of each trial's episodes as it trained.{rungs} Touch a line for its values."
         yield _section("Learning curves", place_all("curves"), caption)
     if "best" in drawn:
-        caption = "The best score so far: the mean of a trial's last three reports."
+        which = "all reports" if data.criteria.scored is None else "the last three reports"
+        caption = f"The best score so far: the mean of {which} of a trial."
         yield _section("Best so far", f'<div class="pair">{place_all("best")}</div>', caption)
     if "front" in drawn:
         yield _section("Two objectives", place_all("front"), _describe_front(data))
@@ -348,6 +349,8 @@ def _certification(data: SweepData, plot: str) -> str:
             f" A failed seed counts as the {'highest' if data.shown.is_cost else 'lowest'} result of all runs; a "
             "configuration of which more than a quarter failed ranks below those with fewer."
         )
+    if data.criteria.scored is None:
+        caption += " All of these are means of a run's reports as it trained: the area under its learning curve."
     if few := warn_of_few_seeds(len(record["seeds"])):
         caption += f" {few[0].upper()}{few[1:]}."
     best = next(cell[0] for cell, row in zip(cells, rows, strict=True) if row["name"] == record["winner"])

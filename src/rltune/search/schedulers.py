@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 from rltune.errors import ConfigError, choices, describe_exception
-from rltune.records import Report
+from rltune.records import Report, compute_score
 from rltune.search.class_names import import_class
 
 RULES: Mapping[str, str] = {
@@ -92,6 +93,25 @@ class NoStopping:
     def decide(self, report: Report) -> Decision:
         """Let the trial go on."""
         return GO_ON
+
+
+class ByAllReports:
+    """Let a rule compare trials by the area under their curves: by the mean of all reports up to each one.
+
+    Args:
+        rule: It sees reports whose objective is that mean.
+    """
+
+    def __init__(self, rule: StoppingRule) -> None:
+        self._rule = rule
+        self._curves: defaultdict[int, dict[int, float]] = defaultdict(dict)
+
+    def decide(self, report: Report) -> Decision:
+        """Take in a trial's report and decide about the trial."""
+        curve = self._curves[report.number]
+        curve[report.nominal_steps] = report.objective
+        area = compute_score((value for mark, value in curve.items() if mark <= report.nominal_steps), last=None)
+        return self._rule.decide(replace(report, objective=math.nan if area is None else area))
 
 
 def replay_reports(rule: StoppingRule, reports: Iterable[Report]) -> dict[int, Decision]:

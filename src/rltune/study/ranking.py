@@ -78,10 +78,14 @@ class BestSoFar:
     """Follow the highest score while reports come in.
 
     It is that of the moment: where the trial that has it becomes worse, it falls.
+
+    Args:
+        last: As for `compute_score`.
     """
 
-    def __init__(self) -> None:
-        self._recent: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=SCORED_REPORTS))
+    def __init__(self, last: int | None = SCORED_REPORTS) -> None:
+        self._last = last
+        self._recent: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=last))
         self._scores: dict[int, float] = {}
         self._best: int | None = None
 
@@ -94,7 +98,7 @@ class BestSoFar:
         """
         if math.isfinite(objective):
             self._recent[number].append(objective)
-            self._scores[number] = compute_score(self._recent[number]) or 0.0
+            self._scores[number] = compute_score(self._recent[number], self._last) or 0.0
             if self._best == number:  # it may have fallen behind another one
                 self._best = max(self._scores, key=self._scores.__getitem__)
             elif self._best is None or self._scores[number] > self._scores[self._best]:

@@ -21,7 +21,7 @@ from rltune.records import CheckpointRecord, Report, TrialRecord
 from rltune.study.tables import REPORTS, SWEEP_TRIALS
 
 CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # what a worker calls its checkpoints, and what a record does
-_DERIVED = ("reports", "numbers", "checks", "second")  # fields of a record that no column has
+_DERIVED = ("reports", "numbers", "checks", "second", "scored")  # fields of a record that no column has
 _COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name not in _DERIVED]
 _NAMES = frozenset(column.name for column in _COLUMNS)
 REPORT_COLUMNS = (

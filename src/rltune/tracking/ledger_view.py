@@ -105,12 +105,15 @@ class LedgerView:
         self._ended = False  # whether the sweep's run was ended: a round that comes after it must not reopen the run
         self._mark: int | None = None  # of the last report that was sent, should the ledger not keep it
         self._limit = MAX_REPORTS  # fewer after a failure: a slow server may not be done before the client gives up
-        self._progress = Progress()
+        self._progress = self._begin_progress()
         self._replicates = 0
         self._sweep_run_id: str | None = None
         self._untaken: set[str] = set()  # checkpoints that the server did not take
         self._refused: set[str] = set()  # names of which a person was told
         self._has_warned = False
+
+    def _begin_progress(self) -> Progress:
+        return Progress(_following=BestSoFar(self._ledger.criteria.scored))
 
     def start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         """Say what describes the sweep's run; nothing is sent before."""
@@ -225,7 +228,7 @@ class LedgerView:
         """Send everything again, to runs that are to be made."""
         self._ledger.forget_sent()
         self._ledger.change_sweep(**changes)
-        self._mark, self._progress = None, Progress()
+        self._mark, self._progress = None, self._begin_progress()
         self._untaken.clear()
         self._ids.clear()
 
