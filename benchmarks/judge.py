@@ -82,6 +82,8 @@ def read_defaults() -> Strategy:
 
 RANDOM = {"kind": "random"}
 TPE = {"kind": "tpe"}
+RF = {"kind": "rf"}
+LATER = {"kind": "asha", "args": {"grace_fraction": 0.2, "reduction_factor": 2, "mean_over": 3}}
 ASHA = {"kind": "asha", "args": {"grace_fraction": 0.1, "reduction_factor": 3}}
 NONE = {"kind": "none"}
 TODAY = Strategy({"kind": "tpe", "args": {"n_startup_trials": 8}}, ASHA, 1, 3, 5)
@@ -91,6 +93,8 @@ STRATEGIES: dict[str, Strategy] = {
     "random": Strategy(RANDOM, NONE),
     "tpe_asha": Strategy(TPE, {"kind": "asha", "args": {"grace_fraction": 0.1, "reduction_factor": 4}}),
     "random_certified": Strategy(RANDOM, ASHA, 1, 3, 5),
+    "rf": Strategy(RF, NONE),
+    "rf_certified": Strategy(RF, LATER, 1, 3, 5),
 }
 
 
@@ -163,7 +167,8 @@ class Replay:
         number, pool, searcher = len(self.records), self.pool, self.strategy.searcher
         seed = derive_sampler_seed(self.seed, number)
         study = self._study
-        study.sampler = build_sampler(searcher["kind"], searcher.get("args") or {}, seed, pool.space.is_conditional)
+        args, conditional = searcher.get("args") or {}, pool.space.is_conditional
+        study.sampler = build_sampler(searcher["kind"], args, seed, conditional, sweep_seed=self.seed)
         self._asked[number] = asked = study.ask()
         drawn = pool.space.draw(lambda label, distribution: suggest(asked, label, distribution))
         index = pool.nearest(drawn, self._taken)

@@ -219,6 +219,11 @@ class TrialRecord:
         return tuple(check for check in self.checks if check.is_broken) if is_judged else ()
 
     @property
+    def breaks(self) -> str:
+        """The constraints that it breaks, in words; empty without one."""
+        return "; ".join(map(str, self.broken))
+
+    @property
     def scores(self) -> dict[int, float]:
         """Its score (`compute_score`) by nominal steps, as it was there; nothing before the first finite report."""
         objectives, found = list(self.reports.values()), {}

@@ -81,14 +81,38 @@ def test_a_run_that_diverged_counts_as_ended(make_retraining, ledger):
     assert make_retraining().propose(False).seeds == (12,), "another training would diverge alike"
 
 
-@pytest.mark.parametrize(("seconds", "broken"), [((61, 62, 9), "train_s=61, not < 60"), ((61, 59, 58), None)])
-def test_the_baseline_is_judged_by_most_of_its_runs(make_retraining, ledger, tmp_path, seconds, broken):
+def test_a_baseline_that_the_search_tried_is_judged_by_that_trial(make_retraining, ledger, tmp_path):
+    """Otherwise the values that cannot win as a trial would win as the baseline."""
+    ledger.judge_by(Criteria(parse_constraints({"train_s": "< 60"}), env_steps=1000))
+    saved = write_checkpoint(tmp_path, "trials/0", "best", {"env_steps": 1000, "objective": 1.0}, lambda folder: None)
+    retraining = make_retraining()
+    for number, params, cost in ((0, retraining.baseline().params, 90.0), (1, {"lr": 5e-4}, 9.0)):
+        ledger.trials.add(params, [number], drawn={})
+        ledger.trials.add_report(Report(number, 1000, 9.0 - number), {"checkpoint": saved}, train_s=cost)
+        ledger.trials.end(number, "COMPLETE", "whole budget")
+    while run := retraining.propose(True):
+        ledger.runs.add_report(Report(run.number, 1000, 9.0), {"checkpoint": saved}, train_s=30.0)
+        ledger.runs.end(run.number, "COMPLETE", "whole budget", returns=(9.0,))
+    found = retraining.judge(ledger.trials.records())
+    assert found.winner == "trial 1"
+    assert [one.broken for one in found.configurations if one.name == "baseline"] == ["train_s=90, not < 60"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "replicates", "broken"),
+    [
+        ((61, 62, 9), 1, "train_s=61, not < 60"),
+        ((61, 59, 58), 1, None),
+        ((25, 25, 25), 3, "train_s=75, not < 60"),
+    ],
+)
+def test_the_baseline_is_judged_by_most_of_its_runs(make_retraining, ledger, tmp_path, seconds, replicates, broken):
     ledger.judge_by(Criteria(parse_constraints({"train_s": "< 60"}), env_steps=1000))
     saved = write_checkpoint(tmp_path, "trials/0", "best", {"env_steps": 1000, "objective": 1.0}, lambda folder: None)
     ledger.trials.add({"lr": 5e-4}, [1], drawn={})
     ledger.trials.add_report(Report(0, 1000, 1.0), {"checkpoint": saved}, train_s=1.0)
     ledger.trials.end(0, "COMPLETE", "whole budget")
-    retraining = make_retraining()
+    retraining = make_retraining(f"replicates={replicates}")
     while run := retraining.propose(True):
         is_baseline = run.of_trial is None
         cost, worth = (seconds[run.seed_index], 9.0) if is_baseline else (99.0, 1.0)

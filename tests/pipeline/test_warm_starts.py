@@ -136,6 +136,25 @@ def test_earlier_trials_count_as_far_as_this_budget_goes(request_of, budget, sta
     assert (record.state, dict(record.reports)) == (state, reports)
 
 
+def test_an_earlier_trial_without_a_report_inside_this_budget_is_left_out(request_of):
+    """It is no bad one: nothing is known of it."""
+    write_earlier(request_of, "first", trials=[("COMPLETE", {"lr": 1e-3}, {900: 400.0, 1000: 500.0})])
+    changes = "budget.env_steps=800", "searcher.from_sweeps=[first]"
+    assert make_plan(request_of("tracking=off", *OVER_LR, *changes)).earlier == ()
+
+
+def test_a_resumed_sweep_goes_on_though_an_earlier_ones_settings_are_unknown(request_of):
+    write_earlier(request_of, "first", trials=TRIALS[:1])
+    config = request_of("tracking=off", *OVER_LR, "searcher.from_sweeps=[first]")
+    settings = Path(config.output_dir) / "first" / "config.yaml"
+    settings.write_text(settings.read_text() + "of_another_version: 1\n")
+    made = make_plan(config, resumed=True)
+    assert made.earlier == ()
+    assert made.notes[-1].startswith("the searcher is not shown first any more")
+    with pytest.raises(RltuneError, match="from_sweeps"):
+        make_plan(config)
+
+
 def test_earlier_trials_are_judged_by_this_sweeps_constraints(request_of):
     """Optuna wants the same constraints of all trials that it is shown."""
     write_earlier(request_of, "first", trials=TRIALS[:1])
@@ -167,6 +186,7 @@ def test_what_only_one_of_two_sweeps_searches_has_the_others_value(request_of):
         ("objective.direction=min", "first has objective.direction=", "leave first out"),
         ("searcher.from_sweeps=[firsst]", "searcher.from_sweeps=firsst: no such sweep in", "sweeps.list"),
         ("searcher.from_sweeps=[latest]", "searcher.from_sweeps=[latest]: a resumed sweep", "sweeps.list"),
+        ("searcher=cmaes", "searcher.from_sweeps=[first]: searcher=cmaes does not learn", "searcher=tpe"),
         ("searcher=random", "searcher.from_sweeps=[first]: searcher=random does not learn", "searcher=tpe"),
     ],
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ended import make_certification, write_sweep
+from omegaconf import OmegaConf
 
 from rltune.errors import StudyError
 from rltune.reporting.comparison import compare_sweeps
@@ -35,3 +36,9 @@ def test_what_cannot_be_compared_is_refused_with_what_to_type(tmp_path: Path) ->
     (other / "config.yaml").write_text((folder / "config.yaml").read_text().replace("CartPole-v1", "Acrobot-v1"))
     with pytest.raises(StudyError, match="other is on Acrobot-v1, and one on CartPole-v1"):
         compare_sweeps(["one", "other"], tmp_path)
+    cost = write_sweep(tmp_path / "cost", 3, make_certification())
+    settings = OmegaConf.load(cost / "config.yaml")
+    OmegaConf.update(settings, "objective.direction", "min", force_add=True)
+    OmegaConf.save(settings, cost / "config.yaml")
+    with pytest.raises(StudyError, match="cost has objective kind=return, key=None, direction=min"):
+        compare_sweeps(["one", "cost"], tmp_path)

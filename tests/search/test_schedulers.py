@@ -49,6 +49,14 @@ def test_a_rule_may_see_the_area_under_each_curve():
     assert stopped == [False, True]
 
 
+def test_an_area_counts_what_is_trained_again_once():
+    """The ledger keeps the first report at a mark, and a resumed sweep's rule sees no other."""
+    rule = ByAllReports(build_stopping_rule("asha", {"grace_fraction": 0.2, "reduction_factor": 2}, 100))
+    for number, mark, value in ((0, 10, 1.0), (0, 10, 9.0), (0, 20, 1.0), (1, 10, 3.0)):
+        rule.decide(Report(number, mark, value))
+    assert rule.decide(Report(1, 20, 3.0)) == GO_ON
+
+
 def test_a_replay_tells_what_each_trials_newest_report_led_to():
     """Trial 2 was the third at the first rung and the worst; trial 0 went on from there, whatever came later."""
     come = [(0, 100, 5.0), (1, 100, 9.0), (2, 100, 1.0), (3, 50, 0.0), (0, 200, 0.0)]

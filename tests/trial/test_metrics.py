@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rltune.config.capabilities import TABLE
 from rltune.config.criteria import Criteria, parse_constraints
 from rltune.errors import ConfigError, NonFiniteError
 from rltune.trial.metrics import (
@@ -128,3 +129,17 @@ def test_a_bound_on_what_no_trial_reports_is_refused() -> None:
     with pytest.raises(ConfigError) as refused:
         check_criteria(Criteria(second="learner/entropi"))
     assert refused.value.fix == "objective.second.key=learner/entropy"
+
+
+@pytest.mark.parametrize("name", ["learner/qf_loss", "return_std_over_seeds", "objective"])
+def test_a_bound_on_what_this_sweeps_trials_do_not_report_is_refused(name: str) -> None:
+    """PPO has no such loss, one seed no such spread; the reports of a cost are its negatives."""
+    ppo = next(row for row in TABLE.values() if row.name == "ppo")
+    with pytest.raises(ConfigError, match="no trial reports that"):
+        check_criteria(Criteria(parse_constraints({name: "< 1"})), ppo, replicates=1, is_cost=True)
+
+
+def test_a_slash_is_typed_as_a_point() -> None:
+    with pytest.raises(ConfigError) as refused:
+        check_criteria(Criteria(parse_constraints({"learner": {"vf_los": "< 3"}})))
+    assert refused.value.fix == "'+constraints.learner.vf_loss=< 3'"

@@ -239,6 +239,11 @@ def label(name: str, trial: int | None) -> str:
     return f"trial {trial} = {BASELINE}" if name == BASELINE and trial is not None else name
 
 
+def spell_params(params: Mapping[str, Any]) -> str:
+    """Spell values so that equal ones are equal."""
+    return json.dumps(dict(params), sort_keys=True)
+
+
 def drop_duplicates(configurations: Sequence[Configuration]) -> list[Configuration]:
     """Keep one of each set of values: a finalist that has the baseline's is the baseline, and no rival of it.
 
@@ -250,7 +255,7 @@ def drop_duplicates(configurations: Sequence[Configuration]) -> list[Configurati
     """
     found: dict[str, Configuration] = {}
     for one in configurations:
-        values = json.dumps(dict(one.params), sort_keys=True)
+        values = spell_params(one.params)
         first = found.setdefault(values, one)
         if first.name == BASELINE and first.trial is None:
             found[values] = replace(

@@ -20,6 +20,7 @@ from rltune.certification.result import (
     SeedResult,
     drop_duplicates,
     judge_configurations,
+    spell_params,
 )
 from rltune.config.schema import RunConfig
 from rltune.policies.rllib_policy import REASON_FILE
@@ -150,32 +151,40 @@ class Retraining:
         if not self.is_done(searched):
             return None
         runs = self._keyed_runs()
-        configurations = [self._with_results(one, runs) for one in self.choose_configurations(searched)]
+        configurations = [self._with_results(one, runs, searched) for one in self.choose_configurations(searched)]
         certification = judge_configurations(configurations, self.seeds, self._settings.episodes)
         if certification is None:
             return None
         train_s = sum(runs[key].train_s for key in set(self._keys(configurations)))
         return replace(certification, env_steps=self._config.budget.env_steps, train_s=round(train_s, 3))
 
-    def _with_results(self, configuration: Configuration, runs: Mapping[str, TrialRecord]) -> Configuration:
+    def _with_results(
+        self, configuration: Configuration, runs: Mapping[str, TrialRecord], searched: Sequence[TrialRecord]
+    ) -> Configuration:
         own = [runs[key] for key in self._keys([configuration])]
         results = tuple(_result_of(run) for run in own if run.state == "COMPLETE")
         failed = tuple(run.seeds[0] for run in own if run.state != "COMPLETE")
-        broken = _find_broken(own) if configuration.trial is None else None
+        broken = None if configuration.trial is not None else self._find_broken(configuration, own, searched)
         return replace(configuration, per_seed=results, failed_seeds=failed, broken=broken)
+
+    def _find_broken(
+        self, configuration: Configuration, runs: Sequence[TrialRecord], searched: Sequence[TrialRecord]
+    ) -> str | None:
+        """Say what a configuration breaks: as a trial of the search that had its values, else as most of its runs."""
+        tried = next((one for one in searched if spell_params(one.params) == spell_params(configuration.params)), None)
+        if tried:
+            return tried.breaks or None
+        criteria, seeds = self._ledger.criteria, self._config.replicates
+        ended = [replace(run, train_s=seeds * run.train_s) for run in runs if run.state == "COMPLETE"]  # as a trial's
+        checks = [check for run in ended for check in criteria.judge(run).broken]
+        for name, number in Counter(check.name for check in checks).items():
+            if 2 * number > len(runs):
+                return str(next(check for check in checks if check.name == name))
+        return None
 
 
 def _has_ended(run: TrialRecord) -> bool:
     return run.state != "RUNNING"
-
-
-def _find_broken(runs: Sequence[TrialRecord]) -> str | None:
-    """Say which constraint most of a configuration's runs break; a trial's was judged by the search."""
-    checks = [check for run in runs if run.state == "COMPLETE" for check in run.broken]
-    for name, number in Counter(check.name for check in checks).items():
-        if 2 * number > len(runs):
-            return str(next(check for check in checks if check.name == name))
-    return None
 
 
 def _result_of(run: TrialRecord) -> SeedResult:

@@ -43,7 +43,9 @@ def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:
     for key, value in settings.items():
         if isinstance(value, Mapping):
             force = "++" if key in OPEN else ""
-            yield from (f"{force}{name}={spell_value(name, one)}" for name, one in _flatten(key, value))
+            for name, one in _flatten(key, value):
+                typed = name.replace("/", ".") if key == "constraints" else name  # Hydra's keys have no slash
+                yield f"{force}{typed}={spell_value(name, one)}"
         else:
             yield f"{key}={spell_value(key, value)}"
 

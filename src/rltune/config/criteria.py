@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,10 +112,20 @@ def read_criteria(settings: Mapping[str, Any]) -> Criteria:
 def parse_constraints(raw: Mapping[str, Any]) -> tuple[Constraint, ...]:
     """Parse the constraints of a request: ``{"train_s": "< 60"}``; a value of None is no constraint.
 
+    ``learner/vf_loss`` may be ``{"learner": {"vf_loss": ...}}``: Hydra's keys have no slash.
+
     Raises:
         ConfigError: A value is no bound.
     """
-    return tuple(_parse_bound(str(name), text) for name, text in raw.items() if text is not None)
+    return tuple(_parse_bound(name, text) for name, text in _flatten(raw) if text is not None)
+
+
+def _flatten(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in raw.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}/")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _parse_bound(name: str, text: Any) -> Constraint:

@@ -83,7 +83,8 @@ class Shown:
     def read(cls, settings: str | None) -> Shown:
         """Return what shows the scores of a sweep, whose settings are YAML; without them it is the return's."""
         text = settings or ""  # of hundreds in a list, most of which are not worth the tenth of a second
-        return cls.of(OmegaConf.select(OmegaConf.create(text), "objective")) if "direction: min" in text else AS_RETURN
+        is_usual = "\n  direction: min" not in text
+        return AS_RETURN if is_usual else cls.of(OmegaConf.select(OmegaConf.create(text), "objective"))
 
     @property
     def label(self) -> str:

@@ -121,7 +121,7 @@ class Sweep:
         if criteria.second:
             frame.insert(3, criteria.second, [one.second for one in records], allow_duplicates=True)
         if criteria.constraints:
-            frame.insert(2, "breaks", ["; ".join(map(str, one.broken)) for one in records])
+            frame.insert(2, "breaks", [one.breaks for one in records])
         return frame
 
     @property

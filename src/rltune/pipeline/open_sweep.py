@@ -169,6 +169,8 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         stream=context.stream,
     )
     certify = config.certify
+    # Where all of a training counts, episodes at its end choose none: the search's best is measured alone.
+    top = certify.top if plan.criteria.scored else min(1, certify.top)
     retraining = None
     if certify.seeds:
         retraining = Retraining(folder, config, plan.certification_seeds(), plan.warm_starts, ledger)
@@ -182,7 +184,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         rule=rule,
         retraining=retraining,
         final_evaluation=FinalEvaluation(
-            folder, certify.top, certify.champion_episodes, slots.count, context.call_aside, shown
+            folder, top, certify.champion_episodes, slots.count, context.call_aside, shown
         ),
         tracker=_open_tracker(context, ledger),
         console=console,

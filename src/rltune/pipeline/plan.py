@@ -25,9 +25,10 @@ from rltune.algorithms.preflight import check_actions, check_corners
 from rltune.cluster.ray_cluster import check_address, machine_of
 from rltune.cluster.resources import Machine, Request, Share, fit_share
 from rltune.compat.ray_registry import wait_for_ray
+from rltune.config.capabilities import find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.schema import MLFLOW, RunConfig
-from rltune.envs.objective import check_objective
+from rltune.envs.objective import Shown, check_objective
 from rltune.envs.spec import specify_env
 from rltune.envs.validation import check_env, check_rewards
 from rltune.errors import ConfigError
@@ -127,7 +128,8 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
         RltuneError: Names the first thing that is wrong.
     """
     check_address(config.cluster)
-    check_criteria(read_criteria(asdict(config)))
+    is_cost = Shown.of(asdict(config.objective)).is_cost
+    check_criteria(read_criteria(asdict(config)), find_capabilities(config.algo), config.replicates, is_cost)
     config = widen_ranges(config)
     searched = build_search_space(config.algo, config.space)
     check_values(config.algo, searched)
@@ -168,9 +170,8 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     check_sampler(config.searcher.kind, config.searcher.args, searched)
     warm, notes = collect_warm_starts(config, searched, first)
     notes = (*notes, *left_to_chance, *shown)
-    if name_sampler(config.searcher.kind) == "grid":
-        config, how_far = _fit_grid(config, searched.count_points())
-        notes = (*notes, *how_far)
+    config, how_far = fit_grid(config)
+    notes = (*notes, *how_far)
     if config.storage and not config.study.storage:
         notes = (*notes, LOCAL_LEDGER)
     algo = make_inputs_absolute(config.algo)
@@ -178,9 +179,15 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     return Plan(config, searched, build, warm, request, notes, earlier)
 
 
-def _fit_grid(config: RunConfig, points: int) -> tuple[RunConfig, tuple[str, ...]]:
-    """End the search after the last point of its grid, and say how far that is from ``budget.trials``."""
-    trials = config.budget.trials
+def fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
+    """End the search after the last point of its grid, and say how far that is from ``budget.trials``.
+
+    Args:
+        config: The request, its ranges widened.
+    """
+    if name_sampler(config.searcher.kind) != "grid":
+        return config, ()
+    trials, points = config.budget.trials, build_search_space(config.algo, config.space).count_points()
     if trials < points:
         return config, (f"the grid has {points} points, of which {trials} are tried; budget.trials={points} tries all",)
     enough = f"the grid has {points} points, after which the search ends, before budget.trials={trials}"

@@ -174,7 +174,7 @@ def trial_view_of(record: TrialRecord) -> TrialView:
         reason=record.stop_reason,
         diverged=record.diverged,
         scored=record.scored,
-        broken="; ".join(map(str, record.broken)),
+        broken=record.breaks,
         second=record.second,
     )
 

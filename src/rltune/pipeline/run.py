@@ -89,7 +89,7 @@ def run_sweep(
     if config.resume == AUTO and (begun := find_begun(config)):
         _follow(begun, stream)
         _require_ledger(begun, config)
-        wanted = widen_ranges(config)
+        wanted, _ = plan.fit_grid(widen_ranges(config))
         grows = check_changes(begun.name, read_settings(begun, whole=True), wanted)
         if not grows and (ended := find_end(begun, config)):
             how = f"{begun.name} has ended ({ended.status}) and nothing asks for more: see {begun / 'summary.json'}"

@@ -114,10 +114,10 @@ def collect_earlier_trials(
         StudyError: There is no such sweep, or it cannot be read.
     """
     names, name = list(dict.fromkeys(config.searcher.from_sweeps or ())), name_sampler(config.searcher.kind)
-    if names and name in UNTEACHABLE:
+    if names and name in (*UNTEACHABLE, "cmaes"):  # which learns from its own generations alone
         raise ConfigError(
-            f"{FROM_SWEEPS}=[{','.join(names)}]: searcher={name} does not learn from trials",
-            "a searcher that does: tpe, rf, gp, cmaes",
+            f"{FROM_SWEEPS}=[{','.join(names)}]: searcher={name} does not learn from other sweeps' trials",
+            "a searcher that does: tpe, rf, gp",
             f"searcher=tpe, or {FROM_SWEEPS}=null",
         )
     if "latest" in names:
@@ -150,7 +150,14 @@ def _read_earlier_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[T
         StudyError: There is none of this name, or it cannot be read.
     """
     folder = find_sweep(name, config.output_dir, FROM_SWEEPS, config.storage)
-    theirs = parse_config(read_settings(folder))
+    try:
+        theirs = parse_config(read_settings(folder))
+    except ConfigError as error:  # of another version
+        raise StudyError(
+            f"{FROM_SWEEPS}=[{name}]: its settings cannot be read: {error.what}",
+            "sweeps that this version of rltune shows",
+            f"leave {name} out of {FROM_SWEEPS}",
+        ) from None
     before, now = (OmegaConf.structured(one) for one in (theirs, config))
     for key in SAME:
         old, new = (OmegaConf.select(one, key) for one in (before, now))
@@ -179,7 +186,7 @@ def _place_earlier(record: TrialRecord, theirs: RunConfig, config: RunConfig, se
     if not searched.is_whole(drawn):
         return None
     budget = config.budget.env_steps
-    is_whole = max(record.reports, default=0) >= budget
+    is_whole, is_cut = (max(record.reports, default=0) >= budget, max(record.reports, default=0) > budget)
     ended = replace(
         record,
         state="COMPLETE" if is_whole else "PRUNED",
@@ -187,7 +194,12 @@ def _place_earlier(record: TrialRecord, theirs: RunConfig, config: RunConfig, se
         params=searched.decode(drawn),
         drawn=drawn,
         reports={mark: objective for mark, objective in record.reports.items() if mark <= budget},
+        numbers={} if is_cut else record.numbers,
+        env_steps=min(budget, record.env_steps),
+        train_s=record.train_s * min(1.0, budget / max(1, record.env_steps)),
     )
+    if ended.score is None and not ended.diverged:  # its first report is from beyond this budget
+        return None
     return read_criteria(asdict(config)).judge(ended)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rltune.config.schema import ObjectiveConfig
 from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import StudyError
 from rltune.formatting import format_count, format_duration, format_interval, format_objective, spell_command
@@ -127,10 +128,24 @@ def compare_sweeps(
                 "sweeps on one environment",
                 spell_command("list"),
             )
+    objectives = [describe_objective(data.settings) for data in every]
+    for data, objective in zip(every, objectives, strict=True):
+        if objective != objectives[0]:
+            raise StudyError(
+                f"sweeps={data.name} has objective {objective}, and {every[0].name} {objectives[0]}",
+                "sweeps with one objective",
+                spell_command("list"),
+            )
     rows: list[ComparisonRow] = []
     for data in every:
         rows.append(_make_row(data, rows[0].scores if rows else ()))
     return Comparison(environments[0], tuple(rows))
+
+
+def describe_objective(settings: Mapping[str, Any]) -> str:
+    """Describe by what a sweep's scores are made: scores of two kinds cannot be compared."""
+    found = {**asdict(ObjectiveConfig()), **(settings.get("objective") or {})}
+    return ", ".join(f"{key}={found[key]}" for key in ("kind", "key", "direction", "over"))
 
 
 def _find_folder(name: str, root: Path, bucket: str | None) -> Path:
@@ -147,7 +162,8 @@ def _make_row(data: SweepData, first: Sequence[float]) -> ComparisonRow:
         failed = [best["failed_score"]] * len(best["failed_seeds"]) if best.get("failed_score") is not None else []
         scores = (*(float(one["mean"]) for one in best["per_seed"]), *failed)
         better = probability_of_improvement(scores, list(first)) if first else None
-        measured = f"{len(scores)} fresh seeds x {record['episodes']} episodes"
+        each = "all reports" if data.criteria.scored is None else f"{record['episodes']} episodes"
+        measured = f"{len(scores)} fresh seeds x {each}"
         ends = float(best["iqm"]), best["low"], best["high"]
         return ComparisonRow(data.name, f"{algo}, {best['name']}", *ends, scores, better, cost, measured, data.shown)
     winner = data.record.winner or {}

@@ -201,12 +201,18 @@ class Console:
         self.tick()
 
     @_log_errors
-    def show_report(self, report: Report) -> None:
-        """Show a trial's report; its objective is NaN while no episode has ended."""
+    def show_report(self, report: Report, broken: str = "") -> None:
+        """Show a trial's report; its objective is NaN while no episode has ended.
+
+        Args:
+            report: The newest one.
+            broken: The constraints that the trial breaks by it, in words.
+        """
         view = self._trials.setdefault(report.number, TrialView(report.number, scored=self._scored))
         self._count_from((TRIALS, report.number), view.env_steps, report.env_steps)
         view.env_steps = report.env_steps
         view.objectives.append(report.objective)
+        view.broken = broken
         if report.env_steps >= 2 * self.env_steps and not self._is_overshoot_told:
             self._is_overshoot_told = True
             self._print_line(
@@ -289,7 +295,7 @@ class Console:
         number, state = record.number, "INTERRUPTED" if record.state == "RUNNING" else record.state
         view = self._trials.setdefault(number, TrialView(number, scored=self._scored))
         went_wrong = state == "FAIL" or record.diverged
-        view.diverged, view.broken = record.diverged, "; ".join(map(str, record.broken))
+        view.diverged, view.broken = record.diverged, record.breaks
         view.state, view.reason = state, f"{record.stop_reason}{where}" if went_wrong else None
         view.objectives = list(record.reports.values())
         word, kind = STATE_WORDS[state], classify_failure(first_line(view.reason))

@@ -290,7 +290,8 @@ def _mattered(data: SweepData, mattered: WhatMattered | None, plot: str) -> Iter
             ]
             for move in told
         ]
-        heads = ["", "winner", "instead", "score falls by", "95% interval", "a fall?"]
+        worse = f"{data.shown.name} rises by" if data.shown.is_cost else "score falls by"
+        heads = ["", "winner", "instead", worse, "95% interval", "worse?"]
         caption = (
             "The winner with one value changed: by a tenth of what was searched, as near to that as there are values, "
             "or to another choice; of these the change that costs most. Predicted for the whole budget from all "

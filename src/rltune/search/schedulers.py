@@ -109,7 +109,7 @@ class ByAllReports:
     def decide(self, report: Report) -> Decision:
         """Take in a trial's report and decide about the trial."""
         curve = self._curves[report.number]
-        curve[report.nominal_steps] = report.objective
+        curve.setdefault(report.nominal_steps, report.objective)  # as in the ledger: what is trained again is not kept
         area = compute_score((value for mark, value in curve.items() if mark <= report.nominal_steps), last=None)
         return self._rule.decide(replace(report, objective=math.nan if area is None else area))
 

@@ -89,6 +89,7 @@ class OptunaStudy:
         self._proposing = optuna.create_study(storage=self._memory, direction="maximize")
         self._is_behind = False
         self._lowest: float | None = None
+        self._largest: dict[str, float] = {}  # excess, by constraint
 
     def reconcile(self, records: Sequence[TrialRecord]) -> None:
         """Make the study agree with the ledger, whatever a killed driver, a restored copy or a lost file has left.
@@ -192,9 +193,14 @@ class OptunaStudy:
         self._storage.engine.dispose()
 
     def _view_of(self, record: TrialRecord) -> ToldTrial:
-        excess = {check.name: check.excess for check in record.checks}
-        if any(map(math.isnan, excess.values())):  # no sampler takes an unknown one, nor a trial that lacks it
-            return ToldTrial("FAIL", reports=_thin(record.scores))
+        for check in record.checks:
+            if math.isfinite(check.excess):
+                self._largest[check.name] = max(self._largest.get(check.name, 1.0), check.excess)
+        # No sampler takes an unknown excess, nor a trial that lacks one: what was never measured counts as the worst.
+        excess = {
+            check.name: self._largest.get(check.name, 1.0) if math.isnan(check.excess) else check.excess
+            for check in record.checks
+        }
         told = replace(self._view(record, self._lowest), excess=excess)
         if told.value is not None and math.isfinite(told.value):
             self._lowest = told.value if self._lowest is None else min(self._lowest, told.value)

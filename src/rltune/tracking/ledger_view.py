@@ -487,7 +487,7 @@ def show_first(numbers: Mapping[str, float]) -> dict[str, float]:
 
 
 def _make_end_tags(record: TrialRecord) -> dict[str, str]:
-    tags = {"rltune.stop_reason": record.stop_reason, "rltune.breaks": "; ".join(map(str, record.broken))}
+    tags = {"rltune.stop_reason": record.stop_reason, "rltune.breaks": record.breaks}
     if record.state == "FAIL" or record.diverged:
         tags |= {"rltune.traceback": record.traceback, "rltune.log": record.log}
     if record.state == "COMPLETE" and record.checkpoint:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from rltune.config.capabilities import TABLE, UNKNOWN
+from rltune.config.capabilities import TABLE, UNKNOWN, Capabilities
 from rltune.config.criteria import Criteria
 from rltune.errors import ConfigError, NonFiniteError, choices, nearest
 from rltune.records import Report
@@ -154,16 +154,27 @@ def merge_seeds(seeds: Sequence[Progress], train_s: float) -> dict[str, Any]:
     return report
 
 
-def check_criteria(criteria: Criteria) -> None:
-    """Refuse constraints on what no trial reports, and such a second objective.
+def check_criteria(
+    criteria: Criteria, algo: Capabilities | None = None, replicates: int = 2, is_cost: bool = False
+) -> None:
+    """Refuse constraints on what no trial of the sweep reports, and such a second objective.
+
+    Args:
+        criteria: The sweep's.
+        algo: What its algorithm can do; None where that is not known.
+        replicates: Seeds a trial.
+        is_cost: Whether the objective's reports are negatives, which nobody would mean.
 
     Raises:
         ConfigError: Names the key, and the number that was meant.
     """
-    known = {*METRICS, *(LEARNER + name for row in TABLE.values() for name in row.statistics)}
+    rows = TABLE.values() if algo is None else [algo]
+    known = {*METRICS, *(LEARNER + name for row in rows for name in row.statistics)}
+    known -= ({"return_std_over_seeds"} if replicates == 1 else set()) | ({"objective"} if is_cost else set())
     for one in criteria.constraints:
         if one.name not in known:
-            fix = f"'+constraints.{nearest(one.name, known) or 'train_s'}={one.bound}'"
+            meant = (nearest(one.name, known) or "train_s").replace("/", ".")
+            fix = f"'+constraints.{meant}={one.bound}'"
             raise ConfigError(f"constraints.{one.name}: no trial reports that", choices(one.name, known), fix)
     if (second := criteria.second) is not None and second not in known:
         fix = f"objective.second.key={nearest(second, known) or 'train_s'}"

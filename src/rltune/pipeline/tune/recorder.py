@@ -168,7 +168,8 @@ class Recorder(Callback):
         self._tracker.wake(connect=True)
         if not self._tracker.opening:  # one after the other: threads of one process share its time
             begin_imports(*NEEDED_AT_END)
-        stage.console.show_report(report)
+        bounded = stage.trials.criteria.constraints
+        stage.console.show_report(report, stage.trials.record(number).breaks if bounded else "")
 
     @_guarded
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:

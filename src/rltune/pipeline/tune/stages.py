@@ -24,8 +24,8 @@ class StageConsole(Protocol):
     def show_start(self, record: TrialRecord) -> None:
         """Show that a trial begins or goes on."""
 
-    def show_report(self, report: Report) -> None:
-        """Show a trial's newest report."""
+    def show_report(self, report: Report, broken: str = "") -> None:
+        """Show a trial's newest report, and which constraints it breaks by it."""
 
     def show_steps(self, number: int, env_steps: int) -> None:
         """Show how far a trial is between two reports, in environment steps of each seed."""
@@ -82,7 +82,7 @@ class CertificationConsole:
         self._console.begin_run(record.number, record.env_steps)
         self._show_progress()
 
-    def show_report(self, report: Report) -> None:
+    def show_report(self, report: Report, broken: str = "") -> None:
         """Count a run's steps: its curve is not shown."""
         self._console.show_run_steps(report.number, report.env_steps)
 
