@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rltune.config.criteria import NO_CRITERIA
 from rltune.records import SweepRecord, TrialRecord
 from rltune.reporting.importance.what_mattered import find_what_mattered
 from rltune.reporting.sweep_data import SweepData
@@ -131,7 +132,7 @@ def simulate_sweep(kind: Kind, num_trials: int, seed: int, stop: str = "weak") -
         )
         for number in range(num_trials)
     ]
-    return SimulatedSweep("simulated", SweepRecord("simulated"), {}, trials, (), (), {})
+    return SimulatedSweep("simulated", SweepRecord("simulated"), {}, trials, (), (), {}, NO_CRITERIA)
 
 
 def _value(one: Any, place: float) -> Any:
