@@ -136,6 +136,14 @@ def test_earlier_trials_count_as_far_as_this_budget_goes(request_of, budget, sta
     assert (record.state, dict(record.reports)) == (state, reports)
 
 
+def test_settings_that_neither_sweep_searches_are_told_where_they_differ(request_of):
+    write_earlier(request_of, "first", "algo.training.gamma=0.5", trials=TRIALS[:1])
+    made = make_plan(request_of("tracking=off", *OVER_LR, "searcher.from_sweeps=[first]"))
+    assert made.notes[-1] == "first had other settings, which nobody searches: gamma=0.5, here 0.99"
+    alike = make_plan(request_of("tracking=off", *OVER_LR, "searcher.from_sweeps=[first]", "algo.training.gamma=0.5"))
+    assert "other settings" not in alike.notes[-1]
+
+
 def test_an_earlier_trial_without_a_report_inside_this_budget_is_left_out(request_of):
     """It is no bad one: nothing is known of it."""
     write_earlier(request_of, "first", trials=[("COMPLETE", {"lr": 1e-3}, {900: 400.0, 1000: 500.0})])

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rltune.algorithms.arguments import locate_argument, values_of
+from rltune.algorithms.arguments import list_arguments, locate_argument, values_of
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
@@ -139,6 +139,8 @@ def collect_earlier_trials(
         found += inside
         others = "; the others lie outside of the space, failed or have not ended" if len(inside) < len(placed) else ""
         notes.append(f"the searcher is shown {len(inside)} of the {len(placed)} trials of {one}{others}")
+        if differing := _list_differences(theirs, config, searched):
+            notes.append(f"{one} had other settings, which nobody searches: {', '.join(differing)}")
     return tuple(found), tuple(notes)
 
 
@@ -201,6 +203,13 @@ def _place_earlier(record: TrialRecord, theirs: RunConfig, config: RunConfig, se
     if ended.score is None and not ended.diverged:  # its first report is from beyond this budget
         return None
     return read_criteria(asdict(config)).judge(ended)
+
+
+def _list_differences(theirs: RunConfig, config: RunConfig, searched: Space) -> list[str]:
+    """List the arguments of the algorithm that differ between two sweeps and that neither of them searches."""
+    unsearched = list_arguments(config.algo).keys() - {*searched.names, *theirs.space}
+    before, now = (_read_values(one.algo, unsearched) for one in (theirs, config))
+    return [f"{name}={before.get(name)}, here {now[name]}" for name in sorted(now) if before.get(name) != now[name]]
 
 
 def _read_values(algo: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
