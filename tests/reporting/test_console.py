@@ -488,3 +488,12 @@ def test_a_trial_that_breaks_a_constraint_is_not_the_best(make):
     assert console.best().number == 2
     (line,) = (line for line in out.getvalue().splitlines() if "trial   1" in line)
     assert line.endswith("train_s=75, not < 60")
+
+
+def test_what_breaks_a_bound_by_now_is_not_the_best(make):
+    console, _ = make(num_trials=4)
+    console.show_report(Report(0, 50_000, 90.0), "train_s=75, not < 60")
+    console.show_report(Report(1, 50_000, 10.0))
+    assert console.best().number == 1
+    console.show_report(Report(0, 60_000, 90.0))
+    assert console.best().number == 0

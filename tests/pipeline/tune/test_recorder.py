@@ -39,7 +39,7 @@ class Sweep:
         self.beats: dict[str, int] = {}
         console = SimpleNamespace(
             show_start=lambda record: None,
-            show_report=lambda report: None,
+            show_report=lambda report, broken="": None,
             show_end=lambda record, where="": None,
             show_steps=lambda *shown: self.steps.append(shown),
         )
