@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rltune.certification.finalists import EVALUATION_SEED, Finalist
+from rltune.certification.finalists import EVALUATION_SEED, Finalist, Show, show_nothing
 from rltune.certification.result import Certification
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import format_settings
@@ -24,7 +24,6 @@ from rltune.tracking.model_registry import RegisteredModel
 from rltune.tracking.tracker import Tracker
 
 ALIAS = "champion"
-Show = Callable[[str, int, int], None]
 ENV_TAG = "rltune.env_digest"
 
 
@@ -71,7 +70,7 @@ def register_champion(
     candidate: Candidate,
     tracker: Tracker,
     notify: Callable[[str], None],
-    show: Show = lambda who, done, total: None,
+    show: Show = show_nothing,
 ) -> dict[str, Any] | None:
     """Register the winner; the alias moves to it when nothing better has it.
 
@@ -119,7 +118,7 @@ def _compare(
     candidate: Candidate,
     before: RegisteredModel | None,
     tracker: Tracker,
-    show: Show = lambda who, done, total: None,
+    show: Show = show_nothing,
 ) -> tuple[bool, str]:
     """Say whether the winner becomes the champion, and why."""
     ours = format_objective(candidate.shown(candidate.winner.score))

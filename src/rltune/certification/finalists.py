@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 EVALUATION_SEED = 1_000_003  # the same episodes for all sweeps, so that a champion and its challenger are comparable
 RUN_SEED = 2_000_003  # others for the runs of a certification: what chooses a policy must not measure it too
 OWN_SEED = 10_000_003  # from here on the episodes of one sweep alone, see `derive_own_seed`
+Show = Callable[[str, int, int], None]
+"""Shows a person who plays, how many episodes are done, and of how many."""
+
+
+def show_nothing(*_: Any) -> None:
+    """Show nobody how far it is."""
 
 
 def derive_own_seed(sweep: str) -> int:

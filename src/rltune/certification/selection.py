@@ -17,7 +17,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rltune.certification.finalists import EVALUATION_SEED, Finalist, derive_own_seed, is_playable, rank_finalists
+from rltune.certification.finalists import (
+    EVALUATION_SEED,
+    Finalist,
+    Show,
+    derive_own_seed,
+    is_playable,
+    rank_finalists,
+    show_nothing,
+)
 from rltune.certification.result import Certification, CertifiedPolicy
 from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import RltuneError
@@ -31,12 +39,6 @@ if TYPE_CHECKING:
 
 TABLE = "certification"
 LOOK_S = 0.5  # between two looks at how far those are that play
-Show = Callable[[str, int, int], None]
-"""Shows a person who plays, how many episodes are done, and of how many."""
-
-
-def _show_nothing(*_: Any) -> None:
-    """Show nobody how far it is."""
 
 
 class FinalEvaluation:
@@ -82,7 +84,7 @@ class FinalEvaluation:
                     self._start_playing(finalist.folder)
 
     def select(
-        self, records: Sequence[TrialRecord], notify: Callable[[str], None], show: Show = _show_nothing
+        self, records: Sequence[TrialRecord], notify: Callable[[str], None], show: Show = show_nothing
     ) -> Finalist | None:
         """Select the best by the evaluation's mean, and measure it once more on episodes that did not choose it.
 
@@ -147,7 +149,7 @@ class FinalEvaluation:
 
 
 def measure_policies(
-    found: Certification, sweep: Path, episodes: int, show: Show = _show_nothing
+    found: Certification, sweep: Path, episodes: int, show: Show = show_nothing
 ) -> tuple[Certification, Finalist]:
     """Measure the winner's policy, of its runs the one with the highest score, on episodes that did not choose it.
 

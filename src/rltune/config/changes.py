@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from rltune.config.schema import RunConfig
-from rltune.config.settings_file import format_settings
+from rltune.config.settings_file import flatten_settings, format_settings
 from rltune.config.validation import to_typed
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
@@ -41,7 +40,7 @@ def check_changes(name: str, known: DictConfig, wanted: RunConfig) -> bool:
     # Typed: a key that is younger than the sweep has its default. And both through text, as the sweep's own went: what
     # is equal there is equal.
     before, now = (
-        dict(_flatten(OmegaConf.to_container(OmegaConf.create(format_settings(one)))))
+        dict(flatten_settings(OmegaConf.to_container(OmegaConf.create(format_settings(one)))))
         for one in (to_typed(RunConfig, plain), wanted)
     )
     grows, others = False, []
@@ -84,15 +83,6 @@ def check_budgets(name: str, known: DictConfig, wanted: RunConfig) -> None:
                 "a larger one, which extends the sweep, or none, which goes on with its own",
                 spell_command(f"resume sweep={name}"),
             )
-
-
-def _flatten(settings: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value of nested settings by its key; a list is one value, an empty mapping none."""
-    if not isinstance(settings, Mapping):
-        yield key, settings
-        return
-    for name, value in settings.items():
-        yield from _flatten(value, f"{key}.{name}" if key else str(name))
 
 
 def _limit(budget: Any) -> float:

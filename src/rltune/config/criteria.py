@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rltune.config.settings_file import flatten_settings
 from rltune.errors import ConfigError, choices
 from rltune.records import SCORED_REPORTS, Check, TrialRecord
 
@@ -117,15 +118,7 @@ def parse_constraints(raw: Mapping[str, Any]) -> tuple[Constraint, ...]:
     Raises:
         ConfigError: A value is no bound.
     """
-    return tuple(_parse_bound(name, text) for name, text in _flatten(raw) if text is not None)
-
-
-def _flatten(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in raw.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}/")
-        else:
-            yield f"{prefix}{name}", value
+    return tuple(_parse_bound(name, text) for name, text in flatten_settings(raw, "/") if text is not None)
 
 
 def _parse_bound(name: str, text: Any) -> Constraint:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -79,6 +81,15 @@ def format_settings(config: RunConfig) -> str:
     settings = redact_settings(OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True))
     body = f"format: {FORMAT}\n{OmegaConf.to_yaml(OmegaConf.create(settings))}"
     return f"{body}{DIGEST_MARK}{_compute_digest(body)}\n"
+
+
+def flatten_settings(settings: Any, joint: str = ".", key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value of nested settings by its key; a list is one value, an empty mapping none."""
+    if not isinstance(settings, Mapping):
+        yield key, settings
+        return
+    for name, value in settings.items():
+        yield from flatten_settings(value, joint, f"{key}{joint}{name}" if key else str(name))
 
 
 def write_settings(folder: Path, config: RunConfig) -> None:

@@ -80,7 +80,7 @@ class OpenSweep:
     @property
     def shown(self) -> Shown:
         """What shows its scores."""
-        return Shown.of(self.plan.build.env.objective)
+        return self.plan.shown
 
     def is_searched(self) -> bool:
         """Whether the search's budget of trials is spent and none of them is unfinished."""
@@ -144,7 +144,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
                 if record.state != "RUNNING" and bucket is None:  # a driver that was killed may not have done it
                     drop_replays(folder, trial_dir_of(record.kind, record.number))
     records = ledger.trials.records()
-    searcher, shown = config.searcher, Shown.of(plan.build.env.objective)
+    searcher = config.searcher
     view = choose_view(searcher.kind, searcher.view)
     if plan.criteria.constraints and not heeds_constraints(searcher.kind):
         view = tell_broken_as_diverged(view)
@@ -164,7 +164,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         env_steps=config.budget.env_steps,
         slots=slots.count,
         num_reports=config.budget.reports,
-        shown=shown,
+        shown=plan.shown,
         scored=plan.criteria.scored,
         stream=context.stream,
     )
@@ -184,7 +184,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         rule=rule,
         retraining=retraining,
         final_evaluation=FinalEvaluation(
-            folder, top, certify.champion_episodes, slots.count, context.call_aside, shown
+            folder, top, certify.champion_episodes, slots.count, context.call_aside, plan.shown
         ),
         tracker=_open_tracker(context, ledger),
         console=console,
@@ -235,7 +235,7 @@ def _check_made_here(context: SweepContext, records: Sequence[TrialRecord]) -> N
 
 def _open_tracker(context: SweepContext, ledger: Ledger) -> Tracker:
     config, folder = context.plan.config, context.folder
-    experiment, shown = config.tracking.experiment or config.env.name, Shown.of(context.plan.build.env.objective)
+    experiment, shown = config.tracking.experiment or config.env.name, context.plan.shown
     first: Tracker = NoTracker()
     if config.tracking.kind in MLFLOW:
         settings = TrackingSettings(tracking_uri_of(config), experiment, sweep=context.name, folder=folder, shown=shown)

@@ -78,6 +78,11 @@ class Plan:
         """What it asks of a trial besides its score."""
         return read_criteria(asdict(self.config))
 
+    @property
+    def shown(self) -> Shown:
+        """What shows its scores."""
+        return Shown.of(self.build.env.objective)
+
     def share_of(self, *nodes: Machine) -> Share:
         """Return a trial's share of this machine, or of a cluster."""
         return fit_share(self.request, *nodes)
@@ -134,6 +139,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     searched = build_search_space(config.algo, config.space)
     check_values(config.algo, searched)
     left_to_chance = check_searcher(config.searcher.kind, searched)
+    earlier, shown = collect_earlier_trials(config, searched, resumed)
     first = choose_first_trial(config, searched)
     env_runners = count_env_runners(config.algo)
     request = Request(
@@ -166,7 +172,6 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
         check_uri(tracking_uri_of(config))
     if config.tracking.kind == "wandb" and find_spec("wandb") is None:
         raise ConfigError("tracking=wandb: wandb is not installed", "the extra wandb", "pip install 'rltune[wandb]'")
-    earlier, shown = collect_earlier_trials(config, searched, resumed)
     check_sampler(config.searcher.kind, config.searcher.args, searched)
     warm, notes = collect_warm_starts(config, searched, first)
     notes = (*notes, *left_to_chance, *shown)

@@ -67,10 +67,9 @@ def start_console(sweep: OpenSweep) -> None:
     versions = " ".join(f"{name}=={version}" for name, version in list_versions().items())
     logging.getLogger(TOLD).info("%s\n  %s", sweep.ledger.sweep().command or "from Python", versions)
     sweep.console.start([trial_view_of(record) for record in sweep.ledger.trials.records()])
-    if wanted := sweep.plan.build.env.objective:
-        shown = Shown.of(wanted)
-        better = "lower" if shown.is_cost else "higher"
-        sweep.console.note(f"objective: {shown.name}, the mean over episodes; the {better}, the better")
+    if sweep.plan.build.env.objective:
+        better = "lower" if sweep.shown.is_cost else "higher"
+        sweep.console.note(f"objective: {sweep.shown.name}, the mean over episodes; the {better}, the better")
     if sweep.plan.criteria.scored is None:
         sweep.console.note("score: the mean of all of a trial's reports, not of its last ones; in certification, too")
     for one in sweep.plan.criteria.constraints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -114,37 +114,34 @@ def compare_sweeps(
         bucket: The sweeps' ``storage``, from which those are fetched that are not in ``output_dir``.
 
     Raises:
-        StudyError: There is no such sweep, it has no winner, or they are on different environments.
+        StudyError: There is no such sweep, it has no winner, or they are on different environments or
+            of different objectives.
     """
     if not sweeps:
         raise StudyError("sweeps=[] names none", "two or more sweeps", spell_command("list"))
     root = Path(output_dir).expanduser().absolute()
     every = [load_sweep_data(_find_folder(name, root, bucket), storage) for name in sweeps]
     environments = [str(data.settings["env"]["id"]) for data in every]
-    for data, env in zip(every, environments, strict=True):
-        if env != environments[0]:
-            raise StudyError(
-                f"sweeps={data.name} is on {env}, and {every[0].name} on {environments[0]}",
-                "sweeps on one environment",
-                spell_command("list"),
-            )
-    objectives = [describe_objective(data.settings) for data in every]
-    for data, objective in zip(every, objectives, strict=True):
-        if objective != objectives[0]:
-            raise StudyError(
-                f"sweeps={data.name} has objective {objective}, and {every[0].name} {objectives[0]}",
-                "sweeps with one objective",
-                spell_command("list"),
-            )
+    _require_one(every, "is on", "on ", environments, "sweeps on one environment")
+    objectives = [_describe_objective(data) for data in every]
+    _require_one(every, "has objective", "", objectives, "sweeps with one objective")
     rows: list[ComparisonRow] = []
     for data in every:
         rows.append(_make_row(data, rows[0].scores if rows else ()))
     return Comparison(environments[0], tuple(rows))
 
 
-def describe_objective(settings: Mapping[str, Any]) -> str:
+def _require_one(every: Sequence[SweepData], verb: str, link: str, found: Sequence[str], allowed: str) -> None:
+    """Refuse sweeps of which one has something else than the first."""
+    for data, one in zip(every, found, strict=True):
+        if one != found[0]:
+            what = f"sweeps={data.name} {verb} {one}, and {every[0].name} {link}{found[0]}"
+            raise StudyError(what, allowed, spell_command("list"))
+
+
+def _describe_objective(data: SweepData) -> str:
     """Describe by what a sweep's scores are made: scores of two kinds cannot be compared."""
-    found = {**asdict(ObjectiveConfig()), **(settings.get("objective") or {})}
+    found = {**asdict(ObjectiveConfig()), **(data.settings.get("objective") or {})}
     return ", ".join(f"{key}={found[key]}" for key in ("kind", "key", "direction", "over"))
 
 

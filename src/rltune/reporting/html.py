@@ -387,7 +387,7 @@ def _trials(data: SweepData) -> str:
             format_objective(data.shown(trial.score)),
             format_count(trial.env_steps),
             format_params(trial.params),
-            "; ".join([*map(str, trial.broken), *([first_line(trial.stop_reason)] if trial.stop_reason else [])]),
+            "; ".join(filter(None, [trial.breaks, trial.stop_reason and first_line(trial.stop_reason)])),
         ]
         for trial in order_records(data.trials)
     ]
