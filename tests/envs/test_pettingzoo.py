@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
 from rltune.envs.pettingzoo import assign_policies
@@ -60,3 +63,22 @@ def test_settings_that_several_agents_cannot_have_are_refused(settings, what, fi
     assert what in refused.value.what
     assert fix in refused.value.fix
     assert refused.value.allowed
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "what"), [(0, np.zeros(3), "shape \\(3,\\)"), (1, math.nan, "the reward is nan")]
+)
+def test_what_an_agent_cannot_learn_from_is_refused(place, value, what, monkeypatch):
+    from mpe2 import simple_spread_v3
+    from pettingzoo.utils import BaseParallelWrapper
+
+    class Broken(BaseParallelWrapper):
+        def step(self, actions):
+            found = super().step(actions)
+            found[place]["agent_1"] = value
+            return found
+
+    make = simple_spread_v3.parallel_env
+    monkeypatch.setattr(simple_spread_v3, "parallel_env", lambda **kwargs: Broken(make(**kwargs)))
+    with pytest.raises(ConfigError, match=f"^env.id=mpe2.simple_spread_v3, agent_1: .*{what}"):
+        check_env(spec_of(SPREAD))

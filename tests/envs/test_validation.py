@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 import gymnasium
@@ -108,7 +109,7 @@ def test_a_wrapper_that_breaks_the_space_is_refused():
     broken = {"entry_point": f"{__name__}:Longer"}
     with pytest.raises(ConfigError) as refused:
         check_env(EnvSpec("CartPole-v1", {}, (broken,)))
-    assert "env.wrappers of CartPole-v1: observations have shape (5,)" in refused.value.what
+    assert "env.wrappers of CartPole-v1, by reset: observations have shape (5,)" in refused.value.what
     assert "observation_space" in refused.value.allowed
 
 
@@ -125,8 +126,93 @@ class Lost(gymnasium.ObservationWrapper):
 
 
 def test_observations_that_are_no_numbers_are_refused():
-    with pytest.raises(ConfigError, match="observations are not finite"):
+    with pytest.raises(ConfigError, match=r"by reset: observation\[0\] is nan$"):
         check_env(EnvSpec("CartPole-v1", {}, ({"entry_point": f"{__name__}:Lost"},)))
+
+
+class Room(gymnasium.Env):
+    """Observes and rewards what a test says, at the reset and at each step."""
+
+    observation_space = gymnasium.spaces.Box(-50.0, 50.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, values, rewards=(1.0,) * 20, space=None):
+        self.values, self.rewards = list(values), list(rewards)
+        self.observation_space = space or self.observation_space
+
+    def reset(self, *, seed=None, options=None):
+        return self.values.pop(0), {}
+
+    def step(self, action):
+        return self.values.pop(0), self.rewards.pop(0), False, False, {}
+
+
+class Unseeded(Room):
+    def reset(self):
+        return self.values.pop(0), {}
+
+
+def check_room(values, made=Room, **kwargs):
+    """Check an environment that observes these values, the last one again and again."""
+    values = [np.array([0.0, value], np.float32) if isinstance(value, float) else value for value in values]
+    kwargs["values"] = values + [values[-1]] * 20
+    gymnasium.register("Room-v0", entry_point=made)
+    try:
+        check_env(EnvSpec("Room-v0", kwargs))
+    finally:
+        del gymnasium.registry["Room-v0"]
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ((1000.0, 0.0), "by reset: observation[1] is 1000.0, which its observation_space does not allow"),
+        ((0.0, 0.0, -50.01), "by step 2: observation[1] is -50.0"),
+        ((0.0, np.inf), "by step 1: observation[1] is inf"),
+        ((0.0, np.zeros(3, np.float32)), "by step 1: observations have shape (3,) and type float32"),
+        ((np.zeros(2, np.complex64),), "by reset: observations have shape (2,) and type complex64"),
+    ],
+)
+def test_observations_outside_their_space_are_refused(values, what):
+    with pytest.raises(ConfigError) as refused:
+        check_room(values)
+    assert refused.value.what.startswith(f"env.id=Room-v0, {what}")
+    assert refused.value.allowed
+    assert refused.value.fix
+
+
+def test_a_refused_observation_is_answered_with_its_bounds():
+    with pytest.raises(ConfigError) as refused:
+        check_room((1000.0,))
+    assert refused.value.allowed == "-50.0 to 50.0 in this place"
+    assert "Box(-np.inf, np.inf, shape)" in refused.value.fix
+
+
+def test_rounding_at_a_bound_and_precision_are_no_fault():
+    check_room((50.0001, -50.0001, 50.0))
+    check_room((np.array([0.0, 50.0]), [0, 1]), space=gymnasium.spaces.Box(-50, 50, (2,), np.float32))
+    check_room((0.0, 1e30), space=gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32))
+
+
+def test_a_choice_outside_its_space_is_refused():
+    check_room((3, 4), space=gymnasium.spaces.Discrete(2, start=3))
+    with pytest.raises(ConfigError, match="by step 1: observation is 5") as refused:
+        check_room((3, 5), space=gymnasium.spaces.Discrete(2, start=3))
+    assert refused.value.allowed == "3 to 4 in this place"
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, np.float32("-inf")])
+def test_a_reward_that_is_no_number_is_refused(reward):
+    with pytest.raises(ConfigError, match=f"by step 3: the reward is {float(reward)}$") as refused:
+        check_room((0.0,), rewards=[1.0, np.float32(1), reward])
+    assert "division by zero" in refused.value.fix
+
+
+def test_a_reset_without_a_seed_is_told_how_to_write_one():
+    with pytest.raises(ConfigError, match="reset fails with TypeError") as refused:
+        check_room((0.0,), made=Unseeded)
+    assert refused.value.allowed == "def reset(self, *, seed=None, options=None)"
+    assert "wrappers" not in refused.value.fix
 
 
 def test_only_vectors_are_normalised():

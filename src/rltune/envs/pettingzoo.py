@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from rltune.envs.spaces import has_plain_actions, has_plain_observations
+from rltune.envs.spaces import check_observation, check_reward, has_plain_actions, has_plain_observations
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError, choices, describe_exception
 
@@ -132,8 +132,8 @@ def check_agents(spec: EnvSpec) -> None:
             raise ConfigError(f"{key} is for one agent, and env.policies asks for several", f"no {key}", without)
     try:
         env = make_parallel_env(spec)
-        env.reset(seed=0)
-        env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+        first, _ = env.reset(seed=0)
+        then, rewards, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
     except ConfigError:
         raise
     except Exception as error:  # an environment raises whatever it likes
@@ -143,6 +143,10 @@ def check_agents(spec: EnvSpec) -> None:
             "env.kwargs={}",
         ) from None
     policy_spaces(spec, env)
+    for agent, observation in (*first.items(), *then.items()):
+        check_observation(f"env.id={spec.id}, {agent}", env.observation_space(agent), observation)
+    for agent, reward in rewards.items():
+        check_reward(f"env.id={spec.id}, {agent}", reward)
     env.close()
 
 

@@ -13,6 +13,8 @@ from gymnasium import spaces
 from rltune.errors import ConfigError
 
 MAX_FLAT_ACTIONS = 4096  # a network has an output for each combination of discrete actions
+SLACK = 1e-5  # of a bound, or of 1 where that is more, by which rounding may carry an observation beyond it
+NOT_FINITE = "look for a division by zero, a root or a logarithm behind it"
 
 
 def has_plain_observations(space: gymnasium.Space[Any]) -> bool:
@@ -25,6 +27,62 @@ def has_plain_observations(space: gymnasium.Space[Any]) -> bool:
 def has_plain_actions(space: gymnasium.Space[Any]) -> bool:
     """Return whether actions stay as they are: a Box, or one discrete choice."""
     return isinstance(space, spaces.Box | spaces.Discrete)
+
+
+def check_observation(key: str, space: gymnasium.Space[Any], observation: Any) -> None:
+    """Refuse an observation that its space, a Box or a Discrete one, does not allow, or that is not finite.
+
+    Another precision is allowed, since samplers cast, and so is rounding at a bound. A wider tolerance is not needed:
+    played at random, no environment of conf/env leaves its space in ten thousand steps.
+
+    Args:
+        key: What to name: the setting, and the agent where there are several.
+        space: As the environment declares it.
+        observation: What its reset or its step returned.
+
+    Raises:
+        ConfigError: Names the first component that is wrong, its value, and what the space allows.
+    """
+    array = np.asarray(observation)
+    if array.shape != (space.shape or ()) or not np.can_cast(array.dtype, space.dtype or object, "same_kind"):
+        raise ConfigError(
+            f"{key}: observations have shape {array.shape} and type {array.dtype}, their space is {space}",
+            f"shape {space.shape or ()} and type {space.dtype}, as the observation_space says",
+            "correct the observation_space, or what reset and step return (a wrapper: what it returns)",
+        )
+    low, high = _find_bounds(space)
+    wrong = ~np.isfinite(array)
+    if not wrong.any():
+        below, above = (SLACK * np.maximum(1.0, np.abs(bound)) for bound in (low, high))
+        wrong = (array < low - below) | (array > high + above)
+    if not wrong.any():
+        return
+    place = tuple(map(int, np.argwhere(wrong)[0]))
+    value, least, greatest = (np.broadcast_to(part, array.shape)[place] for part in (array, low, high))
+    where = f"{key}: observation{''.join(f'[{index}]' for index in place)} is {value}"
+    if not np.isfinite(value):
+        raise ConfigError(where, "finite numbers", NOT_FINITE)
+    raise ConfigError(
+        f"{where}, which its observation_space does not allow",
+        f"{least} to {greatest} in this place",
+        "correct what reset and step return, or widen the space: Box(-np.inf, np.inf, shape) has no bounds",
+    )
+
+
+def _find_bounds(space: Any) -> tuple[Any, Any]:
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    return space.low, space.high
+
+
+def check_reward(key: str, reward: Any) -> None:
+    """Refuse a reward that no learner can take.
+
+    Raises:
+        ConfigError: It is not finite.
+    """
+    if not math.isfinite(float(reward)):
+        raise ConfigError(f"{key}: the reward is {float(reward)}", "finite numbers", NOT_FINITE)
 
 
 class FlatObservation(gymnasium.ObservationWrapper[Any, Any, Any]):
