@@ -93,3 +93,19 @@ class NonFiniteError(RltuneError):
         fix: str = "lower training.lr, set training.grad_clip, or normalise observations and rewards",
     ) -> None:
         super().__init__(what, allowed, fix)
+
+
+class RewardError(RltuneError):
+    """A reward that is NaN or infinite: a fault of the environment, and no divergence of what learns from it.
+
+    Args:
+        what: Which reward, and when.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        allowed: str = "rewards that are finite numbers",
+        fix: str = "look for a division by zero, a root or a logarithm in the environment's step",
+    ) -> None:
+        super().__init__(what, allowed, fix)

@@ -225,7 +225,7 @@ def test_observations_that_are_no_numbers_end_the_trial(name: str, normalise: bo
 
 @pytest.mark.parametrize("name", ["PPO", "DQN"])
 def test_a_loss_that_is_not_finite_ends_the_trial_with_its_reason(name: str) -> None:
-    config = CONFIGS[name]("count").environment(env_config={"reward": float("nan")})
+    config = CONFIGS[name]("count").environment(env_config={"reward": 1e300})
     algorithm = build_algorithm(config)
     with pytest.raises(NonFiniteError, match="not finite after"):
         algorithm.train()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
+from typing import Any
+
 import gymnasium as gym
 import pytest
 
 from rltune.envs.step_count import STEPS, SamplingEnded, count_steps_of
+from rltune.errors import RewardError
 
 
 @pytest.fixture(autouse=True)
@@ -25,3 +30,25 @@ def test_stock_rllibs_environments_are_counted_once() -> None:
     with pytest.raises(SamplingEnded):
         envs.step(envs.action_space.sample())
     envs.close()
+
+
+class Envs(SimpleNamespace):
+    """As many environments as there are rewards, which are those of each step."""
+
+    def step(self, actions: Any) -> Any:
+        return None, self.rewards, None, None, {}
+
+
+@pytest.mark.parametrize(
+    ("rewards", "wrong"),
+    [([1.0, math.nan], "nan"), ([{"a": 1.0}, {"a": 0, "b": -math.inf}], "-inf"), ([1, 2.0], None), ([{}, {}], None)],
+)
+def test_a_reward_that_is_no_number_is_the_environments_fault(rewards: list[Any], wrong: str | None) -> None:
+    """Of one agent, and of several."""
+    envs = Envs(num_envs=2, rewards=rewards)
+    count_steps_of(envs)
+    if wrong is None:
+        assert envs.step(None)[1] is rewards
+        return
+    with pytest.raises(RewardError, match=f"^the environment returned a reward of {wrong}\n"):
+        envs.step(None)

@@ -14,6 +14,7 @@ from toy import ToyTrial, make_task
 
 from rltune.engine.sampling.vector_envs import SyncEnvs
 from rltune.envs.step_count import STEPS
+from rltune.errors import RewardError
 from rltune.pipeline.plan import make_plan
 from rltune.records import CheckpointRecord
 from rltune.study.checkpoints import is_whole, read_state
@@ -125,6 +126,22 @@ def test_an_interruption_before_the_first_step_saves_nothing(tmp_path: Path) -> 
     (tmp_path / STOP_FILE).touch()
     (result,) = run_trial(make_task(tmp_path))
     assert (result["interrupted"], result.get("records")) == (True, {})
+
+
+def test_a_reward_that_is_no_number_is_no_divergence(tmp_path: Path) -> None:
+    trial = ToyTrial(make_task(tmp_path))
+    trial.step()
+
+    def train() -> Any:
+        STEPS.steps += 7
+        raise RewardError("the environment returned a reward of nan")
+
+    trial._runners[0].train = train
+    result = trial.step()
+    trial.stop()
+    assert result["failed"] == "the environment returned a reward of nan by environment step 107"
+    assert result["diverged"] is False
+    assert "training.lr" not in result["traceback"]
 
 
 NORMALISED = (

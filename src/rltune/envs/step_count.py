@@ -6,7 +6,11 @@ for its end. One trial trains in a process at a time, so that one count serves i
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from rltune.errors import RewardError
 
 
 class SamplingEnded(BaseException):
@@ -32,8 +36,21 @@ class StepCount:
 STEPS = StepCount()
 
 
+def require_finite(rewards: Sequence[float]) -> None:
+    """Refuse what the environments returned before somebody learns from it: then all is NaN, and nothing says why.
+
+    Raises:
+        RewardError: One is NaN or infinite.
+    """
+    if not all(map(math.isfinite, rewards)):  # of a list: NumPy takes ten times as long for a few numbers
+        wrong = next(reward for reward in rewards if not math.isfinite(reward))
+        raise RewardError(f"the environment returned a reward of {wrong}")
+
+
 def count_steps_of(envs: Any) -> None:
     """Count the steps of RLlib's own vector environment, and raise `SamplingEnded` in it when sampling is to end.
+
+    Its rewards are looked at, too; those of several agents come in mappings.
 
     Counting the same one again changes nothing.
     """
@@ -46,6 +63,7 @@ def count_steps_of(envs: Any) -> None:
             raise SamplingEnded
         result = take(*args, **kwargs)
         STEPS.steps += num_envs
+        require_finite([one for each in result[1] for one in (each.values() if isinstance(each, Mapping) else [each])])
         return result
 
     envs.step = step

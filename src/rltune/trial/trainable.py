@@ -21,7 +21,7 @@ import ray
 from ray import tune
 
 from rltune.envs.step_count import STEPS, SamplingEnded
-from rltune.errors import NonFiniteError
+from rltune.errors import NonFiniteError, RewardError
 from rltune.study.bucket import GLANCE_S, PATIENCE_S, find_bucket, link_bucket
 from rltune.study.checkpoints import DamagedError, is_whole
 from rltune.trial.assignment import Assignment
@@ -126,7 +126,7 @@ class Trial(tune.Trainable):
             with self._watchdog.watch():
                 work()
         except Exception as error:
-            self._failure = describe_exception(error)
+            self._failure = describe_exception(error, self._count_steps_of_each_seed())
 
     def step(self) -> dict[str, Any]:
         """Train until the next report is due.
@@ -269,12 +269,19 @@ class Trial(tune.Trainable):
         return merge_seeds(self._state.progress, self._state.train_s)
 
 
-def describe_exception(error: BaseException) -> dict[str, Any]:
-    """Describe a failure as the ledger keeps it: the reason in one line, and the end of the traceback."""
+def describe_exception(error: BaseException, env_steps: int) -> dict[str, Any]:
+    """Describe a failure as the ledger keeps it: the reason in one line, and the end of the traceback.
+
+    Args:
+        error: What was raised.
+        env_steps: Environment steps of each seed by then.
+    """
     cause = getattr(error, "cause", None)  # Ray wraps what an env runner's process raised
     first = cause if isinstance(cause, BaseException) else error
     text = str(first).strip().splitlines()
     reason = first.what if isinstance(first, NonFiniteError) else f"{type(first).__name__}: {text[0] if text else ''}"
+    if isinstance(first, RewardError):  # the user's own code: when is what there is to know
+        reason = f"{first.what} by environment step {env_steps}"
     about = {"failed": reason[:500], "traceback": "".join(traceback.format_exception(error))[-4000:]}
     if isinstance(error, BlindNodeError):
         about |= {"blind": str(error), "node_id": ray.get_runtime_context().get_node_id()}

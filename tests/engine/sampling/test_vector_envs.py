@@ -10,6 +10,7 @@ from engine_toy import CountEnv, make_collector, ppo_config
 from ray.tune import register_env
 
 from rltune.engine.sampling.vector_envs import SyncEnvs, VectorEnvs, make_envs
+from rltune.errors import RewardError
 
 SEEN: list[tuple[int, int]] = []
 
@@ -17,6 +18,10 @@ SEEN: list[tuple[int, int]] = []
 def create_indexed(config: Any) -> CountEnv:  # at module level: Ray's registry pickles closures by value
     SEEN.append((config["length"], config.vector_index))
     return CountEnv(length=config["length"])
+
+
+def create_unrewarding(config: Any) -> CountEnv:
+    return CountEnv(reward=float("nan"))
 
 
 @pytest.mark.parametrize("mode", ["native", "async", "vector"])
@@ -53,3 +58,12 @@ def test_a_registered_environment_receives_its_config_and_index() -> None:
     SEEN.clear()
     make_envs(ppo_config("indexed", envs=3).environment(env_config={"length": 4})).close()
     assert SEEN == [(4, 0), (4, 1), (4, 2)]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_reward_that_is_no_number_ends_the_sampling(mode: str) -> None:
+    register_env("unrewarding", create_unrewarding)
+    envs = make_envs(ppo_config("unrewarding", envs=2).env_runners(gym_env_vectorize_mode=mode))
+    with pytest.raises(RewardError, match="the environment returned a reward of nan"):
+        make_collector(envs).collect(4)
+    envs.close()

@@ -24,7 +24,7 @@ from ray.rllib.env.env_context import EnvContext
 from ray.tune.registry import ENV_CREATOR, _global_registry
 
 from rltune.engine.features import UnsupportedError
-from rltune.envs.step_count import STEPS
+from rltune.envs.step_count import STEPS, require_finite
 
 Array = NDArray[Any]
 Step = tuple[Array, Array, Array, Array]
@@ -110,6 +110,7 @@ class SyncEnvs:
             self._truncated[index] = truncated
             self._done[index] = bool(terminated or truncated)
         STEPS.steps += self.num_envs
+        require_finite(self._rewards.tolist())
         return self._obs, self._rewards, self._terminated, self._truncated
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -160,6 +161,7 @@ class VectorEnvs:
         """Step all environments at once."""
         obs, rewards, terminated, truncated, _ = self.env.step(actions)
         STEPS.steps += self.num_envs
+        require_finite(np.asarray(rewards).tolist())
         return obs, rewards, terminated, truncated
 
     def close(self) -> None:
