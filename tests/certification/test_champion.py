@@ -46,6 +46,11 @@ def test_the_alias_moves_only_to_a_better_score_and_says_why(ours: float, theirs
     assert "100 episodes of CartPole-v1" in why
 
 
+def test_a_champion_is_named_with_the_sweep_that_it_won() -> None:
+    _, why = _compare(candidate(500.0), champion(450.0, **{"rltune.sweep": "first"}), NoTracker())
+    assert why.startswith("a mean return of 500 is better than the 450 of version 4 (sweep first) on 100 episodes")
+
+
 def test_the_first_version_becomes_the_champion() -> None:
     assert _compare(candidate(1.0), None, NoTracker())[0]
 
@@ -155,3 +160,4 @@ def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: 
     model = register_champion(Candidate(winner, None, CONFIG, "a-sweep"), Remembers(), print)
     assert model is not None
     assert (model["champion"], model["uri"]) == (True, "models:/cartpole-ppo@champion")
+    assert model["why"] == "as before"

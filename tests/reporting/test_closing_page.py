@@ -11,6 +11,14 @@ from rich.console import Console
 
 from rltune.reporting.closing_page import TrialView, describe_certification
 
+MODEL = {
+    "name": "cartpole-ppo",
+    "version": "5",
+    "uri": "models:/cartpole-ppo@champion",
+    "champion": True,
+    "why": "a mean return of 195 is better than the 190 of version 4 (sweep first)",
+}
+
 
 def test_the_page_has_the_top_five_the_cost_and_what_was_saved(make, tmp_path):
     console, out = make()
@@ -42,7 +50,7 @@ def test_the_next_commands_are_each_on_one_line_as_typed(make, tmp_path, monkeyp
         make_page(
             folder,
             tracking_uri=f"sqlite:///{tmp_path}/mlflow.db",
-            model_uri="models:/cartpole-ppo@champion",
+            model=MODEL,
             resume_command="python -m sweeps.resume sweep=cartpole-ppo",
         )
     )
@@ -116,3 +124,25 @@ def test_the_front_is_shown_where_there_is_a_second_objective(make, tmp_path):
     console.summary(make_page(tmp_path))
     assert "front:" not in out.getvalue()
     assert "constraint" not in out.getvalue()
+
+
+def test_a_score_is_told_apart_from_what_is_certified(make, tmp_path):
+    winner = {"name": "trial 1", "objective": 44.0}
+    played = {"mean": 190.0, "episodes": 100, "low": 180.0, "high": 200.0}
+    console, out = make()
+    console.summary(make_page(tmp_path, winner=winner | {"evaluation": played}))
+    assert "score: while training, exploring (mean of the last 3 reports); fresh episodes: the" in out.getvalue()
+    console, out = make()
+    console.summary(make_page(tmp_path, winner=winner))
+    assert "exploring" not in out.getvalue(), "there is one number"
+
+
+def test_the_page_says_who_the_champion_is(make, tmp_path):
+    console, out = make()
+    console.summary(make_page(tmp_path, model=MODEL))
+    told = "champion  of cartpole-ppo is this sweep's winner, version 5: a mean return of 195 is better than the 190"
+    assert told in out.getvalue()
+    console, out = make()
+    console.summary(make_page(tmp_path, model=MODEL | {"champion": False, "why": "version 4 is certified"}))
+    assert "champion  of cartpole-ppo stays what it was: version 4 is certified\n" in out.getvalue()
+    assert 'winner is version 5: rltune.load_policy("sweep:cartpole-ppo")\n' in out.getvalue()

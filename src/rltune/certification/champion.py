@@ -107,11 +107,10 @@ def register_champion(
     if registered is None:
         return None
     again = before is not None and registered.version == before.version  # by a resume of a sweep that has ended
-    if not better and before and not again:
-        notify(f"{candidate.name}: version {before.version} stays {ALIAS}; {why}")
     champion = again or registered.alias == ALIAS
     uri = f"models:/{candidate.name}@{ALIAS}" if champion else registered.uri
-    return {"name": candidate.name, "version": registered.version, "uri": uri, "champion": champion}
+    why = "as before" if again else why
+    return {"name": candidate.name, "version": registered.version, "uri": uri, "champion": champion, "why": why}
 
 
 def _compare(
@@ -124,7 +123,8 @@ def _compare(
     ours = format_objective(candidate.shown(candidate.winner.score))
     if before is None:
         return True, f"it is the first champion, with a mean {candidate.shown.name} of {ours} on {candidate.episodes}"
-    who = f"version {before.version}"
+    sweep = before.tags.get("rltune.sweep")
+    who = f"version {before.version}" + (f" (sweep {sweep})" if sweep else "")
     if before.tags.get(ENV_TAG, candidate.env.digest) != candidate.env.digest:
         return False, (
             f"{who} was trained in another environment ({before.tags.get('rltune.env')}; env.id, env.kwargs, "

@@ -198,7 +198,6 @@ def make_closing_page(
         criteria: What the sweep asks of a trial besides its score.
         shown: Shows scores.
     """
-    model = outcome.model or {}
     return ClosingPage(
         name=outcome.name,
         status=outcome.status,
@@ -207,7 +206,7 @@ def make_closing_page(
         cost=outcome.cost,
         folder=outcome.folder,
         tracking_uri=tracking_uri,
-        model_uri=model.get("uri"),
+        model=outcome.model,
         resume_command=resume,
         certified=outcome.certified,
         winner=outcome.winner,

@@ -85,7 +85,7 @@ class ClosingPage:
         cost: ``env_steps``, ``env_steps_saved``, ``train_s``, ``wall_s``, ``slots``, ``efficiency``.
         folder: The sweep's folder.
         tracking_uri: Where MLflow's store is; None when tracking is off.
-        model_uri: The registered winner; None when nothing was registered.
+        model: The registered winner, as `Outcome` has it; None when nothing was registered.
         resume_command: What continues an interrupted sweep; None when there is nothing to continue.
         certified: `Certification.summary`; None when nothing was certified.
         winner: As `Outcome` has it; None without.
@@ -104,7 +104,7 @@ class ClosingPage:
     cost: Mapping[str, float]
     folder: Path
     tracking_uri: str | None = None
-    model_uri: str | None = None
+    model: Mapping[str, Any] | None = None
     resume_command: str | None = None
     certified: Mapping[str, Any] | None = None
     winner: Mapping[str, Any] | None = None
@@ -130,6 +130,10 @@ def render_closing_page(page: ClosingPage, failed: Iterable[TrialView]) -> Itera
         yield from describe_certification(page.certified, page.shown)
     elif page.winner:
         yield from describe_winner(page.winner, page.shown)
+    if page.top and (page.certified or (page.winner or {}).get("evaluation")):
+        yield explain_scores(page.top[0].scored, bool(page.certified))
+    if page.model:
+        yield from _describe_champion(page.model, page.name)
     failed = list(failed)
     yield from _render_failures(failed)
     yield from _render_cost(page)
@@ -199,6 +203,32 @@ def describe_winner(winner: Mapping[str, Any], shown: Shown = AS_RETURN) -> Iter
         how = f"mean {shown.name} {mean} on {evaluation['episodes']} fresh episodes (95% interval {span})"
     yield ""
     yield Text(f"winner    {winner['name']}: {how}", style="bold green")
+
+
+def explain_scores(scored: int | None, is_certified: bool) -> str:
+    """Say why a trial's score and what its policy reaches differ: they are not measured on the same.
+
+    Args:
+        scored: As `TrialView` has it.
+        is_certified: Whether certification stands beside the score; else fresh episodes do.
+    """
+    then = "certified: retrained on fresh seeds" if is_certified else "fresh episodes: the trained policy"
+    last = "all" if scored is None else f"the last {scored}"
+    return f"score: while training, exploring (mean of {last} reports); {then}, not exploring"
+
+
+def _describe_champion(model: Mapping[str, Any], sweep: str) -> Iterator[RenderableType]:
+    """Say whether the alias by which a champion is loaded now means this sweep's winner.
+
+    Args:
+        model: As `Outcome` has it.
+        sweep: The sweep's name.
+    """
+    if model["champion"]:
+        yield Text(f"champion  of {model['name']} is this sweep's winner, version {model['version']}: {model['why']}")
+    else:
+        yield Text(f"champion  of {model['name']} stays what it was: {model['why']}")
+        yield f'          this sweep\'s winner is version {model["version"]}: rltune.load_policy("sweep:{sweep}")'
 
 
 def describe_certification(found: Mapping[str, Any], shown: Shown = AS_RETURN) -> Iterator[RenderableType]:
@@ -327,7 +357,7 @@ def _render_next(page: ClosingPage, failed: Sequence[TrialView]) -> Iterator[Ren
         hint = "" if shutil.which("optuna-dashboard") else "   # pip install optuna-dashboard"
         yield f"  look at the study     optuna-dashboard sqlite:///{study}{hint}"
     if page.top:
-        policy = page.model_uri or f"sweep:{page.name}"
+        policy = page.model["uri"] if page.model else f"sweep:{page.name}"
         yield f"  test the winner       {_spell_command(spell_command(f'evaluate policy={policy}'))}"
         yield f'  use it in Python      import rltune; policy = rltune.load_policy("{policy}")'
 

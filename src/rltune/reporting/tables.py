@@ -22,7 +22,7 @@ from rltune.formatting import (
     format_params,
     spell_command,
 )
-from rltune.reporting.closing_page import describe_certification, describe_winner
+from rltune.reporting.closing_page import describe_certification, describe_winner, explain_scores
 from rltune.study.outcome import explain_no_winner
 from rltune.study.ranking import find_front, find_nearest, order_records, rank_records
 from rltune.study.sweep_folder import find_sweep, list_sweep_folders
@@ -147,6 +147,8 @@ def show_sweep(
     elif found.winner:
         for part in describe_winner(found.winner, shown):
             out.print(part)
+    if records and (found.certification or (found.winner or {}).get("evaluation")):
+        out.print(explain_scores(records[0].scored, bool(found.certification)), soft_wrap=True)
 
 
 def show_evaluation(
