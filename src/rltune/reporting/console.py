@@ -53,7 +53,7 @@ _BAR_WIDTH = 16
 _PLAIN_WIDTH = 120  # of the closing page where there is no terminal to ask
 _SILENCE_S = 300.0  # between two plain lines that say the same
 _LOOK_S = 2.0  # about, between two looks for steps since a report
-_FORECAST_AFTER_S = 8.0  # of steps: the first seconds are slower
+_PACE_AFTER_S = 8.0  # since the first steps: these are slower than those to come
 _LONG_S = 3600.0  # a sweep that takes longer is said to
 _STYLES = {"COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", "INTERRUPTED": "magenta"}
 
@@ -151,7 +151,7 @@ class Console:
         self._every_s = _REDRAW_S if self._tty else getattr(out, "every_s", plain_every_s)
         self._trials: dict[int, TrialView] = {}
         self._shown_reasons: set[str] = set()
-        self._began = self._drawn = self._paced_from = self.clock()
+        self._began = self._drawn = self.clock()
         self._draw_s = 0.0
         self._steps = 0
         self._history: deque[tuple[float, int]] = deque([(self._began, 0)])
@@ -176,7 +176,7 @@ class Console:
         for view in already:
             state = "INTERRUPTED" if view.state == "RUNNING" else view.state
             self._trials[view.number] = replace(view, state=state, objectives=list(view.objectives))
-        self._began = self._drawn = self._paced_from = self.clock()
+        self._began = self._drawn = self.clock()
         self._history = deque([(self._began, 0)])
         begun = ""
         if already:
@@ -198,6 +198,8 @@ class Console:
         view = self._trials.setdefault(record.number, TrialView(record.number, scored=self._scored))
         _told.info("trial %s begins: %s", record.number, format_params(record.params))
         view.state, view.params, view.reason = "RUNNING", dict(record.params), None
+        if self._steps == 0:  # what was before has no part in the pace
+            self._history = deque([(self.clock(), 0)])
         self.tick()
 
     @_log_errors
@@ -332,7 +334,7 @@ class Console:
     def tick(self) -> None:
         """Draw the present state if it is time to; call it often."""
         now = self.clock()
-        self._forecast(now)
+        self._forecast()
         if now - self._drawn >= max(self._every_s, self._draw_s / _DRAW_SHARE) and not self._stopped:
             self._drawn = now
             self._draw()
@@ -381,12 +383,18 @@ class Console:
     def time_left_s(self) -> float | None:
         """Estimate the seconds until the budget is spent and the winner certified, at this session's mean pace.
 
-        None before the first step, and when nothing is left.
+        None before the pace is known, and when nothing is left.
         """
-        if not self._steps:
-            return None
-        elapsed = self.clock() - self._paced_from
-        return self._steps_left() * elapsed / self._steps + self._play_left_s() or None
+        pace = self._measure_pace()
+        return self._steps_left() / pace + self._play_left_s() or None if pace else None
+
+    def _measure_pace(self) -> float | None:
+        """Measure the environment steps per second since the first ones of this session; None for a few seconds.
+
+        What the first ones took is not known: processes were started, and networks built, before them.
+        """
+        (then, before), now = self._first_steps or (math.inf, 0), self.clock()
+        return (self._steps - before) / (now - then) or None if now - then >= _PACE_AFTER_S else None
 
     def _play_left_s(self) -> float:
         """Estimate the seconds in which runs of the certification will play episodes, as long as those that have."""
@@ -416,8 +424,7 @@ class Console:
         """Leave the start out of the pace: the first steps that are shown were taken since the last look for them."""
         if self._steps == 0:
             self._drawn = -math.inf  # the first sign of life is shown at once
-            self._paced_from = max(self._paced_from, self.clock() - _LOOK_S)
-            self._history = deque([(self._paced_from, 0)])
+            self._history = deque([(max(self._history[0][0], self.clock() - _LOOK_S), 0)])
 
     def _count_from(self, which: tuple[str, int], known: int, env_steps: int) -> None:
         """Count what a trial has taken since it was heard of, also of steps that were lost and are taken again.
@@ -441,15 +448,11 @@ class Console:
     def _count_ended(self) -> int:
         return sum(view.state in ("COMPLETE", "PRUNED", "FAIL") for view in self._trials.values())
 
-    def _forecast(self, now: float) -> None:
+    def _forecast(self) -> None:
         """Say how long a slow sweep takes as soon as its pace is known, and what makes it shorter."""
-        if self._is_forecast or self._first_steps is None or now - self._first_steps[0] < _FORECAST_AFTER_S:
-            return
-        then, before = self._first_steps
-        if self._steps == before:
+        if self._is_forecast or not (rate := self._measure_pace()):
             return
         self._is_forecast = True
-        rate = (self._steps - before) / (now - then)
         left_s = self._steps_left() / rate
         if left_s < _LONG_S:
             return
@@ -474,7 +477,7 @@ class Console:
             parts = [self._certification, *(parts if rate and left is not None else [])]
             parts += [f"{playing} playing episodes"] if playing else []
         parts += [] if left is None else [f"about {format_duration(left)} left"]
-        if rate and (first := self._first_report_s(rate)) is not None:
+        if (first := self._first_report_s()) is not None:
             parts.append(f"first report in about {format_duration(first)}")
         pace = ", ".join(parts)
         if self._play:
@@ -493,11 +496,11 @@ class Console:
             and bool(self._runs or self._count_ended() >= self.num_trials)
         )
 
-    def _first_report_s(self, rate: float) -> float | None:
+    def _first_report_s(self) -> float | None:
         """Estimate the seconds until the first report of all; None once there is one, or where it comes soon."""
-        views = self._trials.values()
+        views, rate = self._trials.values(), self._measure_pace()
         running = [view.env_steps for view in views if view.state == "RUNNING"]
-        if not running or any(view.objectives for view in views):
+        if not rate or not running or any(view.objectives for view in views):
             return None
         left = max(0.0, self.env_steps / self._num_reports - max(running))
         seconds = left * len(running) / rate
