@@ -34,11 +34,12 @@ def test_an_error_from_a_worker_arrives_whole(kind):
     assert (sent.what, sent.allowed, sent.fix, str(sent)) == ("what", "allowed", "fix", "what\nallowed\nfix")
 
 
-def test_the_nearest_name_comes_first_then_all_others():
-    """The nearest name comes first and then all that there are."""
-    assert choices("pp0", ["ppo", "dqn"]) == "did you mean 'ppo'? known: dqn, ppo"
+def test_what_is_allowed_ends_with_the_nearest_name():
+    """The nearest name comes after all that there are."""
+    assert choices("pp0", ["ppo", "dqn"]) == "one of: dqn, ppo; did you mean 'ppo'?"
     assert choices("zzz", ["ppo", "dqn"]) == "one of: dqn, ppo"
     assert nearest("zzz", ["ppo", "dqn"]) is None
+    assert nearest("learning_rate", ["lr", "gamma"]) == "lr"
 
 
 def test_nothing_to_choose_from_is_said_as_a_person_would():

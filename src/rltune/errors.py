@@ -53,24 +53,26 @@ class PolicyError(RltuneError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name closest to ``name``, or None if none is close.
+    """Return the known name closest to ``name``, or None if none is close; ``learning_rate`` is close to ``lr``.
 
     Args:
         name: What was typed.
         known: What would have been right.
     """
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return found[0] if found else None
+    names = list(known)
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    initials = "".join(part[:1] for part in name.split("_"))
+    return found[0] if found else initials if len(initials) > 1 and initials in names else None
 
 
 def choices(name: str, known: Iterable[str]) -> str:
-    """Describe what is allowed instead of ``name``: the nearest name first, then all of them."""
+    """Describe what is allowed instead of ``name``: all known names, then the nearest."""
     names = sorted(known)
     close = nearest(name, names)
     if not names:
         return "there is none yet"
     listed = ", ".join(names)
-    return f"did you mean '{close}'? known: {listed}" if close else f"one of: {listed}"
+    return f"one of: {listed}" + (f"; did you mean '{close}'?" if close else "")
 
 
 def describe_exception(error: BaseException) -> str:

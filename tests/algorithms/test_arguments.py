@@ -33,7 +33,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(algo):
     with pytest.raises(ConfigError) as refused:
         locate_argument(algo(), "clip_parm")
     assert refused.value.what == "space.clip_parm: algo 'ppo' has no argument 'clip_parm'"
-    assert refused.value.allowed.startswith("did you mean 'clip_param'?")
+    assert refused.value.allowed.endswith("did you mean 'clip_param'?")
     with pytest.raises(ConfigError, match=r"^warm_start\[0\]\.clip_parm"):
         locate_argument(algo(), "clip_parm", "warm_start[0].clip_parm")
 

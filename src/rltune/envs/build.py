@@ -120,7 +120,7 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
         raise ConfigError(
             f"{key}: cannot import {wrapper['entry_point']}",
             f"an importable class, given as {usage}",
-            f"did you mean gymnasium.wrappers:{close}?" if close else "install its package",
+            f"gymnasium.wrappers:{close}, if that was meant" if close else "install its package",
         ) from None
     if not (isinstance(cls, type) and issubclass(cls, gymnasium.Wrapper)):
         # YAML must not be able to call anything of any module.
@@ -157,7 +157,7 @@ def import_env_module(module: str, env_id: str) -> None:
         if package in EXTRAS:
             fix = f"pip install 'rltune[{EXTRAS[package]}]'"
         elif close:
-            allowed, fix = f"did you mean '{close}'?", f"env.id={env_id.replace(package, close, 1)}"
+            allowed, fix = f"{allowed}; did you mean '{close}'?", f"env.id={env_id.replace(package, close, 1)}"
         elif is_missing:
             fix = f"put {package}.py into this folder or on PYTHONPATH, or install the package that has it"
         raise ConfigError(f"env.id={env_id}: module '{module}' cannot be imported ({error})", allowed, fix) from None

@@ -141,7 +141,7 @@ def _make_bare_env(spec: EnvSpec) -> Any:
         close = nearest(name, gymnasium.envs.registration.registry)
         raise ConfigError(
             f"env.id={spec.id}: {describe_exception(error)}",
-            f"did you mean '{close}'?" if close else "a registered Gymnasium id, or module:Name-v0",
+            "a registered Gymnasium id, or module:Name-v0" + (f"; did you mean '{close}'?" if close else ""),
             f"env.id={module}{colon}{close}" if close else "env.id=CartPole-v1",
         ) from None
     except Exception as error:  # an environment raises whatever it likes
