@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from rltune.algorithms.arguments import apply_params, count_gpus, list_arguments, locate_argument, values_of
+from rltune.algorithms.arguments import (
+    apply_params,
+    build_search_space,
+    count_gpus,
+    list_arguments,
+    locate_argument,
+    values_of,
+)
 from rltune.errors import ConfigError
 
 
@@ -36,6 +43,13 @@ def test_an_unknown_name_is_answered_with_the_nearest(algo):
     assert refused.value.allowed.endswith("did you mean 'clip_param'?")
     with pytest.raises(ConfigError, match=r"^warm_start\[0\]\.clip_parm"):
         locate_argument(algo(), "clip_parm", "warm_start[0].clip_parm")
+
+
+def test_an_added_parameter_that_is_misspelt_is_answered_whole(algo):
+    """With the name that the algorithm has, and the range that was meant."""
+    with pytest.raises(ConfigError, match=r"^space\.learning_rate: ") as refused:
+        build_search_space(algo(), {"gamma": 0.9, "learning_rate": ["loguniform", 1e-4, 1e-2]})
+    assert refused.value.fix == "space.lr=[loguniform,1e-4,0.01]"
 
 
 def test_a_samples_values_go_into_a_copy_of_the_file(algo):

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rltune.config.bounds import check_bounds
-from rltune.errors import ConfigError, choices
+from rltune.errors import ConfigError, choices, nearest
+from rltune.formatting import format_value
 from rltune.search.space import Space, parse_space
 
 Path = tuple[str, ...]  # from an algo file's section down to the argument
@@ -62,9 +63,17 @@ def build_search_space(algo: Mapping[str, Any], raw: Mapping[str, Any]) -> Space
     """Read a ``space`` group whose conditions may name arguments of an algo file too.
 
     Raises:
-        ConfigError: As `rltune.search.space.parse_space`.
+        ConfigError: As `rltune.search.space.parse_space`; or an argument is misspelt, as one that was added is.
     """
-    alone = tuple(name for name, paths in list_arguments(algo).items() if len(paths) == 1)
+    known = list_arguments(algo)
+    for name, form in raw.items():
+        if str(name).rpartition(".")[2] not in known and (close := nearest(str(name), known)):
+            raise ConfigError(
+                f"space.{name}: algo '{algo['name']}' has no argument '{name}'",
+                choices(str(name), known),
+                f"space.{close}={format_value(form)}",
+            )
+    alone = tuple(name for name, paths in known.items() if len(paths) == 1)
     return parse_space(raw, values_of(algo, alone))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_type_hints
@@ -9,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import redact_address
 from rltune.errors import RltuneError, choices, nearest
 from rltune.formatting import spell_command
@@ -39,12 +41,7 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     cause: Any = error.__cause__
     help_line = spell_command(f"{root} --help")
     if isinstance(error, MissingConfigException) and error.options is not None:
-        group, _, option = str(error.missing_cfg_file).rpartition("/")
-        return RltuneError(
-            f"{group}={option}: no such file conf/{group}/{option}.yaml",
-            choices(option, error.options),
-            f"{group}={close}" if (close := nearest(option, error.options)) else help_line,
-        )
+        return _explain_option(str(error.missing_cfg_file), error.options, help_line)
     if isinstance(error, OverrideParseException):
         about = fields(schema)[0].name  # what the command is about
         meant = "=" not in error.override and about in ("sweep", "sweeps", "policy")
@@ -59,9 +56,21 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     return RltuneError(lines[0] if lines else type(error).__name__, "see the message", help_line)
 
 
+def _explain_option(file: str, options: Sequence[str], help_line: str) -> RltuneError:
+    """Explain that a group has no such option; of an environment its id may have been typed, which `env=gym` takes."""
+    group, _, option = file.partition("/") if file.startswith("env/") else file.rpartition("/")
+    close, fix = nearest(option, options), help_line
+    base = re.match(r"(?:[\w.]+:)?(?:[\w-]+/)*([\w.-]+)-v\d+$", option) if group == "env" else None
+    if base and base[1].lower() not in options:
+        fix = f"env=gym env.id={option}"
+    elif base or close:
+        fix = f"{group}={base[1].lower() if base else close}"
+    return RltuneError(f"{group}={option}: no such file conf/{group}/{option}.yaml", choices(option, options), fix)
+
+
 def _explain_key(cause: OmegaConfBaseException, schema: type, words: Sequence[str], help_line: str) -> RltuneError:
     parent: Any = cause.parent_node
-    known = [str(key) for key in parent] if isinstance(parent, DictConfig) else []
+    known = sorted(str(key) for key in parent if key != "hydra") if isinstance(parent, DictConfig) else []
     typed = (arg for arg in words if arg.lstrip("+~").startswith(str(cause.full_key)))
     override = redact_address(next(typed, str(cause.full_key)))
     if str(cause.key) in known:
@@ -70,18 +79,22 @@ def _explain_key(cause: OmegaConfBaseException, schema: type, words: Sequence[st
         fix = help_line if usual is None or isinstance(usual, Container) else f"{cause.full_key}={usual}"
         allowed = describe_type(find_type(schema, str(cause.full_key)))
         return RltuneError(f"{override}: {str(cause).splitlines()[0]}", allowed, fix)
-    close, above = nearest(str(cause.key), known), str(cause.full_key).rpartition(".")[0]
-    if close:
-        return RltuneError(f"{override}: no such key", choices(str(cause.key), known), _renamed(override, cause, close))
+    above = str(cause.full_key).rpartition(".")[0]
+    deeper = _list_deeper(parent) if isinstance(parent, DictConfig) and not above else {}
+    if close := nearest(str(cause.key), [*known, *deeper]):
+        meant = close if close in known else deeper[close]
+        fix = override.replace(str(cause.full_key), f"{above}.{meant}" if above else meant, 1)
+        return RltuneError(f"{override}: no such key", f"one of: {', '.join(known)}; did you mean '{meant}'?", fix)
     may_add = above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env")
     fix = f"+{override} adds a key" if may_add else help_line
     return RltuneError(f"{override}: no such key", choices(str(cause.key), known), fix)
 
 
-def _renamed(override: str, cause: OmegaConfBaseException, close: str) -> str:
-    """The override with the key that was probably meant."""
-    above = str(cause.full_key).rpartition(".")[0]
-    return override.replace(str(cause.full_key), f"{above}.{close}" if above else close, 1)
+def _list_deeper(settings: DictConfig) -> dict[str, str]:
+    """List where each setting stands, by the last part of its key; what is searched and the budget come first."""
+    paths = [path for path, _ in flatten_settings(OmegaConf.to_container(settings)) if not path.startswith("hydra.")]
+    first = sorted(paths, key=lambda path: not path.startswith(("space.", "budget.")))
+    return {path.rpartition(".")[2]: path for path in reversed(first) if "." in path}
 
 
 def describe_type(kind: Any) -> str:
