@@ -132,9 +132,16 @@ def test_a_score_is_told_apart_from_what_is_certified(make, tmp_path):
     console, out = make()
     console.summary(make_page(tmp_path, winner=winner | {"evaluation": played}))
     assert "score: while training, exploring (mean of the last 3 reports); fresh episodes: the" in out.getvalue()
+    assert "winner    trial 1: mean return 190" in out.getvalue()
     console, out = make()
     console.summary(make_page(tmp_path, winner=winner))
     assert "exploring" not in out.getvalue(), "there is one number"
+
+
+def test_a_winner_of_an_interrupted_sweep_is_one_so_far(make, tmp_path):
+    console, out = make()
+    console.summary(make_page(tmp_path, status="interrupted", winner={"name": "trial 1", "objective": 44.0}))
+    assert "winner    trial 1 so far, the sweep is not over: by the search's own objective, 44\n" in out.getvalue()
 
 
 def test_the_page_says_who_the_champion_is(make, tmp_path):

@@ -129,7 +129,7 @@ def render_closing_page(page: ClosingPage, failed: Iterable[TrialView]) -> Itera
     if page.certified:
         yield from describe_certification(page.certified, page.shown)
     elif page.winner:
-        yield from describe_winner(page.winner, page.shown)
+        yield from describe_winner(page.winner, page.shown, page.status == "interrupted")
     if page.top and (page.certified or (page.winner or {}).get("evaluation")):
         yield explain_scores(page.top[0].scored, bool(page.certified))
     if page.model:
@@ -190,19 +190,23 @@ def render_front(second: str, front: Iterable[TrialView], shown: Shown = AS_RETU
     yield f"front: the whole trials that no other one beats in both score and {second}"
 
 
-def describe_winner(winner: Mapping[str, Any], shown: Shown = AS_RETURN) -> Iterator[RenderableType]:
+def describe_winner(
+    winner: Mapping[str, Any], shown: Shown = AS_RETURN, is_preliminary: bool = False
+) -> Iterator[RenderableType]:
     """Say who won without certification, who need not be the first by the search's own numbers.
 
     Args:
         winner: As `Outcome` has it.
         shown: Shows scores.
+        is_preliminary: Whether the sweep is not over.
     """
     how = f"by the search's own objective, {format_objective(shown(winner['objective']))}"
     if evaluation := winner.get("evaluation"):
         mean, span = format_objective(shown(evaluation["mean"])), format_interval(shown.turn(evaluation))
         how = f"mean {shown.name} {mean} on {evaluation['episodes']} fresh episodes (95% interval {span})"
     yield ""
-    yield Text(f"winner    {winner['name']}: {how}", style="bold green")
+    so_far = " so far, the sweep is not over" if is_preliminary else ""
+    yield Text(f"winner    {winner['name']}{so_far}: {how}", style="bold green")
 
 
 def explain_scores(scored: int | None, is_certified: bool) -> str:

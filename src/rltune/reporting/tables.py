@@ -145,7 +145,7 @@ def show_sweep(
         for part in describe_certification(Certification.from_dict(found.certification).summary(), shown):
             out.print(part)
     elif found.winner:
-        for part in describe_winner(found.winner, shown):
+        for part in describe_winner(found.winner, shown, found.status in ("interrupted", "running")):
             out.print(part)
     if records and (found.certification or (found.winner or {}).get("evaluation")):
         out.print(explain_scores(records[0].scored, bool(found.certification)), soft_wrap=True)

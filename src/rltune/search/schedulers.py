@@ -42,8 +42,8 @@ class Stop:
 
     @property
     def reason(self) -> str:
-        """Why such a trial ended."""
-        return f"stopped by the scheduler at the mark of {self.env_steps:,} environment steps"
+        """Why such a trial ended, and why it may have taken more steps than those by which it was judged."""
+        return f"stopped by the scheduler at {self.env_steps:,} environment steps, after the iteration that passed them"
 
 
 @dataclass(frozen=True)
