@@ -81,9 +81,14 @@ def format_interval(row: Mapping[str, Any]) -> str:
     return "-" if row["low"] is None else f"{format_objective(row['low'])} to {format_objective(row['high'])}"
 
 
-def format_state(state: str) -> str:
-    """Return the one word for a trial's state, as the ledger has it; RUNNING also is one that was interrupted."""
-    return {"COMPLETE": "complete", "PRUNED": "stopped", "FAIL": "failed"}.get(state, state.lower())
+def format_state(state: str, is_live: bool) -> str:
+    """Return the one word for a trial's state.
+
+    Args:
+        state: As the ledger has it, where RUNNING also is a trial that was interrupted.
+        is_live: Whether its sweep is running.
+    """
+    return STATE_WORDS["INTERRUPTED" if state == "RUNNING" and not is_live else state]
 
 
 def format_count(value: float) -> str:

@@ -25,7 +25,7 @@ def test_trials_are_a_frame_with_the_best_first(folder):
     assert list(frame.columns) == ["trial", "state", "score", "env_steps", "stopped", "lr"]
     assert list(frame["trial"]) == [5, 4, 3, 2, 1, 0]
     assert frame["score"].iloc[0] == pytest.approx(5 * (600 + 800 + 1000) / 3 / 100)
-    assert list(frame["state"]) == ["COMPLETE"] * 3 + ["PRUNED"] * 3
+    assert list(frame["state"]) == ["complete"] * 3 + ["stopped"] * 3
     assert frame["lr"].iloc[0] == pytest.approx(1e-2)
 
 
@@ -60,6 +60,15 @@ def test_the_best_of_a_running_sweep_is_the_one_so_far(folder):
     trials = [("COMPLETE", 1e-3, [1.0, 5.0]), ("FAIL", 1e-2, [9.0]), ("RUNNING", 1e-4, [7.0])]
     best = rltune.open_sweep(write_trials(folder / "s", trials)).best
     assert (best.trial, best.score, best.certified) == (0, 3.0, None)
+
+
+@pytest.mark.parametrize(("status", "word"), [("running", "running"), ("interrupted", "interrupted")])
+def test_states_are_the_words_of_the_terminal(folder, status, word):
+    trials = [("COMPLETE", 1e-3, [1.0, 5.0]), ("FAIL", 1e-2, [9.0]), ("RUNNING", 1e-4, [7.0])]
+    path = write_trials(folder / "s", trials)
+    with closing(open_ledger(path)) as ledger:
+        ledger.change_sweep(status=status)
+    assert set(rltune.open_sweep(path).trials["state"]) == {"complete", "failed", word}
 
 
 def test_a_notebook_shows_the_verdict_and_ten_trials(folder):

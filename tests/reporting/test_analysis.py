@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
+import optuna
+import pytest
 from ended import write_bounded, write_sweep
 
-from rltune.reporting.analysis import follow_best_so_far
+from rltune.reporting.analysis import build_optuna_study, follow_best_so_far
 from rltune.reporting.sweep_data import load_sweep_data
 
 
@@ -23,3 +26,17 @@ def test_a_trial_that_breaks_a_constraint_is_never_the_best_so_far(tmp_path: Pat
     moments = follow_best_so_far(load_sweep_data(write_bounded(tmp_path / "s")))
     assert [moment.best for moment in moments] == [90.0, 90.0]
     assert [moment.env_steps for moment in moments] == [2000, 3000], "but its steps were taken"
+
+
+def test_a_study_for_a_figure_is_not_announced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data, log = load_sweep_data(write_sweep(tmp_path / "s", 2)), logging.getLogger("optuna")
+    before = optuna.logging.get_verbosity()
+    log.addHandler(caplog.handler)
+    optuna.logging.set_verbosity(optuna.logging.INFO)
+    try:
+        build_optuna_study(data, data.trials, [1.0, 2.0])
+        assert optuna.logging.get_verbosity() == optuna.logging.INFO
+    finally:
+        optuna.logging.set_verbosity(before)
+        log.removeHandler(caplog.handler)
+    assert caplog.messages == []

@@ -205,6 +205,6 @@ def test_a_browser_draws_every_figure_without_errors_or_requests(tmp_path: Path)
 def test_two_objectives_have_a_section_of_their_own(tmp_path: Path) -> None:
     page = text_of(page_of(write_bounded(tmp_path / "s")))
     assert "Two objectives" in page
-    assert "the whole trials that no other one beats in both: trial 1, trial 2." in page
+    assert "the complete trials that no other one beats in both: trial 1, trial 2." in page
     assert "train_s=75.25, not < 60; whole" in page
     assert (tmp_path / "s" / "report" / "front.png").stat().st_size > 10_000

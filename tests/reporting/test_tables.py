@@ -236,7 +236,7 @@ def test_what_cannot_win_is_shown_last_with_what_it_breaks(tmp_path):
     assert rows[2].endswith("cannot win: train_s=75.25, not < 60; whole")
     assert rows[3].startswith("3 stopped 70 80 250 ")
     assert rows[3].endswith("cannot win: train_s=80, not < 60; stopped")
-    assert "* on the front: no other whole trial beats it in both score and train_s" in lines
+    assert "* on the front: no other complete trial beats it in both score and train_s" in lines
     assert " 90 " in listed(tmp_path), "the best of the list is one that can win"
 
 

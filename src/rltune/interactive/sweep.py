@@ -14,7 +14,7 @@ import pandas as pd
 
 from rltune.envs.objective import Shown
 from rltune.errors import PolicyError, RltuneError, StudyError
-from rltune.formatting import format_objective, format_params
+from rltune.formatting import format_objective, format_params, format_state
 from rltune.interactive.notebook import find_stream
 from rltune.records import TRIALS
 from rltune.study.ledger import Ledger
@@ -106,15 +106,19 @@ class Sweep:
     def trials(self) -> pd.DataFrame:
         """One row a trial, the best first.
 
-        Columns: ``trial``, ``state``, ``score`` (what trials are ranked by), ``env_steps``, ``stopped`` (why it ended
-        early), and one for each parameter. With constraints also ``breaks``, empty in a trial that keeps them; with a
-        second objective one of its name.
+        Columns: ``trial``, ``state`` (running, complete, stopped, failed or interrupted), ``score`` (what trials are
+        ranked by), ``env_steps``, ``stopped`` (why it ended early), and one for each parameter. With constraints also
+        ``breaks``, empty in a trial that keeps them; with a second objective one of its name.
         """
         with self._ledger() as ledger:
             records, criteria = order_records(ledger.trials.records()), ledger.criteria
+            is_live = ledger.sweep().status == "running"
         names = list(dict.fromkeys(name for record in records for name in record.params))
         rows = [
-            [one.number, one.state, self._shown(one.score), one.env_steps, one.stop_reason, *map(one.params.get, names)]
+            [
+                *(one.number, format_state(one.state, is_live), self._shown(one.score), one.env_steps, one.stop_reason),
+                *map(one.params.get, names),
+            ]
             for one in records
         ]
         frame = pd.DataFrame(rows, columns=["trial", "state", "score", "env_steps", "stopped", *names])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rltune.records import TrialRecord
 from rltune.reporting.sweep_data import SweepData
 from rltune.search.dimensions import Dimension
+from rltune.search.samplers import quieten_optuna
 from rltune.study.ranking import BestSoFar
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def build_optuna_study(
 
     space = data.space
     known = space.distributions()
-    study = optuna.create_study(direction=direction)
+    with quieten_optuna():
+        study = optuna.create_study(direction=direction)
     for trial, value in zip(trials, values, strict=True):
         raw, params, distributions = space.encode(trial.params), {}, {}
         for one in space.dimensions:

@@ -20,7 +20,6 @@ from rich.text import Text
 from rltune.certification.result import MIN_RUNS, label
 from rltune.envs.objective import AS_RETURN, Shown
 from rltune.formatting import (
-    STATE_WORDS,
     classify_failure,
     first_line,
     format_count,
@@ -29,6 +28,7 @@ from rltune.formatting import (
     format_number,
     format_objective,
     format_params,
+    format_state,
     spell_command,
 )
 from rltune.records import SCORED_REPORTS, TRIALS, compute_score, trial_dir_of
@@ -163,7 +163,7 @@ def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
     table.add_column("params", overflow="fold")
     for rank, view in enumerate(page.top[:5], start=1):
         shown = format_objective(page.shown(view.score if view.score is not None else view.objective))
-        state = "interrupted" if view.state == "RUNNING" else STATE_WORDS[view.state]
+        state = format_state(view.state, is_live=False)
         cells = str(rank), str(view.number), shown, format_count(view.env_steps), state, format_params(view.params)
         table.add_row(*cells, style="bold green" if rank == 1 else "")
     yield ""
@@ -187,7 +187,7 @@ def render_front(second: str, front: Iterable[TrialView], shown: Shown = AS_RETU
         table.add_row(*cells, format_params(view.params))
     yield ""
     yield table if table.row_count else "no trial had its whole budget and can win, so that the front is empty"
-    yield f"front: the whole trials that no other one beats in both score and {second}"
+    yield f"front: the complete trials that no other one beats in both score and {second}"
 
 
 def describe_winner(

@@ -60,8 +60,7 @@ class SweepData:
 
     def state_of(self, trial: TrialRecord) -> str:
         """Return a trial's state in a word: complete, stopped, failed, and running or interrupted as the sweep is."""
-        is_left = trial.state == "RUNNING" and self.status != "running"
-        return "interrupted" if is_left else format_state(trial.state)
+        return format_state(trial.state, self.status == "running")
 
     @property
     def shown(self) -> Shown:

@@ -15,11 +15,11 @@ from rltune.certification.result import Certification
 from rltune.envs.objective import Shown
 from rltune.errors import RltuneError
 from rltune.formatting import (
-    STATE_WORDS,
     first_line,
     format_count,
     format_objective,
     format_params,
+    format_state,
     spell_command,
 )
 from rltune.reporting.closing_page import describe_certification, describe_winner, explain_scores
@@ -138,7 +138,7 @@ def show_sweep(
         table.add_row(number, state, score, *also, *rest)
     out.print(table)
     if second:
-        out.print(f"* on the front: no other whole trial beats it in both score and {criteria.second}")
+        out.print(f"* on the front: no other complete trial beats it in both score and {criteria.second}")
     if find_nearest(records):
         out.print(explain_no_winner(records), soft_wrap=True)
     if found.certification:
@@ -194,7 +194,7 @@ def _make_row(record: TrialRecord, going_on: bool, shown: Shown) -> tuple[str, .
         reason = f"on {record.node}"
     return (
         str(record.number),
-        STATE_WORDS["INTERRUPTED" if unfinished and not going_on else record.state],
+        format_state(record.state, going_on),
         format_objective(shown(record.score)),
         format_count(record.env_steps),
         format_params(record.params),

@@ -6,9 +6,10 @@ trusts them. Optuna is imported inside the functions, so that a typing error on 
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -180,10 +181,19 @@ def _propose_once(sampler: BaseSampler, space: Space) -> None:
     """Ask for a trial that nobody runs: Optuna looks at some arguments only when it proposes."""
     import optuna
 
+    with quieten_optuna():
+        study = optuna.create_study(sampler=sampler)
+        study.ask(space.distributions() or {"x": optuna.distributions.IntDistribution(0, 1)})
+
+
+@contextlib.contextmanager
+def quieten_optuna() -> Iterator[None]:
+    """Keep Optuna from telling of a study in memory, which is none of the person's."""
+    import optuna
+
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        study = optuna.create_study(sampler=sampler)
-        study.ask(space.distributions() or {"x": optuna.distributions.IntDistribution(0, 1)})
+        yield
     finally:
         optuna.logging.set_verbosity(level)

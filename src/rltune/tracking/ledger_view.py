@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rltune.formatting import first_line
+from rltune.formatting import first_line, format_state
 from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
 from rltune.study.bucket import BucketError
 from rltune.study.checkpoints import lend_checkpoint
@@ -474,11 +474,7 @@ def _status_of(record: TrialRecord) -> str:
 
 def _describe_state(record: TrialRecord) -> str:
     """Return a trial's state in a person's word."""
-    if record.diverged:
-        return "diverged"
-    if record.state == "RUNNING":
-        return "interrupted" if record.stop_reason else "running"
-    return {"COMPLETE": "complete", "PRUNED": "stopped", "FAIL": "failed"}[record.state]
+    return "diverged" if record.diverged else format_state(record.state, is_live=not record.stop_reason)
 
 
 def show_first(numbers: Mapping[str, float]) -> dict[str, float]:
