@@ -261,9 +261,9 @@ def _describe_front(data: SweepData) -> str:
     second, best = data.criteria.second, "small" if data.criteria.direction == "min" else "large"
     named = ", ".join(f"trial {trial.number}" for trial in data.front) or "none yet"
     return (
-        f"Each trial's score over its {second}, which is to be {best}. Stair: the Pareto front, the complete trials that "
-        f"no other one beats in both: {named}. Pale: trials that were stopped, with the {second} that is expected of "
-        "the whole budget."
+        f"Each trial's score over its {second}, which is to be {best}. Stair: the Pareto front, the complete trials "
+        f"that no other one beats in both: {named}. Pale: trials that were stopped, with the {second} that is expected "
+        "of the whole budget."
     )
 
 
