@@ -19,6 +19,10 @@ from s3 import Server, s3_server
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of some hundred processes compiles rltune for itself
+# One terminal and no proxy, whatever the one in which this was typed has: commands inherit it, too.
+for name in ("LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
+os.environ |= {"TERM": "dumb", "COLUMNS": "80", "no_proxy": "127.0.0.1,localhost", "NO_PROXY": "127.0.0.1,localhost"}
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rltune-tests-")  # not the key of who runs the tests
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 # Ray's workers inherit the environment, not sys.path: they must find the toy too; and commands, `sweeps`.
@@ -28,7 +32,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 
 HERE = Path(__file__).parent
-TIMEOUT_S = {"fast": 120, "ray": 600, "slow": 600}  # generous: on a busy machine; what takes longer hangs
+TIMEOUT_S = {"fast": 300, "ray": 1500, "slow": 1500}  # generous: on a busy machine; what takes longer hangs
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
@@ -96,7 +100,8 @@ def finished_sweep(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from real import SMALL, Project
 
     project = Project(tmp_path_factory.mktemp("project"))
-    project.ran = project.type("-m", "sweeps.run", "algo=ppo", "env=cartpole", "resources.max_concurrent=2", *SMALL)
+    slots = ("cluster.num_cpus=2", "resources.max_concurrent=2")  # however many CPUs there are
+    project.ran = project.type("-m", "sweeps.run", "algo=ppo", "env=cartpole", *slots, *SMALL)
     return project
 
 
@@ -129,10 +134,8 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def terminal() -> Terminal:
     """Somebody's terminal of 80 columns, without colours."""
-    monkeypatch.setenv("TERM", "dumb")
-    monkeypatch.setenv("COLUMNS", "80")
     return Terminal()
 
 

@@ -36,7 +36,7 @@ class Aside:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
-        self._both = threading.Barrier(2, timeout=20)
+        self._both = threading.Barrier(2, timeout=60)
 
     def __call__(
         self, function: Callable[..., Any], folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]
@@ -131,7 +131,7 @@ def test_how_far_those_are_that_play_is_shown_meanwhile(tmp_path: Path, told: li
 
     def call(function: Any, folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]) -> Evaluation:
         progress(10, episodes)
-        assert seen.wait(20)
+        assert seen.wait(60)
         return play_by_seed(folder, episodes, seed, progress)
 
     def show(who: str, done: int, total: int) -> None:

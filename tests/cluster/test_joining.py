@@ -36,7 +36,7 @@ WAYS = {
     "a Ray of its own": ("open", "own", {"RAY_ADDRESS": "{}"}, False, "joined 1 CPUs"),
 }
 AT_ONCE = ("no token", "a mode and no token", "another token", "a file that is not there", "a mode that it has not")
-SOON_S = 20.0  # with all imports, two at a time; Ray itself tries for 20 s after them
+SOON_S = 20.0  # Ray itself tries for so long
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def rays() -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def joined(rays: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str, float]]:
-    """All ways, two at a time: the exit code, what was said, the seconds."""
+    """All ways, two at a time: the exit code, what was said, the seconds until a refusal."""
 
     homes = {way: tmp_path_factory.mktemp("home") for way in WAYS}  # not in the threads: pytest's folders are for one
 

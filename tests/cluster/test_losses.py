@@ -81,7 +81,7 @@ def test_without_a_place_only_what_ray_says_counts(monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def gone(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set when a head, watched by the hundredth of a second, is given up."""
-    for name, seconds in {"ASK_S": 0.01, "PATIENCE_S": 0.2}.items():
+    for name, seconds in {"ASK_S": 0.02, "PATIENCE_S": 0.2}.items():
         monkeypatch.setattr(losses, name, seconds)
     address = "{}:{}".format(*listener.getsockname())
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=address))
@@ -93,11 +93,14 @@ def test_a_head_that_answers_is_left_alone(gone: threading.Event) -> None:
         assert not gone.wait(0.5)
 
 
-def test_a_lost_head_is_noticed(gone: threading.Event, listener: socket.socket) -> None:
+def test_a_lost_head_is_noticed(
+    gone: threading.Event, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "PATIENCE_S", 2.0)
     with watch_head(gone.set):
         listener.close()
         assert not gone.wait(0.1), "it may be started again"
-        assert gone.wait(2)
+        assert gone.wait(60)
 
 
 def test_a_head_that_is_lost_after_the_end_disturbs_nobody(gone: threading.Event, listener: socket.socket) -> None:
@@ -107,14 +110,17 @@ def test_a_head_that_is_lost_after_the_end_disturbs_nobody(gone: threading.Event
     assert not gone.wait(0.5)
 
 
-def test_a_head_that_is_soon_back_was_not_lost(gone: threading.Event, listener: socket.socket) -> None:
+def test_a_head_that_is_soon_back_was_not_lost(
+    gone: threading.Event, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "PATIENCE_S", 2.0)
     host, port = listener.getsockname()
     with watch_head(gone.set):
         listener.close()
         time.sleep(0.05)
         with socket.create_server((host, port)):
             wait_for_head()
-            assert not gone.wait(0.5)
+            assert not gone.wait(2.5)
 
 
 def test_nobody_answers_where_nobody_listens(listener: socket.socket) -> None:
@@ -176,7 +182,7 @@ def test_a_lost_head_ends_the_command_and_another_one_finishes_it(tmp_path: Path
         code, out = finish(typed)
         took_s = time.monotonic() - began
     assert code == 75, out
-    assert took_s < 45, "30 s, and a busy machine"
+    assert took_s < 60, "Ray itself holds whoever asks it for so long"
     assert "rltune resume sweep=toy" in out
     assert "Traceback" not in out
     with closing(open_ledger(tmp_path / "outputs/toy")) as ledger:

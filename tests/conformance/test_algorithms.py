@@ -283,6 +283,7 @@ def test_a_policy_of_normalised_observations_acts_as_in_its_trial(kind, tmp_path
             runner.save(folder, {"env": made.build.env.to_dict()})
             policy = load_policy(folder)
             space = policy.observation_space
+            space.seed(0)
             raw = np.stack([space.sample() for _ in range(1000)])
             raw[:, ~space.bounded_below] = np.random.default_rng(0).normal(0, 3, (1000, (~space.bounded_below).sum()))
             runner_env = runner.algorithm.env_runner_group.local_env_runner

@@ -71,6 +71,7 @@ def test_one_driver_has_a_sweep_of_a_database_whatever_machine(tmp_path: Path, m
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+        monkeypatch.setattr(storage_module, "SILENT_S", 60.0)  # the server has to notice
         with claim_folder(context_of(there, url)):
             pass
         with claim_folder(context_of(here, url)):

@@ -288,7 +288,8 @@ def test_a_gpu_fraction_admits_exactly_as_many_trials(
         "tracking=off",
         "budget.trials=8",
         "space.quality=[uniform,0,1]",
-        "+space.seconds=0.1",
+        "+space.seconds=0.5",
+        "budget.env_steps=400",
     )
     at_once = [sum(began <= moment < ended for began, ended in spans) for moment, _ in spans]
     assert max(at_once) == expected
@@ -355,7 +356,7 @@ def test_a_second_signal_waits_for_no_trial_and_leaves_the_ledger_whole(
 
     monkeypatch.setattr(Recorder, "on_step_end", spy)
     monkeypatch.setattr(stopper, "GRACE_S", 600.0)  # only the watchdog would end the wait, and fail the trial
-    words = ("+space.fault=hang", "failures.stall_s=15", "failures.max_retries=0", "budget.trials=1")
+    words = ("+space.fault=hang", "failures.stall_s=300", "failures.max_retries=0", "budget.trials=1")
     first = toy_run(*words, "scheduler=none")
     assert (first.exit_code, first.status) == (143, "interrupted")
     assert f"python -m sweeps.resume sweep={first.name}" in stream.getvalue()
@@ -423,8 +424,19 @@ def test_a_half_made_folder_is_taken_by_its_name(toy_run: Callable[..., Outcome]
     assert (outcome.exit_code, outcome.folder.name) == (0, "mine")
 
 
-def test_a_wall_time_budget_ends_the_sweep_cleanly(toy_run: Callable[..., Outcome]) -> None:
-    words = ("budget.wall_time_s=6", "+space.seconds=0.1", "budget.env_steps=100000", "budget.trials=50")
+def test_a_wall_time_budget_ends_the_sweep_cleanly(toy_run: Callable[..., Outcome], monkeypatch: Any) -> None:
+    from rltune.pipeline.tune.recorder import Recorder
+
+    keep = Recorder.on_trial_result
+
+    def spy(self: Recorder, *args: Any, **info: Any) -> None:
+        keep(self, *args, **info)
+        if self.stopper.env_steps == 500:
+            assert self.stopper._began
+            self.stopper._began -= 4000
+
+    monkeypatch.setattr(Recorder, "on_trial_result", spy)
+    words = ("budget.wall_time_s=3600", "+space.seconds=0.02", "budget.trials=50")
     outcome = toy_run(*words, "scheduler=none", "tracking=off")
     assert outcome.exit_code == 0
     assert outcome.status == "stopped"

@@ -92,7 +92,7 @@ def test_pages_come_one_by_one_and_none_after_the_end(
 
     def make_slowly(*args: object, **settings: object) -> str:
         calls.append(args)
-        go_on.wait(10)
+        go_on.wait(60)
         return "late"
 
     monkeypatch.setattr(html, "make_live_page", make_slowly)

@@ -309,7 +309,7 @@ def test_in_a_hurry_a_server_that_hangs_is_asked_once(monkeypatch: pytest.Monkey
             with pytest.raises(BucketAwayError, match="does not answer"):
                 bucket.write("a", b"")
         assert not bucket.flush(3.0)
-        assert time.monotonic() - began < 6, "a client's own attempts take 100 s"
+        assert time.monotonic() - began < 40, "a client's own attempts take 100 s"
 
 
 def test_a_bucket_that_hangs_keeps_no_process_from_its_end() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import itertools
 import json
 import os
 import shlex
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -127,36 +130,55 @@ def test_a_resume_command_is_typed_as_the_folder_is_named(name: str, tmp_path: P
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beats by the hundredth of a second."""
-    for name, seconds in {"BEAT_S": 0.02, "SILENT_S": 0.2, "FREED_S": 1.0}.items():
+    for name, seconds in {"BEAT_S": 0.02, "SILENT_S": 0.2, "FREED_S": 60.0}.items():
         monkeypatch.setattr(sweep_folder, name, seconds)
 
 
-def drive_from_elsewhere(folder: Path, beats: int) -> threading.Thread:
-    """A driver on another host, of whose lock this one knows nothing."""
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beats by the minute: who looks for one is 20 s late."""
+    for name in ("BEAT_S", "SILENT_S"):
+        monkeypatch.setattr(sweep_folder, name, 60.0)
+
+
+def beat_elsewhere(folder: Path, beat: int = 0) -> None:
+    """Beat once as a driver on another host, of whose lock this one knows nothing."""
+    other = {"host": "far", "boot": "another", "pid": 1, "beat": beat}
+    (folder / "draft").write_text(json.dumps(other))
+    (folder / "draft").rename(folder / DRIVER)
+
+
+@contextlib.contextmanager
+def driver_elsewhere(folder: Path) -> Iterator[None]:
+    """A driver on another host, until the end."""
+    ended = threading.Event()
 
     def drive() -> None:
-        for beat in range(beats):
-            other = {"host": "far", "boot": "another", "pid": 1, "beat": beat}
-            (folder / DRIVER).write_text(json.dumps(other))
-            time.sleep(0.02)
+        for beat in itertools.count(1):
+            beat_elsewhere(folder, beat)
+            if ended.wait(0.02):
+                return
 
+    beat_elsewhere(folder)
     thread = threading.Thread(target=drive)
     thread.start()
-    time.sleep(0.03)
-    return thread
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_driver_on_another_host_keeps_others_out(tmp_path: Path) -> None:
-    far = drive_from_elsewhere(tmp_path, 50)
-    with claim_sweep(tmp_path) as other:
+def test_a_driver_on_another_host_keeps_others_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_folder, "SILENT_S", 60.0)
+    with driver_elsewhere(tmp_path), claim_sweep(tmp_path) as other:
         assert other == "on far (process 1)"
-    far.join()
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_driver_whose_host_is_gone_keeps_nobody_out(tmp_path: Path) -> None:
-    drive_from_elsewhere(tmp_path, 1).join()
+    beat_elsewhere(tmp_path)
     began = time.monotonic()
     with claim_sweep(tmp_path) as other:
         assert other is None
@@ -168,7 +190,7 @@ def test_a_driver_whose_host_is_gone_keeps_nobody_out(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_lock_that_outlives_its_host_is_waited_for(tmp_path: Path) -> None:
     """As NFS keeps one for its lease of 90 s."""
-    drive_from_elsewhere(tmp_path, 1).join()
+    beat_elsewhere(tmp_path)
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         threading.Timer(0.5, lambda: fcntl.flock(lock, fcntl.LOCK_UN)).start()
@@ -176,31 +198,31 @@ def test_a_lock_that_outlives_its_host_is_waited_for(tmp_path: Path) -> None:
             assert other is None
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("slow")
 def test_a_driver_on_this_host_is_refused_at_once(tmp_path: Path) -> None:
     with claim_sweep(tmp_path) as first:
         began = time.monotonic()
         with claim_sweep(tmp_path) as second:
             assert first is None
             assert second == f"on {socket.gethostname()} (process {os.getpid()})"
-        assert time.monotonic() - began < 0.1
+        assert time.monotonic() - began < 15
         assert (tmp_path / DRIVER).exists()
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("slow")
 def test_a_killed_driver_of_this_host_keeps_nobody_waiting(tmp_path: Path) -> None:
     with claim_sweep(tmp_path):
         left = (tmp_path / DRIVER).read_text()
     (tmp_path / DRIVER).write_text(left)
     began = time.monotonic()
     with claim_sweep(tmp_path) as other:
-        assert (other, time.monotonic() - began < 0.1) == (None, True)
+        assert other is None
+    assert time.monotonic() - began < 15
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_driver_that_stood_still_learns_that_it_is_replaced(tmp_path: Path) -> None:
     taken = threading.Event()
-    with claim_sweep(tmp_path, taken.set):
-        drive_from_elsewhere(tmp_path, 1).join()
-        assert taken.wait(2)
+    with claim_sweep(tmp_path, taken.set), driver_elsewhere(tmp_path):
+        assert taken.wait(60)
     assert json.loads((tmp_path / DRIVER).read_text())["host"] == "far", "it is the other's now"

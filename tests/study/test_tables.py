@@ -95,7 +95,7 @@ def test_looking_into_a_database_makes_nothing(address: str) -> None:
 def test_sweeps_that_start_together_keep_every_report(address: str) -> None:
     url = postgres.database(address, "together")
 
-    line = threading.Barrier(NUM_DRIVERS, timeout=20)
+    line = threading.Barrier(NUM_DRIVERS, timeout=60)
 
     def drive(sweep: int) -> None:
         line.wait()

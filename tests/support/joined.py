@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-START_S = 60.0
+START_S = 240.0
 QUIET = ("--disable-usage-stats", "--object-store-memory=80000000", "--min-worker-port=0", "--max-worker-port=0")
 # What a person would type, with the toy in the trials' place.
 SCRIPT = """
@@ -166,7 +166,7 @@ def sweep(verb: str, folder: Path, *words: str, **settings: str) -> tuple[int, s
     return finish(start_sweep(verb, folder, *words, **settings))
 
 
-def finish(typed: subprocess.Popen[str], patience_s: float = 240) -> tuple[int, str]:
+def finish(typed: subprocess.Popen[str], patience_s: float = 600) -> tuple[int, str]:
     """A command's exit code and what it said."""
     try:
         out, _ = typed.communicate(timeout=patience_s)

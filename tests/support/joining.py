@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from joined import SCRIPT, TESTS, clean_environment
@@ -14,18 +14,21 @@ from joined import SCRIPT, TESTS, clean_environment
 # What a sweep does with a Ray first: join it, and keep an actor there.
 JOIN = """
 import sys, time
+from pathlib import Path
 from rltune.cluster.ray_cluster import check_address, connect_ray, prepare_environment
 from rltune.config.schema import ClusterConfig
 from rltune.errors import RltuneError
 from rltune.commands.application.command import leave
 
 cluster = ClusterConfig(address=None, num_cpus=1) if sys.argv[1] == "own" else ClusterConfig(address=sys.argv[1])
+began = time.monotonic()
 try:
     check_address(cluster)
     prepare_environment(cluster)
-    with connect_ray(cluster) as nodes:
-        import ray
+    import ray
 
+    began = time.monotonic()
+    with connect_ray(cluster) as nodes:
         @ray.remote(num_cpus=0)
         class Trial:
             def answer(self):
@@ -37,6 +40,7 @@ try:
             time.sleep(0.1)
         print(f"joined {sum(node.cpus for node in nodes):g} CPUs")
 except RltuneError as error:
+    Path("refused-after-s").write_text(str(time.monotonic() - began))
     leave(error)
 """
 
@@ -75,19 +79,24 @@ main()
 
 
 def join(address: str, home: Path, **settings: str) -> tuple[int, str, float]:
-    """Join a Ray; the exit code, what was said, and the seconds that it took.
+    """Join a Ray; the exit code, what was said, and the seconds until it was refused, without the imports.
 
     Args:
         address: Its address; ``own`` starts one.
         home: Where Ray looks for the token of who types this.
         settings: Of the environment.
     """
-    began = time.monotonic()
     words = [sys.executable, "-c", JOIN, address]
     env = clean_environment(home, settings)
     env["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(TESTS.parents[1])])
-    done = subprocess.run(words, cwd=home, env=env, capture_output=True, text=True, timeout=120)
-    return done.returncode, done.stdout + done.stderr, time.monotonic() - began
+    done = subprocess.run(words, cwd=home, env=env, capture_output=True, text=True, timeout=600)
+    return done.returncode, done.stdout + done.stderr, read_refusal_s(home)
+
+
+def read_refusal_s(home: Path) -> float:
+    """How long who typed `JOIN` in this folder waited to be refused; infinite for who was not."""
+    found = home / "refused-after-s"
+    return float(found.read_text()) if found.exists() else math.inf
 
 
 def submit_sweep(

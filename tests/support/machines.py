@@ -34,7 +34,7 @@ touch "$3"
 sleep infinity & wait
 """
 SWITCH = "ip link add br0 type bridge && ip link set br0 up && touch $1 && exec sleep infinity"
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 def can_isolate() -> bool:

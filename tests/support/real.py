@@ -20,7 +20,7 @@ SMALL = (
     "certify=off",
 )  # cartpole's tuned values reach hundreds with so little
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 240  # on a busy machine; a command that takes longer hangs
+PATIENCE_S = 600  # on a busy machine; a command that takes longer hangs
 
 
 @dataclass

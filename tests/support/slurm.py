@@ -17,7 +17,7 @@ from machines import can_isolate, network
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "srun")
 PATH = f"{os.environ['PATH']}:/usr/sbin"
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 SETTINGS = """
 ClusterName=tests
 SlurmctldHost={controller}
@@ -125,7 +125,7 @@ def slurm(*names: str, folder: Path, **environment: str) -> Iterator[Slurm]:
             asked = controller.start(
                 words, env | environment, cwd=str(typed_in), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
-            out, _ = asked.communicate(timeout=60)
+            out, _ = asked.communicate(timeout=PATIENCE_S)
             assert asked.returncode == 0, out
             return out
 

@@ -74,7 +74,7 @@ class Sweep:
         (self.folder / path / "weights.bin").write_text(text)
         return CheckpointRecord(path, 200, 1.0, "digest")
 
-    def settle(self, timeout_s=20.0):
+    def settle(self, timeout_s=120.0):
         """Wait until all was sent."""
         self.tracker.wait_until_sent(timeout_s)
         assert not self.is_behind()
@@ -160,7 +160,7 @@ class Sweep:
                     points.append((total, best))
         return points
 
-    def wait_for(self, words, timeout_s=20.0):
+    def wait_for(self, words, timeout_s=120.0):
         deadline = time.monotonic() + timeout_s
         seen = []
         while time.monotonic() < deadline:

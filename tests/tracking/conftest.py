@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch, empty_store):
     """A project folder whose default store is ready."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     return tmp_path

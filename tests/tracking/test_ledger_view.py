@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import random
 import shutil
 import sqlite3
@@ -299,13 +300,14 @@ def test_lost_answers_double_neither_runs_nor_points(folder, server, monkeypatch
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
     try:
         sweep = Sweep(folder, f"http://127.0.0.1:{proxy.server_port}", "lossy").begin(trials=3)
-        for step in range(1, 7):
+        steps = itertools.count(1)
+        while (step := next(steps)) <= 6 or (Forgetful.num_lost <= 5 and step < 300):
             sweep.reports([step], trials=3)
             time.sleep(0.1)
         for number in range(3):
             sweep.end(number, "COMPLETE")
-        sweep.settle(60.0)
-        assert sweep.tracker.close("FINISHED", 60.0)
+        sweep.settle()
+        assert sweep.tracker.close("FINISHED", 120.0)
     finally:
         proxy.shutdown()
     assert Forgetful.num_lost > 5
@@ -313,7 +315,7 @@ def test_lost_answers_double_neither_runs_nor_points(folder, server, monkeypatch
     assert set(sweep.statuses().items()) == {
         (name, "FINISHED") for name in ("lossy", "trial-000", "trial-001", "trial-002")
     }
-    assert sweep.check_curves() == 36
+    assert sweep.check_curves() == 2 * 3 * (step - 1)
 
 
 def test_a_round_that_comes_after_the_end_leaves_it(folder, monkeypatch):

@@ -23,7 +23,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def wait_for(happens: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not (found := happens()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 
 from rltune.envs.step_count import STEPS
 from rltune.trial.assignment import Assignment
@@ -54,16 +56,38 @@ def test_iterations_without_an_environment_step_are_no_progress(tmp_path, monkey
     assert "no progress for 0.2 s" in (tmp_path / "trials" / "0" / STACK_FILE).read_text()
 
 
+class Clock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self):
+        self.now, self.looks = time.monotonic(), Counter()
+
+    def monotonic(self):
+        self.looks[threading.current_thread()] += 1
+        return self.now
+
+    def move(self, seconds, thread):
+        """Move it, and return when the thread has looked at it and drawn its conclusions."""
+        self.now += seconds
+        seen, deadline = self.looks[thread], time.monotonic() + 60
+        while self.looks[thread] < seen + 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert self.looks[thread] >= seen + 2
+
+
 def test_a_long_iteration_in_a_slow_environment_is_no_hang(tmp_path, monkeypatch):
     """Environment steps are progress, wherever in an iteration; without them a worker still ends."""
-    ended = []
+    ended, clock = [], Clock()
     monkeypatch.setattr("rltune.trial.watchdog.os._exit", ended.append)
-    watchdog = Watchdog(tmp_path, 0.5)
+    monkeypatch.setattr("rltune.trial.watchdog.time", clock)
+    before = set(threading.enumerate())
+    watchdog = Watchdog(tmp_path, 0.02)
+    (thread,) = set(threading.enumerate()) - before
     with watchdog.watch():
         for _ in range(12):
             STEPS.steps += 1
-            time.sleep(0.1)
+            clock.move(0.015, thread)
         assert not ended
-        time.sleep(1.2)
+        clock.move(0.03, thread)
+        assert ended[0] == EXIT_CODE
     watchdog.close()
-    assert ended[0] == EXIT_CODE

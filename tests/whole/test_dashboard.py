@@ -19,7 +19,7 @@ from rltune.errors import StudyError
 from rltune.records import TrialRecord, compute_score
 from rltune.study.storage import open_ledger
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 WARM = (
     "{quality:0.9,fault:null,seconds:0.0}",
     "{quality:0.8,fault:raise,seconds:0.0}",
@@ -45,8 +45,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
     sweep, found = folder / "outputs" / "toy", {}
     driver = start_sweep("run", folder, *WORDS)
     try:
-        wait_until(lambda: driver.poll() is not None or is_half_done(sweep))
-        with run_dashboard(sweep / "study.db") as read_trials:
+        wait_until(lambda: driver.poll() is not None or bool(read_records(sweep)))
+        with run_dashboard(sweep / "study.db") as read_trials:  # imports, which the slow trials must not wait for
+            wait_until(lambda: driver.poll() is not None or is_half_done(sweep))
             found["running"] = (read_records(sweep), read_trials())
             assert driver.poll() is None
             driver.kill()
@@ -61,7 +62,11 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
 
 
 def read_records(sweep: Path) -> list[TrialRecord]:
-    ledger = open_ledger(sweep)
+    """The ledger's trials; none where it is not there yet."""
+    try:
+        ledger = open_ledger(sweep)
+    except StudyError:
+        return []
     records = ledger.trials.records()
     ledger.close()
     return records
@@ -69,10 +74,7 @@ def read_records(sweep: Path) -> list[TrialRecord]:
 
 def is_half_done(sweep: Path) -> bool:
     """Whether the quick trials have ended and the others have a curve."""
-    try:
-        records = read_records(sweep)
-    except StudyError:  # not there yet
-        return False
+    records = read_records(sweep)
     ended = [record.number for record in records if record.state != "RUNNING"]
     return ended == list(range(NUM_QUICK)) and all(record.reports for record in records[NUM_QUICK:])
 

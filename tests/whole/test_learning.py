@@ -102,7 +102,7 @@ def test_ppo_solves_cartpole_within_100k_steps_with_the_tuned_settings(
             folder.mkdir()
             runner.save(folder, {"env": made.build.env.to_dict()})
             curve[steps] = evaluate(load_policy(folder), episodes=100, seed=10_000).mean
-            if curve[steps] >= 475:
+            if curve[steps] >= 495:  # chosen by luck, it may be less on fresh episodes
                 break
     finally:
         runner.stop()

@@ -19,7 +19,7 @@ WORDS = (
     "algo=ppo", "env=cartpole", f"budget.trials={TRIALS}", "budget.env_steps=12000", "certify=off", "report=false",
     "scheduler=none",
 )  # fmt: skip
-START_S, END_S = 120.0, 240.0
+START_S, END_S = 300.0, 500.0
 
 
 def test_a_requeued_job_goes_on_with_its_sweep(tmp_path: Path) -> None:

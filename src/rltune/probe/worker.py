@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from rltune.probe.probe import ProbeConfig
 
-START_S = 60.0  # a worker may take this long to import RLlib, build and warm up, and ten times what it measures
+START_S = 120.0  # a worker may take this long to import RLlib, build and warm up, and ten times what it measures
 STOP_S = 20.0  # to close environments and Ray
 
 

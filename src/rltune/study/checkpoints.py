@@ -98,7 +98,7 @@ def write_checkpoint(
         (draft / "state.json").write_text(json.dumps({**state, **replay}))
         fingerprint = compute_digest(draft)
         _check_attempt(sweep, trial_dir, attempt)  # filling it takes a while
-        target = draft.rename(_choose_name(sweep, home / f"{kind}-{state['env_steps']:012d}", fingerprint))
+        target = _place(draft, _choose_name(sweep, home / f"{kind}-{state['env_steps']:012d}", fingerprint))
     path = str(target.relative_to(sweep))
     if bucket := find_bucket(sweep):
         bucket.upload(target, path, fingerprint)
@@ -155,8 +155,7 @@ def copy_checkpoint(sweep: Path, record: CheckpointRecord, trial_dir: str) -> Ch
         shutil.copytree(source, draft, dirs_exist_ok=True, ignore=shutil.ignore_patterns(REPLAY))
         if (source / REPLAY).is_dir():  # large, and never changed: links will do
             shutil.copytree(source / REPLAY, draft / REPLAY, copy_function=_link_or_copy)
-        target = draft.rename(_find_free_name(home / f"latest-{record.env_steps:012d}"))
-    os.utime(target)  # the copy has the other's time, by which it would be dropped as an old one
+        target = _place(draft, _find_free_name(home / f"latest-{record.env_steps:012d}"))
     return replace(record, path=str(target.relative_to(sweep)), saved_s=time.time())
 
 
@@ -218,6 +217,16 @@ def _make_draft(home: Path, kind: str) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
+
+
+def _place(draft: Path, target: Path) -> Path:
+    """Give a draft its name and the time by which old ones are dropped.
+
+    A copy has another's, and Linux gives what is written within some milliseconds the same.
+    """
+    now = time.time_ns()
+    os.utime(draft, ns=(now, now))
+    return draft.rename(target)
 
 
 def _choose_name(sweep: Path, folder: Path, digest: str) -> Path:

@@ -11,7 +11,7 @@ from rltune.pipeline.tune.heartbeats import Heartbeats
 
 
 def read_soon(beats: Heartbeats, wanted: dict[str, int]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while beats.read() != wanted and time.monotonic() < deadline:
         time.sleep(0.01)
     return beats.read() == wanted

