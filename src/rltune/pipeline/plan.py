@@ -23,11 +23,11 @@ from rltune.algorithms.arguments import (
 from rltune.algorithms.build import Build, make_inputs_absolute
 from rltune.algorithms.preflight import check_actions, check_corners
 from rltune.cluster.ray_cluster import check_address, machine_of
-from rltune.cluster.resources import Machine, Request, Share, fit_share
+from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share, fraction_for
 from rltune.compat.ray_registry import wait_for_ray
 from rltune.config.capabilities import find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
-from rltune.config.schema import MLFLOW, RunConfig
+from rltune.config.schema import MLFLOW, ResourcesConfig, RunConfig
 from rltune.envs.objective import Shown, check_objective
 from rltune.envs.spec import specify_env
 from rltune.envs.validation import check_env, check_rewards
@@ -144,12 +144,13 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     env_runners = count_env_runners(config.algo)
     request = Request(
         cpus=config.resources.cpus_per_trial,
-        gpus=count_gpus(config.algo, config.resources.gpus_per_trial),
+        gpus=count_gpus(config.algo, _gpus_of(config.resources)),
         max_concurrent=config.resources.max_concurrent,
         env_runners=env_runners,
         trials=config.budget.trials,
         widest_layer=widest_layer(config.algo),
         learners=count_learners(config.algo),
+        trials_per_gpu=config.resources.trials_per_gpu,
     )
     machine = machine_of(config.cluster)
     if machine is not None:
@@ -174,7 +175,8 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
         raise ConfigError("tracking=wandb: wandb is not installed", "the extra wandb", "pip install 'rltune[wandb]'")
     check_sampler(config.searcher.kind, config.searcher.args, searched)
     warm, notes = collect_warm_starts(config, searched, first)
-    notes = (*notes, *left_to_chance, *shown)
+    idle = describe_idle_gpu(config.resources.gpus_per_trial)
+    notes = (*notes, *left_to_chance, *shown, *filter(None, [idle]))
     config, how_far = fit_grid(config)
     notes = (*notes, *how_far)
     if config.storage and not config.study.storage:
@@ -182,6 +184,12 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     algo = make_inputs_absolute(config.algo)
     build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates)
     return Plan(config, searched, build, warm, request, notes, earlier)
+
+
+def _gpus_of(resources: ResourcesConfig) -> float:
+    """Return a trial's GPUs, or its part of one, as ``resources`` asks for it."""
+    trials = resources.trials_per_gpu
+    return resources.gpus_per_trial if trials is None else fraction_for(trials)
 
 
 def fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
