@@ -24,7 +24,8 @@ from rltune.pipeline.tune.heartbeats import Heartbeats
 from rltune.pipeline.tune.proposals import SearchProposals
 from rltune.pipeline.tune.recorder import Recorder
 from rltune.pipeline.tune.scheduler import StoppingRuleScheduler
-from rltune.pipeline.tune.searcher import StageSearcher
+from rltune.pipeline.tune.searcher import BUNDLES, StageSearcher
+from rltune.pipeline.tune.shares import Shares
 from rltune.pipeline.tune.stages import CertificationConsole, Stage
 from rltune.records import TrialRecord
 from rltune.study.bucket import BUCKET_AWAY, BucketAwayError
@@ -51,14 +52,26 @@ def run_trials(sweep: OpenSweep) -> None:
         sweep.live_report.tick(lambda: describe_progress(sweep))
 
     scheduler = StoppingRuleScheduler(sweep.rule)
+    shares = Shares(sweep.share)
     beats = Heartbeats(str(sweep.context.folder), stopper.live)
     recorder = Recorder(
-        stages, sweep.study, scheduler, sweep.tracker, stopper, sweep.config, console.note, tick, beats.read
+        stages,
+        sweep.study,
+        scheduler,
+        sweep.tracker,
+        stopper,
+        sweep.config,
+        console.note,
+        tick,
+        beats.read,
+        shares.enlarge,
     )
 
     def assign(record: TrialRecord) -> dict[str, Any]:
-        task = build_assignment(sweep.context, sweep.share, console.note, record).to_config()
-        return task | {AVOIDED: sorted(stopper.blind)}
+        share = shares.of(record)
+        task = build_assignment(sweep.context, share, console.note, record).to_config()
+        own = {} if share == sweep.share else {BUNDLES: share.bundles}
+        return task | own | {AVOIDED: sorted(stopper.blind)}
 
     def begin_evaluation() -> None:
         sweep.final_evaluation.begin(sweep.ledger.trials.records())
@@ -149,11 +162,12 @@ def _fit(sweep: OpenSweep, searcher: Searcher, scheduler: TrialScheduler, callba
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def request_resources(bundles: list[dict[str, float]], config: Mapping[str, Any]) -> PlacementGroupFactory:
-    """Request a trial's share, on none of the nodes that its config has to avoid.
+def request_resources(common: list[dict[str, float]], config: Mapping[str, Any]) -> PlacementGroupFactory:
+    """Request a trial's share, its own or the common one, on none of the nodes that its config has to avoid.
 
     Tune asks for each trial, and gives it a process of another trial only where both request the same.
     """
+    bundles = config.get(BUNDLES, common)
     if not (avoided := config.get(AVOIDED)):
         return PlacementGroupFactory(bundles)
     labels = {"ray.io/node-id": f"!in({','.join(avoided)})"}
