@@ -41,6 +41,9 @@ class FakeCuda:
         self.is_begun = True
         return self.total - self.context - self.reserved, self.total
 
+    def memory_reserved(self) -> int:
+        return self.reserved
+
     def max_memory_reserved(self) -> int:
         return self.peak
 

@@ -59,6 +59,11 @@ REFUSED = {
         "null without a GPU",
         "resources.trials_per_gpu=null",
     ),
+    "run resources.trials_per_gpu=auto": (
+        "resources.trials_per_gpu=auto",
+        "null without a GPU",
+        "resources.trials_per_gpu=null",
+    ),
     "run resources=gpu_fraction": ("resources.gpus_per_trial=0.25", "no GPU here", "resources=auto"),
     "run cluster=address cluster.address=ray://head:10001": (
         "cluster.address=ray://head:10001",

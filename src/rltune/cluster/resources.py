@@ -135,7 +135,7 @@ class Request:
         trials: Of the whole sweep.
         widest_layer: Units of the network's widest hidden layer; 0 where it is not known.
         learners: Remote learners of a trial.
-        trials_per_gpu: What ``gpus`` was derived from; None where it was asked for itself.
+        trials_per_gpu: What ``gpus`` is derived from, a number or ``auto``; None where it was asked for itself.
     """
 
     cpus: float | None
@@ -145,7 +145,7 @@ class Request:
     trials: int
     widest_layer: int = 0
     learners: int = 0
-    trials_per_gpu: int | None = None
+    trials_per_gpu: int | str | None = None
 
     @property
     def gpu_setting(self) -> str:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
 
 from rltune.config.criteria import read_criteria
-from rltune.config.schema import MLFLOW, EnvConfig, ResourcesConfig, RunConfig
+from rltune.config.schema import MLFLOW, EnvConfig, RunConfig
 from rltune.config.uris import holds_plain_login, is_bucket, redact_address
 from rltune.errors import ConfigError, choices
 
@@ -37,6 +37,7 @@ SECTIONS = (
     "rl_module",
     "training",
 )
+MEASURED = "auto"  # of `resources.trials_per_gpu`: as many as one that is measured leaves room for
 MAX_ON_GPU = 100  # trials
 MAX_COUNT = 100_000  # of trials and seeds
 ENGINES = ("fast", "rllib")
@@ -133,10 +134,10 @@ def check_config(config: RunConfig) -> None:
             "a Ray that runs already",
             "cluster=address cluster.autoscale=true",
         )
-    _check_trials_per_gpu(config.resources)
     _check_one_of("searcher.view", config.searcher.view, VIEWS)
     _check_one_of("tracking.kind", config.tracking.kind, (*MLFLOW, "wandb", "off"))
     check_pair(config.algo, config.env, config.engine)
+    _check_trials_per_gpu(config)
     _check_one_of("resume", config.resume, RESUME)
     _check_name("name", config.name)
     if config.resume == "auto" and config.name is None:
@@ -227,15 +228,15 @@ def _lower_bounds(config: RunConfig) -> Iterator[tuple[str, float | None, float,
     yield "certify.champion_episodes", config.certify.champion_episodes, 1, 100
 
 
-def _check_trials_per_gpu(resources: ResourcesConfig) -> None:
-    """Refuse what is no number of trials, and a fraction of a GPU beside it."""
-    trials = resources.trials_per_gpu
+def _check_trials_per_gpu(config: RunConfig) -> None:
+    """Refuse what is no number of trials, a fraction of a GPU beside it, and to measure what cannot be."""
+    resources, trials = config.resources, config.resources.trials_per_gpu
     if trials is None:
         return
-    if not (isinstance(trials, int) and 1 <= trials <= MAX_ON_GPU):
+    if not (trials == MEASURED or (isinstance(trials, int) and 1 <= trials <= MAX_ON_GPU)):
         raise ConfigError(
             f"resources.trials_per_gpu={trials} is out of range",
-            f"a whole number from 1 to {MAX_ON_GPU}, or null",
+            f"a whole number from 1 to {MAX_ON_GPU}, auto, which measures one, or null",
             "resources.trials_per_gpu=4",
         )
     if resources.gpus_per_trial:
@@ -244,6 +245,14 @@ def _check_trials_per_gpu(resources: ResourcesConfig) -> None:
             "one of the two: how many trials share a GPU, or which part of it each of them gets",
             f"resources.trials_per_gpu={trials} resources.gpus_per_trial=0",
         )
+    learners = (config.algo.get("learners") or {}).get("num_learners")
+    for why, is_so in (("a cluster", config.cluster.address is not None), ("learners beside the trial", learners)):
+        if trials == MEASURED and is_so:
+            raise ConfigError(
+                f"resources.trials_per_gpu=auto with {why}: what is measured is a trial's own process, on this machine",
+                f"a whole number from 1 to {MAX_ON_GPU}",
+                "resources.trials_per_gpu=4",
+            )
 
 
 def _check_one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -28,11 +28,13 @@ from rltune.compat.ray_registry import wait_for_ray
 from rltune.config.capabilities import find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.schema import MLFLOW, ResourcesConfig, RunConfig
+from rltune.config.validation import MEASURED
 from rltune.envs.objective import Shown, check_objective
 from rltune.envs.spec import specify_env
 from rltune.envs.validation import check_env, check_rewards
 from rltune.errors import ConfigError
 from rltune.pipeline.warm_starts import choose_first_trial, collect_earlier_trials, collect_warm_starts, widen_ranges
+from rltune.probe.gpu import choose_trials, measure_on_gpu
 from rltune.records import TrialRecord
 from rltune.search.samplers import build_sampler, check_sampler, check_searcher, name_sampler
 from rltune.search.schedulers import build_stopping_rule
@@ -187,9 +189,30 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
 
 
 def _gpus_of(resources: ResourcesConfig) -> float:
-    """Return a trial's GPUs, or its part of one, as ``resources`` asks for it."""
+    """Return a trial's GPUs, or its part of one, as ``resources`` asks for it; a whole one until it is measured."""
     trials = resources.trials_per_gpu
-    return resources.gpus_per_trial if trials is None else fraction_for(trials)
+    if trials is None:
+        return resources.gpus_per_trial
+    return 1.0 if trials == MEASURED else fraction_for(int(trials))
+
+
+def measure_share(plan: Plan) -> Plan:
+    """Measure which part of a GPU a trial needs where that was left open, and note what was measured.
+
+    Raises:
+        RltuneError: Not even one trial could be measured.
+    """
+    machine = machine_of(plan.config.cluster)
+    if plan.config.resources.trials_per_gpu != MEASURED or machine is None:
+        return plan
+    share = plan.share_of(machine)
+    use = measure_on_gpu(plan.build, plan.space, plan.config.engine, share.threads)
+    cpus = sum(bundle["CPU"] for bundle in share.bundles)
+    trials = choose_trials(use, machine.cpus / machine.gpus / cpus)
+    gpus = fraction_for(trials)
+    note = f"resources.trials_per_gpu={trials}, measured: {use}; {machine.cpus:g} CPUs beside {machine.gpus:g} GPUs"
+    request, build = replace(plan.request, gpus=gpus), replace(plan.build, gpus=gpus)
+    return replace(plan, request=request, build=build, notes=(*plan.notes, note))
 
 
 def fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
