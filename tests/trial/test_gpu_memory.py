@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -106,17 +105,3 @@ def test_another_error_is_none_of_a_gpus_memory():
     machine_is_full = type("OutOfMemoryError", (Exception,), {"__module__": "ray.exceptions"})("the machine is full")
     for error in (machine_is_full, MemoryError(), RuntimeError("shapes cannot be multiplied")):
         assert describe_out_of_memory(error, 0.5) is None
-
-
-def test_a_gpu_that_nvml_does_not_know_is_not_read(monkeypatch):
-    assert gpu_memory.read_total_bytes() is None
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1234")
-    fake = SimpleNamespace(
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        NVMLError=ValueError,
-        nvmlDeviceGetHandleByUUID=lambda name: {"GPU-1234": 7}[name],
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=40 * GIB if handle == 7 else 0),
-    )
-    monkeypatch.setitem(__import__("sys").modules, "pynvml", fake)
-    assert gpu_memory.read_total_bytes() == 40 * GIB

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray import tune
@@ -13,6 +14,7 @@ from ray.tune import Callback, CheckpointConfig, FailureConfig, PlacementGroupFa
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
+from rltune.cluster.gpus import GpuState, GpuWatch
 from rltune.cluster.losses import wait_for_head
 from rltune.cluster.shared_storage import not_shared
 from rltune.compat.tune_controller import adapt_tune
@@ -46,7 +48,16 @@ def run_trials(sweep: OpenSweep) -> None:
 
     slots.avoided = stopper.blind
 
+    def show_gpus(states: Sequence[GpuState], time_s: float) -> None:
+        console.show_gpus("   ".join(map(str, states)))
+        for state in states:
+            sweep.tracker.add_sample(state.to_metrics(), time_s)
+
+    watch = GpuWatch(show_gpus) if sweep.share.gpus else None
+
     def tick() -> None:
+        if watch:
+            watch.tick()
         console.show_slots(slots.count, slots.describe_wait())
         console.tick()
         sweep.live_report.tick(lambda: describe_progress(sweep))
@@ -79,7 +90,7 @@ def run_trials(sweep: OpenSweep) -> None:
     can_begin = sweep.final_evaluation.can_begin and not sweep.retraining  # else the ledger would be read for nothing
     on_idle = begin_evaluation if can_begin else None
     searcher = StageSearcher(stages, slots, assign, stopper.is_requested, on_idle)
-    with beats:
+    with beats, watch or contextlib.nullcontext():
         _fit(sweep, searcher, scheduler, recorder)
     if stopper.reason == DISK_FULL:
         raise make_disk_full_error(sweep.context.folder)
