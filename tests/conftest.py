@@ -85,12 +85,12 @@ def s3(s3_instance: Server) -> str:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """One local Ray of four logical CPUs and one logical GPU for all ray tests."""
+    """One local Ray of four logical CPUs and two logical GPUs for all ray tests."""
     from rltune.cluster.ray_cluster import connect_ray, prepare_environment
     from rltune.config.schema import ClusterConfig
 
     prepare_environment()
-    with connect_ray(ClusterConfig(num_cpus=4, num_gpus=1)):
+    with connect_ray(ClusterConfig(num_cpus=4, num_gpus=2)):
         yield
 
 

@@ -16,6 +16,9 @@ TRIALS, CERTIFY = "trials", "certify"
 WHOLE_BUDGET = "whole budget"
 """Why a COMPLETE trial has ended."""
 
+OUT_OF_MEMORY = "out of memory on its GPU"
+"""How the reason begins of a trial that failed because it asked for more of a GPU's memory than there is."""
+
 SCORED_REPORTS = 3
 """How many of a trial's last reports its score is the mean of."""
 
@@ -211,6 +214,11 @@ class TrialRecord:
     checks: tuple[Check, ...] = ()
     second: float | None = None
     scored: int | None = SCORED_REPORTS
+
+    @property
+    def is_infeasible(self) -> bool:
+        """Whether its values cannot win, whoever tries them again: it diverged, or no GPU has the memory."""
+        return self.diverged or (self.state == "FAIL" and (self.stop_reason or "").startswith(OUT_OF_MEMORY))
 
     @property
     def broken(self) -> tuple[Check, ...]:

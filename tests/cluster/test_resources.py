@@ -7,7 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from rltune.cluster.resources import Machine, Request, available_cpus, count_slots, fit_share, local_machine
+from rltune.cluster.resources import (
+    Machine,
+    Request,
+    Share,
+    available_cpus,
+    count_slots,
+    describe_idle_gpu,
+    fit_share,
+    fraction_for,
+    local_machine,
+)
 from rltune.errors import ResourceError
 
 
@@ -58,12 +68,41 @@ def test_as_many_trials_run_at_once_as_fit(request_, machine, slots):
         (0.2, 1, 5),
         (0.1, 1, 10),
         (0.6, 1, 1),
+        (1 / 6, 1, 5),  # for Ray it is 0.1667
         (1.0, 1, 1),
         (0.5, 4, 8),
     ],
 )
 def test_fractions_of_a_gpu_are_counted_as_ray_places_them(fraction, gpus, slots):
     assert count_slots([{"CPU": 1, "GPU": fraction}], [Machine(64, gpus)], 64) == slots
+
+
+@pytest.mark.parametrize("gpus", [1, 3])
+def test_as_many_trials_share_each_gpu_as_are_asked_for(gpus):
+    counted = [count_slots([{"GPU": fraction_for(trials)}], [Machine(64, gpus)], 999) for trials in range(1, 101)]
+    assert counted == [gpus * trials for trials in range(1, 101)]
+
+
+@pytest.mark.parametrize(
+    ("fraction", "note"),
+    [
+        (0.3, "3 trials on each GPU, and 10% of it idle; resources.trials_per_gpu=3 uses all of it"),
+        (0.6, "1 trial on each GPU, and 40% of it idle; resources.trials_per_gpu=1 uses all of it"),
+        (1 / 6, "5 trials on each GPU, and 17% of it idle; resources.trials_per_gpu=5 uses all of it"),
+        *[(whole, "") for whole in (0, 0.25, 0.3333, 0.5, 1, 2)],
+    ],
+)
+def test_what_a_fraction_wastes_of_each_gpu_is_said(fraction, note):
+    said = describe_idle_gpu(fraction)
+    assert said == (note and f"resources.gpus_per_trial={fraction:g}: {note}")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "larger"), [(0.0, None), (0.1, 0.2), (0.25, 0.5), (0.6, 1.0), (1.0, None), (2.0, None)]
+)
+def test_a_larger_share_is_twice_the_gpu_up_to_a_whole_one(gpus, larger):
+    share = Share(2.0, gpus, 1)
+    assert share.larger == (None if larger is None else replace(share, gpus=larger))
 
 
 def test_a_fraction_never_spans_two_gpus():
@@ -142,6 +181,13 @@ REFUSED = [
     (ask(cpus=2, env_runners=1), Machine(2, 0), "num_env_runners=1 needs 3", "at most 2", "cpus_per_trial=1"),
     (ask(env_runners=4), Machine(2, 0), "num_env_runners=4 needs 5", "at most 2", "num_env_runners=0"),
     (ask(gpus=0.25), Machine(8, 0), "resources.gpus_per_trial=0.25", "0 without a GPU", "resources=auto"),
+    (
+        replace(ask(gpus=0.25), trials_per_gpu=4),
+        Machine(8, 0),
+        "resources.trials_per_gpu=4, but there is no GPU",
+        "null without a GPU",
+        "resources.trials_per_gpu=null",
+    ),
     (ask(gpus=3), Machine(8, 2), "exceeds the 2 GPUs", "at most 2", "resources.gpus_per_trial=2"),
     (ask(gpus=1.5), Machine(8, 4), "1.5 cannot be placed", "whole GPUs", "resources.gpus_per_trial=2"),
     (ask(learners=2), Machine(2, 0), "num_learners=2 needs 3", "at most 2", "num_learners=0"),

@@ -48,6 +48,9 @@ OUT_OF_RANGE = [
     ("resources.cpus_per_trial", 0),
     ("resources.gpus_per_trial", -0.25),
     ("resources.gpus_per_trial", math.nan),
+    ("resources.trials_per_gpu", 0),
+    ("resources.trials_per_gpu", 101),
+    ("resources.trials_per_gpu", "many"),
     ("resources.max_concurrent", 0),
     ("cluster.num_cpus", 0),
     ("cluster.num_cpus", -3),
@@ -71,6 +74,23 @@ def test_a_number_out_of_range_is_refused_by_its_key(key, value, composed):
     suggested_key, _, suggested = error.fix.partition("=")
     assert suggested_key == key
     parse_config(change_setting(composed, key, float(suggested) if "." in suggested else int(suggested)))
+
+
+def test_a_gpus_share_is_asked_for_in_one_way(composed):
+    both = change_setting(change_setting(composed, "resources.trials_per_gpu", 4), "resources.gpus_per_trial", 0.25)
+    error = refusal(both)
+    assert error.what == "resources.trials_per_gpu=4 with resources.gpus_per_trial=0.25"
+    assert error.fix == "resources.trials_per_gpu=4 resources.gpus_per_trial=0"
+    assert parse_config(change_setting(both, "resources.gpus_per_trial", 0)).resources.trials_per_gpu == 4
+
+
+@pytest.mark.parametrize(("key", "value"), [("cluster.address", "auto"), ("algo.learners", {"num_learners": 1})])
+def test_only_a_trials_own_process_here_is_measured(composed, key, value):
+    measured = change_setting(composed, "resources.trials_per_gpu", "auto")
+    assert parse_config(measured).resources.trials_per_gpu == "auto"
+    error = refusal(change_setting(measured, key, value))
+    assert error.what.startswith("resources.trials_per_gpu=auto with ")
+    assert error.fix == "resources.trials_per_gpu=4"
 
 
 def test_null_leaves_a_bound_out(composed):

@@ -104,6 +104,18 @@ def test_a_gpu_is_asked_for_only_where_there_is_one(make, monkeypatch):
         make(resources__gpus_per_trial=0.25)
 
 
+@pytest.mark.parametrize(("trials", "gpus"), [(4, 0.25), (3, 0.3333), (6, 0.1666), (1, 1.0)])
+def test_trials_per_gpu_are_a_fraction_of_each(make, trials, gpus):
+    made = make(resources__trials_per_gpu=trials, cluster__num_gpus=2, cluster__num_cpus=64)
+    assert (made.request.gpus, made.build.gpus) == (gpus, gpus)
+    assert made.notes == make().notes
+
+
+def test_a_fraction_that_wastes_a_gpu_gets_one_note(make):
+    notes = make(resources__gpus_per_trial=0.3, cluster__num_gpus=1).notes
+    assert [note for note in notes if "10% of it idle" in note] == [note for note in notes if "GPU" in note] != []
+
+
 def test_a_running_ray_is_asked_for_its_resources_only_once_connected(make):
     made = make(cluster__address="auto", resources__cpus_per_trial=4096)
     with pytest.raises(ResourceError, match="4096"):

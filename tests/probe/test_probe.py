@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 from composing import compose
 
+from rltune.cluster.resources import Machine
 from rltune.errors import ConfigError, ResourceError, RltuneError
+from rltune.probe.gpu import GpuUse
 from rltune.probe.probe import ProbeConfig, list_combinations, parse_probe_config, run_probe
 from rltune.probe.recommendation import MeasurementResult
 
@@ -41,6 +43,7 @@ def machine(monkeypatch):
     monkeypatch.setattr("rltune.probe.probe.total_gb", lambda: 16.0)
     monkeypatch.setattr("rltune.probe.probe.measure", measure)
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr("rltune.probe.probe.local_machine", lambda: Machine(2, 0))
 
 
 def test_the_plainest_comes_first_and_only_what_the_cpus_allow(config):
@@ -216,3 +219,22 @@ def test_a_typed_probe_measures_an_environment_of_ones_own(tmp_path):
     advised = re.search(r"^one trial   2 envs, (\d+) threads?: [\d,]+ env steps/s$", typed.out, re.M)
     assert advised, typed.out
     assert f"algo.env_runners.num_envs_per_env_runner=2 resources.cpus_per_trial={advised[1]}" in typed.out
+
+
+@pytest.mark.usefixtures("machine")
+def test_where_there_is_a_gpu_the_best_trial_is_measured_on_it(config, monkeypatch):
+    asked = []
+
+    def measure_on_gpu(build, space, engine, threads, seconds):
+        asked.append((build.algo["env_runners"]["num_envs_per_env_runner"], build.gpus, engine, threads, seconds))
+        if len(asked) > 1:
+            raise ResourceError("no trial could be measured on a GPU: no kernel", "", "")
+        return GpuUse(1, 2, 3)
+
+    monkeypatch.setattr("rltune.probe.probe.measure_on_gpu", measure_on_gpu)
+    assert run_probe(config).on_gpu is None
+    assert not asked
+    monkeypatch.setattr("rltune.probe.probe.local_machine", lambda: Machine(2, 1))
+    probe = run_probe(config)
+    assert (asked, probe.on_gpu, probe.gpus) == ([(16, 1.0, "fast", 1, 2.0)], GpuUse(1, 2, 3), 1)
+    assert "no trial could be measured on a GPU: no kernel" in run_probe(config).notes

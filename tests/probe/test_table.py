@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from rltune.config.schema import EnvConfig
+from rltune.probe.gpu import GpuUse
 from rltune.probe.probe import ProbeConfig, ProbeResult
 from rltune.probe.recommendation import Combination, MeasurementResult
 from rltune.probe.table import print_result
@@ -13,9 +16,9 @@ ALGO = {"name": "ppo", "training": {}, "env_runners": {"num_env_runners": 0, "nu
 CONFIG = ProbeConfig("fast", ALGO, EnvConfig(name="cartpole", id="CartPole-v1"), [16, 64], [0], [1, 2], 2.0, 300.0)
 
 
-def print_of(*results, notes=(), config=CONFIG):
+def print_of(*results, notes=(), config=CONFIG, **more):
     out = io.StringIO()
-    print_result(ProbeResult(config, 2, results, tuple(notes), False), out)
+    print_result(ProbeResult(config, 2, results, tuple(notes), False, **more), out)
     return out.getvalue()
 
 
@@ -67,3 +70,16 @@ def test_another_width_than_the_algo_files_comes_with_a_warning():
     assert "Speed is not learning" in print_of(result(64, 9000.0))
     assert "Speed is not learning" not in print_of(result(16, 9000.0))
     assert "Speed is not learning" not in print_of(result(64, 9000.0, replays=True))
+
+
+@pytest.mark.parametrize(
+    ("rate", "speeds", "typed"),
+    [
+        (9e3, "9,000 env steps/s, 16k without it", "a trial is faster without one: resources=auto"),
+        (32e3, "32k env steps/s, 16k without it", "resources.trials_per_gpu=2"),
+    ],
+)
+def test_a_gpu_is_compared_with_doing_without(rate, speeds, typed):
+    use = GpuUse(tensors=int(3e9), context=int(5e8), total=int(80e9), steps_per_s=rate)
+    lines = print_of(result(16, 16_000.0), on_gpu=use, gpus=1).splitlines()
+    assert [line[12:] for line in lines[-3:]] == [f"2 trials on each: {use}", speeds, typed]

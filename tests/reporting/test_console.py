@@ -319,6 +319,20 @@ def test_running_trials_beyond_the_terminals_lines_are_counted(make, clock):
     assert "\n   63" not in shown
 
 
+def test_what_the_gpus_do_stands_above_the_trials(make, clock):
+    console, out = make(Terminal())
+    console.start()
+    console.show_start(trial(3, {"lr": 0.01}))
+    console.show_gpus("GPU 0: 10.0 of 80.0 GB, 45% busy, 61 °C")
+    clock.now += 1
+    console.tick()
+    lines = [line.rstrip() for line in screen(out).splitlines()]
+    assert (
+        lines.index("GPU 0: 10.0 of 80.0 GB, 45% busy, 61 °C")
+        == next(number for number, line in enumerate(lines) if "env steps" in line and "progress" in line) - 1
+    )
+
+
 def test_trials_that_end_stay_readable_above_the_table(make):
     console, out = make(Terminal())
     console.start()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rltune.errors import ConfigError
-from rltune.records import Check, ToldTrial, TrialRecord
+from rltune.records import OUT_OF_MEMORY, Check, ToldTrial, TrialRecord
 from rltune.search.views import (
     choose_view,
     heeds_constraints,
@@ -28,6 +28,7 @@ ENDS = {
     "diverged": TrialRecord(0, "PRUNED", {}, CURVE, diverged=True),
     "diverged at once": TrialRecord(0, "PRUNED", {}, diverged=True),
     "failed": TrialRecord(0, "FAIL", {}, CURVE),
+    "out of memory": TrialRecord(0, "FAIL", {}, CURVE, stop_reason=f"{OUT_OF_MEMORY}, of which it had 0.5"),
 }
 
 
@@ -42,6 +43,7 @@ ENDS = {
         ("diverged", "PRUNED", None, False),
         ("diverged at once", "PRUNED", None, False),
         ("failed", "FAIL", None, True),
+        ("out of memory", "PRUNED", None, False),
     ],
 )
 def test_what_tpe_is_told(end, state, value, has_curve):
@@ -61,6 +63,7 @@ def test_what_tpe_is_told(end, state, value, has_curve):
         ("diverged", "COMPLETE", -9.0),
         ("diverged at once", "COMPLETE", -9.0),
         ("failed", "FAIL", None),
+        ("out of memory", "COMPLETE", -9.0),
     ],
 )
 def test_what_a_gp_is_told(end, state, value):

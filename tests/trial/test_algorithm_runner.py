@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,26 @@ def runner_of(request_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -
         return runner
 
     return make
+
+
+@pytest.mark.parametrize(("learners", "begins"), [(0, ["cap 0.25", "build"]), (1, ["build", "cap 0.25"])])
+def test_memory_is_limited_before_the_first_tensor(
+    request_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, learners: int, begins: list[str]
+) -> None:
+    """A remote learner is limited in its own process, once it is there."""
+    seen: list[str] = []
+
+    def build(config: Any, engine: str) -> Any:
+        seen.append("build")
+        group = SimpleNamespace(foreach_learner=lambda work: work("the learner"))
+        return SimpleNamespace(learner_group=group, stop=lambda: None)
+
+    monkeypatch.setattr("rltune.trial.algorithm_runner.build_algorithm", build)
+    monkeypatch.setattr("rltune.trial.algorithm_runner.cap_memory", lambda share: seen.append(f"cap {share}"))
+    wanted = ("resources.trials_per_gpu=4", f"algo.learners.num_learners={learners}")
+    request = request_of(*wanted, "cluster.num_cpus=8", "cluster.num_gpus=1")
+    AlgorithmRunner(make_plan(request).build, {}, seed=1, engine="rllib", threads=1)
+    assert seen == begins
 
 
 def test_an_iteration_without_an_update_keeps_the_last_statistics(runner_of: Callable[..., AlgorithmRunner]) -> None:

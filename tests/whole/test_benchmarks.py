@@ -13,7 +13,7 @@ import optuna
 import pytest
 from composing import compose
 
-from benchmarks import engine, records, runners, shared_settings, sweep, tables
+from benchmarks import engine, gpu, records, runners, shared_settings, sweep, tables
 from rltune.config.validation import parse_config
 from rltune.pipeline.plan import make_plan
 
@@ -174,3 +174,23 @@ def test_env_runners_are_shown_in_multiples_and_cpu_a_step():
         "| ppo, 1 ms a step | 100; 1,000 | 90: 0.90 (0.90 to 0.90); 40 + 1,050 | 190: 1.9 (1.9 to 1.9); 41 + 1,060 |"
     )
     assert {line.count("|") for line in lines} == {5}
+
+
+def test_without_a_gpu_nothing_is_measured_on_one(monkeypatch, capsys):
+    monkeypatch.setattr(gpu, "has_gpu", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["gpu"])
+    with pytest.raises(SystemExit, match="2"):
+        gpu.main()
+    assert capsys.readouterr().err == "not run: torch finds no GPU on this machine\n"
+
+
+def test_trials_that_share_a_gpu_are_shown_alone_and_together():
+    together = {"without MPS": {"1": [100.0], "4": [50.0, 60.0, 50.0, 40.0]}}
+    lines = gpu.make_tables({"together": together}).splitlines()
+    assert lines[2:] == [
+        "| without MPS | 1 | 100 (100 to 100) | 100 |",
+        "| without MPS | 4 | 50 (40 to 60) | 200 |",
+    ]
+    cap = {"total": 80_000.0, "part": 20_000.0, "taken": 19_500.0, "before": 100.0, "after": 5_000.0}
+    assert "20,000 MB of 80,000 is kept: 19,500 MB" in gpu.make_tables({"cap": cap})
+    assert "is NOT kept" in gpu.make_tables({"cap": {**cap, "taken": 30_000.0}})

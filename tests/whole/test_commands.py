@@ -55,6 +55,16 @@ REFUSED = {
     "run space.lrr=1": ("space.lrr=1", "did you mean 'lr'?", "space.lr"),
     "run budget.env_steps=-5": ("budget.env_steps=-5", "at least 1", "budget.env_steps="),
     "run resources.cpus_per_trial=4096": ("resources.cpus_per_trial=4096", "at most", "resources.cpus_per_trial="),
+    "run resources.trials_per_gpu=4": (
+        "resources.trials_per_gpu=4",
+        "null without a GPU",
+        "resources.trials_per_gpu=null",
+    ),
+    "run resources.trials_per_gpu=auto": (
+        "resources.trials_per_gpu=auto",
+        "null without a GPU",
+        "resources.trials_per_gpu=null",
+    ),
     "run resources=gpu_fraction": ("resources.gpus_per_trial=0.25", "no GPU here", "resources=auto"),
     "run cluster=address cluster.address=ray://head:10001": (
         "cluster.address=ray://head:10001",

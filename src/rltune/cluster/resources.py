@@ -5,17 +5,20 @@ Pure arithmetic, in the driver: Ray itself waits for ever for resources that no 
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rltune.errors import ResourceError
 
 EPSILON = 1e-6  # 3 x 0.3333 must fit in 1
+GRAIN = 10_000  # Ray counts in ten thousandths and rounds: of 1/6, which becomes 0.1667, five fit into a GPU (2.60)
+WORTH_SAYING = 0.01  # of a GPU: three trials of 0.33 leave that much
 WIDE_LAYER = 512  # units from which a second torch thread was measured to pay, see `choose_cpus`
 
 
@@ -61,6 +64,33 @@ class Share:
         """Return the torch threads of a trial: its CPU share, at least one."""
         return max(1, int(self.cpus))
 
+    @property
+    def larger(self) -> Share | None:
+        """Return a share of twice the GPU, at most a whole one; None where it has that already, or no GPU."""
+        return replace(self, gpus=min(1.0, 2 * self.gpus)) if 0 < self.gpus < 1 else None
+
+
+def fraction_for(trials: int) -> float:
+    """Return the fraction of a GPU of which so many fit into one, as Ray counts them."""
+    return math.floor(GRAIN / trials) / GRAIN
+
+
+def count_on_gpu(gpus: float) -> int:
+    """Count the trials with this fraction of a GPU that fit into one, as Ray counts them."""
+    return GRAIN // max(1, round(gpus * GRAIN))
+
+
+def describe_idle_gpu(gpus: float) -> str:
+    """Say what of each GPU a fraction leaves idle that does not divide it; empty where that is under 1%."""
+    if not 0 < gpus <= 1:
+        return ""
+    trials = count_on_gpu(gpus)
+    idle = 1 - trials * gpus
+    if idle < WORTH_SAYING:
+        return ""
+    at_once = f"{trials} trial{'s' * (trials > 1)} on each GPU, and {idle:.0%} of it idle"
+    return f"resources.gpus_per_trial={gpus:g}: {at_once}; resources.trials_per_gpu={trials} uses all of it"
+
 
 def local_machine() -> Machine:
     """Return this machine's CPUs (those that this process may use) and NVIDIA GPUs."""
@@ -105,6 +135,7 @@ class Request:
         trials: Of the whole sweep.
         widest_layer: Units of the network's widest hidden layer; 0 where it is not known.
         learners: Remote learners of a trial.
+        trials_per_gpu: What ``gpus`` is derived from, a number or ``auto``; None where it was asked for itself.
     """
 
     cpus: float | None
@@ -114,6 +145,14 @@ class Request:
     trials: int
     widest_layer: int = 0
     learners: int = 0
+    trials_per_gpu: int | str | None = None
+
+    @property
+    def gpu_setting(self) -> str:
+        """Return the setting that asks for GPUs, as it is typed."""
+        if self.trials_per_gpu is None:
+            return f"resources.gpus_per_trial={self.gpus:g}"
+        return f"resources.trials_per_gpu={self.trials_per_gpu}"
 
     @property
     def beside(self) -> dict[str, int]:
@@ -148,7 +187,7 @@ def fit_share(request: Request, *nodes: Machine) -> Share:
     share = Share(cpus, request.gpus, request.env_runners, request.learners)
     if not machine.cpus:
         return share
-    _check_gpus(request.gpus, machine)
+    _check_gpus(request, machine)
     _check_learners(request)
     beside = sum(request.beside.values())
     needed = cpus + beside
@@ -165,7 +204,7 @@ def fit_share(request: Request, *nodes: Machine) -> Share:
         largest = max(node.cpus for node in nodes if node.gpus >= min(1, request.gpus))
         raise ResourceError(
             f"resources.cpus_per_trial={cpus:g}"
-            + (f" with resources.gpus_per_trial={request.gpus:g}" if request.gpus else "")
+            + (f" with {request.gpu_setting}" if request.gpus else "")
             + f" fits into no node: a process needs all its CPUs{' and GPUs' if request.gpus else ''} on one",
             f"at most {largest:g} CPUs a process here",
             f"resources.cpus_per_trial={max(1, int(largest))}",
@@ -173,20 +212,25 @@ def fit_share(request: Request, *nodes: Machine) -> Share:
     return share
 
 
-def count_slots(bundles: Sequence[Mapping[str, float]], nodes: Sequence[Machine], limit: int) -> int:
+Bundles = Sequence[Mapping[str, float]]
+
+
+def count_slots(bundles: Bundles, nodes: Sequence[Machine], limit: int, larger: Iterable[Bundles] = ()) -> int:
     """Count the trials that fit at once, as Ray places them: no bundle spans two nodes, no fraction of one two GPUs.
 
     Args:
         bundles: One trial's, with ``CPU`` and ``GPU`` of each.
         nodes: What there is.
         limit: Count no further.
+        larger: Those of trials that have more, which are placed first; they count among the trials that fit.
     """
-    free = [_FreeNode(node) for node in nodes]
-    largest_first = sorted(bundles, key=lambda bundle: (bundle.get("GPU", 0), bundle.get("CPU", 0)), reverse=True)
-    for num_placed in range(limit):
-        if not all(any(node.take(bundle) for node in free) for bundle in largest_first):
-            return num_placed
-    return limit
+    free, num_placed = [_FreeNode(node) for node in nodes], 0
+    for one in itertools.chain(larger, itertools.repeat(bundles)):
+        largest_first = sorted(one, key=lambda bundle: (bundle.get("GPU", 0), bundle.get("CPU", 0)), reverse=True)
+        if num_placed >= limit or not all(any(node.take(bundle) for node in free) for bundle in largest_first):
+            break
+        num_placed += 1
+    return num_placed
 
 
 class _FreeNode:
@@ -197,7 +241,7 @@ class _FreeNode:
 
     def take(self, bundle: Mapping[str, float]) -> bool:
         """Take a bundle's CPUs and GPUs if they are there: a fraction of one GPU, or whole ones."""
-        cpus, gpus = bundle.get("CPU", 0.0), bundle.get("GPU", 0.0)
+        cpus, gpus = bundle.get("CPU", 0.0), round(bundle.get("GPU", 0.0) * GRAIN) / GRAIN
         num_gpus = math.ceil(gpus - EPSILON)
         of_each = gpus / num_gpus if num_gpus else 0.0
         able = [index for index, left in enumerate(self._gpus) if left >= of_each - EPSILON][:num_gpus]
@@ -234,22 +278,23 @@ def choose_cpus(request: Request, *nodes: Machine) -> float:
     return 2.0 if pays and fits and spare >= 2 - EPSILON else 1.0
 
 
-def _check_gpus(gpus: float, machine: Machine) -> None:
+def _check_gpus(request: Request, machine: Machine) -> None:
+    gpus, asked = request.gpus, request.gpu_setting
     if gpus > 1 and gpus != int(gpus):
         raise ResourceError(
-            f"resources.gpus_per_trial={gpus:g} cannot be placed",
+            f"{asked} cannot be placed",
             "a fraction of one GPU, or whole GPUs",
             f"resources.gpus_per_trial={math.ceil(gpus)}",
         )
     if gpus and machine.gpus <= 0:
         raise ResourceError(
-            f"resources.gpus_per_trial={gpus:g}, but there is no GPU here",
-            "0 without a GPU",
-            "resources=auto",
+            f"{asked}, but there is no GPU here",
+            "0 without a GPU" if request.trials_per_gpu is None else "null without a GPU: as many trials as CPUs",
+            "resources=auto" if request.trials_per_gpu is None else "resources.trials_per_gpu=null",
         )
     if gpus > machine.gpus:
         raise ResourceError(
-            f"resources.gpus_per_trial={gpus:g} exceeds the {machine.gpus:g} GPUs here",
+            f"{asked} exceeds the {machine.gpus:g} GPUs here",
             f"at most {machine.gpus:g}",
             f"resources.gpus_per_trial={machine.gpus:g}",
         )
@@ -259,8 +304,9 @@ def _check_learners(request: Request) -> None:
     """Refuse several learners on one GPU: NCCL, by which they add up their gradients, takes one process a GPU."""
     if request.learners > 1 and request.gpus % request.learners:
         raise ResourceError(
-            f"resources.gpus_per_trial={request.gpus:g} with algo.learners.num_learners={request.learners} gives a "
+            f"{request.gpu_setting} with algo.learners.num_learners={request.learners} gives a "
             f"learner {request.gpus / request.learners:g} GPUs",
             "whole GPUs for each of several learners, or none; a fraction for a single one",
-            f"resources.gpus_per_trial={request.learners}",
+            "resources.trials_per_gpu=null " * (request.trials_per_gpu is not None)
+            + f"resources.gpus_per_trial={request.learners}",
         )

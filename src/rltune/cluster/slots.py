@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from rltune.cluster.resources import Machine, count_slots
+from rltune.cluster.resources import Bundles, Machine, count_slots
 from rltune.compat.ray_nodes import find_draining_nodes
 
 ASK_S = 2.0  # between two questions to a running Ray
@@ -36,15 +36,13 @@ class Slots:
 
     clock: Callable[[], float] = staticmethod(time.monotonic)
 
-    def __init__(
-        self, bundles: Sequence[Mapping[str, float]], limit: int, nodes: Sequence[Machine], autoscales: bool = False
-    ) -> None:
+    def __init__(self, bundles: Bundles, limit: int, nodes: Sequence[Machine], autoscales: bool = False) -> None:
         self._bundles, self._limit, self._autoscales = bundles, limit, autoscales
         self.avoided: Collection[str] = ()
         self._waiting: frozenset[str] = frozenset()
         self._num_blocked = self._num_held = 0
-        self._room = count_slots(bundles, nodes, limit)
-        self._has_cpus = any(node.cpus for node in nodes)
+        self._larger: dict[str, Bundles] = {}
+        self._take_in(nodes)
         self._history = [(self.clock(), self._count_usable())]  # since when how many were ours to use
 
     @property
@@ -63,11 +61,26 @@ class Slots:
         self._num_held = sum(state == "CREATED" for state in groups.values())
         self._num_blocked = len(waiting & self._waiting)  # a new one waits for a moment in any case
         self._waiting = waiting
-        self._room = count_slots(self._bundles, nodes, self._limit)
-        self._has_cpus = any(node.cpus for node in nodes)
+        self._take_in(nodes)
         usable = self._count_usable()
         if usable != self._history[-1][1]:
             self._history.append((self.clock(), usable))
+
+    def hold(self, trial: str, bundles: Bundles | None) -> None:
+        """Count with a trial's own bundles until `release`; None are the common ones."""
+        if bundles is not None:
+            self._larger[trial] = bundles
+            self._take_in(self._nodes)
+
+    def release(self, trial: str) -> None:
+        """Count no more with the bundles that a trial had of its own, if it had any."""
+        if self._larger.pop(trial, None):
+            self._take_in(self._nodes)
+
+    def _take_in(self, nodes: Sequence[Machine]) -> None:
+        self._nodes = nodes
+        self._room = count_slots(self._bundles, nodes, self._limit, tuple(self._larger.values()))
+        self._has_cpus = any(node.cpus for node in nodes)
 
     def describe_wait(self) -> str:
         """Say what the trials wait for that could run and do not; empty where none waits."""

@@ -106,6 +106,7 @@ class ResourcesConfig:
 
     cpus_per_trial: float | None = None
     gpus_per_trial: float = 0.0
+    trials_per_gpu: int | str | None = None  # older sweeps' settings have none
     max_concurrent: int | None = None
 
 

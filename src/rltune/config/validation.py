@@ -37,6 +37,8 @@ SECTIONS = (
     "rl_module",
     "training",
 )
+MEASURED = "auto"  # of `resources.trials_per_gpu`: as many as one that is measured leaves room for
+MAX_ON_GPU = 100  # trials
 MAX_COUNT = 100_000  # of trials and seeds
 ENGINES = ("fast", "rllib")
 RESUME = ("never", "auto")
@@ -135,6 +137,7 @@ def check_config(config: RunConfig) -> None:
     _check_one_of("searcher.view", config.searcher.view, VIEWS)
     _check_one_of("tracking.kind", config.tracking.kind, (*MLFLOW, "wandb", "off"))
     check_pair(config.algo, config.env, config.engine)
+    _check_trials_per_gpu(config)
     _check_one_of("resume", config.resume, RESUME)
     _check_name("name", config.name)
     if config.resume == "auto" and config.name is None:
@@ -223,6 +226,33 @@ def _lower_bounds(config: RunConfig) -> Iterator[tuple[str, float | None, float,
     yield "certify.seeds", config.certify.seeds, 0, 5
     yield "certify.episodes", config.certify.episodes, 1, 50
     yield "certify.champion_episodes", config.certify.champion_episodes, 1, 100
+
+
+def _check_trials_per_gpu(config: RunConfig) -> None:
+    """Refuse what is no number of trials, a fraction of a GPU beside it, and to measure what cannot be."""
+    resources, trials = config.resources, config.resources.trials_per_gpu
+    if trials is None:
+        return
+    if not (trials == MEASURED or (isinstance(trials, int) and 1 <= trials <= MAX_ON_GPU)):
+        raise ConfigError(
+            f"resources.trials_per_gpu={trials} is out of range",
+            f"a whole number from 1 to {MAX_ON_GPU}, auto, which measures one, or null",
+            "resources.trials_per_gpu=4",
+        )
+    if resources.gpus_per_trial:
+        raise ConfigError(
+            f"resources.trials_per_gpu={trials} with resources.gpus_per_trial={resources.gpus_per_trial:g}",
+            "one of the two: how many trials share a GPU, or which part of it each of them gets",
+            f"resources.trials_per_gpu={trials} resources.gpus_per_trial=0",
+        )
+    learners = (config.algo.get("learners") or {}).get("num_learners")
+    for why, is_so in (("a cluster", config.cluster.address is not None), ("learners beside the trial", learners)):
+        if trials == MEASURED and is_so:
+            raise ConfigError(
+                f"resources.trials_per_gpu=auto with {why}: what is measured is a trial's own process, on this machine",
+                f"a whole number from 1 to {MAX_ON_GPU}",
+                "resources.trials_per_gpu=4",
+            )
 
 
 def _check_one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -23,16 +23,18 @@ from rltune.algorithms.arguments import (
 from rltune.algorithms.build import Build, make_inputs_absolute
 from rltune.algorithms.preflight import check_actions, check_corners
 from rltune.cluster.ray_cluster import check_address, machine_of
-from rltune.cluster.resources import Machine, Request, Share, fit_share
+from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share, fraction_for
 from rltune.compat.ray_registry import wait_for_ray
 from rltune.config.capabilities import find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
-from rltune.config.schema import MLFLOW, RunConfig
+from rltune.config.schema import MLFLOW, ResourcesConfig, RunConfig
+from rltune.config.validation import MEASURED
 from rltune.envs.objective import Shown, check_objective
 from rltune.envs.spec import specify_env
 from rltune.envs.validation import check_env, check_rewards
 from rltune.errors import ConfigError
 from rltune.pipeline.warm_starts import choose_first_trial, collect_earlier_trials, collect_warm_starts, widen_ranges
+from rltune.probe.gpu import choose_trials, measure_on_gpu
 from rltune.records import TrialRecord
 from rltune.search.samplers import build_sampler, check_sampler, check_searcher, name_sampler
 from rltune.search.schedulers import build_stopping_rule
@@ -144,12 +146,13 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     env_runners = count_env_runners(config.algo)
     request = Request(
         cpus=config.resources.cpus_per_trial,
-        gpus=count_gpus(config.algo, config.resources.gpus_per_trial),
+        gpus=count_gpus(config.algo, _gpus_of(config.resources)),
         max_concurrent=config.resources.max_concurrent,
         env_runners=env_runners,
         trials=config.budget.trials,
         widest_layer=widest_layer(config.algo),
         learners=count_learners(config.algo),
+        trials_per_gpu=config.resources.trials_per_gpu,
     )
     machine = machine_of(config.cluster)
     if machine is not None:
@@ -174,7 +177,8 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
         raise ConfigError("tracking=wandb: wandb is not installed", "the extra wandb", "pip install 'rltune[wandb]'")
     check_sampler(config.searcher.kind, config.searcher.args, searched)
     warm, notes = collect_warm_starts(config, searched, first)
-    notes = (*notes, *left_to_chance, *shown)
+    idle = describe_idle_gpu(config.resources.gpus_per_trial)
+    notes = (*notes, *left_to_chance, *shown, *filter(None, [idle]))
     config, how_far = fit_grid(config)
     notes = (*notes, *how_far)
     if config.storage and not config.study.storage:
@@ -182,6 +186,33 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     algo = make_inputs_absolute(config.algo)
     build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates)
     return Plan(config, searched, build, warm, request, notes, earlier)
+
+
+def _gpus_of(resources: ResourcesConfig) -> float:
+    """Return a trial's GPUs, or its part of one, as ``resources`` asks for it; a whole one until it is measured."""
+    trials = resources.trials_per_gpu
+    if trials is None:
+        return resources.gpus_per_trial
+    return 1.0 if trials == MEASURED else fraction_for(int(trials))
+
+
+def measure_share(plan: Plan) -> Plan:
+    """Measure which part of a GPU a trial needs where that was left open, and note what was measured.
+
+    Raises:
+        RltuneError: Not even one trial could be measured.
+    """
+    machine = machine_of(plan.config.cluster)
+    if plan.config.resources.trials_per_gpu != MEASURED or machine is None:
+        return plan
+    share = plan.share_of(machine)
+    use = measure_on_gpu(plan.build, plan.space, plan.config.engine, share.threads)
+    cpus = sum(bundle["CPU"] for bundle in share.bundles)
+    trials = choose_trials(use, machine.cpus / machine.gpus / cpus)
+    gpus = fraction_for(trials)
+    note = f"resources.trials_per_gpu={trials}, measured: {use}; {machine.cpus:g} CPUs beside {machine.gpus:g} GPUs"
+    request, build = replace(plan.request, gpus=gpus), replace(plan.build, gpus=gpus)
+    return replace(plan, request=request, build=build, notes=(*plan.notes, note))
 
 
 def fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:

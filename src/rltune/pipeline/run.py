@@ -257,6 +257,7 @@ def _start(context: SweepContext) -> Outcome:
     with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as stack:
         if context.resumed:  # first of all: what a killed driver left running must not meet what we start
             stack.enter_context(claim_folder(context))
+        context = replace(context, plan=plan.measure_share(context.plan))
         server = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
         # The check registers classes with a Ray that starts meanwhile: only a Ray that was tested allows that.
         checked = thread.submit(_check, context, server) if is_supported("ray") else None

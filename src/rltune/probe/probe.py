@@ -15,16 +15,19 @@ from typing import Any
 
 from omegaconf import MISSING, DictConfig
 
+from rltune.algorithms.build import Build
 from rltune.cluster.memory import total_gb
-from rltune.cluster.resources import available_cpus
+from rltune.cluster.resources import available_cpus, local_machine
 from rltune.config.schema import EnvConfig
 from rltune.config.validation import check_pair, to_typed
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env, check_rewards
 from rltune.errors import ConfigError, ResourceError, RltuneError
 from rltune.formatting import format_duration
+from rltune.probe.gpu import GpuUse, measure_on_gpu
 from rltune.probe.recommendation import Combination, MeasurementResult, choose_for_one_trial, count, count_fitting
 from rltune.probe.worker import measure
+from rltune.search.space import parse_space
 
 BUSY = 0.5  # load for each CPU from which others are likely to have slowed the figures
 
@@ -53,6 +56,8 @@ class ProbeResult:
         results: One for each combination, those of trials side by side last.
         notes: What was left out, and why.
         interrupted: Whether Ctrl-C ended the probe early.
+        gpus: GPUs that trials may use here.
+        on_gpu: What the best trial that samples itself takes of a GPU; None without one.
     """
 
     config: ProbeConfig
@@ -60,6 +65,8 @@ class ProbeResult:
     results: tuple[MeasurementResult, ...]
     notes: tuple[str, ...]
     interrupted: bool
+    gpus: int = 0
+    on_gpu: GpuUse | None = None
 
 
 def parse_probe_config(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
@@ -132,7 +139,7 @@ def run_probe(config: ProbeConfig, report: Callable[[str], None] = lambda _: Non
         busy = f"the machine is busy (load {load:.1f} on {count(cpus, 'CPU')})"
         notes.append(f"{busy}: these figures are what was left of it")
     results: list[MeasurementResult] = []
-    began, interrupted = time.monotonic(), False
+    began, interrupted, gpus, on_gpu = time.monotonic(), False, int(local_machine().gpus), None
 
     def add(title: str, combination: Combination, trials: int = 1) -> None:
         report(f"{title} {combination}")
@@ -149,6 +156,10 @@ def run_probe(config: ProbeConfig, report: Callable[[str], None] = lambda _: Non
             add(f"{done + 1} of {len(combinations)}{f', about {more} left' * bool(done)}:", combination)
         for combination, trials in _list_comparison(results, cpus, memory):
             add(f"side by side: {trials} x" if trials > 1 else "alone:", combination, trials)
+        best = choose_for_one_trial(result for result in results if not result.combination.env_runners)
+        if gpus and best:
+            report(f"on a GPU: {best.combination}")
+            on_gpu = _measure_on_gpu(config, best, notes)
     except KeyboardInterrupt:
         if not results:
             raise
@@ -157,7 +168,21 @@ def run_probe(config: ProbeConfig, report: Callable[[str], None] = lambda _: Non
     if not any(result.steps_per_s for result in results):
         why = next((result.failed for result in results if result.failed), "no step was sampled")
         raise RltuneError(f"nothing could be measured: {why}", "at least one combination that trains", "see the reason")
-    return ProbeResult(config, cpus, tuple(results), tuple(notes), interrupted)
+    return ProbeResult(config, cpus, tuple(results), tuple(notes), interrupted, gpus, on_gpu)
+
+
+def _measure_on_gpu(config: ProbeConfig, best: MeasurementResult, notes: list[str]) -> GpuUse | None:
+    """Measure on a GPU what was best without one; note why where that fails."""
+    own, chosen = config.algo.get("env_runners") or {}, best.combination
+    sampling = {**own, "num_envs_per_env_runner": chosen.envs, "num_env_runners": 0}
+    training = {**(config.algo.get("training") or {}), **best.settings}
+    algo = {**config.algo, "env_runners": sampling, "training": training}
+    build = Build(algo, spec_of(config.env), config.env.vectorize, gpus=1.0)
+    try:
+        return measure_on_gpu(build, parse_space({}), config.engine, chosen.threads, config.seconds)
+    except RltuneError as error:
+        notes.append(error.what)
+        return None
 
 
 def _list_comparison(results: Sequence[MeasurementResult], cpus: int, memory: float) -> list[tuple[Combination, int]]:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rltune.formatting import format_count
+from rltune.probe.gpu import choose_trials
 from rltune.probe.probe import ProbeResult
 from rltune.probe.recommendation import choose_for_one_trial, choose_for_sweep, count, write_overrides
 
@@ -66,7 +67,21 @@ def conclude(probe: ProbeResult) -> list[str]:
         trials = f"{count(sweep.trials, 'trial')} at {'once' if sweep.trials > 1 else 'a time'}"
         lines += [f"a sweep     {trials}, each {sweep.combination}: {sweep} together"]
         lines += [f"            {' '.join(write_overrides(sweep, algo, cpus // sweep.combination.cpus))}"]
+    lines += _conclude_gpu(probe)
     own = (algo.get("env_runners") or {}).get("num_envs_per_env_runner")
     if any(best.combination.envs != own and not best.replays for best in (one, sweep) if best):
         lines.append("Speed is not learning: an update sees shorter or longer pieces of each env now. Compare returns.")
     return lines
+
+
+def _conclude_gpu(probe: ProbeResult) -> list[str]:
+    """Say what a trial takes of a GPU, how many share one, and whether it is faster without; nothing without a GPU."""
+    use = probe.on_gpu
+    without = choose_for_one_trial(result for result in probe.results if not result.combination.env_runners)
+    if use is None or without is None:
+        return []
+    trials = choose_trials(use, probe.cpus / probe.gpus)
+    speeds = f"{format_count(use.steps_per_s)} env steps/s, {format_count(without.steps_per_s)} without it"
+    is_slower = use.steps_per_s < without.steps_per_s
+    typed = "a trial is faster without one: resources=auto" if is_slower else f"resources.trials_per_gpu={trials}"
+    return [f"a GPU       {count(trials, 'trial')} on each: {use}", f"            {speeds}", f"            {typed}"]

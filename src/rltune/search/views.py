@@ -59,6 +59,8 @@ def tell_broken_as_diverged(view: View) -> View:
 def tell_as_pruned(record: TrialRecord, lowest: float | None) -> ToldTrial:
     """Tell a sampler that reads the curves of PRUNED trials, or none at all.
 
+    A trial that diverged, or that no GPU has the memory for, is told as PRUNED without a curve: it is the worst.
+
     The random forest learns from each of their points. Optuna's TPE ranks them below all COMPLETE trials (5.0;
     `_split_trials` and `_get_pruned_trial_score` in optuna/samplers/_tpe/sampler.py): the later a trial was stopped,
     the better, then by its last value; one without a curve comes last of all. So a trial that diverged is told without
@@ -68,9 +70,11 @@ def tell_as_pruned(record: TrialRecord, lowest: float | None) -> ToldTrial:
         record: A trial that has ended.
         lowest: The lowest value told so far; this view needs none.
     """
+    if record.is_infeasible:
+        return ToldTrial("PRUNED")
     if record.state == "FAIL":
         return ToldTrial("FAIL", reports=record.scores)
-    if record.diverged or record.score is None:
+    if record.score is None:
         return ToldTrial("PRUNED")
     if record.state == "PRUNED":
         return ToldTrial("PRUNED", reports=record.scores)
@@ -80,16 +84,16 @@ def tell_as_pruned(record: TrialRecord, lowest: float | None) -> ToldTrial:
 def tell_as_complete(record: TrialRecord, lowest: float | None) -> ToldTrial:
     """Tell a sampler that fits COMPLETE trials alone, such as Optuna's GP, CMA-ES and NSGA-II: each gets a value.
 
-    A stopped trial has the score that it had reached. One that diverged, or that never finished an
-    episode, has the lowest value told so far, which is bad and of the others' size: a made-up one, far below, would
-    flatten all differences between the others.
+    A stopped trial has the score that it had reached. One that diverged, that no GPU has the memory for, or that never
+    finished an episode, has the lowest value told so far, which is bad and of the others' size: a made-up one, far
+    below, would flatten all differences between the others.
 
     Args:
         record: A trial that has ended.
         lowest: The lowest value told so far; None before the first: such a trial is then told as FAIL.
     """
-    if record.state == "FAIL":
+    if record.state == "FAIL" and not record.is_infeasible:
         return ToldTrial("FAIL", reports=record.scores)
-    if record.diverged or record.score is None:
+    if record.is_infeasible or record.score is None:
         return ToldTrial("FAIL" if lowest is None else "COMPLETE", lowest, record.scores)
     return ToldTrial("COMPLETE", record.score, record.scores)

@@ -6,11 +6,13 @@ changes nothing, so that a kill between the two costs nothing. Runs in the outbo
 
 from __future__ import annotations
 
+import queue
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ SENT_TAG = "rltune.sent_report"  # the mark of the last report that the sweep's 
 SUPERSEDED_TAG = "rltune.superseded"  # of a run whose ledger was put back to an older state
 KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"  # which checkpoint the run's artifact folder of that name is
 SWEEP = ""  # an entry that is no row of the ledger's trials, as BASELINE is none
+MAX_SAMPLES = 50_000  # numbers of the machine that are kept for a server that is away; four a GPU every five seconds
 MAX_REPORTS = 2000  # that are sent together, and marked together
 Attempt = Callable[[str, Callable[[], Any]], bool]
 
@@ -106,6 +109,8 @@ class LedgerView:
         self._mark: int | None = None  # of the last report that was sent, should the ledger not keep it
         self._limit = MAX_REPORTS  # fewer after a failure: a slow server may not be done before the client gives up
         self._progress = self._begin_progress()
+        self._sampled: queue.SimpleQueue[tuple[Mapping[str, float], float]] = queue.SimpleQueue()
+        self._samples: list[Point] = []  # of the machine, in no ledger; the sender's thread has them
         self._replicates = 0
         self._sweep_run_id: str | None = None
         self._untaken: set[str] = set()  # checkpoints that the server did not take
@@ -118,6 +123,10 @@ class LedgerView:
     def start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         """Say what describes the sweep's run; nothing is sent before."""
         self._started = dict(params), dict(tags)
+
+    def add_sample(self, metrics: Mapping[str, float], time_s: float) -> None:
+        """Keep what was measured on the machine until it is sent with the next reports."""
+        self._sampled.put((metrics, time_s))
 
     def connect(self) -> None:
         """Import MLflow and open the store, slowly if need be. Called until it succeeds, before anything else."""
@@ -166,6 +175,7 @@ class LedgerView:
                 if whole and row is not None:
                     self._note(self._ledger.mark_trial_sent, *key, row.revision)
             self._send_progress(attempt, reports)
+            self._send_samples(attempt)
             if reports:
                 self._mark = reports[-1][0]
                 self._note(self._ledger.mark_reports_sent, self._mark)
@@ -250,6 +260,20 @@ class LedgerView:
             points = self._progress.points
             attempt("best_score", lambda: self._log(self.find_run(None), "the sweep", {}, {}, points))
             self._progress.points.clear()
+
+    def _send_samples(self, attempt: Attempt) -> None:
+        """Send what was measured on the machine, by the seconds since the sweep began."""
+        taken = [self._sampled.get() for _ in range(self._sampled.qsize())]
+        began = self._ledger.sweep().began if taken else None
+        began_s = datetime.fromisoformat(began).timestamp() if began else 0.0
+        for metrics, time_s in taken:
+            step, time_ms = int(time_s - began_s), int(1000 * time_s)
+            self._samples += [(name, value, step, time_ms) for name, value in metrics.items()]
+        del self._samples[:-MAX_SAMPLES]
+        if self._samples:
+            run_id, points = self.find_run(None), self._samples
+            attempt("the machine's load", lambda: self._log(run_id, "the sweep", {}, {}, points))
+            self._samples = []
 
     def _find_barred(self) -> set[int]:
         """Find the trials that break a constraint by now; without constraints nothing is read for it."""

@@ -5,6 +5,7 @@ Together with `rltune.trial.metrics` the only place that reads RLlib's result di
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import statistics
@@ -18,6 +19,7 @@ from typing import Any, Literal
 import torch
 from ray.rllib.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
 
+from rltune.algorithms.arguments import count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config
 from rltune.algorithms.connectors import make_mean_std_connector
 from rltune.compat.rllib_internals import list_connectors, list_remote_runners
@@ -34,6 +36,7 @@ from rltune.policies.evaluation import evaluate
 from rltune.policies.multi_agent import write_policies
 from rltune.policies.policy import load_policy
 from rltune.policies.rllib_policy import leave_reason
+from rltune.trial.gpu_memory import cap_memory, free_memory
 from rltune.trial.metrics import Progress, read_result
 
 ANSWER_S = 5.0  # for an env runner that was sampling when its trial ended
@@ -58,10 +61,15 @@ class AlgorithmRunner:
 
     def __init__(self, build: Build, params: Mapping[str, Any], seed: int, engine: str, threads: int) -> None:
         torch.set_num_threads(threads)  # torch takes every core by default, which slows each of several trials
+        if not count_learners(build.algo):  # with remote ones the GPU is theirs
+            cap_memory(build.gpus)
         self.config = build_config(build, params, seed)
         self._returns: Episodes = deque(maxlen=self.config.metrics_num_episodes_for_smoothing)
         with collect_returns(self._returns):
             self.algorithm = build_algorithm(self.config, engine)
+        if build.gpus and self.config.num_learners == 1:  # several have whole GPUs
+            cap = functools.partial(_cap_learner, share=build.gpus)
+            self.algorithm.learner_group.foreach_learner(cap)
         self._count_steps()
         self._shaped = bool(build.env.rewards or build.env.objective) and not self.config.is_offline
         self._env, self._episodes = build.env, 0
@@ -260,6 +268,7 @@ class AlgorithmRunner:
         """Close environments and free the networks."""
         self._end_silent_runners()
         self.algorithm.stop()
+        free_memory()
 
     def _end_silent_runners(self) -> None:
         """End remote env runners that hang: RLlib (2.60) waits without a limit for each of them to stop."""
@@ -273,3 +282,8 @@ class AlgorithmRunner:
         _, silent = ray.wait(list(pings), num_returns=len(pings), timeout=ANSWER_S)
         for ping in silent:
             ray.kill(pings[ping])
+
+
+def _cap_learner(learner: Any, share: float) -> None:
+    """Keep a remote learner within a trial's share of a GPU: it has its process for itself."""
+    cap_memory(share)

@@ -26,6 +26,7 @@ from rltune.study.bucket import GLANCE_S, PATIENCE_S, find_bucket, link_bucket
 from rltune.study.checkpoints import DamagedError, is_whole
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
+from rltune.trial.gpu_memory import describe_out_of_memory
 from rltune.trial.heartbeat import Heartbeat, name_beat
 from rltune.trial.metrics import CPU, MEMORY, merge_seeds
 from rltune.trial.runner import Runner
@@ -126,7 +127,9 @@ class Trial(tune.Trainable):
             with self._watchdog.watch():
                 work()
         except Exception as error:
-            self._failure = describe_exception(error, self._count_steps_of_each_seed())
+            self._failure = describe_exception(
+                error, self._count_steps_of_each_seed(), self.task.build.get("gpus", 0.0)
+            )
 
     def step(self) -> dict[str, Any]:
         """Train until the next report is due.
@@ -134,9 +137,9 @@ class Trial(tune.Trainable):
         Returns:
             The report. Its numbers are those of `rltune.trial.metrics`; ``objective`` is NaN until the first episode
             has ended. ``records`` are of the checkpoints written, ``returns`` (at the end, where the task wants
-            episodes) of the episodes played, ``failed``, ``traceback`` and ``diverged`` of what went wrong, ``notes``
-            (in the first) of the restore. Without ``nominal_steps`` it is no report: it brings a checkpoint that was
-            due before, an interruption or a failure.
+            episodes) of the episodes played, ``failed``, ``traceback``, ``diverged`` and ``outgrew`` (its share of a
+            GPU's memory) of what went wrong, ``notes`` (in the first) of the restore. Without ``nominal_steps`` it is
+            no report: it brings a checkpoint that was due before, an interruption or a failure.
         """
         report: dict[str, Any] = {}
         if self._failure is None:
@@ -269,12 +272,13 @@ class Trial(tune.Trainable):
         return merge_seeds(self._state.progress, self._state.train_s)
 
 
-def describe_exception(error: BaseException, env_steps: int) -> dict[str, Any]:
+def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) -> dict[str, Any]:
     """Describe a failure as the ledger keeps it: the reason in one line, and the end of the traceback.
 
     Args:
         error: What was raised.
         env_steps: Environment steps of each seed by then.
+        gpus: The trial's part of a GPU.
     """
     cause = getattr(error, "cause", None)  # Ray wraps what an env runner's process raised
     first = cause if isinstance(cause, BaseException) else error
@@ -282,7 +286,9 @@ def describe_exception(error: BaseException, env_steps: int) -> dict[str, Any]:
     reason = first.what if isinstance(first, NonFiniteError) else f"{type(first).__name__}: {text[0] if text else ''}"
     if isinstance(first, RewardError):  # the user's own code: when is what there is to know
         reason = f"{first.what} by environment step {env_steps}"
-    about = {"failed": reason[:500], "traceback": "".join(traceback.format_exception(error))[-4000:]}
+    outgrew = describe_out_of_memory(first, gpus)
+    about: dict[str, Any] = {"failed": (outgrew or reason)[:500], "outgrew": outgrew is not None}
+    about["traceback"] = "".join(traceback.format_exception(error))[-4000:]
     if isinstance(error, BlindNodeError):
         about |= {"blind": str(error), "node_id": ray.get_runtime_context().get_node_id()}
     return about | {"diverged": isinstance(first, NonFiniteError)}

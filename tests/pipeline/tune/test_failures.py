@@ -54,7 +54,7 @@ def test_without_its_log_an_env_runners_death_is_told_as_ray_tells_it(tmp_path, 
 
 def test_what_ray_wraps_is_told_as_it_was_raised():
     wrapped = RayTaskError("learn", "Traceback ...", ValueError("a network of size 0")).as_instanceof_cause()
-    assert describe_exception(wrapped)["failed"] == "ValueError: a network of size 0"
+    assert describe_exception(wrapped, 0)["failed"] == "ValueError: a network of size 0"
 
 
 @pytest.mark.parametrize(

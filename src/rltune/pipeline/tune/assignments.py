@@ -23,7 +23,7 @@ def build_assignment(
 
     Args:
         context: What the driver works on.
-        share: A trial's share of the machine.
+        share: This trial's share of the machine.
         notify: Shows a person a line: that a recorded checkpoint is damaged, and what is done instead.
         record: The trial.
     """
@@ -54,7 +54,7 @@ def build_assignment(
         stall_s=config.failures.stall_s,
         threads=share.threads,
         engine=config.engine,
-        build=context.plan.assignment_build(),
+        build={**context.plan.assignment_build(), "gpus": share.gpus},
         place=bucket.address if bucket else None,
         token=read_token_name(context.folder),
         latest=latest.to_dict() if latest else None,

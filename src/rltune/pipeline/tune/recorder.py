@@ -17,6 +17,7 @@ from ray.tune import Callback
 
 from rltune.cluster.background_imports import NEEDED_AT_END, begin_imports
 from rltune.cluster.losses import Place, explain_loss, find_place, wait_for_head
+from rltune.cluster.resources import Share
 from rltune.cluster.shared_storage import has_other_nodes, is_here
 from rltune.config.schema import RunConfig
 from rltune.formatting import classify_failure
@@ -75,6 +76,7 @@ class Recorder(Callback):
         notify: Shows a person a line.
         tick: Lets the console draw if it is time to.
         read_beats: Reads how far the running trials are, see `rltune.pipeline.tune.heartbeats`.
+        enlarge: Gives a trial a larger share of a GPU, see `rltune.pipeline.tune.shares`.
     """
 
     def __init__(
@@ -88,12 +90,13 @@ class Recorder(Callback):
         notify: Callable[[str], None],
         tick: Callable[[], None],
         read_beats: Callable[[], Mapping[str, int]] = dict,
+        enlarge: Callable[[TrialRecord], Share | None] = lambda record: None,
     ) -> None:
         self.stopper, self.notify = stopper, notify
         self._stages = {stage.kind: stage for stage in stages}
         self._study, self._scheduler, self._tracker = study, scheduler, tracker
         self._config, self._tick, self._folder = config, tick, stopper.folder
-        self._read_beats = read_beats
+        self._read_beats, self._enlarge = read_beats, enlarge
         self._num_retries: Counter[tuple[str, int]] = Counter()
         self._places: dict[tuple[str, int], Place | None] = {}
         self._losses: dict[tuple[str, int], tuple[int, int]] = {}  # steps reached, machines lost there
@@ -336,6 +339,7 @@ class Recorder(Callback):
     def _retry_or_fail(self, stage: Stage, number: int, result: Mapping[str, Any]) -> None:
         reason, trace = str(result["failed"]), str(result.get("traceback", ""))
         is_away, joined = BucketAwayError.__name__ in trace, self._config.cluster.address is not None
+        is_its_own_fault = result.get("diverged") or result.get("outgrew")  # it would end like that once more
         if outage := DISK_FULL if names_full_disk(trace) else BUCKET_AWAY if is_away and self._is_bucket_away() else "":
             self.stopper.request(outage)  # no fault of the trial's, which goes on when there is room again
             self._interrupt(stage, number, result)
@@ -344,11 +348,19 @@ class Recorder(Callback):
             self._go_on_elsewhere(stage, number, f"node {result.get('node')} does not reach the bucket", result)
         elif loss := explain_env_runners_loss(reason, trace) if joined else None:
             self._go_on_elsewhere(stage, number, loss, result)
-        elif not result.get("diverged") and self._may_retry(stage, number, describe_reason(reason, trace)):
+        elif result.get("outgrew") and (share := self._enlarge(stage.trials.record(number))):
+            self._retry_enlarged(stage, number, reason, share)
+        elif not is_its_own_fault and self._may_retry(stage, number, describe_reason(reason, trace)):
             stage.proposer.retry(stage.trials.record(number))
         else:
             failure = describe_error(self._folder, trial_dir_of(stage.kind, number), reason, trace)
             self._fail(stage, number, failure, result)
+
+    def _retry_enlarged(self, stage: Stage, number: int, reason: str, share: Share) -> None:
+        """Let a trial that outgrew its share of a GPU go on with a larger one, and say so."""
+        record = stage.trials.record(number)
+        self.notify(f"{record.name}: {reason}; trying once more from its last checkpoint, with {share.gpus:g} of a GPU")
+        stage.proposer.retry(record)
 
     def _may_retry(self, stage: Stage, number: int, reason: str) -> bool:
         """Return whether a trial whose fault it was is tried once more, and say so."""

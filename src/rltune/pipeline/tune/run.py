@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ray import tune
@@ -13,6 +14,7 @@ from ray.tune import Callback, CheckpointConfig, FailureConfig, PlacementGroupFa
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
+from rltune.cluster.gpus import GpuState, GpuWatch
 from rltune.cluster.losses import wait_for_head
 from rltune.cluster.shared_storage import not_shared
 from rltune.compat.tune_controller import adapt_tune
@@ -24,7 +26,8 @@ from rltune.pipeline.tune.heartbeats import Heartbeats
 from rltune.pipeline.tune.proposals import SearchProposals
 from rltune.pipeline.tune.recorder import Recorder
 from rltune.pipeline.tune.scheduler import StoppingRuleScheduler
-from rltune.pipeline.tune.searcher import StageSearcher
+from rltune.pipeline.tune.searcher import BUNDLES, StageSearcher
+from rltune.pipeline.tune.shares import Shares
 from rltune.pipeline.tune.stages import CertificationConsole, Stage
 from rltune.records import TrialRecord
 from rltune.study.bucket import BUCKET_AWAY, BucketAwayError
@@ -45,20 +48,41 @@ def run_trials(sweep: OpenSweep) -> None:
 
     slots.avoided = stopper.blind
 
+    def show_gpus(states: Sequence[GpuState], time_s: float) -> None:
+        console.show_gpus("   ".join(map(str, states)))
+        for state in states:
+            sweep.tracker.add_sample(state.to_metrics(), time_s)
+
+    watch = GpuWatch(show_gpus) if sweep.share.gpus else None
+
     def tick() -> None:
+        if watch:
+            watch.tick()
         console.show_slots(slots.count, slots.describe_wait())
         console.tick()
         sweep.live_report.tick(lambda: describe_progress(sweep))
 
     scheduler = StoppingRuleScheduler(sweep.rule)
+    shares = Shares(sweep.share)
     beats = Heartbeats(str(sweep.context.folder), stopper.live)
     recorder = Recorder(
-        stages, sweep.study, scheduler, sweep.tracker, stopper, sweep.config, console.note, tick, beats.read
+        stages,
+        sweep.study,
+        scheduler,
+        sweep.tracker,
+        stopper,
+        sweep.config,
+        console.note,
+        tick,
+        beats.read,
+        shares.enlarge,
     )
 
     def assign(record: TrialRecord) -> dict[str, Any]:
-        task = build_assignment(sweep.context, sweep.share, console.note, record).to_config()
-        return task | {AVOIDED: sorted(stopper.blind)}
+        share = shares.of(record)
+        task = build_assignment(sweep.context, share, console.note, record).to_config()
+        own = {} if share == sweep.share else {BUNDLES: share.bundles}
+        return task | own | {AVOIDED: sorted(stopper.blind)}
 
     def begin_evaluation() -> None:
         sweep.final_evaluation.begin(sweep.ledger.trials.records())
@@ -66,7 +90,7 @@ def run_trials(sweep: OpenSweep) -> None:
     can_begin = sweep.final_evaluation.can_begin and not sweep.retraining  # else the ledger would be read for nothing
     on_idle = begin_evaluation if can_begin else None
     searcher = StageSearcher(stages, slots, assign, stopper.is_requested, on_idle)
-    with beats:
+    with beats, watch or contextlib.nullcontext():
         _fit(sweep, searcher, scheduler, recorder)
     if stopper.reason == DISK_FULL:
         raise make_disk_full_error(sweep.context.folder)
@@ -149,11 +173,12 @@ def _fit(sweep: OpenSweep, searcher: Searcher, scheduler: TrialScheduler, callba
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def request_resources(bundles: list[dict[str, float]], config: Mapping[str, Any]) -> PlacementGroupFactory:
-    """Request a trial's share, on none of the nodes that its config has to avoid.
+def request_resources(common: list[dict[str, float]], config: Mapping[str, Any]) -> PlacementGroupFactory:
+    """Request a trial's share, its own or the common one, on none of the nodes that its config has to avoid.
 
     Tune asks for each trial, and gives it a process of another trial only where both request the same.
     """
+    bundles = config.get(BUNDLES, common)
     if not (avoided := config.get(AVOIDED)):
         return PlacementGroupFactory(bundles)
     labels = {"ray.io/node-id": f"!in({','.join(avoided)})"}

@@ -14,6 +14,7 @@ from rltune.cluster.slots import Slots
 from rltune.pipeline.tune.stages import Stage
 from rltune.records import TrialRecord
 
+BUNDLES = "bundles"  # beside a trial's assignment in Tune's config: its own, where they are not the common ones
 MAX_IN_A_ROW = 8  # proposals: a thousand take half a minute, in which nothing starts and no report is read
 
 
@@ -58,7 +59,9 @@ class StageSearcher(Searcher):
             if record := stage.proposer.propose(is_search_over):
                 self._live[trial_id] = stage
                 self._num_in_a_row += 1
-                return self._assign(record)
+                config = self._assign(record)
+                self._slots.hold(trial_id, config.get(BUNDLES))
+                return config
         if self._live:
             self._report_idle_slots()
             return None
@@ -74,6 +77,7 @@ class StageSearcher(Searcher):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Free the slot; the recorder has written the ledger already."""
         self._live.pop(trial_id, None)
+        self._slots.release(trial_id)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune pickles its searcher for a restore that is never used."""

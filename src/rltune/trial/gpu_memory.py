@@ -1,0 +1,85 @@
+"""Keep a trial within its share of a GPU's memory, and say what it asked for where that was too little.
+
+Ray counts fractions of a GPU and stops nobody from taking all of it. Runs in the process that trains on the GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from rltune.cluster.gpus import read_total_bytes
+from rltune.records import OUT_OF_MEMORY
+
+CONTEXT_BYTES = 512 * 2**20  # CUDA's own in each process, which torch does not count; it differs by card and driver
+LEAST = 0.5  # of a share is left to tensors, however small the card
+PINNED_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+# What the driver says that refuses memory, as it does under MPS, and what its libraries say.
+REFUSALS = ("CUDA error: out of memory", "STATUS_ALLOC_FAILED")
+_AMOUNT = r"([\d.]+ (?:GiB|MiB|KiB|bytes))"
+_SAID = {  # in torch's message (2.13)
+    "asked for": r"Tried to allocate #",
+    "held": r"Of the allocated memory # is allocated",
+    "limit": r"# allowed",
+    "the GPU has": r"total capacity of #",
+    "free": r"of which # is free",
+}
+
+
+def cap_memory(share: float, cuda: Any = None) -> None:
+    """Let this process take no more of its GPU than its share, CUDA's context included.
+
+    torch's allocator raises ``OutOfMemoryError`` beyond it, in this process alone. Under MPS the driver refuses, too,
+    what other libraries ask for. To be called before the first tensor.
+
+    Args:
+        share: The part of the GPU; with a whole one there is nobody to be spared.
+        cuda: ``torch.cuda``; tests give another one.
+    """
+    if not 0 < share < 1:
+        return
+    _limit_pinned_memory(share)  # first of all: CUDA reads it when it starts
+    if cuda is None:
+        from torch import cuda
+    if not cuda.is_available():
+        return
+    total: int = cuda.get_device_properties(0).total_memory  # the first that Ray lets this process see is its own
+    cuda.set_per_process_memory_fraction(max(share - CONTEXT_BYTES / total, LEAST * share), 0)
+
+
+def free_memory(cuda: Any = None) -> None:
+    """Give back what torch keeps of a trial that has ended, for the next one of this process and for its neighbours."""
+    if cuda is None:
+        from torch import cuda
+    if cuda.is_initialized():
+        cuda.empty_cache()
+
+
+def has_mps() -> bool:
+    """Whether a daemon of NVIDIA's Multi-Process Service runs here, by the pipe through which its clients find it."""
+    return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()  # noqa: S108
+
+
+def _limit_pinned_memory(share: float) -> None:
+    """Have MPS limit what this process takes of its GPU; one that somebody has set stays."""
+    total = read_total_bytes() if has_mps() else None
+    if total and PINNED_LIMIT not in os.environ:
+        os.environ[PINNED_LIMIT] = f"0={int(share * total / 2**20)}M"
+
+
+def describe_out_of_memory(error: BaseException, share: float) -> str | None:
+    """Say how much a trial asked of its GPU and how much there was; None where the error is another one.
+
+    Args:
+        error: What training raised. Ray's own ``OutOfMemoryError`` is about the machine's memory, not a GPU's.
+        share: The trial's part of its GPU.
+    """
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
+    text = str(error).strip()
+    if ("torch", "OutOfMemoryError") not in kinds and not any(words in text for words in REFUSALS):
+        return None
+    found = {name: re.search(pattern.replace("#", _AMOUNT), text) for name, pattern in _SAID.items()}
+    said = [f"{name} {match[1]}" for name, match in found.items() if match]
+    return f"{OUT_OF_MEMORY}, of which it had {share:g}: {', '.join(said) or text[:200]}"

@@ -1,0 +1,112 @@
+"""A trial that outgrows its share of a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+import optuna
+import pytest
+from hog import HogTrial
+from mlflow import MlflowClient
+from optuna.trial import TrialState
+from toy import TOY, ledger
+
+from rltune.cluster.resources import Share
+from rltune.pipeline.run import run_sweep
+from rltune.pipeline.tune.shares import Shares
+from rltune.records import CERTIFY, OUT_OF_MEMORY, TrialRecord
+
+
+def test_a_trial_gets_a_larger_share_once():
+    shares = Shares(Share(1.0, 0.25, 0))
+    greedy, other = TrialRecord(1, "RUNNING", {}), TrialRecord(1, "RUNNING", {}, kind=CERTIFY)
+    assert shares.enlarge(greedy) == shares.of(greedy) == Share(1.0, 0.5, 0)
+    assert shares.of(other) == Share(1.0, 0.25, 0)
+    assert shares.enlarge(greedy) is None
+    assert shares.of(greedy) == Share(1.0, 0.5, 0)
+
+
+@pytest.mark.parametrize("gpus", [0.0, 1.0])
+def test_who_has_a_whole_gpu_or_none_gets_no_more(gpus):
+    shares = Shares(Share(1.0, gpus, 0))
+    assert shares.enlarge(TrialRecord(0, "RUNNING", {})) is None
+    assert shares.of(TrialRecord(0, "RUNNING", {})) == Share(1.0, gpus, 0)
+
+
+@pytest.fixture(scope="module")
+def sweep(ray_cluster, tmp_path_factory):
+    """Six trials, two on each of two logical GPUs; the second needs more than a half, the fourth more than there is."""
+    import io
+
+    from composing import compose
+
+    from rltune.config.validation import parse_config
+
+    folder, stream = tmp_path_factory.mktemp("hogs"), io.StringIO()
+    needs = [0.0, 0.75, 0.0, 2.0, 0.0, 0.0]
+    starts = ",".join(f"{{quality:{0.9 - number / 10:.1f},needs:{need}}}" for number, need in enumerate(needs))
+    words = (
+        *("resources.trials_per_gpu=2", "resources.cpus_per_trial=0.5", "resources.max_concurrent=null"),
+        *("cluster.num_cpus=4", "cluster.num_gpus=2"),  # the tests' Ray
+        *("+algo.training.needs=0.0", "+space.needs=[choice,0.0,0.75,2.0]", "+space.seconds=0.02"),
+        *(f"warm_start=[{starts}]", "scheduler=none", "checkpoint.every_s=0", f"output_dir={folder / 'outputs'}"),
+        *("tracking=server", f"tracking.uri=sqlite:///{folder / 'mlflow.db'}"),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
+        outcome = run_sweep(parse_config(compose("run", *TOY, *words)), stream=stream, trainable=HogTrial)
+    return outcome, " ".join(stream.getvalue().split())
+
+
+def read_held(outcome, number):
+    return [json.loads(line) for line in (outcome.folder / f"trials/{number}/held.jsonl").read_text().splitlines()]
+
+
+def test_a_trial_that_needs_twice_its_share_gets_it(sweep):
+    outcome, said = sweep
+    record = ledger(outcome)[1]
+    assert (record.state, len(record.reports)) == ("COMPLETE", 20)
+    assert list(dict.fromkeys(one["part"] for one in read_held(outcome, 1))) == [0.5, 1.0]
+    assert f"trial 1: {OUT_OF_MEMORY}, of which it had 0.5: asked for 2.00 GiB" in said
+    assert said.count("trying once more from its last checkpoint, with 1 of a GPU") == 2
+
+
+def test_a_trial_that_needs_more_than_there_is_is_infeasible(sweep):
+    """In the ledger it has failed; the searcher sees the worst trial, so that it goes elsewhere."""
+    outcome, _ = sweep
+    record = ledger(outcome)[3]
+    why = f"{OUT_OF_MEMORY}, of which it had 1: asked for 2.00 GiB, held 33.10 GiB, limit 34.43 GiB"
+    assert (record.state, record.is_infeasible) == ("FAIL", True)
+    assert record.stop_reason.startswith(why)
+    assert list(dict.fromkeys(one["part"] for one in read_held(outcome, 3))) == [0.5, 1.0]
+    told = optuna.load_study(study_name=None, storage=f"sqlite:///{outcome.folder / 'study.db'}").trials[3]
+    assert (told.state, told.intermediate_values) == (TrialState.PRUNED, {})
+    client = MlflowClient(f"sqlite:///{outcome.folder.parents[1] / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id], "tags.`rltune.trial` = '3'")
+    assert run.data.tags["rltune.stop_reason"].startswith(why)
+
+
+def test_the_neighbours_of_a_greedy_trial_notice_nothing(sweep):
+    outcome, _ = sweep
+    for record in [ledger(outcome)[number] for number in (0, 2, 4, 5)]:
+        quality = record.params["quality"]
+        assert record.reports == {steps: quality * steps / 1000 for steps in range(100, 2001, 100)}
+        assert [one["part"] for one in read_held(outcome, record.number)] == [0.5] * 20, "each step taken once"
+
+
+def test_no_gpu_is_shared_beyond_what_it_has(sweep):
+    outcome, _ = sweep
+    cards = defaultdict(list)
+    for number in range(6):
+        for held in read_held(outcome, number):
+            cards[held["gpu"]].append(held)
+    assert len(cards) == 2
+    most = []
+    for held in cards.values():
+        at_once = [sum(one["part"] for one in held if one["began"] <= at["began"] < one["ended"]) for at in held]
+        assert max(at_once) <= 1.0
+        most.append(max(at_once))
+    assert most == [1.0, 1.0]

@@ -1,0 +1,95 @@
+"""How many trials share a GPU, by what one was measured to take of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from fake_cuda import GIB, FakeCuda
+
+from rltune.cluster.resources import Machine
+from rltune.errors import ResourceError
+from rltune.pipeline import plan as planning
+from rltune.probe import gpu
+from rltune.probe.gpu import GpuUse, choose_trials, find_largest, measure_on_gpu, measure_use
+from rltune.search.space import parse_space
+
+USE = GpuUse(tensors=3 * GIB, context=GIB // 2, total=40 * GIB)
+
+
+class Learning:
+    """An algorithm that learns in its third iteration, and frees a part of what that took."""
+
+    def __init__(self, cuda):
+        self.cuda, self.steps, self.is_stopped = cuda, 0, False
+
+    def train(self):
+        self.steps += 100
+        if self.steps == 300:
+            self.cuda.allocate(3 * GIB)
+            self.cuda.reserved -= GIB
+        lifetime = {"num_env_steps_sampled_lifetime": self.steps}
+        learner = {"default_policy": {"total_loss": 0.5}} if self.steps >= 300 else {}
+        return {"env_runners": lifetime, "learners": learner} | lifetime
+
+    def stop(self):
+        self.is_stopped = True
+
+
+def test_a_trial_is_measured_at_its_peak_with_cudas_own_memory():
+    cuda = FakeCuda()
+    algorithm = Learning(cuda)
+    use = measure_use(lambda: algorithm, cuda)
+    assert (use, algorithm.steps, algorithm.is_stopped) == (USE, 300, True)
+    assert str(use) == "one takes 4.32 of 42.9 GB (3.22 GB of tensors, 0.537 GB beside them, 15% to spare)"
+    assert measure_use(lambda: Learning(FakeCuda()), FakeCuda(), seconds=0.01).steps_per_s > 0
+
+
+@pytest.mark.parametrize(
+    ("use", "cpus", "trials"),
+    [
+        (USE, 64, 9),  # 9 x 4.025 GiB
+        (USE, 6.5, 6),
+        (USE, 0.5, 1),
+        (replace(USE, tensors=GIB // 64), 64, 16),
+        (replace(USE, tensors=39 * GIB), 64, 1),
+    ],
+)
+def test_memory_cpus_and_sixteen_limit_how_many_share_a_gpu(use, cpus, trials):
+    assert choose_trials(use, cpus) == trials
+
+
+def test_the_corner_with_the_widest_net_and_batch_is_measured():
+    def config(layers, rows):
+        return SimpleNamespace(model_config={"fcnet_hiddens": layers}, minibatch_size=rows)
+
+    small, wide, long = config([64, 64], 64), config([512, 512], 64), config([64, 64], 4096)
+    assert find_largest([small, wide, long]) is long
+    assert find_largest([small, wide]) is wide
+
+
+def test_a_trial_that_cannot_be_measured_says_why(monkeypatch):
+    build, run = SimpleNamespace(replicates=1), gpu.subprocess.run
+    for code, why in {
+        "import sys; sys.exit('no kernel image is available')": "no kernel image is available",
+        "import pickle, sys; sys.stdout.buffer.write(pickle.dumps('RuntimeError: no CUDA'))": "RuntimeError: no CUDA",
+    }.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(gpu.subprocess, "run", lambda command, code=code, **how: run([command[0], "-c", code], **how))
+            with pytest.raises(ResourceError, match=why) as refused:
+                measure_on_gpu(build, parse_space({}), "fast", 1)
+        assert refused.value.fix == "resources.trials_per_gpu=1"
+
+
+def test_the_measured_number_is_derived_and_said(request_of, monkeypatch):
+    """16 CPUs beside two GPUs: eight trials on each, though its memory has room for nine."""
+    monkeypatch.setattr(planning, "measure_on_gpu", lambda *asked: USE)
+    machine = ("cluster.num_cpus=16", "cluster.num_gpus=2")
+    plan = planning.make_plan(request_of("resources.trials_per_gpu=auto", *machine))
+    assert plan.share_of(Machine(16, 2)).gpus == 1.0, "what it is measured with"
+    measured = planning.measure_share(plan)
+    assert (measured.request.gpus, measured.build.gpus, measured.share_of(Machine(16, 2)).gpus) == (0.125,) * 3
+    assert measured.notes[-1] == f"resources.trials_per_gpu=8, measured: {USE}; 16 CPUs beside 2 GPUs"
+    fixed = planning.make_plan(request_of("resources.trials_per_gpu=4", *machine))
+    assert planning.measure_share(fixed) is fixed

@@ -1,0 +1,107 @@
+"""A trial's part of a GPU's memory, against an allocator that counts."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from fake_cuda import GIB, FakeCuda
+from hog import MESSAGE
+
+from rltune.records import OUT_OF_MEMORY
+from rltune.trial import gpu_memory
+from rltune.trial.gpu_memory import PINNED_LIMIT, cap_memory, describe_out_of_memory, free_memory
+
+
+@pytest.fixture(autouse=True)
+def no_mps(monkeypatch, tmp_path):
+    """No daemon runs, and the limit is forgotten."""
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "mps"))
+    monkeypatch.setenv(PINNED_LIMIT, "")
+    monkeypatch.delenv(PINNED_LIMIT)
+
+
+def fill(cuda, size=GIB // 16):
+    """Allocate until it is refused."""
+    try:
+        while True:
+            cuda.allocate(size)
+    except torch.OutOfMemoryError:
+        return
+
+
+@pytest.mark.parametrize("trials", [2, 3, 4, 8, 16])
+def test_trials_that_fill_their_shares_fit_on_the_card(trials):
+    cards = [FakeCuda() for _ in range(trials)]  # one process each; the card is the sum of them
+    for cuda in cards:
+        cap_memory(1 / trials, cuda)
+        fill(cuda)
+    assert sum(cuda.taken for cuda in cards) <= cards[0].total
+    assert min(cuda.reserved for cuda in cards) > 0.75 * cards[0].total / trials
+
+
+def test_a_trial_on_a_card_of_its_own_is_not_limited():
+    for share in (0.0, 1.0, 2.0):
+        cuda = FakeCuda()
+        cap_memory(share, cuda)
+        assert (cuda.fraction, cuda.is_begun) == (1.0, False)
+
+
+def test_a_small_card_leaves_half_a_share_to_tensors():
+    cuda = FakeCuda(total=2 * GIB)
+    cap_memory(0.25, cuda)
+    assert cuda.fraction == 0.125
+
+
+def test_nothing_is_limited_without_a_gpu():
+    cap_memory(0.25)
+    free_memory()
+
+
+def test_what_a_trial_kept_is_given_back_when_it_ends():
+    cuda = FakeCuda()
+    free_memory(cuda)
+    assert not cuda.emptied, "asking would begin CUDA in a process that had none"
+    cuda.allocate(GIB)
+    free_memory(cuda)
+    assert cuda.emptied == 1
+
+
+@pytest.mark.parametrize(("share", "limit"), [(0.25, "0=10240M"), (0.5, "0=20480M")])
+def test_mps_limits_the_whole_process(share, limit, monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu_memory, "read_total_bytes", lambda: 40 * GIB)
+    cap_memory(share, FakeCuda())
+    assert PINNED_LIMIT not in os.environ, "no daemon runs"
+    (tmp_path / "mps").mkdir()
+    (tmp_path / "mps" / "control").touch()
+    cap_memory(share, FakeCuda())
+    assert os.environ[PINNED_LIMIT] == limit
+    os.environ[PINNED_LIMIT] = "0=1G"
+    cap_memory(share, FakeCuda())
+    assert os.environ[PINNED_LIMIT] == "0=1G", "somebody knew better"
+
+
+def test_an_out_of_memory_error_says_what_was_asked_and_what_there_was():
+    assert describe_out_of_memory(torch.OutOfMemoryError(MESSAGE), 0.25) == (
+        f"{OUT_OF_MEMORY}, of which it had 0.25: asked for 2.00 GiB, held 33.10 GiB, limit 34.43 GiB, "
+        "the GPU has 139.72 GiB, free 90.00 GiB"
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("something new"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_other_words_for_it_are_known_and_kept(error):
+    assert describe_out_of_memory(error, 0.5) == f"{OUT_OF_MEMORY}, of which it had 0.5: {error}"
+
+
+def test_another_error_is_none_of_a_gpus_memory():
+    machine_is_full = type("OutOfMemoryError", (Exception,), {"__module__": "ray.exceptions"})("the machine is full")
+    for error in (machine_is_full, MemoryError(), RuntimeError("shapes cannot be multiplied")):
+        assert describe_out_of_memory(error, 0.5) is None
