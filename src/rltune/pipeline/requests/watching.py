@@ -165,9 +165,9 @@ class _Follower:
 
     def _show(self, record: TrialRecord, before: TrialRecord | None, is_first: bool) -> bool:
         then, now = _find_phase(before) if before else None, _find_phase(record)
-        if now == WAITING and then != "RUNNING":
-            return now != then
-        if then != "RUNNING":
+        if now == WAITING and then in (None, WAITING):
+            return False
+        if then != "RUNNING" and now != WAITING:
             if is_first and now != "RUNNING":
                 return False
             self._console.show_start(record)
