@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Sequence
@@ -9,25 +10,25 @@ from urllib.parse import quote
 
 from rltune.certification.result import Certification
 from rltune.certification.selection import TABLE, write_table
-from rltune.config.criteria import NO_CRITERIA, Criteria
 from rltune.config.schema import MLFLOW
 from rltune.config.settings_file import format_settings
-from rltune.config.uris import redact_address, resolve_uri
-from rltune.envs.objective import AS_RETURN, Shown
+from rltune.config.uris import redact, redact_address, resolve_uri
 from rltune.errors import describe_exception
+from rltune.formatting import format_number
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.pipeline.plan import tracking_uri_of
 from rltune.pipeline.provenance import list_versions, read_git_commit
-from rltune.records import BASELINE, RunKey, TrialRecord
+from rltune.records import BASELINE, ENQUEUE, RunKey, TrialRecord
 from rltune.reporting import html
-from rltune.reporting.closing_page import ClosingPage, TrialView
+from rltune.reporting.closing_page import make_closing_page, trial_view_of
 from rltune.reporting.sweep_data import read_sweep_data
 from rltune.reporting.wording import describe_verdict
 from rltune.search.conditions import format_yaml_value
-from rltune.study.outcome import Outcome, explain_no_winner
-from rltune.study.ranking import find_front, rank_records
+from rltune.study.outcome import Outcome, count_states
 from rltune.study.sweep_folder import TOLD, make_resume_command
+from rltune.tracking.callbacks import CLOSE_S
 from rltune.tracking.ledger_view import NOTE_TAG
+from rltune.tracking.notification import LIMIT_S, notify_end
 
 # MLflow's own log_table leaves this tag, by which its page shows the file as a table.
 SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE}.json", "type": "table"}])}
@@ -108,11 +109,44 @@ def publish_outcome(
     for warning in tracker.warnings():
         console.note(warning)
     console.stop()
+    if waiting := len(sweep.ledger.read_requests(ENQUEUE)):
+        larger = f"budget.trials={max(sweep.config.budget.trials, outcome.trials['total'] + waiting)}"
+        console.note(
+            f"{format_number(waiting, 'enqueued configuration')} not begun: {make_resume_command(folder)} {larger}"
+        )
     unfinished = outcome.trials["interrupted"] or interrupted or not sweep.is_certified()
     resume = make_resume_command(folder) if unfinished else None
     to_begin = max(0, sweep.config.budget.trials - outcome.trials["total"])
     page = make_closing_page(outcome, records, _shown_uri(sweep), resume, to_begin, sweep.plan.criteria, sweep.shown)
     console.summary(page)
+
+
+def tell_end(sweep: OpenSweep, outcome: Outcome) -> None:
+    """Tell those who want to know that the sweep has ended: a person's own code, and whom ``notify`` names.
+
+    What goes wrong is shown, and changes nothing.
+    """
+    try:
+        is_urgent, console = sweep.stopper.is_urgent(), sweep.console
+        if sweep.callbacks:
+            sweep.callbacks.end_sweep(outcome, min(CLOSE_S, sweep.stopper.left_s()) if is_urgent else CLOSE_S)
+            for warning in sweep.tracker.warnings():
+                console.note(warning)
+        if target := sweep.config.notify:
+            limit_s = min(LIMIT_S, sweep.stopper.left_s()) if is_urgent else LIMIT_S
+            if problem := notify_end(target, outcome, limit_s):
+                console.note(problem)
+    except Exception as error:
+        sweep.console.note(f"not everybody was told of the sweep's end ({describe_exception(error)})")
+
+
+def tell_crash(sweep: OpenSweep, error: Exception) -> None:
+    """Tell them that the sweep was ended by an error, which leaves no summary: ``failed``, with the error as reason."""
+    folder, counts = sweep.context.folder, dict[str, int]()
+    with contextlib.suppress(Exception):  # the ledger may be what is gone
+        counts = count_states(sweep.ledger.trials.records())
+    reason = redact(describe_exception(error))
+    tell_end(sweep, Outcome(folder.name, "failed", counts, None, None, {}, reason=reason, exit_code=1, folder=folder))
 
 
 def _publish_certification(sweep: OpenSweep, certification: Certification) -> None:
@@ -160,60 +194,3 @@ def _shown_uri(sweep: OpenSweep) -> str | None:
     if sweep.config.tracking.kind not in MLFLOW:
         return None
     return redact_address(resolve_uri(tracking_uri_of(sweep.config)))
-
-
-def trial_view_of(record: TrialRecord) -> TrialView:
-    """Return one trial as the console shows it."""
-    return TrialView(
-        number=record.number,
-        state=record.state,
-        params=record.params,
-        objectives=list(record.reports.values()),
-        env_steps=record.env_steps,
-        reason=record.stop_reason,
-        diverged=record.diverged,
-        scored=record.scored,
-        broken=record.breaks,
-        second=record.second,
-    )
-
-
-def make_closing_page(
-    outcome: Outcome,
-    records: Sequence[TrialRecord],
-    tracking_uri: str | None,
-    resume: str | None,
-    num_to_begin: int = 0,
-    criteria: Criteria = NO_CRITERIA,
-    shown: Shown = AS_RETURN,
-) -> ClosingPage:
-    """Make the closing page's content: the best five trials, those that can still win first.
-
-    Args:
-        outcome: How the sweep ended.
-        records: All its trials.
-        tracking_uri: MLflow's address, without a login; None without tracking.
-        resume: What to type to go on; None where nothing is left to do.
-        num_to_begin: Trials that the budget has and nobody has begun.
-        criteria: What the sweep asks of a trial besides its score.
-        shown: Shows scores.
-    """
-    return ClosingPage(
-        name=outcome.name,
-        status=outcome.status,
-        counts=outcome.trials,
-        top=[trial_view_of(record) for record in rank_records(records)[:5]],
-        cost=outcome.cost,
-        folder=outcome.folder,
-        tracking_uri=tracking_uri,
-        model=outcome.model,
-        resume_command=resume,
-        certified=outcome.certified,
-        winner=outcome.winner,
-        num_to_begin=num_to_begin,
-        why_none=explain_no_winner(records),
-        num_broken=sum(bool(record.broken) for record in records if record.score is not None),
-        second=criteria.second,
-        front=[trial_view_of(record) for record in find_front(records, criteria.direction)],
-        shown=shown,
-    )

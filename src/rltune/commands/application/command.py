@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -32,7 +32,7 @@ from rltune.composition.composing import (
     use_own_dir,
 )
 from rltune.composition.explaining import explain
-from rltune.composition.overrides import quote_bound, write_whole_numbers
+from rltune.composition.overrides import quote_free_text, write_whole_numbers
 from rltune.config.uris import redact, resolve_uri
 from rltune.errors import ConfigError, RltuneError
 from rltune.formatting import spell_command
@@ -96,7 +96,7 @@ def command(
         # Hydra only composes: the work runs outside, where no handler of Hydra's reports or swallows what it raises.
         with told_by_signals():
             refuse_launchers(sys.argv[1:])
-            sys.argv[1:] = [write_whole_numbers(quote_bound(word), schema) for word in sys.argv[1:]]
+            sys.argv[1:] = [write_whole_numbers(quote_free_text(word), schema) for word in sys.argv[1:]]
             with scratch_folder():
                 main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)
                 main(take)()
@@ -139,6 +139,19 @@ def told_by_signals() -> Iterator[None]:
         sys.exit(128 + (stop.args[0] if stop.args else signal.SIGINT))
     except SystemExit as stop:
         sys.exit(128 + signal.SIGTERM if stop.code == signal.SIGTERM else stop.code)
+
+
+def locate_sweep(settings: DictConfig) -> dict[str, Any]:
+    """Return where a command's sweep and its ledger are, as `rltune.pipeline.requests` takes it.
+
+    Raises:
+        StudyError: There is no such sweep, which need not wait for SQLAlchemy's import.
+    """
+    from rltune.study.sweep_folder import find_sweep
+
+    if settings.study.storage is None:
+        find_sweep(settings.sweep, settings.output_dir, bucket=settings.storage)
+    return {"output_dir": settings.output_dir, "storage": settings.study.storage, "bucket": settings.storage}
 
 
 def need_policy(settings: DictConfig, root: str) -> None:
