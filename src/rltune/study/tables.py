@@ -206,11 +206,11 @@ def has_tables(engine: Engine) -> bool:
     return inspect(engine).has_table(SWEEPS.name, schema=schema)
 
 
-def make_tables(engine: Engine) -> None:
-    """Make the ledger's tables where they are not there yet."""
+def make_tables(engine: Engine, tables: MetaData = _metadata) -> None:
+    """Make the ledger's tables, or others beside them, where they are not there yet."""
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":  # sweeps that start together would make them twice
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})
             if not inspect(connection).has_schema(SCHEMA):  # a role that may not make one may still use it
                 connection.execute(CreateSchema(SCHEMA))
-        _metadata.create_all(connection)
+        tables.create_all(connection)
