@@ -13,6 +13,9 @@ from typing import Any
 TRIALS, CERTIFY = "trials", "certify"
 """Kinds of trials, and the folders of both in a sweep's: the search's, and the certification's runs."""
 
+STOP, ENQUEUE, RETRY = "stop", "enqueue", "retry"
+"""Kinds of requests to a sweep's driver."""
+
 WHOLE_BUDGET = "whole budget"
 """Why a COMPLETE trial has ended."""
 
@@ -182,6 +185,7 @@ class TrialRecord:
         checks: One for each of the sweep's constraints, see `rltune.config.criteria`.
         second: Its value in the sweep's second objective; None without one, or before it is measured.
         scored: How many of its last reports its score is the mean of; None is all.
+        enqueued_by: Who has enqueued its values by hand, ``maria@host``; None for one that the search proposed.
     """
 
     number: int
@@ -211,6 +215,7 @@ class TrialRecord:
     checks: tuple[Check, ...] = ()
     second: float | None = None
     scored: int | None = SCORED_REPORTS
+    enqueued_by: str | None = None
 
     @property
     def broken(self) -> tuple[Check, ...]:
@@ -291,6 +296,29 @@ class SweepRecord:
     model: Mapping[str, Any] | None = None
     certification: Mapping[str, Any] | None = None
     mlflow_run_id: str | None = None
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """Hold what somebody asks of a sweep's driver, whatever machine both are on.
+
+    Attributes:
+        id: Its row in the ledger.
+        kind: STOP, ENQUEUE or RETRY.
+        payload: What is asked in detail: of ENQUEUE the values by name; of RETRY the numbers, by TRIALS and CERTIFY.
+        asked_s: When, in seconds of the epoch.
+        asked_by: Who, ``maria@host``.
+        taken_s: When a driver has seen to it; None before.
+        trial: The number that an enqueued configuration got; None before.
+    """
+
+    id: int
+    kind: str
+    payload: Mapping[str, Any]
+    asked_s: float
+    asked_by: str
+    taken_s: float | None = None
+    trial: int | None = None
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,9 @@ class Retraining:
         """
         if self._retries:
             return self._retries.pop(0)
-        if is_search_over and self._chosen is None:
+        if not is_search_over:
+            self._chosen = None  # a trial that is tried again may be among the finalists
+        elif self._chosen is None:
             self._chosen = self.choose_configurations(self._ledger.trials.records())
         wanted = [self.baseline()] if self._chosen is None else self._chosen
         known: dict[str, TrialRecord] | None = None

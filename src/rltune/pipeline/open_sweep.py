@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rltune.certification.retraining import Retraining
 from rltune.certification.selection import FinalEvaluation
@@ -17,6 +17,7 @@ from rltune.config.settings_file import make_foreign_sweep_error
 from rltune.envs.objective import Shown
 from rltune.pipeline.context import SweepContext
 from rltune.pipeline.plan import Plan, tracking_uri_of
+from rltune.pipeline.requests.inbox import Inbox, reopen_failed
 from rltune.pipeline.stopper import SweepStopper
 from rltune.records import WHOLE_BUDGET, TrialRecord, trial_dir_of
 from rltune.reporting.console import Console
@@ -52,6 +53,7 @@ class OpenSweep:
         tracker: MLflow, or nothing.
         console: What a person watches.
         live_report: The page that shows the sweep while it runs.
+        inbox: What is asked of it meanwhile.
     """
 
     context: SweepContext
@@ -66,6 +68,7 @@ class OpenSweep:
     tracker: Tracker
     console: Console
     live_report: LiveReport
+    inbox: Inbox
 
     @property
     def plan(self) -> Plan:
@@ -135,9 +138,13 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
     shared = config.cluster.address is not None and bucket is None
     ledger = start_ledger(config.study.storage, folder, new=not context.resumed, shared=shared)
     ledger.judge_by(plan.criteria)
+    ledger.make_requests()
     if context.resumed:
         save_copy(folder)
         _check_made_here(context, [*ledger.trials.records(), *ledger.runs.records()])
+        notes = list(plan.notes)
+        reopen_failed(ledger, notes.append)
+        context = replace(context, plan=replace(plan, notes=tuple(notes)))
         _end_unfinished(rule, ledger, config.budget.env_steps)
         for table in (ledger.trials, ledger.runs):
             for record in table.records():
@@ -174,13 +181,14 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
     retraining = None
     if certify.seeds:
         retraining = Retraining(folder, config, plan.certification_seeds(), plan.warm_starts, ledger)
+    stopper = SweepStopper(folder, config, config.replicates * sum(record.env_steps for record in records))
     return OpenSweep(
         context=context,
         share=share,
         slots=slots,
         ledger=ledger,
         study=study,
-        stopper=SweepStopper(folder, config, config.replicates * sum(record.env_steps for record in records)),
+        stopper=stopper,
         rule=rule,
         retraining=retraining,
         final_evaluation=FinalEvaluation(
@@ -189,6 +197,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         tracker=_open_tracker(context, ledger),
         console=console,
         live_report=LiveReport(folder, ledger, config.report),
+        inbox=Inbox(ledger, stopper, context.began),
     )
 
 

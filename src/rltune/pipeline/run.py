@@ -43,6 +43,7 @@ from rltune.pipeline.folder import claim_folder, leave_folder, make_name_taken_e
 from rltune.pipeline.plan import Plan, make_plan
 from rltune.pipeline.signals import stop_on_signals
 from rltune.pipeline.warm_starts import widen_ranges
+from rltune.records import RETRY
 from rltune.study.bucket import find_bucket, is_fetched_copy
 from rltune.study.disk_full import explain_full_disk
 from rltune.study.sweep_folder import (
@@ -147,6 +148,8 @@ def find_end(folder: Path, config: RunConfig) -> Outcome | None:
         with contextlib.closing(open_ledger(folder, config.study.storage)) as ledger:
             status = ledger.sweep().status
             records = (*ledger.trials.records(), *ledger.runs.records())
+            if ledger.read_requests(RETRY):
+                return None
     except StudyError:
         return None  # opening it to go on makes one, or says why it cannot
     outcome = load_outcome(folder) if status in ENDED else None
@@ -300,6 +303,7 @@ def _run(context: SweepContext, share: Share, slots: Slots) -> Outcome:
         open_sweep(context, share, slots) as sweep,
         stop_on_signals(sweep.stopper.request),
         _watch_head(sweep, concluding),
+        sweep.inbox,
     ):
         record_start(sweep)
         start_tracking(sweep)

@@ -6,10 +6,11 @@ its own (``log2(minibatch_size)``, ``1-gamma``), and `Space.decode` returns the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from rltune.errors import ConfigError, choices
 from rltune.search.conditions import (
     is_allowed,
     is_met,
@@ -100,6 +101,40 @@ class Space:
                     continue
         return raw
 
+    def check_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Check values that a person gives for a trial, and return them by name.
+
+        Args:
+            values: By name; names with dots may be nested.
+
+        Raises:
+            ConfigError: One is not searched, out of its range, or of a parameter whose condition the others do not
+                meet.
+        """
+        by_name = {dimension.name: dimension for dimension in self.dimensions}
+        found = dict(_find_named(values, by_name))
+        for name, value in found.items():
+            if name not in by_name:
+                why = f"is {self.fixed[name]} in each trial" if name in self.fixed else "is not searched"
+                raise ConfigError(
+                    f"space.{name}={value}: {name} {why}", choices(name, by_name), f"leave space.{name} out"
+                )
+            try:
+                by_name[name].encode(value)
+            except (ValueError, TypeError):
+                raise ConfigError(
+                    f"space.{name}={value} is not searched",
+                    str(by_name[name]),
+                    f"space.{name}={by_name[name].ends()[0]}",
+                ) from None
+        for name in found.keys() - self.active_values(found).keys():
+            raise ConfigError(
+                f"space.{name}={found[name]}: it has a condition, {by_name[name].condition}",
+                "values that go together",
+                f"leave space.{name} out",
+            )
+        return found
+
     def is_whole(self, raw: Mapping[str, Any]) -> bool:
         """Return whether quantities by label leave nothing to be drawn."""
         try:
@@ -157,6 +192,16 @@ class Space:
                     moved[parent] = allowed[0]
                 waiting.append(by_name[parent])
         return moved
+
+
+def _find_named(values: Mapping[str, Any], known: Collection[str], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield values by name, those of nested mappings by names with dots; the value of a known name is whole."""
+    for key, value in values.items():
+        name = f"{above}.{key}" if above else str(key)
+        if isinstance(value, Mapping) and name not in known:
+            yield from _find_named(value, known, name)
+        else:
+            yield name, value
 
 
 def parse_space(raw: Mapping[str, Any], algo: Mapping[str, Any] | None = None) -> Space:

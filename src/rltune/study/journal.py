@@ -54,3 +54,16 @@ def choose_journal(file: Path, shared: bool = False) -> None:
         )
     with contextlib.closing(sqlite3.connect(file, timeout=TIMEOUT_S)) as opened:
         opened.execute(f"PRAGMA journal_mode={'DELETE' if kind or shared else 'WAL'}")
+
+
+def may_write(file: Path, *, is_elsewhere: bool) -> bool:
+    """Return whether this host may write a SQLite file: not beside another one's write-ahead log.
+
+    Args:
+        file: The file, which has a journal already.
+        is_elsewhere: Whether another host works with it.
+    """
+    if not is_elsewhere:
+        return True
+    with file.open("rb") as opened:
+        return opened.read(20)[18:] != b"\2\2"  # as SQLite's file format marks one with such a log

@@ -7,24 +7,27 @@ The one truth of a sweep; it commits first. Optuna's study (`rltune.study.optuna
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Engine, func, insert, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Engine, delete, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from rltune.config.criteria import Criteria
 from rltune.config.settings_file import FORMAT
 from rltune.config.uris import redact_address, redact_error
 from rltune.errors import StudyError, describe_exception
 from rltune.formatting import spell_command
-from rltune.records import CERTIFY, TRIALS, Report, SweepRecord
+from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, SweepRequest, TrialRecord
 from rltune.study.disk_full import is_disk_full
-from rltune.study.tables import REPORTS, SWEEP_TRIALS, SWEEPS, connect_ledger, has_tables, make_tables
+from rltune.study.tables import REPORTS, REQUESTS, SWEEP_TRIALS, SWEEPS, connect_ledger, has_table, make_tables
 from rltune.study.trial_table import REPORT_COLUMNS, TrialTable, make_report
 
+_REQUEST = [REQUESTS.c[entry.name] for entry in fields(SweepRequest)]
+_AGAIN = "to be tried again"  # why a trial that failed is RUNNING before it runs
 _FIELDS = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
 
 
@@ -69,6 +72,7 @@ class Ledger:
 
     def __init__(self, url: str, name: str, *, create: bool = False) -> None:
         self.url, self.name = url, name
+        self._is_asked = False  # whether it is known to have the table of requests
         try:
             self._engine = connect_ledger(url)
             if create:
@@ -129,6 +133,83 @@ class Ledger:
     def close(self) -> None:
         """Give connections back, so that the file can be moved or read elsewhere."""
         self._engine.dispose()
+
+    # -- what is asked of its driver ----------------------------------------------------------------------------------
+
+    def ask(self, kind: str, payload: Mapping[str, Any], asked_by: str) -> int:
+        """Leave a request for the sweep's driver, and return its id; see `SweepRequest` for the arguments.
+
+        Raises:
+            StudyError: The ledger cannot be written.
+        """
+        row = {"kind": kind, "payload": dict(payload), "asked_by": asked_by, "asked_s": time.time()}
+        try:
+            self.make_requests()
+            with self._engine.begin() as connection:
+                added = connection.execute(
+                    insert(REQUESTS).returning(REQUESTS.c.id), row | {"sweep_id": self._sweep_id}
+                )
+                return int(added.scalar_one())
+        except SQLAlchemyError as error:
+            raise make_storage_error(self.url, error) from None
+
+    def make_requests(self) -> None:
+        """Make the table of requests, which an older ledger lacks."""
+        if not self._has_requests():
+            make_tables(self._engine)
+
+    def read_requests(self, *kinds: str, waiting: bool = True) -> list[SweepRequest]:
+        """Read what was asked of the sweep's driver, the oldest first.
+
+        Args:
+            kinds: Of which kinds; none for all.
+            waiting: Whether those are left out that a driver has seen to.
+        """
+        if not self._has_requests():
+            return []
+        wanted = [REQUESTS.c.sweep_id == self._sweep_id]
+        wanted += [REQUESTS.c.kind.in_(kinds)] if kinds else []
+        wanted += [REQUESTS.c.taken_s.is_(None)] if waiting else []
+        with self._engine.connect() as connection:
+            rows = connection.execute(select(*_REQUEST).where(*wanted).order_by(REQUESTS.c.id)).mappings().all()
+        return [SweepRequest(**row) for row in rows]
+
+    def take_request(self, number: int) -> None:
+        """Note that a request was seen to, or does not count any more."""
+        with self._engine.begin() as connection:
+            connection.execute(update(REQUESTS).where(REQUESTS.c.id == number).values(taken_s=time.time()))
+
+    def withdraw_request(self, number: int) -> bool:
+        """Take a request back; return False where a driver has taken it already."""
+        with self._engine.begin() as connection:
+            mine = delete(REQUESTS).where(REQUESTS.c.id == number, REQUESTS.c.taken_s.is_(None))
+            return bool(connection.execute(mine).rowcount)
+
+    def reopen_failed(self, request: SweepRequest) -> list[TrialRecord]:
+        """Let trials and runs that failed be tried again, and take the request for it: all of it or nothing.
+
+        They keep number, values, reports and checkpoints, and go on from the latter.
+
+        Args:
+            request: Names them; those of them that have not failed are left as they are.
+
+        Returns:
+            Those that are RUNNING now.
+        """
+        which = or_(
+            *((SWEEP_TRIALS.c.kind == kind) & SWEEP_TRIALS.c.number.in_(some) for kind, some in request.payload.items())
+        )
+        failed = (SWEEP_TRIALS.c.sweep_id == self._sweep_id) & (SWEEP_TRIALS.c.state == "FAIL") & which
+        fresh = {"state": "RUNNING", "stop_reason": _AGAIN, "ended_s": None, "traceback": None, "log": None}
+        again = update(SWEEP_TRIALS).where(failed).values(**fresh, revision=SWEEP_TRIALS.c.revision + 1)
+        with self._engine.begin() as connection:
+            found = connection.execute(again.returning(SWEEP_TRIALS.c.kind, SWEEP_TRIALS.c.number)).all()
+            connection.execute(update(REQUESTS).where(REQUESTS.c.id == request.id).values(taken_s=time.time()))
+        return [self.table(kind).record(number) for kind, number in sorted(found)]
+
+    def _has_requests(self) -> bool:
+        self._is_asked = self._is_asked or has_table(self._engine, REQUESTS)
+        return self._is_asked
 
     # -- what MLflow shows --------------------------------------------------------------------------------------------
 
@@ -204,7 +285,7 @@ class Ledger:
 
 def _find_sweep(engine: Engine, name: str) -> tuple[int, int] | None:
     """Return a sweep's row and format; None without one."""
-    if not has_tables(engine):
+    if not has_table(engine, SWEEPS):
         return None
     with engine.connect() as connection:
         row = connection.execute(select(SWEEPS.c.id, SWEEPS.c.format).where(SWEEPS.c.name == name)).first()

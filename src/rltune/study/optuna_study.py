@@ -85,26 +85,29 @@ class OptunaStudy:
                 )
             self._study.set_user_attr(DERIVED, True)
         self._study_id = self._storage.get_study_id_from_name(self._name)
-        self._memory = InMemoryStorage()
-        self._proposing = optuna.create_study(storage=self._memory, direction="maximize")
         self._is_behind = False
-        self._lowest: float | None = None
-        self._largest: dict[str, float] = {}  # excess, by constraint
 
     def reconcile(self, records: Sequence[TrialRecord]) -> None:
         """Make the study agree with the ledger, whatever a killed driver, a restored copy or a lost file has left.
 
+        Also where trials are tried again that have ended: what samplers keep in the others stays.
+
         Args:
             records: All trials of the search.
         """
-        known = self._study.get_trials(deepcopy=False)
+        self._memory = InMemoryStorage()
+        self._proposing = optuna.create_study(storage=self._memory, direction="maximize")
+        self._largest: dict[str, float] = {}  # excess, by constraint
+        known, kept, kept_by_trial = self._study.get_trials(deepcopy=False), {}, {}
         if len(known) > len(records) or any(map(_contradicts, known, records)):
             logger.warning("the study %s is made again from the ledger", self._name)
+            kept = self._storage.get_study_system_attrs(self._study_id)
+            kept_by_trial = {one.number: one.system_attrs for one in known if _has_values(one, records)}
             optuna.delete_study(study_name=self._name, storage=self._storage)
             self.close()
             self._open()
             known = []
-        self._lowest = None
+        self._lowest: float | None = None
         shown = [self._make_trial(record, self._view_of(record)) for record in self._earlier]
         values = [value for trial in (*shown, *known) if (value := _finite_value(trial)) is not None]
         self._lowest = min(values, default=None)
@@ -113,9 +116,12 @@ class OptunaStudy:
         told = {one.number: self._view_of(one) for one in sorted(untold, key=lambda one: one.ended_s or 0.0)}
         for record in records:
             if record.number >= len(known):
-                self._study.add_trial(self._make_trial(record, told.get(record.number, RUNNING)))
+                state = kept_by_trial.get(record.number)
+                self._study.add_trial(self._make_trial(record, told.get(record.number, RUNNING), state))
             elif record.number in told:
                 self._tell_stored(record, told[record.number])
+        for key, value in kept.items():
+            self._storage.set_study_system_attr(self._study_id, key, value)
         for trial in (*shown, *self._study.get_trials(deepcopy=False)):
             self._proposing.add_trial(trial)
         for key, value in self._storage.get_study_system_attrs(self._study_id).items():
@@ -269,6 +275,11 @@ def _contradicts(trial: FrozenTrial, record: TrialRecord) -> bool:
     if trial.state in (TrialState.RUNNING, TrialState.WAITING):
         return trial.state == TrialState.WAITING or dict(trial.params) != dict(record.drawn or {})
     return record.state == "RUNNING" or dict(trial.params) != dict(record.drawn or {})
+
+
+def _has_values(trial: FrozenTrial, records: Sequence[TrialRecord]) -> bool:
+    """Whether the ledger's trial of this number has the same values."""
+    return trial.number < len(records) and dict(trial.params) == dict(records[trial.number].drawn or {})
 
 
 def _has_ended(trials: Sequence[FrozenTrial], number: int) -> bool:

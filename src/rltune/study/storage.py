@@ -26,7 +26,7 @@ from rltune.formatting import first_line, spell_command
 from rltune.study.bucket import find_bucket, is_fetched_copy
 from rltune.study.journal import choose_journal
 from rltune.study.ledger import Ledger, MissingSweepError, make_storage_error
-from rltune.study.sweep_folder import LEDGER, LEDGER_COPY, SILENT_S, find_sweep, make_distant_ledger_error
+from rltune.study.sweep_folder import LEDGER, LEDGER_COPY, SILENT_S, find_driver, find_sweep, make_distant_ledger_error
 from rltune.study.tables import connect_ledger, file_of
 
 STUDY = "study.db"
@@ -173,6 +173,30 @@ def _claim(connection: Connection, name: str) -> str | None:
             return str(connection.execute(text(_WHO), about).scalar() or "on another machine")
         time.sleep(1.0)
     return None
+
+
+def find_driver_of(ledger: Ledger, folder: Path | None) -> str | None:
+    """Find where the driver of a sweep is, whatever machine that is; None where none lives.
+
+    Args:
+        ledger: The sweep's.
+        folder: Its folder; None where this machine has none.
+
+    Raises:
+        StudyError: The database cannot be reached.
+    """
+    if not file_of(ledger.url):
+        engine = connect_ledger(ledger.url)
+        try:
+            if engine.dialect.name == "postgresql":
+                with engine.connect() as connection:
+                    found = connection.execute(text(_WHO), {"name": ledger.name}).first()
+                return None if found is None else str(found[0] or "on another machine")
+        except SQLAlchemyError as error:
+            raise make_storage_error(ledger.url, error) from None
+        finally:
+            engine.dispose()
+    return find_driver(folder) if folder else None
 
 
 def save_copy(folder: Path) -> None:

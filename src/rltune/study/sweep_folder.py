@@ -246,6 +246,35 @@ def claim_sweep(folder: Path, on_taken: Callable[[], None] | None = None) -> Ite
         yield None
 
 
+def find_driver(folder: Path) -> str | None:
+    """Find where the driver of a sweep is; None where none lives, which takes seconds to see of another host's.
+
+    Args:
+        folder: The sweep's.
+    """
+    driver = _read_driver(folder)
+    if _is_locked(folder) or (_is_elsewhere(driver) and _is_beating(folder)):
+        return _describe_driver(driver)
+    return None
+
+
+def is_driven_elsewhere(folder: Path) -> bool:
+    """Whether the driver of a sweep is, or was when it was killed, on another host."""
+    return _is_elsewhere(_read_driver(folder))
+
+
+def _is_locked(folder: Path) -> bool:
+    """Whether a driver has the sweep's lock, which one that begins misses for the blink of this look."""
+    try:
+        with (folder / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 @contextlib.contextmanager
 def _beat(folder: Path, on_taken: Callable[[], None]) -> Iterator[None]:
     """Show that this driver lives, until the end, and see whether another one took over."""

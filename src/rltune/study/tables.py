@@ -138,6 +138,19 @@ REPORTS = Table(
     sqlite_autoincrement=True,  # ids only grow, so that one of them marks how far MLflow has come
 )
 
+REQUESTS = Table(
+    "requests",
+    _metadata,
+    Column("id", _ID, primary_key=True),
+    Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("payload", _Json, nullable=False),
+    Column("asked_s", Float, nullable=False),
+    Column("asked_by", _PlainText, nullable=False),
+    Column("taken_s", Float),  # NULL while no driver has seen to it
+    Column("trial", Integer),  # the number that an enqueued configuration got
+)
+
 
 def connect_ledger(url: str) -> Engine:
     """Connect to the database that has the ledger, or is to have it.
@@ -200,14 +213,14 @@ def file_of(url: str) -> Path | None:
     return Path(url.removeprefix("sqlite:///").partition("?")[0]) if url.startswith("sqlite:") else None
 
 
-def has_tables(engine: Engine) -> bool:
-    """Whether the ledger's tables are there."""
+def has_table(engine: Engine, table: Table) -> bool:
+    """Whether one of the ledger's tables is there."""
     schema = SCHEMA if engine.dialect.name == "postgresql" else None
-    return inspect(engine).has_table(SWEEPS.name, schema=schema)
+    return inspect(engine).has_table(table.name, schema=schema)
 
 
 def make_tables(engine: Engine, tables: MetaData = _metadata) -> None:
-    """Make the ledger's tables, or others beside them, where they are not there yet."""
+    """Make the ledger's tables where they are not there yet: all, or those that are younger; or others beside them."""
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":  # sweeps that start together would make them twice
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})

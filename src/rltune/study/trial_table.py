@@ -17,11 +17,11 @@ from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, insert, 
 from rltune.config.criteria import NO_CRITERIA
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
-from rltune.records import CheckpointRecord, Report, TrialRecord
-from rltune.study.tables import REPORTS, SWEEP_TRIALS
+from rltune.records import TRIALS, CheckpointRecord, Report, TrialRecord
+from rltune.study.tables import REPORTS, REQUESTS, SWEEP_TRIALS, has_table
 
 CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # what a worker calls its checkpoints, and what a record does
-_DERIVED = ("reports", "numbers", "checks", "second", "scored")  # fields of a record that no column has
+_DERIVED = ("reports", "numbers", "checks", "second", "scored", "enqueued_by")  # fields of a record that no column has
 _COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name not in _DERIVED]
 _NAMES = frozenset(column.name for column in _COLUMNS)
 REPORT_COLUMNS = (
@@ -59,6 +59,7 @@ class TrialTable:
         self._open: dict[int, TrialRecord] = {}
         self._changing = threading.Lock()  # the tracker's thread notes runs of MLflow
         self._num_trials: int | None = None
+        self._has_requests = False
 
     @property
     def num_trials(self) -> int:
@@ -71,12 +72,15 @@ class TrialTable:
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
-    def add(self, params: Mapping[str, Any], seeds: Iterable[int], **facts: Any) -> TrialRecord:
+    def add(
+        self, params: Mapping[str, Any], seeds: Iterable[int], request: int | None = None, **facts: Any
+    ) -> TrialRecord:
         """Begin a trial; its number is the next one.
 
         Args:
             params: Sampled values by name.
             seeds: One for each replicate.
+            request: What has enqueued it, which is taken with it: both or nothing. None where the search proposes.
             facts: Further fields of `TrialRecord`: drawn, key, of_trial, seed_index.
         """
         number = self.num_trials
@@ -84,6 +88,9 @@ class TrialTable:
         with self._engine.begin() as connection:
             row |= {"sweep_id": self._sweep_id, "kind": self.kind, "number": number, "state": "RUNNING", "revision": 1}
             self._rows[number] = connection.execute(insert(SWEEP_TRIALS).returning(SWEEP_TRIALS.c.id), row).scalar_one()
+            if request is not None:
+                taken = {"taken_s": time.time(), "trial": number}
+                connection.execute(update(REQUESTS).where(REQUESTS.c.id == request).values(**taken))
         self._num_trials = number + 1
         return self.record(number)
 
@@ -233,8 +240,21 @@ class TrialTable:
             newest = newest.where(wanted).group_by(REPORTS.c.trial_id)
             last = select(REPORTS.c.trial_id, REPORTS.c.numbers).where(REPORTS.c.id.in_(newest))
             logged = {row.trial_id: row.numbers for row in connection.execute(last)}
-        found = [_to_record(row, curves[row["id"]], logged.get(row["id"], {})) for row in rows]
+        by_hand = self._read_enqueued()
+        found = [
+            _to_record(row, curves[row["id"]], logged.get(row["id"], {}), by_hand.get(row["number"])) for row in rows
+        ]
         return [self.criteria.judge(record) for record in found]
+
+    def _read_enqueued(self) -> dict[int, str]:
+        """Read who has enqueued trials, by their numbers; an older ledger has no table of it."""
+        self._has_requests = self._has_requests or has_table(self._engine, REQUESTS)
+        if self.kind != TRIALS or not self._has_requests:
+            return {}
+        ours = REQUESTS.c.sweep_id == self._sweep_id, REQUESTS.c.trial.is_not(None)
+        with self._engine.connect() as connection:
+            found = connection.execute(select(REQUESTS.c.trial, REQUESTS.c.asked_by).where(*ours)).all()
+        return {int(number): str(who) for number, who in found}
 
     def record(self, number: int) -> TrialRecord:
         """Return one trial."""
@@ -292,10 +312,12 @@ def _to_row(facts: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _to_record(row: RowMapping, curve: Mapping[int, float], numbers: Mapping[str, float]) -> TrialRecord:
+def _to_record(
+    row: RowMapping, curve: Mapping[int, float], numbers: Mapping[str, float], enqueued_by: str | None
+) -> TrialRecord:
     found: dict[str, Any] = {name: value for name, value in row.items() if name != "id"}
     for name in CHECKPOINTS.values():
         found[name] = CheckpointRecord(**found[name]) if found[name] else None
     for name in ("seeds", "returns"):
         found[name] = tuple(found[name] or ())
-    return TrialRecord(reports=curve, numbers=numbers, **found)
+    return TrialRecord(reports=curve, numbers=numbers, enqueued_by=enqueued_by, **found)

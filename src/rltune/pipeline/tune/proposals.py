@@ -1,4 +1,4 @@
-"""Propose the search's trials: what is unfinished, then the warm starts, then what the sampler proposes.
+"""Propose the search's trials: what is unfinished or enqueued, then warm starts, then what the sampler proposes.
 
 Runs in the driver; knows nothing of Tune.
 """
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rltune.pipeline.plan import Plan
+from rltune.pipeline.requests.inbox import Inbox
 from rltune.records import TrialRecord
 from rltune.study.disk_full import is_disk_full
 from rltune.study.optuna_study import OptunaStudy
@@ -40,11 +41,15 @@ class SearchProposals:
         trials: The ledger's.
         study: Optuna's, which agrees with the ledger.
         unfinished: Trials of earlier drivers to go on with.
+        inbox: Knows the configurations that were enqueued by hand.
     """
 
-    def __init__(self, plan: Plan, trials: TrialTable, study: OptunaStudy, unfinished: Sequence[TrialRecord]) -> None:
-        self._plan, self._trials, self._study = plan, trials, study
+    def __init__(
+        self, plan: Plan, trials: TrialTable, study: OptunaStudy, unfinished: Sequence[TrialRecord], inbox: Inbox
+    ) -> None:
+        self._plan, self._trials, self._study, self._inbox = plan, trials, study, inbox
         self._waiting = list(unfinished)
+        self._num_enqueued = inbox.count_begun()  # which push back the warm starts
 
     def propose(self, is_search_over: bool) -> TrialRecord | None:
         """Return the next trial; None when the budget of trials is spent."""
@@ -53,8 +58,12 @@ class SearchProposals:
         number, plan = self._trials.num_trials, self._plan
         if number >= plan.config.budget.trials:
             return None
-        drawn = self._study.propose(plan.given(number), plan.sampler(number), plan.space.draw)
-        record = self._trials.add(plan.space.decode(drawn), plan.seeds(number), drawn=drawn)
+        enqueued = self._inbox.find_enqueued()
+        given = plan.space.encode(enqueued.payload) if enqueued else plan.given(number - self._num_enqueued)
+        drawn = self._study.propose(given, plan.sampler(number), plan.space.draw)
+        taken = enqueued.id if enqueued else None
+        record = self._trials.add(plan.space.decode(drawn), plan.seeds(number), taken, drawn=drawn)
+        self._num_enqueued += taken is not None
         self._begin_in_optuna(record)
         return record
 

@@ -26,7 +26,7 @@ from rltune.pipeline.tune.recorder import Recorder
 from rltune.pipeline.tune.scheduler import StoppingRuleScheduler
 from rltune.pipeline.tune.searcher import StageSearcher
 from rltune.pipeline.tune.stages import CertificationConsole, Stage
-from rltune.records import TrialRecord
+from rltune.records import TRIALS, TrialRecord
 from rltune.study.bucket import BUCKET_AWAY, BucketAwayError
 from rltune.study.disk_full import DISK_FULL, is_disk_full, make_disk_full_error
 from rltune.study.sweep_folder import make_resume_command
@@ -63,9 +63,19 @@ def run_trials(sweep: OpenSweep) -> None:
     def begin_evaluation() -> None:
         sweep.final_evaluation.begin(sweep.ledger.trials.records())
 
+    def reopen_failed() -> None:
+        again = sweep.inbox.reopen_failed(console.note)
+        if any(record.kind == TRIALS for record in again):
+            try:
+                sweep.study.reconcile(sweep.ledger.trials.records())
+            except Exception as error:
+                recorder.excuse(error, "Optuna was not told what is tried again")
+        for record in reversed(again):
+            next(stage for stage in stages if stage.kind == record.kind).proposer.retry(record)
+
     can_begin = sweep.final_evaluation.can_begin and not sweep.retraining  # else the ledger would be read for nothing
     on_idle = begin_evaluation if can_begin else None
-    searcher = StageSearcher(stages, slots, assign, stopper.is_requested, on_idle)
+    searcher = StageSearcher(stages, slots, assign, stopper.is_requested, on_idle, reopen_failed)
     with beats:
         _fit(sweep, searcher, scheduler, recorder)
     if stopper.reason == DISK_FULL:
@@ -95,7 +105,7 @@ def _build_stages(sweep: OpenSweep) -> list[Stage]:
     """Build the search's stage, and the certification's where something is certified."""
     trials = sweep.ledger.trials
     unfinished = [record for record in trials.records() if record.state == "RUNNING"]
-    proposals = SearchProposals(sweep.plan, trials, sweep.study, unfinished)
+    proposals = SearchProposals(sweep.plan, trials, sweep.study, unfinished, sweep.inbox)
     stages = [Stage(trials, proposals, sweep.console)]
     if sweep.retraining:
         console = CertificationConsole(sweep.console, sweep.retraining, sweep.shown)

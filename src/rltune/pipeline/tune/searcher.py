@@ -27,6 +27,7 @@ class StageSearcher(Searcher):
         assign: Turns a record into Tune's config for the worker.
         is_stopping: Whether no more are wanted.
         on_idle: Called for each slot that falls idle while others still work; None for nothing.
+        look: Called before something is proposed: gives the stages what is to be tried again.
     """
 
     def __init__(
@@ -36,10 +37,11 @@ class StageSearcher(Searcher):
         assign: Callable[[TrialRecord], dict[str, Any]],
         is_stopping: Callable[[], bool],
         on_idle: Callable[[], None] | None = None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(metric="objective", mode="max")
         self._stages, self._slots, self._assign = stages, slots, assign
-        self._is_stopping, self._on_idle = is_stopping, on_idle
+        self._is_stopping, self._on_idle, self._look = is_stopping, on_idle, look
         self._live: dict[str, Stage] = {}
         self._num_idle = self._num_in_a_row = 0
 
@@ -53,6 +55,7 @@ class StageSearcher(Searcher):
         if len(self._live) >= self._slots.count or self._num_in_a_row == MAX_IN_A_ROW:
             self._num_in_a_row = 0
             return None
+        self._look()
         is_search_over = not any(stage.is_search for stage in self._live.values())
         for stage in self._stages:
             if record := stage.proposer.propose(is_search_over):

@@ -1,0 +1,141 @@
+"""Find a sweep that something is asked of: its ledger, its settings, and where its driver is. Runs anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from rltune.config.criteria import read_criteria
+from rltune.config.schema import RunConfig
+from rltune.config.settings_file import read_settings
+from rltune.config.validation import parse_config
+from rltune.errors import StudyError
+from rltune.formatting import spell_command
+from rltune.study.journal import may_write
+from rltune.study.ledger import Ledger, MissingSweepError
+from rltune.study.storage import find_driver_of, open_ledger
+from rltune.study.sweep_folder import find_sweep, is_driven_elsewhere, make_resume_command
+from rltune.study.tables import file_of
+
+
+@dataclass(frozen=True)
+class AskedSweep:
+    """A sweep that something is asked of.
+
+    Attributes:
+        name: Its name.
+        ledger: Its ledger.
+        settings: As its folder has them, or its ledger where this machine has no folder of it.
+        folder: Its folder; None where this machine has none.
+    """
+
+    name: str
+    ledger: Ledger
+    settings: DictConfig
+    folder: Path | None
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """Its settings, typed."""
+        return parse_config(self.settings)
+
+    @property
+    def resume_command(self) -> str:
+        """What to type to go on with it."""
+        if self.folder:
+            return make_resume_command(self.folder)
+        return spell_command(f"resume sweep={self.name}") + "   # where its folder is"
+
+    def status(self) -> str:
+        """Return ``running``, or how it ended; running too where its driver was killed."""
+        return self.ledger.sweep().status or "running"
+
+    def find_driver(self) -> str | None:
+        """Find where its driver is; None where none lives."""
+        return find_driver_of(self.ledger, self.folder)
+
+    def require_driver(self, what: str) -> str:
+        """Return where its driver is.
+
+        Args:
+            what: What cannot be done without one, for a person: ``stop``.
+
+        Raises:
+            StudyError: There is none.
+        """
+        if where := self.find_driver():
+            return where
+        status = self.status()
+        how = "its driver was killed" if status == "running" else f"it has ended ({status})"
+        raise StudyError(
+            f"sweep={self.name}: nothing to {what}, {how}",
+            f"a sweep that runs: {spell_command('list')} shows them",
+            f"{self.resume_command} goes on with it, or extends it by budget.trials=...",
+        )
+
+    def ask(self, kind: str, payload: dict[str, object]) -> int:
+        """Leave a request for its driver; return the request's id.
+
+        Raises:
+            StudyError: The ledger is a file that only the driver's machine may write.
+        """
+        file = file_of(self.ledger.url)
+        if file and self.folder and not may_write(file, is_elsewhere=is_driven_elsewhere(self.folder)):
+            raise StudyError(
+                f"sweep={self.name}: its ledger is a file that only the machine of its driver may write",
+                f"the same command typed there, {self.find_driver() or 'where it ran last'}",
+                "study.storage=postgresql+psycopg://host/db, when a sweep is started, takes requests from everywhere",
+            )
+        return self.ledger.ask(kind, payload, describe_user())
+
+
+@contextlib.contextmanager
+def open_asked(
+    sweep: str, output_dir: str = "outputs", storage: str | None = None, bucket: str | None = None
+) -> Iterator[AskedSweep]:
+    """Open a sweep that something is asked of.
+
+    Args:
+        sweep: Its name, or ``latest``.
+        output_dir: The folder of all sweeps.
+        storage: The ledger's address with its login, where the sweep's settings name a database. By it alone a sweep is
+            found of which this machine has no folder.
+        bucket: The sweeps' ``storage``, as for `rltune.study.sweep_folder.find_sweep`.
+
+    Raises:
+        StudyError: There is no such sweep, or its ledger cannot be read.
+    """
+    try:
+        folder = find_sweep(sweep, output_dir, bucket=bucket)
+    except StudyError:
+        if storage is None or sweep == "latest":
+            raise
+        try:
+            ledger = Ledger(storage, sweep)
+        except MissingSweepError as error:
+            raise StudyError(f"sweep={sweep}: {error.what}", error.allowed, error.fix) from None
+        with contextlib.closing(ledger):
+            settings = cast(DictConfig, OmegaConf.create(ledger.sweep().config or ""))
+            settings.pop("format", None)
+            yield AskedSweep(sweep, ledger.judge_by(read_criteria(settings)), settings, None)
+        return
+    with contextlib.closing(open_ledger(folder, storage)) as ledger:
+        yield AskedSweep(folder.name, ledger, read_settings(folder), folder)
+
+
+def describe_user() -> str:
+    """Describe who asks: ``maria@host``."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,255 @@
+"""Ask something of a sweep, whoever runs it and wherever: to stop, to try a configuration, to try again what failed.
+
+A request is a row of the sweep's ledger, at which its driver looks about once a second (`inbox`). Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from rltune.algorithms.arguments import build_search_space
+from rltune.errors import ConfigError, StudyError
+from rltune.formatting import format_number, format_params, spell_command
+from rltune.pipeline.requests.asked_sweep import AskedSweep, open_asked
+from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS, TrialRecord
+from rltune.search.samplers import name_sampler
+
+POLL_S = 0.5
+LOOK_S = 5.0  # between two looks for the driver
+UNANSWERED_S = 15.0  # a driver looks each second
+
+
+@dataclass(frozen=True)
+class Retry:
+    """What is tried again.
+
+    Attributes:
+        trials: Numbers of the search's trials.
+        runs: Numbers of the certification's runs.
+        driver: Where the sweep's driver is, which does it; None where the sweep has to be resumed for it.
+    """
+
+    trials: Sequence[int]
+    runs: Sequence[int]
+    driver: str | None
+
+    def __str__(self) -> str:
+        """What it is, for a person: ``2 trials (3, 5)``."""
+        named = f" ({', '.join(map(str, self.trials))})" if self.trials else ""
+        parts = [format_number(len(self.trials), "trial") + named] if self.trials else []
+        parts += [format_number(len(self.runs), "run") + " of the certification"] if self.runs else []
+        return " and ".join(parts)
+
+
+def stop_sweep(
+    sweep: str,
+    *,
+    output_dir: str = "outputs",
+    storage: str | None = None,
+    bucket: str | None = None,
+    wait: bool = True,
+    stream: TextIO | None = None,
+) -> str:
+    """End a running sweep cleanly, as Ctrl-C where it runs: the latest states are kept, and it can be resumed.
+
+    Args:
+        sweep: Its name, or ``latest``.
+        output_dir: The folder of all sweeps.
+        storage: The ledger's address with its login, where the sweep's settings name a database; by it alone a sweep
+            is found of which this machine has no folder.
+        bucket: The sweeps' ``storage``, from which settings are fetched that are not in ``output_dir``.
+        wait: Whether to wait until its driver has ended; an interrupt leaves the request where it is.
+        stream: Where to say what happens; None is standard output.
+
+    Returns:
+        ``interrupted``, or how else it ended meanwhile; ``running`` where it was not waited for.
+
+    Raises:
+        StudyError: There is no such sweep, it does not run, or its driver dies before it has ended the sweep.
+    """
+    with open_asked(sweep, output_dir, storage, bucket) as asked:
+        where = asked.require_driver("stop")
+        request = asked.ask(STOP, {})
+        _say(stream, f"{asked.name}: its driver, {where}, was asked to stop")
+        if not wait:
+            return "running"
+        if not _wait_for_end(asked, request, stream):
+            asked.ledger.withdraw_request(request)
+            raise StudyError(
+                f"sweep={asked.name}: its driver, {where}, is gone without an end of the sweep",
+                "what was recorded is kept",
+                f"{asked.resume_command} goes on with it",
+            )
+        status = asked.status()
+        _say(stream, _describe_end(asked, status))
+        return status
+
+
+def enqueue_configuration(
+    sweep: str,
+    values: Mapping[str, Any],
+    *,
+    output_dir: str = "outputs",
+    storage: str | None = None,
+    bucket: str | None = None,
+    stream: TextIO | None = None,
+) -> int:
+    """Have a sweep try a configuration: it is the next trial that begins, and one of ``budget.trials``.
+
+    Where the sweep does not run, the configuration waits for the next resume.
+
+    Args:
+        sweep: As for `stop_sweep`.
+        values: Of parameters that the sweep searches, by name; its searcher draws those that are left out.
+        output_dir: As for `stop_sweep`.
+        storage: As for `stop_sweep`.
+        bucket: As for `stop_sweep`.
+        stream: As for `stop_sweep`.
+
+    Returns:
+        The request's id, see `rltune.study.ledger.Ledger.read_requests`.
+
+    Raises:
+        ConfigError: A value is not searched or out of its range, or there is none.
+        StudyError: There is no such sweep, or it runs and has no trial left to begin.
+    """
+    with open_asked(sweep, output_dir, storage, bucket) as asked:
+        checked = check_configuration(asked, values)
+        num_waiting = len(asked.ledger.read_requests(ENQUEUE))
+        num_left = asked.config.budget.trials - asked.ledger.trials.num_trials - num_waiting
+        larger = f"budget.trials={asked.config.budget.trials + 1 - min(0, num_left)}"
+        where = asked.find_driver()
+        if where and num_left <= 0:
+            raise StudyError(
+                f"sweep={asked.name}: no trial of budget.trials={asked.config.budget.trials} is left to begin",
+                "a sweep with trials left, or one that does not run",
+                f"{asked.resume_command} {larger}, when it has ended and this command was typed again",
+            )
+        request = asked.ask(ENQUEUE, checked)
+        what = f"{asked.name}: enqueued {format_params(checked)}"
+        if where:
+            _say(stream, f"{what}; it is the next trial that begins")
+        else:
+            resume = f"{asked.resume_command} {larger}" if num_left <= 0 else asked.resume_command
+            _say(stream, f"{what}; it is tried by {resume}")
+        return request
+
+
+def check_configuration(asked: AskedSweep, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Check a configuration against what a sweep searches, and return its values by the names of the space.
+
+    Args:
+        asked: The sweep.
+        values: By name; names with dots may be nested.
+
+    Raises:
+        ConfigError: A value is not searched or out of its range, or there is none.
+    """
+    config = asked.config
+    if name_sampler(config.searcher.kind) == "grid":
+        raise ConfigError(
+            f"sweep={asked.name} searches a grid, each of whose points it tries anyway",
+            "a sweep with another searcher",
+            spell_command("run searcher=tpe ..."),
+        )
+    checked = build_search_space(config.algo, config.space).check_values(values)
+    if not checked:
+        raise ConfigError(
+            "space has no values to be tried", "at least one", spell_command(f"enqueue sweep={asked.name} space.lr=...")
+        )
+    return checked
+
+
+def ask_retry(
+    sweep: str,
+    trials: Sequence[int] | None = None,
+    *,
+    output_dir: str = "outputs",
+    storage: str | None = None,
+    bucket: str | None = None,
+) -> Retry:
+    """Have a sweep try its failed trials again, with their numbers and values, from their last checkpoints.
+
+    A driver that works on it does so at once. Else whoever calls this resumes the sweep: the request waits for that.
+
+    Args:
+        sweep: As for `stop_sweep`.
+        trials: Their numbers; None is all that failed, those of the certification with them.
+        output_dir: As for `stop_sweep`.
+        storage: As for `stop_sweep`.
+        bucket: As for `stop_sweep`.
+
+    Raises:
+        StudyError: There is no such sweep, or nothing in it that has failed and can be tried again.
+    """
+    with open_asked(sweep, output_dir, storage, bucket) as asked:
+        records = {record.number: record for record in asked.ledger.trials.records()}
+        chosen = [_find_failed(asked, records, number) for number in trials or ()]
+        runs = []
+        if trials is None:
+            chosen = [record for record in records.values() if _may_go_on(record, asked.config.budget.env_steps)]
+            runs = [run.number for run in asked.ledger.runs.records() if run.state == "FAIL"]
+        if not (chosen or runs):
+            raise StudyError(
+                f"sweep={asked.name}: no trial failed that could be tried again",
+                "a sweep with failed trials",
+                spell_command(f"show sweep={asked.name}"),
+            )
+        numbers = [record.number for record in chosen]
+        asked.ask(RETRY, {TRIALS: numbers, CERTIFY: runs})
+        return Retry(numbers, runs, asked.find_driver())
+
+
+def _find_failed(asked: AskedSweep, records: Mapping[int, TrialRecord], number: int) -> TrialRecord:
+    """Return the trial of a number.
+
+    Raises:
+        StudyError: There is none, or it cannot be tried again.
+    """
+    record = records.get(number)
+    if record and _may_go_on(record, asked.config.budget.env_steps):
+        return record
+    failed = [one.number for one in records.values() if _may_go_on(one, asked.config.budget.env_steps)]
+    raise StudyError(
+        f"trials=[{number}]: " + (f"trial {number} is {record.state}, not failed" if record else "no such trial"),
+        f"trials that failed: {', '.join(map(str, failed)) or 'none did'}",
+        spell_command(f"show sweep={asked.name}"),
+    )
+
+
+def _may_go_on(record: TrialRecord, env_steps: int) -> bool:
+    """Whether a trial failed, and did so before it had its whole budget: there is nothing left to train."""
+    return record.state == "FAIL" and max(record.reports, default=0) < env_steps
+
+
+def _wait_for_end(asked: AskedSweep, request: int, stream: TextIO | None) -> bool:
+    """Wait until a sweep's driver has ended; return whether it ended the sweep, too."""
+    began = looked = time.monotonic()
+    is_told = False
+    while asked.status() == "running" or asked.find_driver():
+        time.sleep(POLL_S)
+        now = time.monotonic()
+        if now - looked > LOOK_S:
+            looked = now
+            if not asked.find_driver():
+                return asked.status() != "running"
+        if now - began > UNANSWERED_S and not is_told:
+            is_told = True
+            if any(one.id == request for one in asked.ledger.read_requests(STOP)):
+                _say(stream, "no answer yet: an older rltune's driver looks for none; Ctrl-C ends it where it runs")
+    return True
+
+
+def _describe_end(asked: AskedSweep, status: str) -> str:
+    records = asked.ledger.trials.records()
+    ended = sum(record.state != "RUNNING" for record in records)
+    said = f"{asked.name}: {status}, {ended} of {asked.config.budget.trials} trials ended"
+    return f"{said}; to go on: {asked.resume_command}" if status == "interrupted" else said
+
+
+def _say(stream: TextIO | None, text: str) -> None:
+    print(text, file=stream or sys.stdout, flush=True)
