@@ -150,23 +150,27 @@ def test_one_that_has_ended_is_not_stopped(queue: Submissions, processes: FakePr
         dispatcher.stop("b")
 
 
-def test_what_changes_a_ledger_runs_before_the_sweep_waits_again(
-    queue: Submissions, processes: FakeProcesses
-) -> None:
+def test_what_changes_a_ledger_runs_before_the_sweep_waits_again(queue: Submissions, processes: FakeProcesses) -> None:
     dispatcher = Dispatcher(queue, processes, 1)
     queue.add("a", [])
     dispatcher.stop("a")
     seen = []
-    dispatcher.resume("a", prepare=lambda: seen.append(states(queue)["a"]))
+
+    def prepare() -> list[str]:
+        seen.append(states(queue)["a"])
+        return ["budget.trials=9"]
+
+    dispatcher.resume("a", prepare)
     assert seen == [INTERRUPTED]
     assert states(queue) == {"a": QUEUED}
+    assert queue.get("a").words == ("budget.trials=9",)
 
-    def fail() -> None:
+    def fail() -> list[str]:
         raise StudyError("nothing to retry")
 
     dispatcher.stop("a")
     with pytest.raises(StudyError, match="nothing to retry"):
-        dispatcher.resume("a", prepare=fail)
+        dispatcher.resume("a", fail)
     assert states(queue) == {"a": INTERRUPTED}
 
 

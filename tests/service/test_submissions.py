@@ -33,6 +33,12 @@ def test_one_that_is_queued_again_waits_behind_all_others(queue: Submissions) ->
     assert (again.state, again.reason, again.process, again.ended_s) == (QUEUED, None, {}, None)
 
 
+def test_a_setting_that_is_given_again_takes_the_others_place(queue: Submissions) -> None:
+    one = queue.add("one", ["algo=ppo", "budget.trials=4"])
+    queue.queue_again(one, ["budget.trials=8", "seed=1"])
+    assert queue.get("one").words == ("algo=ppo", "budget.trials=8", "seed=1")
+
+
 def test_a_name_that_waits_or_runs_is_taken(queue: Submissions) -> None:
     one = queue.add("twice", ["seed=1"])
     for state in (QUEUED, RUNNING):

@@ -85,9 +85,22 @@ class Client:
         """End a sweep cleanly, so that it can be resumed, or take it from the queue."""
         return self._act("stop", name, {})
 
-    def resume(self, name: str) -> dict[str, Any]:
-        """Put a sweep that has ended back, at the queue's end."""
-        return self._act("resume", name, {})
+    def resume(self, name: str, *overrides: str) -> dict[str, Any]:
+        """Put a sweep that has ended back, at the queue's end.
+
+        Args:
+            name: The sweep.
+            overrides: What it has more from now on: ``"budget.trials=40"``.
+        """
+        return self._act("resume", name, {"overrides": [*overrides]})
+
+    def retry(self, name: str, trials: Sequence[int] | None = None) -> dict[str, Any]:
+        """Try failed trials again, with their numbers and values; None is all of them."""
+        return self._act("retry", name, {"trials": None if trials is None else [*trials]})
+
+    def enqueue(self, name: str, **space: Any) -> dict[str, Any]:
+        """Have a sweep try a configuration next: ``lr=1e-3``; what is left out, its searcher draws."""
+        return self._act("enqueue", name, {"space": space})
 
     def logs(self, name: str, follow: bool = False) -> Iterator[str]:
         """Yield what a sweep's commands have said, in parts.

@@ -195,12 +195,12 @@ class Dispatcher:
                 )
         return self._submissions.get(name)
 
-    def resume(self, name: str, prepare: Callable[[], None] = lambda: None) -> Submission:
+    def resume(self, name: str, prepare: Callable[[], Sequence[str]] = lambda: ()) -> Submission:
         """Put a sweep that has ended back, at the queue's end.
 
         Args:
             name: Which.
-            prepare: Changes its ledger first, while nothing runs it.
+            prepare: Changes its ledger first, while nothing runs it; returns settings that it has from now on.
 
         Raises:
             StudyError: There is none of this name, or it waits or runs.
@@ -211,7 +211,6 @@ class Dispatcher:
                 raise StudyError(
                     f"sweep={name} is {one.state}", "a sweep that has ended", spell_command(f"stop sweep={name}")
                 )
-            prepare()
-            self._submissions.queue_again(one)
+            self._submissions.queue_again(one, prepare())
         self.wake()
         return self._submissions.get(name)

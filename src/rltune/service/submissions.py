@@ -177,10 +177,17 @@ class Submissions:
             ) from None
         return self.get(name)
 
-    def queue_again(self, submission: Submission) -> bool:
-        """Put one that has ended at the queue's end; return whether it was still as it is given."""
+    def queue_again(self, submission: Submission, more: Sequence[str] = ()) -> bool:
+        """Put one that has ended at the queue's end; return whether it was still as it is given.
+
+        Args:
+            submission: Which.
+            more: Settings that it has from now on, such as a larger budget.
+        """
+        changed = {word.partition("=")[0] for word in more}
+        words = [*(word for word in submission.words if word.partition("=")[0] not in changed), *more]
         facts = {"place": _next_place(), "stopping": False, "reason": None, "process": None}
-        return self.change(submission, state=QUEUED, **facts, begun_s=None, ended_s=None)
+        return self.change(submission, state=QUEUED, words=words, **facts, begun_s=None, ended_s=None)
 
     def change(self, submission: Submission, **facts: Any) -> bool:
         """Change a row, if it is in the state that the submission shows; return whether it was."""
