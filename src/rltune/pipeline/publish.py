@@ -9,23 +9,20 @@ from urllib.parse import quote
 
 from rltune.certification.result import Certification
 from rltune.certification.selection import TABLE, write_table
-from rltune.config.criteria import NO_CRITERIA, Criteria
 from rltune.config.schema import MLFLOW
 from rltune.config.settings_file import format_settings
 from rltune.config.uris import redact_address, resolve_uri
-from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import describe_exception
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.pipeline.plan import tracking_uri_of
 from rltune.pipeline.provenance import list_versions, read_git_commit
 from rltune.records import BASELINE, RunKey, TrialRecord
 from rltune.reporting import html
-from rltune.reporting.closing_page import ClosingPage, TrialView
+from rltune.reporting.closing_page import make_closing_page, trial_view_of
 from rltune.reporting.sweep_data import read_sweep_data
 from rltune.reporting.wording import describe_verdict
 from rltune.search.conditions import format_yaml_value
-from rltune.study.outcome import Outcome, explain_no_winner
-from rltune.study.ranking import find_front, rank_records
+from rltune.study.outcome import Outcome
 from rltune.study.sweep_folder import TOLD, make_resume_command
 from rltune.tracking.ledger_view import NOTE_TAG
 
@@ -160,61 +157,3 @@ def _shown_uri(sweep: OpenSweep) -> str | None:
     if sweep.config.tracking.kind not in MLFLOW:
         return None
     return redact_address(resolve_uri(tracking_uri_of(sweep.config)))
-
-
-def trial_view_of(record: TrialRecord) -> TrialView:
-    """Return one trial as the console shows it."""
-    return TrialView(
-        number=record.number,
-        state=record.state,
-        params=record.params,
-        objectives=list(record.reports.values()),
-        env_steps=record.env_steps,
-        reason=record.stop_reason,
-        diverged=record.diverged,
-        scored=record.scored,
-        broken=record.breaks,
-        second=record.second,
-    )
-
-
-def make_closing_page(
-    outcome: Outcome,
-    records: Sequence[TrialRecord],
-    tracking_uri: str | None,
-    resume: str | None,
-    num_to_begin: int = 0,
-    criteria: Criteria = NO_CRITERIA,
-    shown: Shown = AS_RETURN,
-) -> ClosingPage:
-    """Make the closing page's content: the best five trials, those that can still win first.
-
-    Args:
-        outcome: How the sweep ended.
-        records: All its trials.
-        tracking_uri: MLflow's address, without a login; None without tracking.
-        resume: What to type to go on; None where nothing is left to do.
-        num_to_begin: Trials that the budget has and nobody has begun.
-        criteria: What the sweep asks of a trial besides its score.
-        shown: Shows scores.
-    """
-    model = outcome.model or {}
-    return ClosingPage(
-        name=outcome.name,
-        status=outcome.status,
-        counts=outcome.trials,
-        top=[trial_view_of(record) for record in rank_records(records)[:5]],
-        cost=outcome.cost,
-        folder=outcome.folder,
-        tracking_uri=tracking_uri,
-        model_uri=model.get("uri"),
-        resume_command=resume,
-        certified=outcome.certified,
-        winner=outcome.winner,
-        num_to_begin=num_to_begin,
-        why_none=explain_no_winner(records),
-        num_broken=sum(bool(record.broken) for record in records if record.score is not None),
-        second=criteria.second,
-        front=[trial_view_of(record) for record in find_front(records, criteria.direction)],
-        shown=shown,
-    )

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rltune.certification.result import MIN_RUNS, label
+from rltune.config.criteria import NO_CRITERIA, Criteria
 from rltune.envs.objective import AS_RETURN, Shown
 from rltune.formatting import (
     STATE_WORDS,
@@ -31,7 +32,9 @@ from rltune.formatting import (
     format_params,
     spell_command,
 )
-from rltune.records import SCORED_REPORTS, TRIALS, compute_score, trial_dir_of
+from rltune.records import SCORED_REPORTS, TRIALS, TrialRecord, compute_score, trial_dir_of
+from rltune.study.outcome import Outcome, explain_no_winner
+from rltune.study.ranking import find_front, rank_records
 
 
 @dataclass
@@ -114,6 +117,64 @@ class ClosingPage:
     second: str | None = None
     front: Sequence[TrialView] = ()
     shown: Shown = AS_RETURN
+
+
+def trial_view_of(record: TrialRecord) -> TrialView:
+    """Return one trial as the console shows it."""
+    return TrialView(
+        number=record.number,
+        state=record.state,
+        params=record.params,
+        objectives=list(record.reports.values()),
+        env_steps=record.env_steps,
+        reason=record.stop_reason,
+        diverged=record.diverged,
+        scored=record.scored,
+        broken=record.breaks,
+        second=record.second,
+    )
+
+
+def make_closing_page(
+    outcome: Outcome,
+    records: Sequence[TrialRecord],
+    tracking_uri: str | None,
+    resume: str | None,
+    num_to_begin: int = 0,
+    criteria: Criteria = NO_CRITERIA,
+    shown: Shown = AS_RETURN,
+) -> ClosingPage:
+    """Make the closing page's content: the best five trials, those that can still win first.
+
+    Args:
+        outcome: How the sweep ended.
+        records: All its trials.
+        tracking_uri: MLflow's address, without a login; None without tracking.
+        resume: What to type to go on; None where nothing is left to do.
+        num_to_begin: Trials that the budget has and nobody has begun.
+        criteria: What the sweep asks of a trial besides its score.
+        shown: Shows scores.
+    """
+    model = outcome.model or {}
+    return ClosingPage(
+        name=outcome.name,
+        status=outcome.status,
+        counts=outcome.trials,
+        top=[trial_view_of(record) for record in rank_records(records)[:5]],
+        cost=outcome.cost,
+        folder=outcome.folder,
+        tracking_uri=tracking_uri,
+        model_uri=model.get("uri"),
+        resume_command=resume,
+        certified=outcome.certified,
+        winner=outcome.winner,
+        num_to_begin=num_to_begin,
+        why_none=explain_no_winner(records),
+        num_broken=sum(bool(record.broken) for record in records if record.score is not None),
+        second=criteria.second,
+        front=[trial_view_of(record) for record in find_front(records, criteria.direction)],
+        shown=shown,
+    )
 
 
 def render_closing_page(page: ClosingPage, failed: Iterable[TrialView]) -> Iterator[RenderableType]:

@@ -218,6 +218,13 @@ class TrialTable:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
+    def read_states(self) -> dict[int, str]:
+        """Read the trials' states by their numbers, as the database has them: what is looked at again and again."""
+        wanted = select(SWEEP_TRIALS.c.number, SWEEP_TRIALS.c.state).where(self._of_kind)
+        with self._engine.connect() as connection:
+            found = connection.execute(wanted.order_by(SWEEP_TRIALS.c.number)).all()
+        return {int(number): str(state) for number, state in found}
+
     def records(self, numbers: Iterable[int] | None = None) -> list[TrialRecord]:
         """Return trials in order, as the database has them: nothing is remembered, so that any thread may ask.
 

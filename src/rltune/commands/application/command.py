@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -150,6 +150,19 @@ def told_by_signals() -> Iterator[None]:
         sys.exit(128 + (stop.args[0] if stop.args else signal.SIGINT))
     except SystemExit as stop:
         sys.exit(128 + signal.SIGTERM if stop.code == signal.SIGTERM else stop.code)
+
+
+def locate_sweep(settings: DictConfig) -> dict[str, Any]:
+    """Return where a command's sweep and its ledger are, as `rltune.pipeline.requests` takes it.
+
+    Raises:
+        StudyError: There is no such sweep, which need not wait for SQLAlchemy's import.
+    """
+    from rltune.study.sweep_folder import find_sweep
+
+    if settings.study.storage is None:
+        find_sweep(settings.sweep, settings.output_dir, bucket=settings.storage)
+    return {"output_dir": settings.output_dir, "storage": settings.study.storage, "bucket": settings.storage}
 
 
 def need_policy(settings: DictConfig, root: str) -> None:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rltune.algorithms.arguments import build_search_space
 from rltune.errors import ConfigError, StudyError
@@ -17,6 +17,9 @@ from rltune.formatting import format_number, format_params, spell_command
 from rltune.pipeline.requests.asked_sweep import AskedSweep, open_asked
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS, TrialRecord
 from rltune.search.samplers import name_sampler
+
+if TYPE_CHECKING:
+    from rltune.study.outcome import Outcome
 
 POLL_S = 0.5
 LOOK_S = 5.0  # between two looks for the driver
@@ -28,14 +31,18 @@ class Retry:
     """What is tried again.
 
     Attributes:
+        sweep: Its name.
         trials: Numbers of the search's trials.
         runs: Numbers of the certification's runs.
         driver: Where the sweep's driver is, which does it; None where the sweep has to be resumed for it.
+        request: The id of what was asked.
     """
 
+    sweep: str
     trials: Sequence[int]
     runs: Sequence[int]
     driver: str | None
+    request: int
 
     def __str__(self) -> str:
         """What it is, for a person: ``2 trials (3, 5)``."""
@@ -200,8 +207,63 @@ def ask_retry(
                 spell_command(f"show sweep={asked.name}"),
             )
         numbers = [record.number for record in chosen]
-        asked.ask(RETRY, {TRIALS: numbers, CERTIFY: runs})
-        return Retry(numbers, runs, asked.find_driver())
+        request = asked.ask(RETRY, {TRIALS: numbers, CERTIFY: runs})
+        return Retry(asked.name, numbers, runs, asked.find_driver(), request)
+
+
+def retry_failed(
+    sweep: str,
+    trials: Sequence[int] | None = None,
+    *,
+    output_dir: str = "outputs",
+    storage: str | None = None,
+    bucket: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    trust: bool = False,
+    stream: TextIO | None = None,
+) -> Outcome | None:
+    """Try failed trials again: in the sweep that runs, else by going on with it.
+
+    Args:
+        sweep: As for `stop_sweep`.
+        trials: As for `ask_retry`.
+        output_dir: As for `stop_sweep`.
+        storage: As for `stop_sweep`.
+        bucket: As for `stop_sweep`.
+        changes: As for `rltune.pipeline.run.resume_sweep`.
+        trust: Likewise.
+        stream: As for `stop_sweep`.
+
+    Returns:
+        How the sweep ended that was gone on with; None where its own driver tries them.
+
+    Raises:
+        StudyError: As for `ask_retry`, or the sweep cannot be gone on with.
+    """
+    retry = ask_retry(sweep, trials, output_dir=output_dir, storage=storage, bucket=bucket)
+    if retry.driver:
+        _say(stream, f"{retry.sweep}: its driver, {retry.driver}, was asked to try {retry} again")
+        with open_asked(retry.sweep, output_dir, storage, bucket) as asked:
+            if _wait_until_taken(asked, retry.request):
+                _say(stream, f"{asked.name}: tried again as soon as a slot is free")
+                return None
+    _say(stream, f"{retry.sweep}: going on with it, to try {retry} again")
+    from rltune.pipeline.run import resume_sweep
+
+    wanted = {"study": {"storage": storage}, "storage": bucket, **(changes or {})}
+    return resume_sweep(retry.sweep, output_dir=output_dir, changes=wanted, trust=trust, stream=stream)
+
+
+def _wait_until_taken(asked: AskedSweep, request: int) -> bool:
+    """Wait until a request was seen to; return False where the driver ends before."""
+    looked = time.monotonic()
+    while any(one.id == request for one in asked.ledger.read_requests()):
+        if time.monotonic() - looked > LOOK_S:
+            looked = time.monotonic()
+            if not asked.find_driver():
+                return False
+        time.sleep(POLL_S)
+    return True
 
 
 def _find_failed(asked: AskedSweep, records: Mapping[int, TrialRecord], number: int) -> TrialRecord:

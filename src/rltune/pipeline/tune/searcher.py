@@ -52,10 +52,10 @@ class StageSearcher(Searcher):
         """
         if self._is_stopping():
             return str(Searcher.FINISHED)
+        self._look()
         if len(self._live) >= self._slots.count or self._num_in_a_row == MAX_IN_A_ROW:
             self._num_in_a_row = 0
             return None
-        self._look()
         is_search_over = not any(stage.is_search for stage in self._live.values())
         for stage in self._stages:
             if record := stage.proposer.propose(is_search_over):

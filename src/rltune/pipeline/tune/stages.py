@@ -7,15 +7,16 @@ the driver.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rltune.certification.retraining import Retraining
 from rltune.envs.objective import AS_RETURN, Shown
 from rltune.formatting import first_line, format_objective
-from rltune.pipeline.tune.proposals import Proposer
 from rltune.records import BASELINE, TRIALS, Report, TrialRecord
 from rltune.reporting.console import Console
 from rltune.study.trial_table import TrialTable
+
+if TYPE_CHECKING:
+    from rltune.pipeline.tune.proposals import Proposer
 
 
 class StageConsole(Protocol):
@@ -64,16 +65,26 @@ class Stage:
         return self.kind == TRIALS
 
 
+class RunCount(Protocol):
+    """Count the certification's runs, as `rltune.certification.retraining.Retraining` does."""
+
+    def describe_progress(self) -> str:
+        """Say how many of them are done."""
+
+    def count_runs_left(self) -> int:
+        """Count those that are not."""
+
+
 class CertificationConsole:
     """Shows the certification as a count, and a line a run.
 
     Args:
         console: The sweep's.
-        retraining: The runs.
+        retraining: Counts the runs.
         shown: Shows scores.
     """
 
-    def __init__(self, console: Console, retraining: Retraining, shown: Shown = AS_RETURN) -> None:
+    def __init__(self, console: Console, retraining: RunCount, shown: Shown = AS_RETURN) -> None:
         self._console, self._retraining, self._shown = console, retraining, shown
         self._show_progress()
 

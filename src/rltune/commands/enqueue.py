@@ -1,0 +1,41 @@
+"""``rltune enqueue sweep=latest space.lr=1e-3``: have a sweep try a configuration of yours next."""
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from rltune.commands.application.command import StudyConfig, command, locate_sweep
+
+
+@dataclass
+class EnqueueConfig:
+    """The settings of conf/enqueue.yaml."""
+
+    sweep: str = MISSING
+    output_dir: str = MISSING
+    storage: str | None = None
+    space: dict[str, Any] = field(default_factory=dict)
+    study: StudyConfig = field(default_factory=StudyConfig)
+
+
+def work(settings: DictConfig) -> int:
+    """Leave the configuration for the sweep's driver."""
+    where = locate_sweep(settings)
+    from rltune.pipeline.requests.asking import enqueue_configuration
+
+    values = cast(dict[str, Any], OmegaConf.to_container(settings.space))
+    enqueue_configuration(settings.sweep, values, **where)
+    return 0
+
+
+def main() -> None:
+    """Run the command."""
+    # Which parameters there are, the sweep says: Hydra would take none that conf/enqueue.yaml lacks.
+    sys.argv[1:] = [f"++{word}" if word.startswith("space.") else word for word in sys.argv[1:]]
+    command("enqueue", EnqueueConfig, work)
+
+
+if __name__ == "__main__":
+    main()

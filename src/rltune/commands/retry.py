@@ -1,0 +1,40 @@
+"""``rltune retry sweep=latest``: failed trials again, with their numbers and values."""
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING, DictConfig
+
+from rltune.commands.application.command import StudyConfig, TrackingConfig, command, locate_sweep
+
+
+@dataclass
+class RetryConfig:
+    """The settings of conf/retry.yaml."""
+
+    sweep: str = MISSING
+    output_dir: str = MISSING
+    storage: str | None = None
+    trials: list[int] | None = None
+    study: StudyConfig = field(default_factory=StudyConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    trust: bool = MISSING
+
+
+def work(settings: DictConfig) -> int:
+    """Have failed trials tried again; resume the sweep where it does not run."""
+    where = locate_sweep(settings)
+    from rltune.pipeline.requests.asking import retry_failed
+
+    trials = None if settings.trials is None else list(settings.trials)
+    changes = {"tracking": {"uri": settings.tracking.uri}}
+    done = retry_failed(settings.sweep, trials, **where, changes=changes, trust=settings.trust)
+    return done.exit_code if done else 0
+
+
+def main() -> None:
+    """Run the command."""
+    command("retry", RetryConfig, work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""``rltune stop sweep=latest``: end a running sweep cleanly, from any machine that sees its ledger."""
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING, DictConfig
+
+from rltune.commands.application.command import StudyConfig, command, locate_sweep
+
+
+@dataclass
+class StopConfig:
+    """The settings of conf/stop.yaml."""
+
+    sweep: str = MISSING
+    output_dir: str = MISSING
+    storage: str | None = None
+    wait: bool = MISSING
+    study: StudyConfig = field(default_factory=StudyConfig)
+
+
+def work(settings: DictConfig) -> int:
+    """Ask the sweep's driver to end it."""
+    where = locate_sweep(settings)
+    from rltune.pipeline.requests.asking import stop_sweep
+
+    stop_sweep(settings.sweep, **where, wait=settings.wait)
+    return 0
+
+
+def main() -> None:
+    """Run the command."""
+    command("stop", StopConfig, work)
+
+
+if __name__ == "__main__":
+    main()
