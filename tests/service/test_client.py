@@ -34,7 +34,7 @@ def test_a_service_is_found_by_its_folder_by_a_variable_or_by_name(
     service.desk.folder.make_token()
     assert Client().address == service.address
     monkeypatch.setenv(ADDRESS, "http://127.0.0.1:1")
-    with pytest.raises(ServiceError, match="no service answers at http://127.0.0.1:1"):
+    with pytest.raises(ServiceError, match="no service answers at http"):
         Client().list()
     assert Client(service.address, "a-token").list() == []
 

@@ -46,12 +46,12 @@ def test_progress_counts_ended_trials_and_the_steps_of_running_ones(folder: Serv
     views = Views(folder)
     assert views.read_progress("s") == Progress()
     write_sweep(folder.sweeps / "s", 2, None, "running", "budget.trials=4")
-    assert views.read_progress("s") == Progress(50, 2, 4, views.read_progress("s").best, 800)
+    assert views.read_progress("s") == Progress(50, 2, 4, views.read_progress("s").best, 1400)
     with closing(open_ledger(folder.sweeps / "s")) as ledger:
         number = ledger.trials.add({"lr": 1e-3}, [1]).number
         add_reports(ledger, number, {200: 5.0, 400: 123.0})
     found = views.read_progress("s")
-    assert (found.percent, found.trials_ended, found.env_steps) == (60, 2, 1200)
+    assert (found.percent, found.trials_ended, found.env_steps) == (60, 2, 1800)
     with closing(open_ledger(folder.sweeps / "s")) as ledger:
         ledger.change_sweep(status="complete")
     assert views.read_progress("s").percent == 100

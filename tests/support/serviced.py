@@ -20,6 +20,7 @@ from rltune.service.client import Client
 from rltune.service.desk import Desk
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
+from rltune.service.page import make_router
 from rltune.service.submissions import Submissions
 from rltune.service.views import Views
 
@@ -59,7 +60,9 @@ def run_service(outputs: Path, width: int = 1) -> Iterator[Serviced]:
         queue = Submissions(folder.database, str(folder.sweeps))
         desk = Desk(folder, queue, Dispatcher(queue, processes, width), Views(folder))
         access = Access(TOKEN)
-        server = uvicorn.Server(uvicorn.Config(make_app(desk, access), port=0, log_config=None))
+        app = make_app(desk, access)
+        app.include_router(make_router(desk, access, lambda: "http://127.0.0.1:5000"))
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         while not server.started:

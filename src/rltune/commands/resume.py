@@ -6,7 +6,9 @@ from typing import Any
 from omegaconf import MISSING, DictConfig
 
 from rltune.cluster.fork_server import begin_fork_server
-from rltune.commands.application.command import command
+from rltune.commands.application.command import ServiceConfig, command
+from rltune.commands.application.serviced import find_service_of, tell
+from rltune.composition.overrides import spell_settings
 
 
 @dataclass
@@ -63,10 +65,15 @@ class ResumeConfig:
     study: Study = field(default_factory=Study)
     tracking: Tracking = field(default_factory=Tracking)
     trust: bool = MISSING
+    service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 def work(settings: DictConfig) -> int:
     """Resume the sweep."""
+    if client := find_service_of(settings):
+        groups = ("budget", "certify", "cluster", "study", "tracking")
+        asked = {key: {name: one for name, one in settings[key].items() if one is not None} for key in groups}
+        return tell(client.resume(settings.sweep, *spell_settings({key: one for key, one in asked.items() if one})))
     print(f"resuming {settings.sweep}: reading its ledger, starting Ray ...", flush=True)
     from rltune.pipeline.run import resume_sweep
 

@@ -54,6 +54,10 @@ def make_router(desk: Desk) -> APIRouter:
     """Make the routes of REST."""
     router = APIRouter(prefix="/api")
 
+    @router.get("/health")
+    def health() -> dict[str, str]:
+        return {"rltune": "well"}
+
     @router.get("/sweeps")
     def list_sweeps(group: str | None = None) -> list[dict[str, Any]]:
         return [one for one in desk.list() if group is None or one["group"] == group]

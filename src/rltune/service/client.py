@@ -53,6 +53,15 @@ class Client:
         if known:
             self._session.headers["Authorization"] = f"Bearer {known}"
 
+    def check(self) -> None:
+        """Ask whether it is there and knows the token.
+
+        Raises:
+            ServiceError: It is not there.
+            StudyError: It does not know the token.
+        """
+        self._ask("GET", "health")
+
     def submit(
         self, *overrides: str, name: str | None = None, group: str | None = None, **settings: Any
     ) -> dict[str, Any]:

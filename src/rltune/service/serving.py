@@ -20,6 +20,7 @@ from rltune.service.desk import Desk
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.mlflow_server import MLflowServer
+from rltune.service.page import make_router
 from rltune.service.processes import SweepProcesses, share_machine
 from rltune.service.submissions import RUNNING, Submissions
 from rltune.service.views import Views
@@ -80,7 +81,9 @@ def serve(settings: ServiceSettings) -> None:
         threading.Thread(target=desk.list, name="first-look", daemon=True).start()
         dispatcher.begin()
         stack.callback(dispatcher.end)
-        config = uvicorn.Config(make_app(desk, access), log_config=None, access_log=False, timeout_graceful_shutdown=3)
+        app = make_app(desk, access)
+        app.include_router(make_router(desk, access, lambda: mlflow))
+        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=3)
         _Server(config, dispatcher).run(sockets=[listening])
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
+import subprocess
 import threading
 from collections.abc import Sequence
 from contextlib import closing
@@ -211,16 +213,35 @@ def draw_curves(data: SweepData) -> dict[str, Any]:
 def describe_load(submission: Submission) -> dict[str, Any]:
     """Say how busy the machine is, and how much memory a sweep's processes have."""
     memory = psutil.virtual_memory()
-    load = {"cpu": f"{psutil.cpu_percent():.0f}%", "memory": f"{memory.percent:.0f}% of {memory.total / 2**30:.0f} GB"}
+    load: dict[str, Any] = {
+        "cpu": f"{psutil.cpu_percent():.0f}%",
+        "memory": f"{memory.percent:.0f}% of {memory.total / 2**30:.0f} GB",
+        "gpus": read_gpus(),
+        "processes": None,
+        "sweep_memory": None,
+    }
     if submission.state == RUNNING and submission.process:
         try:
             driver = psutil.Process(int(submission.process["pid"]))
             mine = [driver, *driver.children(recursive=True)]
-            load["processes"] = str(len(mine))
+            load["processes"] = len(mine)
             load["sweep_memory"] = f"{sum(_memory_of(one) for one in mine) / 2**30:.1f} GB"
         except psutil.Error:
             pass
     return load
+
+
+def read_gpus() -> list[str]:
+    """Say how busy each NVIDIA GPU of this machine is; none without the tool that knows."""
+    if (tool := shutil.which("nvidia-smi")) is None:
+        return []
+    asked = "--query-gpu=utilization.gpu,memory.used,memory.total"
+    try:
+        done = subprocess.run([tool, asked, "--format=csv,noheader"], capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    parts = [line.split(", ") for line in done.stdout.splitlines() if line.count(", ") == 2]
+    return [f"{busy} busy, {used} of {total}" for busy, used, total in parts]
 
 
 def _memory_of(process: psutil.Process) -> int:
