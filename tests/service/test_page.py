@@ -109,6 +109,7 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
     browser.click("#submit")
     browser.wait("document.querySelector('[role=alert]')")
     assert "did you mean 'trials'?" in browser.text()
+    browser.complaints.clear()  # a browser notes the answer's status
     assert browser.run("document.getElementById('field-name').value") == "mine", "nothing has to be typed again"
     browser.run("document.getElementById('field-overrides').value = ''")
     browser.type("#field-overrides", "budget.trials=3")

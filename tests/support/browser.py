@@ -72,7 +72,7 @@ class Browser:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             with contextlib.suppress(AssertionError):
-                if found := self.run(script):
+                if found := self.run(f"Boolean({script})"):
                     return found
             assert time.monotonic() < deadline, f"never so: {script}\n{self.text()}"
             time.sleep(0.1)
