@@ -35,6 +35,7 @@ sweeps __main__
 RANK = {room: rank for rank, row in enumerate(ROOMS.strip().splitlines()) for room in row.split()}
 ALONE = "rltune.policies.served_model"  # shipped inside every registered model, where there is no rltune
 MAX_ROOMS, MAX_MODULES = 26, 12
+CATALOGUE = "commands"  # a file a command, found by the name that is typed
 
 LIGHT = ("config", "search", "errors", "formatting", "records")  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
@@ -152,7 +153,7 @@ def crowded(root: Path) -> list[str]:
     wrong = []
     for folder in folders:
         files = [p for p in folder.glob("*.py") if p.name != "__init__.py"]
-        if len(files) > MAX_MODULES and folder.name != "commands":  # one for each that is typed, found by its name
+        if len(files) > MAX_MODULES and folder.name != CATALOGUE:
             wrong.append(f"{folder.relative_to(root)}: {len(files)} modules, at most {MAX_MODULES}")
     names = [p for p in folders[0].iterdir() if p.name != "__pycache__"] if folders[0].is_dir() else []
     return wrong + ([f"src/rltune: {len(names)} names, at most {MAX_ROOMS}"] if len(names) > MAX_ROOMS else [])

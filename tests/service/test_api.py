@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ended import write_sweep
 from serviced import TOKEN, Serviced, run_service
 
 from rltune.service.access import name_cookie
@@ -96,6 +101,25 @@ def test_a_browser_is_told_to_fetch_nothing_from_elsewhere(service: Serviced) ->
     for answer in (service.ask("GET", "/api/sweeps", headers=BEARER), service.ask("GET", "/api/sweeps")):
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
         assert answer.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.slow
+def test_every_curl_line_of_the_docs_is_answered(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    (block,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    setting, *lines = block.splitlines()
+    assert len(lines) == 9
+    with run_service(tmp_path / "outputs") as service:
+        for line in lines:
+            if "enqueue" in line:
+                write_sweep(service.desk.folder.sweeps / "first", 2, None, "complete", "budget.trials=5")
+            if "retry" in line:
+                continue  # nothing has failed
+            known = os.environ | {"RLTUNE_SERVICE": service.address, "RLTUNE_SERVICE_TOKEN": TOKEN}
+            done = subprocess.run(["bash", "-c", f"{setting}; {line}"], env=known, capture_output=True, text=True)
+            assert done.returncode == 0, f"{line}: {done.stderr}{done.stdout}"
+        row = service.queue.get("first")
+    assert row.words == ("algo=ppo", "env=cartpole", "budget.trials=40")
 
 
 def test_a_log_is_text_with_the_place_where_it_goes_on(service: Serviced) -> None:

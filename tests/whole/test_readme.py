@@ -71,7 +71,12 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
     schema: Any = RunConfig
     if command != "run":
         schema = getattr(importlib.import_module(f"rltune.commands.{command}"), f"{command.capitalize()}Config")
+    ConfigStore.instance().store("base_run", RunConfig)  # conf/submit.yaml builds on conf/run.yaml
     ConfigStore.instance().store(f"base_{command}", schema)
+    if "-m" in overrides:  # the first of its jobs
+        overrides = [word if "[" in word else word.partition(",")[0] for word in overrides if word != "-m"]
+    if command == "enqueue":  # as the command itself
+        overrides = [f"++{word}" if word.startswith("space.") else word for word in overrides]
     added = [f"hydra.searchpath=[file://{folder}]"] if folder else []
     overrides = [word for word in overrides if word not in ("--config-dir", "conf")]  # the folder, where there is one
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):

@@ -1,10 +1,12 @@
 """``rltune serve``: run submitted sweeps in their turn, with a page and a REST interface."""
 
+import sys
 from dataclasses import dataclass, field
 
 from omegaconf import MISSING, DictConfig
 
 from rltune.commands.application.command import command
+from rltune.commands.application.logins import read_start
 from rltune.config.validation import to_typed
 from rltune.errors import ConfigError
 
@@ -40,8 +42,14 @@ def work(settings: DictConfig) -> int:
     from rltune.service.serving import ServiceSettings, serve
 
     plain = {name: value for name, value in vars(config).items() if name not in ("cluster", "names")}
-    serve(ServiceSettings(**plain, names=tuple(config.names), address=config.cluster.address))
+    serve(ServiceSettings(**plain, names=tuple(config.names), address=config.cluster.address, program=find_program()))
     return 0
+
+
+def find_program() -> tuple[str, ...]:
+    """Return how a sweep is typed where this command was typed so: ``python -m sweeps.run`` or ``rltune run``."""
+    start = read_start()
+    return (sys.executable, *start[1:-1], f"{start[-1].removesuffix('serve')}run")
 
 
 def main() -> None:

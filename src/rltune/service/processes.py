@@ -57,7 +57,7 @@ class SweepProcesses:
 
     def __init__(self, folder: ServiceFolder, shared: Sequence[str], program: Sequence[str] | None = None) -> None:
         self._folder, self._shared = folder, tuple(shared)
-        self._program = program or (sys.executable, "-u", "-m", "rltune", "run")
+        self._program = program or (sys.executable, "-m", "rltune", "run")
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._adopted: set[int] = set()  # those of an earlier service, seen alive
 
@@ -83,6 +83,7 @@ class SweepProcesses:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
                 start_new_session=True,
             )
         assert child.stdin is not None

@@ -43,6 +43,7 @@ class ServiceSettings:
         storage: Where the queue is kept; None is a file in the folder.
         address: Of a running Ray that all sweeps join; None has each start its own.
         names: By which it may be called besides this machine's own.
+        program: How a sweep is typed, without its settings; None is ``python -m rltune run``.
     """
 
     output_dir: str
@@ -54,6 +55,7 @@ class ServiceSettings:
     storage: str | None = None
     address: str | None = None
     names: tuple[str, ...] = ()
+    program: tuple[str, ...] | None = None
 
 
 def serve(settings: ServiceSettings) -> None:
@@ -68,7 +70,7 @@ def serve(settings: ServiceSettings) -> None:
         submissions = Submissions(settings.storage or folder.database, str(folder.sweeps))
         stack.callback(submissions.close)
         stack.callback(_say_goodbye, submissions)
-        processes = SweepProcesses(folder, share_machine(settings.width, settings.address))
+        processes = SweepProcesses(folder, share_machine(settings.width, settings.address), settings.program)
         dispatcher = Dispatcher(submissions, processes, settings.width)
         desk = Desk(folder, submissions, dispatcher, Views(folder))
         mlflow = stack.enter_context(_show_mlflow(folder, settings))
