@@ -157,3 +157,4 @@ def test_a_taken_port_is_told_before_anything_is_begun(tmp_path: Path) -> None:
 def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"host=192\.0\.2\.1"):
         serve(ServiceSettings(str(tmp_path), host="192.0.2.1", port=0, mlflow=False))
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"

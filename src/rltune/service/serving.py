@@ -65,8 +65,7 @@ def serve(settings: ServiceSettings) -> None:
         RltuneError: It cannot run.
     """
     folder = ServiceFolder(settings.output_dir)
-    with folder.hold(), contextlib.ExitStack() as stack:
-        listening = stack.enter_context(_listen(settings.host, settings.port))
+    with _listen(settings.host, settings.port) as listening, folder.hold(), contextlib.ExitStack() as stack:
         submissions = Submissions(settings.storage or folder.database, str(folder.sweeps))
         stack.callback(submissions.close)
         stack.callback(_say_goodbye, submissions)
