@@ -25,8 +25,8 @@ def test_a_second_service_is_told_where_the_first_one_is(tmp_path: Path) -> None
     folder = ServiceFolder(tmp_path)
     with folder.hold():
         folder.write_address("http://127.0.0.1:1")
-        with pytest.raises(StudyError, match=r"a service runs here already, http://127\.0\.0\.1:1"), folder.hold():
-            pass
+        with pytest.raises(StudyError, match=r"a service runs here already, http://127\.0\.0\.1:1"):
+            ServiceFolder(tmp_path).check_free()
     with folder.hold():
         folder.clear_address()
     assert folder.read_address() is None

@@ -60,6 +60,16 @@ class ServiceFolder:
                 )
             yield
 
+    def check_free(self) -> None:
+        """Refuse a folder that has a service, and leave nothing behind in one that has none.
+
+        Raises:
+            StudyError: Another service has it.
+        """
+        if self.path.is_dir():
+            with self.hold():
+                pass
+
     def make_token(self) -> str:
         """Return the token by which a service knows its users; the first call makes it."""
         file = self.path / "token"

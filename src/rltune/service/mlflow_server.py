@@ -63,7 +63,7 @@ class MLflowServer:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true"},
+                env=os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
                 start_new_session=True,
             )
         mark = mark_process(psutil.Process(self._process.pid))

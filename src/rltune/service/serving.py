@@ -65,6 +65,7 @@ def serve(settings: ServiceSettings) -> None:
         RltuneError: It cannot run.
     """
     folder = ServiceFolder(settings.output_dir)
+    folder.check_free()
     with _listen(settings.host, settings.port) as listening, folder.hold(), contextlib.ExitStack() as stack:
         submissions = Submissions(settings.storage or folder.database, str(folder.sweeps))
         stack.callback(submissions.close)
