@@ -122,3 +122,24 @@ def test_the_baseline_is_judged_by_most_of_its_runs(make_retraining, ledger, tmp
     assert found.winner == ("trial 0" if broken else "baseline"), "the search has judged the trial already"
     (baseline,) = (one for one in found.configurations if one.name == "baseline")
     assert baseline.broken == broken
+
+
+def test_a_trial_tried_again_after_all_may_still_be_certified(make_retraining, ledger, tmp_path):
+    """Which are certified is chosen anew when the search is over once more."""
+    retraining = make_retraining("certify.top=1", seeds=(11,))
+    add_whole(ledger, tmp_path, 0.5, 1.0)
+    assert retraining.propose(False).of_trial is None
+    assert retraining.propose(True).of_trial == 0
+    add_whole(ledger, tmp_path, 0.25, 2.0)
+    assert retraining.propose(True) is None, "the search has not gone on for all it knows"
+    assert retraining.propose(False) is None
+    assert retraining.propose(True).of_trial == 1
+
+
+def add_whole(ledger, folder, lr, objective):
+    """A whole trial with a checkpoint of a policy."""
+    number = ledger.trials.add({"lr": lr}, [1], drawn={}).number
+    state = {"env_steps": 1000, "objective": objective}
+    saved = write_checkpoint(folder, f"trials/{number}", "best", state, lambda _: None)
+    ledger.trials.add_report(Report(number, 1000, objective), {"checkpoint": saved})
+    ledger.trials.end(number, "COMPLETE", "whole budget")

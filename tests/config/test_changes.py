@@ -59,6 +59,8 @@ def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
         ("tracking.uri", "http://elsewhere"),
         ("output_dir", "/other/spelling/outputs"),
         ("name", "mine"),
+        ("notify", "https://elsewhere/hook"),
+        ("callbacks", ["my_module:MyClass"]),
     ],
 )
 def test_an_address_may_change(composed, key, value):

@@ -168,3 +168,17 @@ def test_an_address_of_a_bucket_is_taken(storage, composed):
 def test_a_login_in_the_storage_is_refused(composed):
     error = refusal(change_setting(composed, "storage", "s3://key:word-of-honour@bucket/x"))
     assert "word-of-honour" not in str(error)
+
+
+@pytest.mark.parametrize("notify", ["slack://hook", "ftp://host/x"])
+def test_what_takes_no_post_is_not_notified(notify, composed):
+    error = refusal(change_setting(composed, "notify", notify))
+    assert error.what == f"notify={notify} is no address to post to"
+    assert "a command for the shell" in error.allowed
+
+
+@pytest.mark.parametrize(
+    "notify", [None, "https://me:s3cret@host/x?a=b", "mail -s done me@example.org", "curl ftp://x"]
+)
+def test_an_address_or_a_command_is_notified(notify, composed):
+    assert parse_config(change_setting(composed, "notify", notify)).notify == notify

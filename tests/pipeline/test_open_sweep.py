@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +119,17 @@ def test_checkpoints_that_somebody_else_wrote_need_trust_once(open_mine: Callabl
     for trust in (True, False):  # what was trusted is one's own from then on
         with open_mine(resumed=True, trust=trust) as sweep:
             assert sweep.ledger.trials.record(1).latest is not None
+
+
+def test_what_is_to_be_tried_again_is_open_before_all_else(
+    open_mine: Callable[..., Any], begun: None, tmp_path: Path
+) -> None:
+    with closing(Ledger(f"sqlite:///{tmp_path / 'mine' / 'ledger.db'}", "mine")) as ledger:
+        ledger.trials.end(1, "FAIL", "it broke")
+        ledger.ask("retry", {"trials": [1], "certify": []}, "maria@host")
+    with open_mine("certify=off", resumed=True) as sweep:
+        assert sweep.ledger.trials.record(1).state == "RUNNING"
+        assert not sweep.is_searched(), "else nothing would run"
+        assert sweep.study._study.trials[1].state.name == "RUNNING"
+        assert "trial 1: tried again, as maria@host has asked" in sweep.plan.notes
+        assert sweep.inbox.reopen_failed(print) == []

@@ -497,3 +497,11 @@ def test_what_breaks_a_bound_by_now_is_not_the_best(make):
     assert console.best().number == 1
     console.show_report(Report(0, 60_000, 90.0))
     assert console.best().number == 0
+
+
+def test_a_trial_that_was_enqueued_by_hand_says_so_once(make):
+    console, stream = make()
+    console.start()
+    for _ in range(2):  # as after it was interrupted
+        console.show_start(trial(7, {"lr": 0.1}, enqueued_by="maria@host"))
+    assert stream.getvalue().count("trial 7 has what maria@host enqueued") == 1

@@ -243,3 +243,11 @@ def test_what_cannot_win_is_shown_last_with_what_it_breaks(tmp_path):
 def test_a_sweep_where_all_break_a_constraint_says_so(tmp_path):
     write_sweep(tmp_path / "s", 2, None, "failed", 'constraints.train_s="< 0.5"')
     assert "no trial keeps train_s < 0.5, so there is no winner; the nearest is trial 1" in shown("s", tmp_path)
+
+
+def test_a_trial_that_was_enqueued_says_by_whom(sweeps, tmp_path):
+    home = sweeps("mine", trials=ENTRIES[:1])
+    with closing(open_ledger(home)) as ledger:
+        request = ledger.ask("enqueue", {"lr": 0.1}, "maria@host")
+        ledger.trials.add({"lr": 0.1}, [1], request)
+    assert shown("mine", tmp_path).count("enqueued by maria@host") == 1

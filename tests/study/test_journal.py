@@ -14,7 +14,7 @@ from ledger import SPACE, add_reports, ask
 from rltune.config.settings_file import FORMAT
 from rltune.search.views import tell_as_pruned
 from rltune.study import journal
-from rltune.study.journal import choose_journal, find_network_file_system
+from rltune.study.journal import choose_journal, find_network_file_system, may_write
 from rltune.study.optuna_study import open_optuna_study
 from rltune.study.storage import open_ledger, start_ledger
 
@@ -133,3 +133,14 @@ def test_a_file_that_somebody_writes_is_not_changed_under_them(tmp_path: Path, m
         writer.execute("insert into a values (1)")
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             choose_journal(file)
+
+
+@pytest.mark.parametrize(
+    ("shared", "is_elsewhere", "may"), [(False, True, False), (True, True, True), (False, False, True)]
+)
+def test_no_host_writes_beside_another_ones_write_ahead_log(folder: Path, shared, is_elsewhere, may) -> None:
+    file = folder / "mine.db"
+    with closing(sqlite3.connect(file)) as opened:
+        opened.execute("create table t (x)")
+    choose_journal(file, shared)
+    assert may_write(file, is_elsewhere=is_elsewhere) is may

@@ -15,7 +15,7 @@ from ledger import add_reports, ask, make_ledger
 from sqlalchemy import event
 
 from rltune.errors import StudyError
-from rltune.records import CERTIFY, TRIALS, SweepRecord
+from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS, SweepRecord
 from rltune.study import tables
 from rltune.study.ledger import Ledger
 
@@ -286,3 +286,55 @@ def test_new_reports_are_read_without_going_through_old_ones(tmp_path):
     with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as file:
         plan = " ".join(row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {asked[-1][0]}", asked[-1][1]))
     assert "SEARCH reports USING INTEGER PRIMARY KEY (rowid>?)" in plan
+
+
+def test_requests_come_in_order_and_are_taken_once(ledger: Ledger, url: str) -> None:
+    other = Ledger(url, "sweep")  # on another machine, perhaps
+    stop, first = other.ask(STOP, {}, "maria@host"), other.ask(ENQUEUE, {"lr": math.inf}, "ben@host")
+    assert [request.kind for request in ledger.read_requests()] == [STOP, ENQUEUE]
+    (enqueued,) = ledger.read_requests(ENQUEUE)
+    assert (enqueued.payload, enqueued.asked_by, enqueued.taken_s) == ({"lr": math.inf}, "ben@host", None)
+    ledger.take_request(stop)
+    assert [request.id for request in other.read_requests()] == [first]
+    assert len(other.read_requests(waiting=False)) == 2
+    assert not other.withdraw_request(stop), "it was taken"
+    assert other.withdraw_request(first)
+    assert [request.id for request in other.read_requests(waiting=False)] == [stop]
+    other.close()
+
+
+def test_sweeps_of_one_database_have_requests_of_their_own(ledger: Ledger, url: str) -> None:
+    other = Ledger(url, "other", create=True)
+    other.trials.add({}, [1], other.ask(ENQUEUE, {}, "maria@host"), drawn={})
+    ledger.trials.add({}, [1], drawn={})
+    assert ledger.read_requests(waiting=False) == []
+    assert (ledger.trials.record(0).enqueued_by, other.trials.record(0).enqueued_by) == (None, "maria@host")
+    other.close()
+
+
+def test_a_ledger_from_before_requests_is_read_and_gets_its_table(ledger: Ledger, url: str, tmp_path: Path) -> None:
+    ledger.trials.add({"lr": 0.5}, [1], drawn={})
+    ledger.close()
+    with sqlite3.connect(tmp_path / "ledger.db") as raw:
+        raw.execute("drop table requests")
+    older = Ledger(url, "sweep")
+    assert (older.read_requests(), older.trials.record(0).enqueued_by) == ([], None)
+    assert older.ask(STOP, {}, "maria@host") == 1
+    assert [request.kind for request in older.read_requests()] == [STOP]
+    assert older.trials.records()[0].params == {"lr": 0.5}
+    older.close()
+
+
+def test_what_failed_goes_on_with_all_that_it_had(ledger: Ledger) -> None:
+    number, params = ask(ledger)
+    add_reports(ledger, number, {100: 1.0, 200: 2.0})
+    ledger.trials.end(number, "FAIL", "it broke", traceback="line 1", log="trials/0/failure.txt")
+    unsent = ledger.read_unsent_trials()[0].revision
+    ledger.ask(RETRY, {TRIALS: [0, 5], CERTIFY: []}, "maria@host")
+    (again,) = ledger.reopen_failed(ledger.read_requests()[0])
+    assert (again.number, again.state, again.params, list(again.reports)) == (0, "RUNNING", params, [100, 200])
+    assert (again.traceback, again.log, again.ended_s) == (None, None, None)
+    assert ledger.read_unsent_trials()[0].revision == unsent + 1, "MLflow is to show it"
+    add_reports(ledger, number, {300: 3.0})
+    assert ledger.trials.end(number, "COMPLETE", "whole budget").scores
+    assert ledger.trials.read_states() == {0: "COMPLETE"}

@@ -544,3 +544,31 @@ def test_a_sampler_turns_to_what_keeps_the_bound(tmp_path, kind):
         driver.ledger.trials.add_report(Report(record.number, 20, tried[-1], {}), train_s=60 + 20 * (tried[-1] + 3))
         driver.end(record.number)
     assert abs(statistics.median(tried[-4:]) + 3) < 0.6, "unbound it would be -1.4 and more"
+
+
+@pytest.mark.parametrize("kind", ["tpe", "cmaes", "qmc"])
+def test_a_trial_tried_again_costs_no_other_trial_its_place(tmp_path, kind):
+    """What CMA-ES keeps in trials and QMC in the study is not in the ledger: made again, the study has it still."""
+    drivers = [Driver(tmp_path / name, kind=kind) for name in ("retried", "unbroken")]
+    for driver in drivers:
+        for number in range(8):
+            driver.run("FAIL" if number == 3 else "COMPLETE")
+    retried, unbroken = drivers
+    retried.ledger.ask("retry", {"trials": [3], "certify": []}, "maria@host")
+    retried.ledger.reopen_failed(retried.ledger.read_requests()[0])
+    retried.study.reconcile(retried.ledger.trials.records())
+    assert retried.read()[3].state == TrialState.RUNNING
+    assert agree(retried)
+    retried.end(3, "FAIL")
+    assert agree(retried)
+    attrs = [[trial.system_attrs for trial in driver.read()] for driver in drivers]
+    assert attrs[0] == attrs[1]
+    assert retried.propose().params == unbroken.propose().params
+
+
+def test_a_study_that_is_reconciled_twice_shows_no_trial_twice(tmp_path):
+    driver = run_some(Driver(tmp_path))
+    driver.study.reconcile(driver.ledger.trials.records())
+    assert len(driver.study._proposing.get_trials()) == 6
+    assert driver.run().number == 6
+    assert agree(driver)

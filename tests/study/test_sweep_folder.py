@@ -21,7 +21,9 @@ from rltune.study import sweep_folder
 from rltune.study.sweep_folder import (
     DRIVER,
     claim_sweep,
+    find_driver,
     find_sweep,
+    is_driven_elsewhere,
     is_half_made,
     list_sweep_folders,
     lock_sweep,
@@ -204,3 +206,25 @@ def test_a_driver_that_stood_still_learns_that_it_is_replaced(tmp_path: Path) ->
         drive_from_elsewhere(tmp_path, 1).join()
         assert taken.wait(2)
     assert json.loads((tmp_path / DRIVER).read_text())["host"] == "far", "it is the other's now"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_driver_is_found_while_it_lives_and_not_after_a_kill(tmp_path: Path) -> None:
+    assert find_driver(tmp_path) is None, "nobody ever drove it"
+    with claim_sweep(tmp_path):
+        assert find_driver(tmp_path) == f"on {socket.gethostname()} (process {os.getpid()})"
+        assert not is_driven_elsewhere(tmp_path)
+        left = (tmp_path / DRIVER).read_text()
+    (tmp_path / DRIVER).write_text(left)  # as a SIGKILL leaves it
+    assert find_driver(tmp_path) is None
+    with claim_sweep(tmp_path) as other:
+        assert other is None, "to look keeps no driver out"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_driver_of_another_host_is_found_while_it_beats(tmp_path: Path) -> None:
+    far = drive_from_elsewhere(tmp_path, 50)
+    assert find_driver(tmp_path) == "on far (process 1)"
+    assert is_driven_elsewhere(tmp_path)
+    far.join()
+    assert find_driver(tmp_path) is None

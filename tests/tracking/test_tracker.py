@@ -193,3 +193,26 @@ def test_a_password_appears_nowhere(folder, server):
         shown += path.read_text() if path.is_file() else ""
     assert secret not in shown
     assert secret.encode() not in (server.folder / "mlflow.db").read_bytes()
+
+
+def test_a_trial_tried_again_keeps_its_run_without_the_failure(folder):
+    sweep = Sweep(folder).begin(trials=1).reports([100], trials=1)
+    request = sweep.ledger.ask("enqueue", {"lr": 0.5}, "maria@host")
+    sweep.ledger.trials.add({"lr": 0.5}, [1], request)
+    sweep.end(0, "FAIL", reason="KeyError", traceback="line 2", log="trials/0/failure.txt")
+    sweep.settle()
+    sweep.ledger.ask("retry", {"trials": [0], "certify": []}, "maria@host")
+    sweep.ledger.reopen_failed(sweep.ledger.read_requests()[0])
+    sweep.ledger.trials.start(0)
+    sweep.report(0, 200)
+    sweep.settle()
+    sweep.end(0, "COMPLETE")
+    assert sweep.tracker.close("FINISHED")
+    runs = sweep.runs()
+    assert set(runs) == {"first", "trial-000", "trial-001"}, "none is doubled"
+    first = runs["trial-000"]
+    assert (first.info.status, first.data.tags["rltune.state"]) == ("FINISHED", "complete")
+    assert not {"rltune.traceback", "rltune.log"} & first.data.tags.keys()
+    assert sweep.steps("trial-000", "objective") == [100, 200]
+    assert runs["trial-001"].data.tags["rltune.enqueued_by"] == "maria@host"
+    assert "rltune.enqueued_by" not in first.data.tags

@@ -64,6 +64,7 @@ class ResumeConfig:
     cluster: Cluster = field(default_factory=Cluster)
     study: Study = field(default_factory=Study)
     tracking: Tracking = field(default_factory=Tracking)
+    notify: str | None = None
     trust: bool = MISSING
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
@@ -80,7 +81,7 @@ def work(settings: DictConfig) -> int:
     changes: dict[str, Any] = {
         key: dict(settings[key]) for key in ("budget", "certify", "cluster", "study", "tracking")
     }
-    changes |= {"storage": settings.storage}
+    changes |= {"storage": settings.storage, "notify": settings.notify}
     done = resume_sweep(settings.sweep, output_dir=settings.output_dir, changes=changes, trust=settings.trust)
     return done.exit_code
 

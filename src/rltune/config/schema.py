@@ -177,6 +177,8 @@ class RunConfig:
     replicates: int = MISSING
     engine: str = MISSING
     report: bool = MISSING
+    callbacks: list[str] = field(default_factory=list)  # older sweeps' settings have none
+    notify: str | None = None  # likewise
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     algo: dict[str, Any] = field(default_factory=dict)
     env: EnvConfig = field(default_factory=EnvConfig)

@@ -40,7 +40,7 @@ SECTIONS = (
 MAX_COUNT = 100_000  # of trials and seeds
 ENGINES = ("fast", "rllib")
 RESUME = ("never", "auto")
-WITH_LOGIN = ("study.storage", "tracking.uri")  # the settings that may hold one
+WITH_LOGIN = ("study.storage", "tracking.uri", "notify")  # the settings that may hold one
 VIEWS = ("auto", "pruned", "complete")  # rltune.search.views has what they mean
 VECTORIZE = ("auto", "sync", "async", "vector_entry_point")
 T = TypeVar("T")
@@ -145,11 +145,12 @@ def check_config(config: RunConfig) -> None:
         )
     read_criteria(asdict(config))
     check_bucket(config.storage)
+    check_notify(config.notify)
     for key, text in _texts(OmegaConf.to_container(OmegaConf.structured(config))):
         if key not in WITH_LOGIN and holds_plain_login(text):
             raise ConfigError(
                 f"{key}={redact_address(text)} holds a login, which every checkpoint and policy would keep",
-                f"logins in {' and '.join(WITH_LOGIN)} alone, which are written nowhere",
+                f"logins in {', '.join(WITH_LOGIN)} alone, which are written nowhere",
                 f"leave the login out of {key}; what uses it can read an environment variable of its own",
             )
 
@@ -165,6 +166,20 @@ def check_bucket(storage: str | None) -> None:
             f"storage={redact_address(storage)} names no bucket",
             "null, s3://bucket/prefix (S3, MinIO) or gs://bucket/prefix; a folder that all nodes share is output_dir",
             "storage=s3://bucket/sweeps",
+        )
+
+
+def check_notify(notify: str | None) -> None:
+    """Refuse an address that no POST can go to; whether somebody answers is seen at the sweep's end.
+
+    Raises:
+        ConfigError: ``notify`` is such an address.
+    """
+    if notify is not None and re.match(r"[\w+.-]+://", notify) and not notify.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"notify={redact_address(notify)} is no address to post to",
+            "null, http://... or https://..., or a command for the shell, which reads the summary",
+            "notify='mail -s \"$RLTUNE_SWEEP $RLTUNE_STATUS\" me@example.org'",
         )
 
 

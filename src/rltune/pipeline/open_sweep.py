@@ -30,6 +30,7 @@ from rltune.study.ledger import Ledger
 from rltune.study.optuna_study import OptunaStudy, open_optuna_study
 from rltune.study.storage import STUDY, make_storage_url, save_copy, start_ledger
 from rltune.study.sweep_folder import make_resume_command
+from rltune.tracking.callbacks import Callbacks, CallbackTracker
 from rltune.tracking.ledger_feed import Book, FedTracker
 from rltune.tracking.tensorboard import FOLDER, TensorBoardFiles
 from rltune.tracking.tracker import MLflowTracker, NoTracker, SeveralTrackers, Tracker, TrackingSettings
@@ -54,6 +55,7 @@ class OpenSweep:
         console: What a person watches.
         live_report: The page that shows the sweep while it runs.
         inbox: What is asked of it meanwhile.
+        callbacks: A person's own code, which the tracker tells what happens; None without.
     """
 
     context: SweepContext
@@ -69,6 +71,7 @@ class OpenSweep:
     console: Console
     live_report: LiveReport
     inbox: Inbox
+    callbacks: Callbacks | None = None
 
     @property
     def plan(self) -> Plan:
@@ -181,6 +184,11 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
     retraining = None
     if certify.seeds:
         retraining = Retraining(folder, config, plan.certification_seeds(), plan.warm_starts, ledger)
+    tracker = _open_tracker(context, ledger)
+    told = None
+    if config.callbacks:
+        own = CallbackTracker(config.callbacks, ledger, folder / "callbacks.json", plan.shown)
+        tracker, told = SeveralTrackers(tracker, own), own.callbacks
     stopper = SweepStopper(folder, config, config.replicates * sum(record.env_steps for record in records))
     return OpenSweep(
         context=context,
@@ -194,10 +202,11 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         final_evaluation=FinalEvaluation(
             folder, top, certify.champion_episodes, slots.count, context.call_aside, plan.shown
         ),
-        tracker=_open_tracker(context, ledger),
+        tracker=tracker,
         console=console,
         live_report=LiveReport(folder, ledger, config.report),
         inbox=Inbox(ledger, stopper, context.began),
+        callbacks=told,
     )
 
 

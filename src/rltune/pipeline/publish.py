@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Sequence
@@ -11,20 +12,23 @@ from rltune.certification.result import Certification
 from rltune.certification.selection import TABLE, write_table
 from rltune.config.schema import MLFLOW
 from rltune.config.settings_file import format_settings
-from rltune.config.uris import redact_address, resolve_uri
+from rltune.config.uris import redact, redact_address, resolve_uri
 from rltune.errors import describe_exception
+from rltune.formatting import format_number
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.pipeline.plan import tracking_uri_of
 from rltune.pipeline.provenance import list_versions, read_git_commit
-from rltune.records import BASELINE, RunKey, TrialRecord
+from rltune.records import BASELINE, ENQUEUE, RunKey, TrialRecord
 from rltune.reporting import html
 from rltune.reporting.closing_page import make_closing_page, trial_view_of
 from rltune.reporting.sweep_data import read_sweep_data
 from rltune.reporting.wording import describe_verdict
 from rltune.search.conditions import format_yaml_value
-from rltune.study.outcome import Outcome
+from rltune.study.outcome import Outcome, count_states
 from rltune.study.sweep_folder import TOLD, make_resume_command
+from rltune.tracking.callbacks import CLOSE_S
 from rltune.tracking.ledger_view import NOTE_TAG
+from rltune.tracking.notification import LIMIT_S, notify_end
 
 # MLflow's own log_table leaves this tag, by which its page shows the file as a table.
 SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE}.json", "type": "table"}])}
@@ -105,11 +109,44 @@ def publish_outcome(
     for warning in tracker.warnings():
         console.note(warning)
     console.stop()
+    if waiting := len(sweep.ledger.read_requests(ENQUEUE)):
+        larger = f"budget.trials={max(sweep.config.budget.trials, outcome.trials['total'] + waiting)}"
+        console.note(
+            f"{format_number(waiting, 'enqueued configuration')} not begun: {make_resume_command(folder)} {larger}"
+        )
     unfinished = outcome.trials["interrupted"] or interrupted or not sweep.is_certified()
     resume = make_resume_command(folder) if unfinished else None
     to_begin = max(0, sweep.config.budget.trials - outcome.trials["total"])
     page = make_closing_page(outcome, records, _shown_uri(sweep), resume, to_begin, sweep.plan.criteria, sweep.shown)
     console.summary(page)
+
+
+def tell_end(sweep: OpenSweep, outcome: Outcome) -> None:
+    """Tell those who want to know that the sweep has ended: a person's own code, and whom ``notify`` names.
+
+    What goes wrong is shown, and changes nothing.
+    """
+    try:
+        is_urgent, console = sweep.stopper.is_urgent(), sweep.console
+        if sweep.callbacks:
+            sweep.callbacks.end_sweep(outcome, min(CLOSE_S, sweep.stopper.left_s()) if is_urgent else CLOSE_S)
+            for warning in sweep.tracker.warnings():
+                console.note(warning)
+        if target := sweep.config.notify:
+            limit_s = min(LIMIT_S, sweep.stopper.left_s()) if is_urgent else LIMIT_S
+            if problem := notify_end(target, outcome, limit_s):
+                console.note(problem)
+    except Exception as error:
+        sweep.console.note(f"not everybody was told of the sweep's end ({describe_exception(error)})")
+
+
+def tell_crash(sweep: OpenSweep, error: Exception) -> None:
+    """Tell them that the sweep was ended by an error, which leaves no summary: ``failed``, with the error as reason."""
+    folder, counts = sweep.context.folder, dict[str, int]()
+    with contextlib.suppress(Exception):  # the ledger may be what is gone
+        counts = count_states(sweep.ledger.trials.records())
+    reason = redact(describe_exception(error))
+    tell_end(sweep, Outcome(folder.name, "failed", counts, None, None, {}, reason=reason, exit_code=1, folder=folder))
 
 
 def _publish_certification(sweep: OpenSweep, certification: Certification) -> None:

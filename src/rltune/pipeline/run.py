@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 LOCAL = "local"  # what stands for a Ray of one's own where nothing stands for no change
 AUTO = "auto"  # of `resume`: begin a sweep, or go on with it
 ENDED = ("complete", "stopped", "failed")
-CHANGEABLE = ("budget", "certify", "cluster", "storage", "study", "tracking")  # what conf/resume.yaml has
+CHANGEABLE = ("budget", "certify", "cluster", "notify", "storage", "study", "tracking")  # what conf/resume.yaml has
 PREFLIGHT_S = 300.0  # the least time for what RLlib checks before a sweep, its import among it
 
 if TYPE_CHECKING:
@@ -230,6 +230,11 @@ def resume_sweep(
                 "the whole address",
                 make_resume_command(folder),
             )
+    if HIDDEN in (config.notify or ""):
+        how = (
+            f"notify={config.notify}: nobody is told of the end, for no file keeps the login; notify=... has them told"
+        )
+        print(how, file=stream or sys.stdout, flush=True)
     plan = make_plan(config, resumed=True)
     return _run_interruptibly(SweepContext(plan, folder.name, folder, True, began, stream, trainable, trust))
 
@@ -293,7 +298,7 @@ def _run(context: SweepContext, share: Share, slots: Slots) -> Outcome:
     # Not at the top: a wrong name in the request is answered before these, and Ray with them, are imported.
     from rltune.pipeline.open_sweep import open_sweep
     from rltune.pipeline.provenance import record_start
-    from rltune.pipeline.publish import start_console, start_tracking
+    from rltune.pipeline.publish import start_console, start_tracking, tell_crash
     from rltune.pipeline.tune.run import run_trials
 
     concluding = threading.Lock()
@@ -305,18 +310,22 @@ def _run(context: SweepContext, share: Share, slots: Slots) -> Outcome:
         _watch_head(sweep, concluding),
         sweep.inbox,
     ):
-        record_start(sweep)
-        start_tracking(sweep)
-        start_console(sweep)
-        if not (sweep.is_searched() and sweep.is_certified()):
-            run_trials(sweep)
-        with concluding:
-            return _conclude(sweep)
+        try:
+            record_start(sweep)
+            start_tracking(sweep)
+            start_console(sweep)
+            if not (sweep.is_searched() and sweep.is_certified()):
+                run_trials(sweep)
+            with concluding:
+                return _conclude(sweep)
+        except Exception as error:
+            tell_crash(sweep, error)
+            raise
 
 
 def _conclude(sweep: OpenSweep) -> Outcome:
     """Choose, register, report; in seconds where the end is urgent."""
-    from rltune.pipeline.publish import publish_outcome
+    from rltune.pipeline.publish import publish_outcome, tell_end
     from rltune.pipeline.winner import register_winner, save_outcome, select_winner
 
     records = sweep.ledger.trials.records()
@@ -324,6 +333,7 @@ def _conclude(sweep: OpenSweep) -> Outcome:
     model = register_winner(sweep, winner, certification)
     outcome = save_outcome(sweep, records, winner, certification, model)
     publish_outcome(sweep, records, outcome, certification)
+    tell_end(sweep, outcome)
     return outcome
 
 

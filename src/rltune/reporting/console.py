@@ -195,6 +195,8 @@ class Console:
     @_log_errors
     def show_start(self, record: TrialRecord) -> None:
         """Show that a trial begins, or that one of an earlier driver goes on."""
+        if record.enqueued_by and record.number not in self._trials:
+            self._print_line(f"trial {record.number} has what {record.enqueued_by} enqueued", "yellow")
         view = self._trials.setdefault(record.number, TrialView(record.number, scored=self._scored))
         _told.info("trial %s begins: %s", record.number, format_params(record.params))
         view.state, view.params, view.reason = "RUNNING", dict(record.params), None

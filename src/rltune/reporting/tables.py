@@ -190,6 +190,8 @@ def _make_row(record: TrialRecord, going_on: bool, shown: Shown) -> tuple[str, .
         reason = "; ".join(["cannot win: " + ", ".join(map(str, record.broken)), *filter(None, [reason])])
     if unfinished and going_on and record.node:
         reason = f"on {record.node}"
+    if record.enqueued_by:
+        reason = "; ".join(filter(None, [reason, f"enqueued by {record.enqueued_by}"]))
     return (
         str(record.number),
         STATE_WORDS["INTERRUPTED" if unfinished and not going_on else record.state],

@@ -123,7 +123,7 @@ class Space:
                 by_name[name].encode(value)
             except (ValueError, TypeError):
                 raise ConfigError(
-                    f"space.{name}={value} is not searched",
+                    f"space.{name}={value} lies outside of the space",
                     str(by_name[name]),
                     f"space.{name}={by_name[name].ends()[0]}",
                 ) from None

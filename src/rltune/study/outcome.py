@@ -55,11 +55,14 @@ class Outcome:
         best = f", winner trial {self.winner['trial']}" if self.winner and self.winner["trial"] is not None else ""
         return f"<Outcome of {self.name}: {self.status}, {self.trials['total']} trials{best}; {self.folder}>"
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``summary.json`` has."""
+        return {key: value for key, value in asdict(self).items() if key not in ("folder", "exit_code")}
+
     def save(self) -> None:
         """Write ``summary.json`` whole or not at all."""
-        content = {key: value for key, value in asdict(self).items() if key not in ("folder", "exit_code")}
         draft = self.folder / ".summary.json"
-        draft.write_text(json.dumps(content, indent=2) + "\n")
+        draft.write_text(json.dumps(self.to_dict(), indent=2) + "\n")
         draft.rename(self.folder / "summary.json")
 
 

@@ -68,11 +68,20 @@ class FedTracker(Tracker):
         ledger: The sweep's.
         marks: The file that has the marks.
         shown: Shows scores.
+        messages: Where the book puts its own; None where it has none.
     """
 
-    def __init__(self, book: Book, ledger: Ledger, marks: Path, shown: Shown = AS_RETURN) -> None:
+    def __init__(
+        self,
+        book: Book,
+        ledger: Ledger,
+        marks: Path,
+        shown: Shown = AS_RETURN,
+        messages: queue.SimpleQueue[str] | None = None,
+    ) -> None:
         self._book, self._ledger, self._marks, self._shown = book, ledger, marks, shown
-        self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[str] = messages or queue.SimpleQueue()
+        self.tell = self._messages.put
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._params: Mapping[str, Any] | None = None
         self._woken, self._hurry, self._closing = threading.Event(), threading.Event(), threading.Event()
@@ -149,14 +158,23 @@ class FedTracker(Tracker):
                 curves[kind, report.number].append(report)
             for (kind, number), curve in curves.items():
                 record = records.get((kind, number)) or self._ledger.table(kind).records([number])[0]
-                self._book.write(record, [replace(one, numbers=self._shown.turn(one.numbers)) for one in curve])
+                self._book.write(_turn_record(record, self._shown), [self._turn_report(one) for one in curve])
             if reports:
                 self._mark(report=reports[-1][0])
         for (kind, number), record in records.items():
             entry = f"{kind}/{number}"
-            if record.state != "RUNNING" and entry not in self._sent["ended"]:
+            has_ended = entry in self._sent["ended"]
+            if record.state != "RUNNING" and not has_ended:
                 self._book.end(_turn_record(record, self._shown))
                 self._mark(ended=[*self._sent["ended"], entry])
+            elif record.state == "RUNNING" and has_ended:  # it is tried again
+                self._mark(ended=[one for one in self._sent["ended"] if one != entry])
+
+    def _turn_report(self, report: Report) -> Report:
+        """Return a report as a person knows it."""
+        objective = self._shown(report.objective)
+        turned = report.objective if objective is None else objective
+        return replace(report, objective=turned, numbers=self._shown.turn(report.numbers))
 
     def _open(self, params: Mapping[str, Any]) -> None:
         """Open the book, and read how far it has come."""

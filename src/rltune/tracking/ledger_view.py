@@ -35,6 +35,7 @@ ENTRY_TAG = "rltune.entry"  # names what a run shows, unlike any other in the sa
 SENT_TAG = "rltune.sent_report"  # the mark of the last report that the sweep's run and those below it may have
 SUPERSEDED_TAG = "rltune.superseded"  # of a run whose ledger was put back to an older state
 KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"  # which checkpoint the run's artifact folder of that name is
+FAILURE_TAGS = {"rltune.traceback", "rltune.log"}
 SWEEP = ""  # an entry that is no row of the ledger's trials, as BASELINE is none
 MAX_REPORTS = 2000  # that are sent together, and marked together
 Attempt = Callable[[str, Callable[[], Any]], bool]
@@ -345,6 +346,7 @@ class LedgerView:
         """Find a trial's run, or create it; return what it still lacks of its params and tags."""
         entry = f"{record.kind}/{record.number}"
         tags = self._make_tags(record.run_key, entry) | self._make_state_tags(record)
+        tags |= {"rltune.enqueued_by": record.enqueued_by} if record.enqueued_by else {}
         tags["rltune.seeds"] = ",".join(str(seed) for seed in record.seeds)
         run = self._runs.read(record.mlflow_run_id)
         is_lost = run is None and record.mlflow_run_id is not None
@@ -359,6 +361,8 @@ class LedgerView:
             params, tags = self._runs.go_on(run, params, tags)
             if run.info.status != "RUNNING" and _status_of(record) == "RUNNING":
                 self._runs.reopen(run_id)
+                for tag in FAILURE_TAGS & run.data.tags.keys():  # of a failure after which it is tried again
+                    self._runs.drop_tag(run_id, tag)
         if is_lost:
             curve = self._ledger.table(record.kind).read_reports(record.number)
             self._log(run_id, record.run_key.name, {}, {}, _to_points(curve))

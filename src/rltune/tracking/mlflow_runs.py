@@ -211,6 +211,10 @@ class MLflowRuns:
         """End a run: FINISHED, FAILED or KILLED."""
         self._client.set_terminated(run_id, status, end_ms)
 
+    def drop_tag(self, run_id: str, tag: str) -> None:
+        """Take a tag off a run that has it."""
+        self._client.delete_tag(run_id, tag)
+
     def delete(self, run_id: str) -> None:
         """Delete a run."""
         self._client.delete_run(run_id)

@@ -9,7 +9,7 @@ import pytest
 
 from rltune.commands.application.logins import hide_typed_logins
 
-TYPED = ["tracking.uri='http://me:s3 cret@host/'", "seed=1"]
+TYPED = ["tracking.uri='http://me:s3 cret@host/'", "notify=https://me:s3cret@host/x", "seed=1"]
 
 
 @pytest.mark.parametrize("start", [["python", "-X", "dev", "-m", "sweeps.run"], ["python", "/bin/rltune", "run"]])
@@ -20,5 +20,6 @@ def test_a_command_begins_again_as_it_was_typed(start, monkeypatch):
     monkeypatch.setattr(sys, "orig_argv", [*start, *TYPED])
     hide_typed_logins()
     ((_, words, environment),) = begun
-    assert words == [*start, "tracking.uri=${oc.env:RLTUNE_TRACKING_URI}", "seed=1"]
+    assert words == [*start, "tracking.uri=${oc.env:RLTUNE_TRACKING_URI}", "notify=${oc.env:RLTUNE_NOTIFY}", "seed=1"]
     assert environment["RLTUNE_TRACKING_URI"] == "http://me:s3 cret@host/"
+    assert environment["RLTUNE_NOTIFY"] == "https://me:s3cret@host/x"

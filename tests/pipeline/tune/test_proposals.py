@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from ledger import SPACE, make_ledger
 
+from rltune.pipeline.requests.inbox import Inbox
 from rltune.pipeline.tune.proposals import SearchProposals
+from rltune.records import ENQUEUE
 from rltune.search.samplers import build_sampler
 from rltune.search.space import Space, parse_space
 from rltune.search.views import tell_as_pruned
@@ -50,7 +53,8 @@ class Search:
             f"sqlite:///{folder / 'study.db'}", "sweep", tell_as_pruned, self.plan.space.distributions(), records
         )
         unfinished = [record for record in records if record.state == "RUNNING"]
-        self.proposals = SearchProposals(self.plan, self.ledger.trials, self.study, unfinished)
+        inbox = Inbox(self.ledger, SimpleNamespace(), time.monotonic())
+        self.proposals = SearchProposals(self.plan, self.ledger.trials, self.study, unfinished, inbox)
 
     def end(self, record):
         self.study.tell(self.ledger.trials.end(record.number, "FAIL", "done"))
@@ -143,3 +147,28 @@ def test_the_same_seed_proposes_the_same_and_another_does_not(tmp_path):
         (tmp_path / name).mkdir()
         runs[name] = [record.params for record in Search(tmp_path / name, seed=seed).run()]
     assert runs["a"] == runs["b"] != runs["c"]
+
+
+def test_what_was_enqueued_is_next_and_pushes_back_warm_starts(tmp_path):
+    search = Search(tmp_path, trials=5, warm_starts=({"lr": 3e-4}, {"lr": 4e-4}))
+    search.ledger.ask(ENQUEUE, {"lr": 1e-3, "batch": 128}, "maria@host")
+    first = search.proposals.propose(False)
+    assert (first.params["lr"], first.params["batch"], first.enqueued_by) == (1e-3, 128, "maria@host")
+    assert first.drawn["log2(batch)"] == 7
+    assert set(first.drawn) == {"lr", "log2(batch)", "1-gamma"}, "what was left out is drawn"
+    assert search.proposals.propose(False).params["lr"] == 3e-4
+    search.ledger.ask(ENQUEUE, {"lr": 2e-3}, "ben@host")
+    after = search.kill(tmp_path, trials=5, warm_starts=({"lr": 3e-4}, {"lr": 4e-4}))
+    again = [after.proposals.propose(False) for _ in range(5)]
+    assert [record.number for record in again] == [0, 1, 2, 3, 4], "those of the killed driver first"
+    assert [record.params["lr"] for record in again[2:4]] == [2e-3, 4e-4]
+    assert again[4].params["lr"] not in (3e-4, 4e-4)
+    assert [trial.params["lr"] for trial in after.study._study.trials] == [record.params["lr"] for record in again]
+
+
+def test_what_was_enqueued_is_none_beyond_the_budget(tmp_path):
+    search = Search(tmp_path, trials=1)
+    search.proposals.propose(False)
+    search.ledger.ask(ENQUEUE, {"lr": 1e-3}, "maria@host")
+    assert search.proposals.propose(False) is None
+    assert len(search.ledger.read_requests()) == 1, "it waits for a larger one"

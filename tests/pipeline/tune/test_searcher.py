@@ -124,3 +124,11 @@ def test_tune_can_pickle_the_searcher_though_it_holds_a_database(make_searcher):
     searcher = make_searcher(1)
     searcher._assign = lambda record: open("/dev/null")  # noqa: SIM115  no pickle
     assert pickle.dumps(searcher)
+
+
+def test_what_is_tried_again_is_looked_for_though_all_slots_are_taken(make_searcher):
+    """Who asks waits for it, and a trial may take hours."""
+    looks = []
+    searcher = make_searcher(2, slots=1, look=lambda: looks.append(1))
+    assert [searcher.suggest("t0"), searcher.suggest("t1")] == [{TRIALS: 0}, None]
+    assert len(looks) == 2

@@ -7,7 +7,7 @@ import sys
 
 from rltune.config.uris import holds_login
 
-VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_TRACKING_URI"}
+VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_TRACKING_URI", "notify": "RLTUNE_NOTIFY"}
 
 
 def hide_typed_logins() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from signal import SIGINT
 from typing import TextIO
 
@@ -111,14 +112,14 @@ def _follow(asked: AskedSweep, console: Console) -> str:
     if asked.status() != "running" and not asked.find_driver():
         return asked.status()
     trials, runs = asked.ledger.trials, asked.ledger.runs
-    console.start([trial_view_of(record) for record in trials.records()])
-    followed = [_Follower(trials, console)]
+    known = trials.records()
+    console.start([trial_view_of(record) for record in known])
+    followed = [_Follower(trials, console, known)]
     config = asked.config
     if config.certify.seeds:
         count = _RunCount(runs, config.certify.seeds * (config.certify.top + 1))
-        followed.append(_Follower(runs, CertificationConsole(console, count, Shown.of(asdict(config.objective)))))
-    for one in followed:
-        one.look(is_first=True)
+        shown = CertificationConsole(console, count, Shown.of(asdict(config.objective)))
+        followed.append(_Follower(runs, shown, runs.records()))
     looked = heard = time.monotonic()
     was_running = False
     while True:
@@ -142,37 +143,34 @@ class _Follower:
     Args:
         trials: Of the kind.
         console: Shows them.
+        known: Those that it shows already, none of them as one that runs.
     """
 
-    def __init__(self, trials: TrialTable, console: StageConsole) -> None:
+    def __init__(self, trials: TrialTable, console: StageConsole, known: Iterable[TrialRecord]) -> None:
         self._trials, self._console = trials, console
-        self._seen: dict[int, TrialRecord] = {}
+        self._seen = {
+            record.number: replace(record, stop_reason=WAITING) if record.state == "RUNNING" else record
+            for record in known
+        }
 
-    def look(self, is_first: bool = False) -> bool:
-        """Look at those that run, and those that have begun or ended since; return whether there was anything new.
-
-        Args:
-            is_first: Whether the console knows what is there already, but not which of them run.
-        """
+    def look(self) -> bool:
+        """Look at those that run, and those that have begun or ended since; return whether there was anything new."""
         states = self._trials.read_states()
         seen = {number: record.state for number, record in self._seen.items()}
         changed = [number for number, state in states.items() if state == "RUNNING" or seen.get(number) != state]
         news = []
         for record in self._trials.records(changed):
-            news.append(self._show(record, self._seen.get(record.number), is_first))
+            news.append(self._show(record, self._seen.get(record.number)))
             self._seen[record.number] = record
         return any(news)
 
-    def _show(self, record: TrialRecord, before: TrialRecord | None, is_first: bool) -> bool:
+    def _show(self, record: TrialRecord, before: TrialRecord | None) -> bool:
         then, now = _find_phase(before) if before else None, _find_phase(record)
-        if now == WAITING and then != "RUNNING":
-            return now != then
-        if then != "RUNNING":
-            if is_first and now != "RUNNING":
-                return False
+        if now == WAITING and then in (None, WAITING):
+            return False
+        if then != "RUNNING" and now != WAITING:
             self._console.show_start(record)
-        known = record.reports if is_first else before.reports if before else {}
-        marks = [mark for mark in record.reports if mark not in known]
+        marks = [mark for mark in record.reports if before is None or mark not in before.reports]
         for mark in marks:
             self._console.show_report(Report(record.number, mark, record.reports[mark]), record.breaks)
         if now == "RUNNING":

@@ -1,0 +1,62 @@
+"""Which sweep is asked, what it has, and where its driver is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from rltune.errors import StudyError
+from rltune.pipeline.requests.asked_sweep import describe_user, open_asked
+from rltune.records import STOP
+
+
+def test_a_sweep_is_asked_by_its_name_with_all_that_it_has(mine):
+    mine.begin()
+    with mine.drive(), open_asked("mine", mine.root) as asked:
+        assert (asked.name, asked.status(), asked.config.budget.trials) == ("mine", "running", 4)
+        assert [record.number for record in asked.ledger.trials.records()] == [0]
+        assert "process" in asked.require_driver("stop")
+
+
+def test_without_a_driver_it_is_said_why_and_what_to_type(mine):
+    with open_asked("mine", mine.root) as asked, pytest.raises(StudyError) as killed:
+        asked.require_driver("stop")
+    assert "nothing to stop, its driver was killed" in killed.value.what
+    mine.end("complete")
+    with open_asked("mine", mine.root) as asked, pytest.raises(StudyError) as ended:
+        asked.require_driver("stop")
+    assert "it has ended (complete)" in ended.value.what
+    assert "resume sweep=mine" in ended.value.fix
+
+
+def test_a_name_that_is_none_is_answered_with_the_nearest(mine):
+    with pytest.raises(StudyError, match="did you mean 'mine'"), open_asked("mien", mine.root):
+        pass
+
+
+def test_by_its_ledgers_address_it_needs_no_folder_here(mine, tmp_path):
+    mine.ledger.close()  # with a connection open, it is two files
+    shutil.copy(mine.folder / "ledger.db", tmp_path / "elsewhere.db")
+    address = f"sqlite:///{tmp_path / 'elsewhere.db'}"
+    with open_asked("mine", str(tmp_path / "none"), address) as asked:
+        assert (asked.folder, asked.config.budget.trials, asked.status()) == (None, 4, "running")
+        asked.ask(STOP, {})
+        assert [request.kind for request in asked.ledger.read_requests()] == [STOP]
+    with pytest.raises(StudyError, match="sweep=other"), open_asked("other", str(tmp_path / "none"), address):
+        pass
+
+
+def test_a_file_beside_another_hosts_log_is_not_written(mine, monkeypatch):
+    """SQLite's write-ahead log shares memory: written from two hosts, the ledger would be damaged."""
+    monkeypatch.setattr("rltune.study.sweep_folder.SILENT_S", 0.1)
+    (mine.folder / ".driver").write_text(json.dumps({"host": "far", "boot": "another", "pid": 7}))
+    with open_asked("mine", mine.root) as asked:
+        with pytest.raises(StudyError, match="only the machine of its driver may write"):
+            asked.ask(STOP, {})
+        assert asked.ledger.read_requests() == []
+
+
+def test_who_asks_is_named_with_the_machine():
+    assert describe_user().count("@") == 1

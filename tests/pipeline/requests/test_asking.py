@@ -1,0 +1,189 @@
+"""Stop, enqueue and retry, asked of a sweep with and without a driver."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rltune.errors import ConfigError, StudyError
+from rltune.pipeline.requests import asking
+from rltune.pipeline.requests.asking import ask_retry, enqueue_configuration, stop_sweep
+from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
+
+VALUES = {"lr": 1e-3}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(asking, "POLL_S", 0.05)
+    monkeypatch.setattr(asking, "LOOK_S", 0.2)
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_running_sweep_is_stopped_and_its_end_told(mine, stream):
+    with ThreadPoolExecutor(1) as pool:
+        with mine.drive() as stopper:
+            answer = pool.submit(stop_sweep, "mine", output_dir=mine.root, stream=stream)
+            wait_for(lambda: stopper.reason)
+            mine.end("interrupted")
+            time.sleep(0.3)
+            assert not answer.done(), "its driver still has the folder: a resume would be refused"
+        assert answer.result(30) == "interrupted"
+    assert "stopped by " in stopper.reason
+    assert "interrupted, 0 of 4 trials ended; to go on: " in stream.getvalue()
+    assert mine.ledger.read_requests() == []
+
+
+def test_two_who_stop_it_both_learn_its_end(mine, stream):
+    with ThreadPoolExecutor(2) as pool:
+        with mine.drive() as stopper:
+            answers = [pool.submit(stop_sweep, "mine", output_dir=mine.root, stream=stream) for _ in range(2)]
+            wait_for(lambda: stopper.reason and len(mine.ledger.read_requests(STOP, waiting=False)) == 2)
+            mine.end("interrupted")
+        assert [answer.result(30) for answer in answers] == ["interrupted"] * 2
+
+
+def test_a_stop_need_not_be_waited_for(mine, stream):
+    with mine.drive() as stopper:
+        assert stop_sweep("mine", output_dir=mine.root, wait=False, stream=stream) == "running"
+        wait_for(lambda: stopper.reason)
+
+
+def test_a_driver_that_dies_meanwhile_leaves_no_request(mine, stream, monkeypatch):
+    monkeypatch.setattr("rltune.pipeline.requests.inbox.Inbox._look", lambda inbox: None)
+    with ThreadPoolExecutor(1) as pool:
+        with mine.drive():
+            answer = pool.submit(stop_sweep, "mine", output_dir=mine.root, stream=stream)
+            wait_for(lambda: mine.ledger.read_requests(STOP))
+        with pytest.raises(StudyError, match="is gone without an end of the sweep"):
+            answer.result(30)
+    assert mine.ledger.read_requests(STOP, waiting=False) == [], "it would end the next driver"
+
+
+def test_what_does_not_run_is_not_stopped(mine):
+    mine.end("complete")
+    with pytest.raises(StudyError, match=r"nothing to stop, it has ended \(complete\)"):
+        stop_sweep("mine", output_dir=mine.root)
+    assert mine.ledger.read_requests() == []
+
+
+def test_a_configuration_is_enqueued_with_its_values(mine, stream):
+    with mine.drive():
+        enqueue_configuration("mine", {**VALUES, "num_epochs": 5}, output_dir=mine.root, stream=stream)
+    (request,) = mine.ledger.read_requests()
+    assert (request.kind, request.payload) == (ENQUEUE, {"lr": 1e-3, "num_epochs": 5})
+    assert "mine: enqueued lr=0.001 num_epochs=5; it is the next trial that begins" in stream.getvalue()
+
+
+WRONG = {
+    "out of range": ({"lr": 2.0}, "space.lr=2.0", "loguniform"),
+    "of another type": ({"lr": "much"}, "space.lr=much", "loguniform"),
+    "not searched": ({"lrr": 1e-3}, "space.lrr=0.001", "did you mean 'lr'"),
+    "nested": ({"training": {"lrr": 1e-3}}, "space.training.lrr=0.001", "num_epochs"),
+    "nothing": ({}, "no values", "at least one"),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_values_that_the_sweep_does_not_search_are_refused(how, mine):
+    values, what, allowed = WRONG[how]
+    with pytest.raises(ConfigError) as refused:
+        enqueue_configuration("mine", values, output_dir=mine.root)
+    assert what in refused.value.what
+    assert allowed in refused.value.allowed
+    assert mine.ledger.read_requests() == []
+
+
+def test_a_value_under_a_condition_needs_it_met(make_mine):
+    mine = make_mine(
+        "~space", "+space.num_epochs=[choice,1,2]", "+space.lr=[when,{num_epochs:2},[loguniform,1e-5,1e-2]]"
+    )
+    with pytest.raises(ConfigError, match="has a condition"):
+        enqueue_configuration("mine", {"lr": 1e-3, "num_epochs": 1}, output_dir=mine.root)
+    enqueue_configuration("mine", {"lr": 1e-3, "num_epochs": 2}, output_dir=mine.root)
+    enqueue_configuration("mine", {"lr": 1e-3}, output_dir=mine.root)
+
+
+def test_a_grid_takes_none_for_it_tries_all(make_mine):
+    mine = make_mine("searcher=grid", "~space", "+space.num_epochs=[choice,1,2]")
+    with pytest.raises(ConfigError, match="searches a grid"):
+        enqueue_configuration("mine", {"num_epochs": 1}, output_dir=mine.root)
+
+
+def test_a_sweep_with_nothing_left_to_begin_says_what_extends_it(mine, stream):
+    for _ in range(3):
+        mine.begin()
+    with mine.drive():
+        enqueue_configuration("mine", VALUES, output_dir=mine.root, stream=stream)
+        with pytest.raises(StudyError) as refused:
+            enqueue_configuration("mine", VALUES, output_dir=mine.root)
+    assert "no trial of budget.trials=4 is left" in refused.value.what
+    assert "budget.trials=5" in refused.value.fix
+    assert len(mine.ledger.read_requests()) == 1
+
+
+def test_without_a_driver_it_waits_for_the_next_resume(mine, stream):
+    for _ in range(4):
+        mine.begin()
+    mine.end("complete")
+    for _ in range(2):
+        enqueue_configuration("mine", VALUES, output_dir=mine.root, stream=stream)
+    assert len(mine.ledger.read_requests(ENQUEUE)) == 2
+    said = stream.getvalue().splitlines()
+    assert [line.rpartition(" ")[2] for line in said] == ["budget.trials=5", "budget.trials=6"]
+
+
+def test_failed_trials_and_runs_are_tried_again_but_not_whole_ones(mine):
+    for _ in range(3):
+        mine.begin()
+    mine.report(0, 100, 1000)
+    mine.report(1, 100)
+    mine.fail(0)  # it had its whole budget: nothing is left to train
+    mine.fail(1)
+    mine.ledger.trials.end(2, "PRUNED", "weak")
+    mine.ledger.runs.add({"lr": 1e-3}, [9], key="k", of_trial=2, seed_index=0)
+    mine.ledger.runs.end(0, "FAIL", "it broke")
+    retry = ask_retry("mine", output_dir=mine.root)
+    assert (retry.sweep, retry.trials, retry.runs, retry.driver) == ("mine", [1], [0], None)
+    assert str(retry) == "1 trial (1) and 1 run of the certification"
+    assert [(one.kind, one.payload) for one in mine.ledger.read_requests()] == [(RETRY, {TRIALS: [1], CERTIFY: [0]})]
+
+
+@pytest.mark.parametrize(("trials", "what"), [([0], "trial 0 is RUNNING"), ([7], "no such trial"), (None, "no trial")])
+def test_what_did_not_fail_is_not_tried_again(trials, what, mine):
+    mine.begin()
+    with pytest.raises(StudyError, match=what):
+        ask_retry("mine", trials, output_dir=mine.root)
+    assert mine.ledger.read_requests() == []
+
+
+def test_a_running_sweep_tries_again_what_was_asked(mine, stream):
+    mine.begin()
+    mine.report(0, 100)
+    mine.fail(0)
+    with mine.drive(), ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(asking.retry_failed, "mine", output_dir=mine.root, stream=stream)
+        wait_for(lambda: mine.ledger.read_requests(RETRY))
+        (again,) = mine.ledger.reopen_failed(mine.ledger.read_requests(RETRY)[0])
+        assert answer.result(30) is None
+    assert (again.state, again.traceback, again.ended_s, list(again.reports)) == ("RUNNING", None, None, [100])
+    assert "as soon as a slot is free" in stream.getvalue()
+
+
+def test_one_that_does_not_run_is_gone_on_with(mine, stream, monkeypatch):
+    mine.begin()
+    mine.fail(0)
+    mine.end("failed")
+    resumed = []
+    monkeypatch.setattr("rltune.pipeline.run.resume_sweep", lambda name, **more: resumed.append((name, more["trust"])))
+    asking.retry_failed("mine", output_dir=mine.root, trust=True, stream=stream)
+    assert resumed == [("mine", True)]
+    assert len(mine.ledger.read_requests(RETRY)) == 1, "which the resume takes"

@@ -1,0 +1,109 @@
+"""What a driver does about what it was asked."""
+
+from __future__ import annotations
+
+import time
+from signal import SIGINT
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from rltune.pipeline.requests import inbox as module
+from rltune.pipeline.requests.inbox import Inbox
+from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
+
+
+class Stopper:
+    def __init__(self):
+        self.requests = []
+
+    def request(self, reason, signal=None):
+        self.requests.append((reason, signal))
+
+
+def wait_until_taken(ledger):
+    deadline = time.monotonic() + 30
+    while ledger.read_requests(STOP):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_stop_ends_the_sweep_as_an_interrupt_would(mine):
+    stopper = Stopper()
+    with Inbox(mine.ledger, stopper, time.monotonic()):
+        mine.ledger.ask(STOP, {}, "maria@host")
+        wait_until_taken(mine.ledger)
+    assert stopper.requests == [("stopped by maria@host", SIGINT)]
+
+
+def test_a_stop_that_was_meant_for_a_killed_driver_ends_no_other(mine):
+    mine.ledger.ask(STOP, {}, "maria@host")
+    stopper = Stopper()
+    time.sleep(0.01)
+    with Inbox(mine.ledger, stopper, time.monotonic()):
+        wait_until_taken(mine.ledger)
+    assert stopper.requests == []
+
+
+def test_a_stop_while_the_driver_still_starts_counts(mine):
+    began = time.monotonic()
+    time.sleep(0.01)
+    mine.ledger.ask(STOP, {}, "maria@host")
+    stopper = Stopper()
+    with Inbox(mine.ledger, stopper, began):
+        wait_until_taken(mine.ledger)
+    assert len(stopper.requests) == 1
+
+
+def test_a_ledger_that_does_not_answer_is_asked_again(mine, monkeypatch):
+    monkeypatch.setattr(module, "LOOK_S", 0.02)
+    read, failures = mine.ledger.read_requests, [1, 2]
+
+    def fail_twice(*kinds, **more):
+        if failures:
+            failures.pop()
+            raise OperationalError("SELECT", {}, OSError("away"))
+        return read(*kinds, **more)
+
+    monkeypatch.setattr(mine.ledger, "read_requests", fail_twice)
+    stopper = Stopper()
+    with Inbox(mine.ledger, stopper, time.monotonic()):
+        mine.ledger.ask(STOP, {}, "maria@host")
+        deadline = time.monotonic() + 30
+        while not stopper.requests:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert len(stopper.requests) == 1
+
+
+def test_an_enqueued_configuration_is_taken_with_its_trial_or_not_at_all(mine, monkeypatch):
+    """A kill in between may neither lose it nor try it twice: both are one transaction."""
+    first = mine.ledger.ask(ENQUEUE, {"lr": 1e-3}, "maria@host")
+    mine.ledger.ask(ENQUEUE, {"lr": 2e-3}, "ben@host")
+    box = Inbox(mine.ledger, Stopper(), time.monotonic())
+    assert box.find_enqueued().id == first
+    assert box.find_enqueued().id == first, "to look takes nothing"
+    with monkeypatch.context() as broken:
+        broken.setattr("rltune.study.trial_table.update", None)  # the second half of the transaction
+        with pytest.raises(TypeError):
+            mine.ledger.trials.add({"lr": 1e-3}, [1], first, drawn={})
+    assert (mine.ledger.trials.records(), box.find_enqueued().id) == ([], first)
+    record = mine.ledger.trials.add({"lr": 1e-3}, [1], first, drawn={})
+    assert record.enqueued_by == "maria@host"
+    assert box.find_enqueued().payload == {"lr": 2e-3}
+    assert box.count_begun() == 1
+
+
+def test_what_failed_is_reopened_once_and_only_that(mine):
+    for _ in range(2):
+        mine.begin()
+    mine.fail(0)
+    mine.ledger.trials.end(1, "COMPLETE", "whole budget")
+    for _ in range(2):
+        mine.ledger.ask(RETRY, {TRIALS: [0, 1], CERTIFY: []}, "maria@host")
+    said = []
+    box = Inbox(mine.ledger, Stopper(), time.monotonic())
+    assert [record.number for record in box.reopen_failed(said.append)] == [0]
+    assert said == ["trial 0: tried again, as maria@host has asked"]
+    assert box.reopen_failed(said.append) == []
+    assert [record.state for record in mine.ledger.trials.records()] == ["RUNNING", "COMPLETE"]

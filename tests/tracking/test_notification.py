@@ -1,0 +1,94 @@
+"""Who is told of a sweep's end, and what of it when that fails."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from rltune.study.outcome import Outcome
+from rltune.tracking.notification import notify_end
+
+OUTCOME = Outcome(
+    "first", "interrupted", {"total": 3}, {"name": "trial 2"}, None, {}, exit_code=130, folder=Path("/sweeps/first")
+)
+
+
+class Listener(BaseHTTPRequestHandler):
+    """Keeps what is posted; refuses below /no, and keeps /slow waiting."""
+
+    posted: list[tuple[str, str | None, dict[str, object]]] = []  # noqa: RUF012
+
+    def do_POST(self):
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        self.posted.append((self.path, self.headers["Authorization"], json.loads(content)))
+        if self.path == "/slow":
+            time.sleep(1)
+        self.send_response(404 if self.path.startswith("/no") else 200)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    Listener.posted.clear()
+    with HTTPServer(("127.0.0.1", 0), Listener) as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{served.server_port}"
+        served.shutdown()
+
+
+def test_an_address_gets_the_summary_and_its_login_as_a_header(server):
+    assert notify_end(f"http://me:s3c%20ret@{server}/here?x=1", OUTCOME) == ""
+    ((path, login, content),) = Listener.posted
+    assert (path, login) == ("/here?x=1", "Basic bWU6czNjIHJldA==")
+    assert content == json.loads(json.dumps(OUTCOME.to_dict()))
+    assert (content["name"], content["status"]) == ("first", "interrupted")
+
+
+def test_a_failure_is_told_without_the_login(server):
+    said = notify_end(f"http://me:s3cret@{server}/no?token=t0ken", OUTCOME)
+    assert said.startswith("notify: nobody was told of the sweep's end (HTTPError: HTTP Error 404")
+    assert notify_end("http://me:s3cret@127.0.0.1:9/", OUTCOME).startswith("notify: nobody was told")
+    assert "s3cret" not in said + notify_end("http://me:s3cret@127.0.0.1:9/", OUTCOME)
+    assert "t0ken" not in said
+
+
+def test_an_address_that_is_slow_is_left(server):
+    began = time.monotonic()
+    assert "nobody was told" in notify_end(f"http://{server}/slow", OUTCOME, limit_s=0.2)
+    assert time.monotonic() - began < 0.9
+
+
+def test_a_command_reads_the_summary_and_the_variables(tmp_path):
+    told = tmp_path / "told"
+    said = notify_end(f'cat > {told}; echo "$RLTUNE_SWEEP $RLTUNE_STATUS $RLTUNE_EXIT_CODE" >> {told}', OUTCOME)
+    content, _, line = told.read_text().rpartition("}")
+    assert said == ""
+    assert json.loads(content + "}")["winner"] == {"name": "trial 2"}
+    assert line == "first interrupted 130\n"
+
+
+def test_a_command_that_fails_is_told_with_its_last_words():
+    said = notify_end("echo first >&2; echo no mail here >&2; exit 3", OUTCOME)
+    assert said.endswith("(OSError: the command ended with 3: no mail here)")
+
+
+def test_a_command_that_hangs_is_ended_with_its_children(tmp_path):
+    began, late = time.monotonic(), tmp_path / "late"
+    said = notify_end(f"(sleep 2; touch {late}) & wait", OUTCOME, limit_s=0.3)
+    assert said.endswith("(no answer within 0 s)")
+    assert time.monotonic() - began < 2
+    time.sleep(max(0.0, began + 2.5 - time.monotonic()))
+    assert not late.exists()
+
+
+def test_an_address_without_its_login_is_not_asked(server):
+    assert notify_end(f"http://***@{server}/", OUTCOME) == ""
+    assert Listener.posted == []
