@@ -71,7 +71,7 @@ def queue_of(project: Project) -> dict[str, Submission]:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Four sweeps whose service, and one of the two that ran, were killed; another service has ended them."""
+    """Four sweeps: the first is stopped and resumed; then the service is killed, and one of two that run with it."""
     project = Project(tmp_path_factory.mktemp("project"))
     with served(project) as (process, client):
         client.submit(*TINY, LONG, name="s0", group="all")
@@ -79,11 +79,12 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Project:
         project.replies["s2"] = project.type("-m", "sweeps.submit", *TINY, "group=all", "name=s2")
         client.submit(*TINY, name="s3", group="all")
         wait_until(lambda: all((project.folder / "outputs" / name / "ledger.db").exists() for name in NAMES[:2]))
-        project.replies["list"] = project.type("-m", "sweeps.list")
-        pids = {name: queue_of(project)[name].process["pid"] for name in NAMES[:2]}
+        for command in ("list", "stop sweep=s0", "resume sweep=s0"):
+            project.replies[command] = project.type("-m", *f"sweeps.{command}".split())
+        pid = queue_of(project)["s1"].process["pid"]
         process.send_signal(signal.SIGKILL)
         process.wait()
-        os.kill(pids["s1"], signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
     with served(project) as (process, client):
         client.wait(*NAMES, timeout_s=PATIENCE_S)
         project.replies["logs"] = project.type("-m", "sweeps.logs", "sweep=s3", "follow=true")
@@ -98,10 +99,10 @@ def test_a_killed_service_loses_doubles_and_overtakes_no_sweep(killed: Project) 
     rows = queue_of(killed)
     assert {name: (one.state, one.reason) for name, one in rows.items()} == dict.fromkeys(NAMES, ("complete", None))
     begun = {name: one.begun_s or 0.0 for name, one in rows.items()}
-    assert begun["s0"] < begun["s1"] < begun["s2"] < begun["s3"], "what was lost began before what waited"
+    assert begun["s1"] < begun["s3"] < begun["s0"], "what was lost, what waited, what was resumed"
     for name in NAMES:
         log = ServiceFolder(killed.folder / "outputs").log_of(name).read_text()
-        assert log.count(BEGUN) == (2 if name == "s1" else 1), f"{name} was adopted, or started again where it was lost"
+        assert log.count(BEGUN) == (2 if name in ("s0", "s1") else 1), "s2 was adopted, or had ended"
         with closing(open_ledger(killed.folder / "outputs" / name)) as ledger:
             assert [record.number for record in ledger.trials.records()] == [0, 1]
             assert ledger.sweep().status == "complete"
@@ -116,6 +117,14 @@ def test_submit_and_list_say_where_a_sweep_stands(killed: Project) -> None:
     listed = killed.replies["list"].out
     assert re.search(r"^s0: running, \d+%, \d of 2 trials ended, best ", listed, re.MULTILINE)
     assert re.search(r"^s3: number 2 in the queue$", listed, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_a_running_sweep_is_stopped_and_resumed_by_the_usual_commands(killed: Project) -> None:
+    stopped, resumed = killed.replies["stop sweep=s0"], killed.replies["resume sweep=s0"]
+    assert (stopped.code, stopped.out) == (0, "s0: interrupted; stopped\n")
+    assert resumed.code == 0
+    assert re.search(r"^s0: number \d in the queue$", resumed.out, re.MULTILINE)
 
 
 @pytest.mark.slow

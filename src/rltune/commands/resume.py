@@ -72,9 +72,9 @@ class ResumeConfig:
 def work(settings: DictConfig) -> int:
     """Resume the sweep."""
     if client := find_service_of(settings):
-        groups = ("budget", "certify", "cluster", "study", "tracking")
-        asked = {key: {name: one for name, one in settings[key].items() if one is not None} for key in groups}
-        return tell(client.resume(settings.sweep, *spell_settings({key: one for key, one in asked.items() if one})))
+        given = {key: dict(settings[key]) for key in ("budget", "certify", "cluster", "study", "tracking")}
+        words = spell_settings({**given, "notify": settings.notify})
+        return tell(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
     print(f"resuming {settings.sweep}: reading its ledger, starting Ray ...", flush=True)
     from rltune.pipeline.run import resume_sweep
 
