@@ -14,10 +14,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import serviced
 from real import PATIENCE_S, Project, finish
+from serviced import run_service
 
 from rltune.errors import ConfigError
-from rltune.service.client import Client
+from rltune.service.client import ADDRESS, TOKEN, Client
 from rltune.service.folder import ServiceFolder
 from rltune.service.processes import BEGUN
 from rltune.service.serving import ServiceSettings, serve
@@ -167,3 +169,21 @@ def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"host=192\.0\.2\.1"):
         serve(ServiceSettings(str(tmp_path), host="192.0.2.1", port=0, mlflow=False))
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+@pytest.mark.slow
+def test_several_are_submitted_as_a_group_or_none_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Project(tmp_path)
+    with run_service(tmp_path / "outputs") as service:
+        monkeypatch.setenv(ADDRESS, service.address)
+        monkeypatch.setenv(TOKEN, serviced.TOKEN)
+        wrong = project.type("-m", "sweeps.submit", "-m", "env.id=CartPole-v1,Acrobot-v1", "budget.trails=3")
+        assert wrong.code == 2
+        assert service.queue.list() == []
+        done = project.type("-m", "sweeps.submit", "-m", "env=cartpole,acrobot", "seed=7")
+        rows = service.queue.list()
+    assert done.code == 0, done.out
+    assert [one.words for one in rows] == [("env=cartpole", "seed=7"), ("env=acrobot", "seed=7")]
+    assert rows[0].family == rows[1].family is not None
+    assert f"sweeps.compare group={rows[0].family}" in done.out
+    assert [line.partition(":")[0] for line in done.out.splitlines()[:2]] == [one.name for one in rows]

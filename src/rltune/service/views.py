@@ -66,6 +66,7 @@ class Views:
         self._folder = folder
         self._known: dict[str, tuple[Any, Progress]] = {}
         self._lock = threading.Lock()
+        psutil.cpu_percent()  # it counts from the call before
 
     def list(self, submissions: Sequence[Submission]) -> list[dict[str, Any]]:
         """Describe the submissions: what runs, what waits in its order, then what has ended, newest first."""
@@ -198,7 +199,7 @@ def draw_curves(data: SweepData) -> dict[str, Any]:
         {
             "points": " ".join(
                 f"{steps / data.env_steps * WIDTH:.1f},{HEIGHT - (value - low) / span * HEIGHT:.1f}"
-                for steps, value in line
+                for steps, value in (line if len(line) > 1 else line * 2)  # a line of no length is a dot
             ),
             "colour": COLOURS[trial.state],
             "title": f"trial {trial.number}: {format_objective(line[-1][1])}",
