@@ -76,7 +76,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Four sweeps: the first is stopped and resumed; then the service is killed, and one of two that run with it."""
     project = Project(tmp_path_factory.mktemp("project"))
     with served(project) as (process, client):
-        client.submit(*TINY, LONG, name="s0", group="all")
+        client.submit(*TINY, "budget.env_steps=40000", name="s0", group="all")
         client.submit(*TINY, LONG, name="s1", group="all")
         project.replies["s2"] = project.type("-m", "sweeps.submit", *TINY, "group=all", "name=s2")
         client.submit(*TINY, name="s3", group="all")

@@ -202,6 +202,7 @@ def draw_curves(data: SweepData) -> dict[str, Any]:
                 for steps, value in (line if len(line) > 1 else line * 2)  # a line of no length is a dot
             ),
             "colour": COLOURS[trial.state],
+            "width": 2 if len(line) > 1 else 6,
             "title": f"trial {trial.number}: {format_objective(line[-1][1])}",
         }
         for trial, line in points
