@@ -10,7 +10,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rltune.composition.composing import compose_settings
-from rltune.composition.overrides import quote_bound, spell_settings, spell_value, write_whole_numbers
+from rltune.composition.overrides import quote_free_text, spell_settings, spell_value, write_whole_numbers
 from rltune.config.schema import RunConfig
 from rltune.errors import ConfigError
 
@@ -102,4 +102,15 @@ def test_what_is_no_bound_is_left_as_it_was_typed():
         "constraints={train_s: '< 60'}",
         "constraints.train_s=60",
     ):
-        assert quote_bound(word) == word
+        assert quote_free_text(word) == word
+
+
+@pytest.mark.parametrize("value", ['mail -s "$RLTUNE_SWEEP" me@x.org', "cat > told.json", "https://h.example/x?a=b&c"])
+def test_a_command_to_be_told_needs_no_quotes_of_hydra(value):
+    (parsed,) = OverridesParser.create().parse_overrides([quote_free_text(f"notify={value}")])
+    assert parsed.value() == value
+
+
+@pytest.mark.parametrize("word", ["notify=null", "notify='cat > x'", "notify=${oc.env:RLTUNE_NOTIFY}", "name=a"])
+def test_what_hydra_reads_by_itself_is_left_as_it_is(word):
+    assert quote_free_text(word) == word

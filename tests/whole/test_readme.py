@@ -25,8 +25,9 @@ import rltune
 from rltune.algorithms.arguments import values_of
 from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners
+from rltune.commands import enqueue
 from rltune.composition.composing import conf_dir
-from rltune.composition.overrides import quote_bound
+from rltune.composition.overrides import quote_free_text
 from rltune.config.schema import RunConfig, derive_env_name
 from rltune.config.validation import parse_config
 from rltune.envs.build import make_env
@@ -78,9 +79,10 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
     if command == "enqueue":  # as the command itself
         overrides = [f"++{word}" if word.startswith("space.") else word for word in overrides]
     added = [f"hydra.searchpath=[file://{folder}]"] if folder else []
+    open_space = enqueue.open_space if command == "enqueue" else list
     overrides = [word for word in overrides if word not in ("--config-dir", "conf")]  # the folder, where there is one
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose(command, [*map(quote_bound, overrides), *added])
+        return compose(command, [*map(quote_free_text, open_space(overrides)), *added])
 
 
 def check_request(settings: DictConfig) -> RunConfig:

@@ -34,10 +34,14 @@ def work(settings: DictConfig) -> int:
     return 0
 
 
+def open_space(words: list[str]) -> list[str]:
+    """Let Hydra take any parameter: which there are, the sweep says, and not conf/enqueue.yaml."""
+    return [f"++{word}" if word.startswith("space.") else word for word in words]
+
+
 def main() -> None:
     """Run the command."""
-    # Which parameters there are, the sweep says: Hydra would take none that conf/enqueue.yaml lacks.
-    sys.argv[1:] = [f"++{word}" if word.startswith("space.") else word for word in sys.argv[1:]]
+    sys.argv[1:] = open_space(sys.argv[1:])
     command("enqueue", EnqueueConfig, work)
 
 

@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rltune.algorithms.arguments import list_arguments
 from rltune.composition.explaining import explain
-from rltune.composition.overrides import quote_bound, spell_value, write_whole_numbers
+from rltune.composition.overrides import quote_free_text, spell_value, write_whole_numbers
 from rltune.config.schema import RunConfig
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError, RltuneError
@@ -105,7 +105,7 @@ def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: 
     use_own_dir()
     try:
         with _other_hydra_aside(), hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-            typed = [write_whole_numbers(quote_bound(word), schema) for word in words]
+            typed = [write_whole_numbers(quote_free_text(word), schema) for word in words]
             added = [f"hydra.searchpath={spell_value('config_dir', folders)}"] if folders else []
             settings = hydra.compose(root, [*typed, *added], return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:

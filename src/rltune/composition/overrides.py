@@ -31,11 +31,13 @@ def _write_whole_number(text: str) -> str:
     return text
 
 
-def quote_bound(word: str) -> str:
-    """Quote the bound of ``constraints.train_s=< 60``: Hydra's grammar has no such signs."""
+def quote_free_text(word: str) -> str:
+    """Quote the bound of ``constraints.train_s=< 60``, and what ``notify`` has: Hydra's grammar lacks such signs."""
     key, _, value = word.partition("=")
-    is_bound = key.lstrip("+").startswith("constraints.") and value.lstrip().startswith(("<", ">"))
-    return f"{key}={spell_value(key, value)}" if is_bound else word
+    name = key.lstrip("+")
+    is_bound = name.startswith("constraints.") and value.lstrip().startswith(("<", ">"))
+    is_command = name == "notify" and value not in ("", "null") and not value.startswith(("'", '"', "${"))
+    return f"{key}={spell_value(key, value)}" if is_bound or is_command else word
 
 
 def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:

@@ -32,7 +32,7 @@ from rltune.composition.composing import (
     use_own_dir,
 )
 from rltune.composition.explaining import explain
-from rltune.composition.overrides import quote_bound, write_whole_numbers
+from rltune.composition.overrides import quote_free_text, write_whole_numbers
 from rltune.config.uris import redact, resolve_uri
 from rltune.errors import ConfigError, RltuneError
 from rltune.formatting import spell_command
@@ -105,7 +105,7 @@ def command(
         # Hydra only composes: the work runs outside, where no handler of Hydra's reports or swallows what it raises.
         with told_by_signals():
             refuse_launchers(sys.argv[1:])
-            sys.argv[1:] = [write_whole_numbers(quote_bound(word), schema) for word in sys.argv[1:]]
+            sys.argv[1:] = [write_whole_numbers(quote_free_text(word), schema) for word in sys.argv[1:]]
             with scratch_folder():
                 main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)
                 main(take)()

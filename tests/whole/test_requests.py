@@ -1,0 +1,165 @@
+"""One real sweep of which others ask something while it runs: enqueue, retry, watch, stop; then it goes on."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from real import Command, Project, finish
+
+from rltune.records import TrialRecord
+from rltune.study.storage import open_ledger
+
+ENV = """
+from pathlib import Path
+
+import gymnasium
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+STEPS = [0]
+
+
+class Flaky(CartPoleEnv):
+    def step(self, action):
+        STEPS[0] += 1
+        if STEPS[0] > 500 and Path({broken!r}).exists():
+            raise RuntimeError("the simulator's licence has run out")
+        return super().step(action)
+
+
+gymnasium.register("Flaky-v0", Flaky, max_episode_steps=500)
+"""
+SWEEP = (
+    *("algo=ppo", "env.id=flaky:Flaky-v0", "name=mine", "budget.trials=5", "budget.env_steps=6000", "certify=off"),
+    *("failures.max_retries=0", "scheduler=none", "resources.max_concurrent=1", "report=false"),
+    *("callbacks=[own_code:on_trial_end]", "notify=cat > told.json"),
+)
+OWN_CODE = """
+from pathlib import Path
+
+
+def on_trial_end(trial):
+    with Path({told!r}).open("a") as file:
+        file.write(f"{{trial.number}} {{trial.state}}\\n")
+    raise ValueError("which ends nothing")
+"""
+
+
+@dataclass
+class Asked:
+    """What came of the commands, in their order."""
+
+    folder: Path
+    enqueued: Command
+    retried: Command
+    stopped: Command
+    again: Command
+    ran: Command
+    watched: Command
+    between: list[TrialRecord]
+    told: str
+    summary: str
+    resumed: Command
+    late: Command
+
+    def records(self) -> list[TrialRecord]:
+        with closing(open_ledger(self.folder / "outputs/mine")) as ledger:
+            return ledger.trials.records()
+
+
+def read_states(folder: Path) -> list[str]:
+    try:
+        with closing(sqlite3.connect(folder / "outputs/mine/ledger.db", timeout=30)) as opened:
+            return [row[0] for row in opened.execute("select state from sweep_trials order by number")]
+    except sqlite3.Error:
+        return []
+
+
+def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 200
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, process.kill()
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    folder = tmp_path_factory.mktemp("asked")
+    project, broken, told = Project(folder), folder / "broken", folder / "told.txt"
+    (folder / "flaky.py").write_text(ENV.format(broken=str(broken)))
+    (folder / "own_code.py").write_text(OWN_CODE.format(told=str(told)))
+    broken.touch()
+    run = project.start("-m", "sweeps.run", *SWEEP)
+    wait_for(run, lambda: read_states(folder)[:1] == ["FAIL"])
+    broken.unlink()
+    watch = project.start("-m", "sweeps.watch", "sweep=mine")
+    enqueued = project.type("-m", "sweeps.enqueue", "sweep=mine", "space.lr=0.00125", "space.num_epochs=5")
+    retried = project.type("-m", "sweeps.retry", "sweep=mine")
+    wait_for(run, lambda: "FAIL" not in read_states(folder))
+    stopped = project.type("-m", "sweeps.stop", "sweep=mine")
+    again = project.type("-m", "sweeps.stop", "sweep=mine")
+    ran, watched = finish(run), finish(watch)
+    with closing(open_ledger(folder / "outputs/mine")) as ledger:
+        between = ledger.trials.records()
+    summary = (folder / "outputs/mine/summary.json").read_text()
+    late = project.type("-m", "sweeps.enqueue", "sweep=mine", "space.lr=0.0025")
+    resumed = project.type("-m", "sweeps.resume", "sweep=mine")
+    return Asked(
+        folder, enqueued, retried, stopped, again, ran, watched, between, told.read_text(), summary, resumed, late
+    )
+
+
+def test_a_stop_from_elsewhere_ends_it_as_an_interrupt(asked: Asked) -> None:
+    assert asked.stopped.code == 0, asked.stopped.out
+    assert "mine: interrupted, " in asked.stopped.out
+    assert "resume sweep=mine" in asked.stopped.out
+    assert asked.ran.code == 130, asked.ran.out
+    assert "sweep mine: interrupted" in asked.ran.out
+    assert '"status": "interrupted"' in asked.summary
+    assert '"reason": "stopped by ' in asked.summary
+    assert asked.again.code == 2
+    assert "nothing to stop, it has ended (interrupted)" in asked.again.out
+
+
+def test_who_watched_saw_it_to_its_end(asked: Asked) -> None:
+    assert asked.watched.code == 130, asked.watched.out
+    assert "begun before: " in asked.watched.out
+    assert "sweep mine: interrupted" in asked.watched.out
+
+
+def test_what_was_enqueued_was_the_next_trial(asked: Asked) -> None:
+    assert asked.enqueued.code == 0, asked.enqueued.out
+    by_hand = [record for record in asked.records() if record.enqueued_by]
+    assert [record.params["lr"] for record in by_hand] == [0.00125, 0.0025]
+    assert by_hand[0].params["num_epochs"] == 5
+    assert f"trial {by_hand[0].number} has what " in asked.ran.out
+    assert "it is tried by " in asked.late.out, "nobody drove it then"
+    assert f"trial {by_hand[1].number} has what " in asked.resumed.out
+
+
+def test_what_failed_goes_on_with_its_number_and_values(asked: Asked) -> None:
+    assert asked.retried.code == 0, asked.retried.out
+    assert "tried again as soon as a slot is free" in asked.retried.out
+    assert "trial 0 failed: RuntimeError: the simulator's licence has run out" in asked.ran.out
+    assert "trial 0: tried again, as " in asked.ran.out
+
+
+def test_resumed_it_has_each_trial_once(asked: Asked) -> None:
+    assert asked.resumed.code == 0, asked.resumed.out
+    records = asked.records()
+    assert [(record.number, record.state) for record in records] == [(number, "COMPLETE") for number in range(5)]
+    assert all(list(record.reports) == sorted(set(record.reports)) for record in records)
+    assert [record.params for record in records[: len(asked.between)]] == [one.params for one in asked.between]
+
+
+def test_own_code_and_a_command_are_told_whatever_they_do(asked: Asked) -> None:
+    assert asked.told.splitlines()[0] == "0 FAIL"
+    assert asked.ran.out.count("callbacks: own_code:on_trial_end has failed") == 1
+    assert '"name": "mine"' in (asked.folder / "told.json").read_text()
