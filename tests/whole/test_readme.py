@@ -76,8 +76,6 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
     ConfigStore.instance().store(f"base_{command}", schema)
     if "-m" in overrides:  # the first of its jobs
         overrides = [word if "[" in word else word.partition(",")[0] for word in overrides if word != "-m"]
-    if command == "enqueue":  # as the command itself
-        overrides = [f"++{word}" if word.startswith("space.") else word for word in overrides]
     added = [f"hydra.searchpath=[file://{folder}]"] if folder else []
     open_space = enqueue.open_space if command == "enqueue" else list
     overrides = [word for word in overrides if word not in ("--config-dir", "conf")]  # the folder, where there is one

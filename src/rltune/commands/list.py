@@ -29,7 +29,8 @@ def work(settings: DictConfig) -> int:
     if client := find_service(settings):
         for one in client.list():
             if one["state"] == "running":
-                far = f"{one['percent']}%, {one['trials_ended']} of {one['trials']} trials ended, best {one['best']}"
+                ended = f"{one['trials_ended']} of {one['trials']} trials ended, best {one['best']}"
+                far = f"{one['percent']}%, {ended}" if one["trials"] else "starting"
                 print(f"{one['name']}: {'told to end' if one['stopping'] else 'running'}, {far}")
             elif one["state"] in ("queued", "refused"):
                 tell(one)
