@@ -31,6 +31,7 @@ GROUPS = {
 LISTED = ("env", "tuned")
 ALIKE = ("certify", "resources", "tracking", "cluster")  # in all of a group's files a key means the same
 COMMANDS = ("resume", "evaluate", "list", "show", "report", "compare", "export", "record", "prune", "probe")
+COMMANDS += ("watch", "stop", "retry", "enqueue", "serve", "submit", "logs")
 INTRODUCTION = """\
 # Settings
 

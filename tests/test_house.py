@@ -27,14 +27,14 @@ certification probe
 reporting
 pipeline
 composition
-interactive
+interactive service
 rltune
 commands
 sweeps __main__
 """
 RANK = {room: rank for rank, row in enumerate(ROOMS.strip().splitlines()) for room in row.split()}
 ALONE = "rltune.policies.served_model"  # shipped inside every registered model, where there is no rltune
-MAX_ROOMS, MAX_MODULES = 25, 12
+MAX_ROOMS, MAX_MODULES = 26, 12
 CATALOGUE = "commands"  # a file a command, found by the name that is typed
 
 LIGHT = ("config", "search", "errors", "formatting", "records")  # a typo is answered before heavy imports

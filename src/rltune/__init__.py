@@ -15,6 +15,7 @@ What can be given to `sweep` is what ``rltune run --help`` lists.
     load_policy(uri)     a trained policy, to act with
     evaluate(policy)     play it; export_policy(policy, path) writes it as one file
     compare_sweeps(...)  sweeps side by side
+    Client()             the service that `rltune serve` runs: submit, list, stop, resume, wait
     load_algorithm(uri)  RLlib's algorithm, to train on
 
 Beneath them are find_sweep, open_ledger, run_sweep and resume_sweep, with RunConfig. A request that cannot be carried
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from rltune.policies.export import export_policy
     from rltune.policies.policy import load_policy
     from rltune.reporting.comparison import compare_sweeps
+    from rltune.service.client import Client
     from rltune.study.ledger import Ledger
     from rltune.study.storage import open_ledger
     from rltune.study.sweep_folder import find_sweep
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Client": "service.client",
     "Evaluation": "policies.evaluation",
     "Ledger": "study.ledger",
     "RltuneError": "errors",
@@ -66,6 +69,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Client",
     "Evaluation",
     "Ledger",
     "RltuneError",

@@ -72,7 +72,10 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
     schema: Any = RunConfig
     if command != "run":
         schema = getattr(importlib.import_module(f"rltune.commands.{command}"), f"{command.capitalize()}Config")
+    ConfigStore.instance().store("base_run", RunConfig)  # conf/submit.yaml builds on conf/run.yaml
     ConfigStore.instance().store(f"base_{command}", schema)
+    if "-m" in overrides:  # the first of its jobs
+        overrides = [word if "[" in word else word.partition(",")[0] for word in overrides if word != "-m"]
     added = [f"hydra.searchpath=[file://{folder}]"] if folder else []
     open_space = enqueue.open_space if command == "enqueue" else list
     overrides = [word for word in overrides if word not in ("--config-dir", "conf")]  # the folder, where there is one

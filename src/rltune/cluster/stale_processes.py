@@ -31,8 +31,8 @@ RAY_ARGUMENT = re.compile(r"^ray::|(?:site|dist)-packages/ray/|^rltune\.cluster\
 def record_processes(folder: Path) -> None:
     """Write down this host, this driver and the sessions that its Ray leads, for the driver that comes after it."""
     me = psutil.Process()
-    led = [_mark(child) for child in me.children() if _session_of(child.pid) == child.pid]
-    content = {"host": socket.gethostname(), "driver": _mark(me), "sessions": [mark for mark in led if mark]}
+    led = [mark_process(child) for child in me.children() if _session_of(child.pid) == child.pid]
+    content = {"host": socket.gethostname(), "driver": mark_process(me), "sessions": [mark for mark in led if mark]}
     draft = folder / f"{FILE}-draft"
     draft.write_text(json.dumps(content))
     draft.rename(folder / FILE)
@@ -53,7 +53,7 @@ def end_stale_processes(folder: Path) -> int:
     try:
         content = json.loads((folder / FILE).read_text())
         sessions = {int(mark["pid"]): float(mark["started"]) for mark in content["sessions"]}
-        if content["host"] != socket.gethostname() or _is_running(content["driver"]):
+        if content["host"] != socket.gethostname() or is_running(content["driver"]):
             return 0
     except (OSError, ValueError, KeyError, TypeError):
         return 0  # no record, or one cut short by the kill: Ray's own care has to do
@@ -93,7 +93,7 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def _mark(process: psutil.Process) -> dict[str, Any]:
+def mark_process(process: psutil.Process) -> dict[str, Any]:
     """Return what tells a process from a later one with its number; empty when it is gone."""
     try:
         return {"pid": process.pid, "started": process.create_time()}
@@ -101,7 +101,7 @@ def _mark(process: psutil.Process) -> dict[str, Any]:
         return {}
 
 
-def _is_running(mark: Mapping[str, Any]) -> bool:
+def is_running(mark: Mapping[str, Any]) -> bool:
     """Return whether the process that was recorded still runs."""
     try:
         process = psutil.Process(int(mark["pid"]))

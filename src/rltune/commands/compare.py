@@ -5,7 +5,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from rltune.commands.application.command import StudyConfig, command
+from rltune.commands.application.command import ServiceConfig, StudyConfig, command
+from rltune.commands.application.serviced import find_service
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 
@@ -15,14 +16,18 @@ class CompareConfig:
     """The settings of conf/compare.yaml."""
 
     sweeps: list[str] = field(default_factory=list)
+    group: str | None = None
     out: str = ""
     output_dir: str = ""
     storage: str | None = None
     study: StudyConfig = field(default_factory=StudyConfig)
+    service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 def work(settings: DictConfig) -> int:
     """Print the table as Markdown and write it with its figure."""
+    if settings.group is not None:
+        settings.sweeps = list_group(settings)
     if not settings.sweeps:
         raise ConfigError("sweeps has no value", "sweeps' names", spell_command("compare sweeps=[first,second]"))
     from rltune.study.sweep_folder import find_sweep
@@ -39,6 +44,28 @@ def work(settings: DictConfig) -> int:
     for path in found.save(Path(settings.out).expanduser().absolute()):
         print(path)
     return 0
+
+
+def list_group(settings: DictConfig) -> list[str]:
+    """List the complete sweeps that were submitted with one group, the first one first.
+
+    Raises:
+        ConfigError: There is no service, or no such sweep in it.
+    """
+    client = find_service(settings)
+    found = client.list(settings.group) if client else []
+    complete = [
+        one["name"] for one in sorted(found, key=lambda one: str(one["submitted"])) if one["state"] == "complete"
+    ]
+    if not complete:
+        raise ConfigError(
+            f"group={settings.group}: no complete sweep of it"
+            if client
+            else f"group={settings.group}: no service runs",
+            "a group whose sweeps were submitted, and have ended",
+            spell_command("list") if client else spell_command("serve"),
+        )
+    return complete
 
 
 def main() -> None:

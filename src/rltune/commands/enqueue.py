@@ -6,7 +6,8 @@ from typing import Any, cast
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from rltune.commands.application.command import StudyConfig, command, locate_sweep
+from rltune.commands.application.command import ServiceConfig, StudyConfig, command, locate_sweep
+from rltune.commands.application.serviced import find_service_of, tell
 
 
 @dataclass
@@ -18,14 +19,17 @@ class EnqueueConfig:
     storage: str | None = None
     space: dict[str, Any] = field(default_factory=dict)
     study: StudyConfig = field(default_factory=StudyConfig)
+    service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 def work(settings: DictConfig) -> int:
     """Leave the configuration for the sweep's driver."""
+    values = cast(dict[str, Any], OmegaConf.to_container(settings.space))
+    if client := find_service_of(settings):
+        return tell(client.enqueue(settings.sweep, **values))
     where = locate_sweep(settings)
     from rltune.pipeline.requests.asking import enqueue_configuration
 
-    values = cast(dict[str, Any], OmegaConf.to_container(settings.space))
     enqueue_configuration(settings.sweep, values, **where)
     return 0
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from omegaconf import MISSING, DictConfig
 
-from rltune.commands.application.command import StudyConfig, command, leave
+from rltune.commands.application.command import ServiceConfig, StudyConfig, command, leave
+from rltune.commands.application.serviced import find_service, tell
 from rltune.composition.composing import conf_dir, find_own_dir
 from rltune.errors import ConfigError, choices
 from rltune.formatting import spell_command
@@ -20,10 +21,20 @@ class ListConfig:
     output_dir: str = MISSING
     storage: str | None = None
     study: StudyConfig = field(default_factory=StudyConfig)
+    service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 def work(settings: DictConfig) -> int:
-    """Print one line a sweep, the newest last."""
+    """Print one line a sweep, the newest last; before them what a service runs, and what waits there."""
+    if client := find_service(settings):
+        for one in client.list():
+            if one["state"] == "running":
+                ended = f"{one['trials_ended']} of {one['trials']} trials ended, best {one['best']}"
+                far = f"{one['percent']}%, {ended}" if one["trials"] else "starting"
+                print(f"{one['name']}: {'told to end' if one['stopping'] else 'running'}, {far}")
+            elif one["state"] in ("queued", "refused"):
+                tell(one)
+        print()
     from rltune.reporting.tables import list_sweeps
 
     list_sweeps(settings.output_dir, storage=settings.study.storage, bucket=settings.storage)

@@ -6,7 +6,9 @@ from typing import Any
 from omegaconf import MISSING, DictConfig
 
 from rltune.cluster.fork_server import begin_fork_server
-from rltune.commands.application.command import command
+from rltune.commands.application.command import ServiceConfig, command
+from rltune.commands.application.serviced import find_service_of, tell
+from rltune.composition.overrides import spell_settings
 
 
 @dataclass
@@ -64,10 +66,15 @@ class ResumeConfig:
     tracking: Tracking = field(default_factory=Tracking)
     notify: str | None = None
     trust: bool = MISSING
+    service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 def work(settings: DictConfig) -> int:
     """Resume the sweep."""
+    if client := find_service_of(settings):
+        given = {key: dict(settings[key]) for key in ("budget", "certify", "cluster", "study", "tracking")}
+        words = spell_settings({**given, "notify": settings.notify})
+        return tell(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
     print(f"resuming {settings.sweep}: reading its ledger, starting Ray ...", flush=True)
     from rltune.pipeline.run import resume_sweep
 

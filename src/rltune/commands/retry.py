@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING, DictConfig
 
-from rltune.commands.application.command import StudyConfig, TrackingConfig, command, locate_sweep
+from rltune.commands.application.command import ServiceConfig, StudyConfig, TrackingConfig, command, locate_sweep
+from rltune.commands.application.serviced import find_service_of, tell
 
 
 @dataclass
@@ -16,16 +17,19 @@ class RetryConfig:
     storage: str | None = None
     trials: list[int] | None = None
     study: StudyConfig = field(default_factory=StudyConfig)
+    service: ServiceConfig = field(default_factory=ServiceConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     trust: bool = MISSING
 
 
 def work(settings: DictConfig) -> int:
     """Have failed trials tried again; resume the sweep where it does not run."""
+    trials = None if settings.trials is None else list(settings.trials)
+    if client := find_service_of(settings):
+        return tell(client.retry(settings.sweep, trials))
     where = locate_sweep(settings)
     from rltune.pipeline.requests.asking import retry_failed
 
-    trials = None if settings.trials is None else list(settings.trials)
     changes = {"tracking": {"uri": settings.tracking.uri}}
     done = retry_failed(settings.sweep, trials, **where, changes=changes, trust=settings.trust)
     return done.exit_code if done else 0

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING, DictConfig
 
-from rltune.commands.application.command import StudyConfig, command, locate_sweep
+from rltune.commands.application.command import ServiceConfig, StudyConfig, command, locate_sweep
+from rltune.commands.application.serviced import find_service_of, tell
 
 
 @dataclass
@@ -16,10 +17,14 @@ class StopConfig:
     storage: str | None = None
     wait: bool = MISSING
     study: StudyConfig = field(default_factory=StudyConfig)
+    service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 def work(settings: DictConfig) -> int:
     """Ask the sweep's driver to end it."""
+    if client := find_service_of(settings):
+        done = client.stop(settings.sweep)
+        return tell(client.wait(settings.sweep)[0] if settings.wait else done)
     where = locate_sweep(settings)
     from rltune.pipeline.requests.asking import stop_sweep
 

@@ -219,11 +219,11 @@ def has_table(engine: Engine, table: Table) -> bool:
     return inspect(engine).has_table(table.name, schema=schema)
 
 
-def make_tables(engine: Engine) -> None:
-    """Make the ledger's tables where they are not there yet: all, or those that are younger than the ledger."""
+def make_tables(engine: Engine, tables: MetaData = _metadata) -> None:
+    """Make the ledger's tables where they are not there yet: all, or those that are younger; or others beside them."""
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":  # sweeps that start together would make them twice
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})
             if not inspect(connection).has_schema(SCHEMA):  # a role that may not make one may still use it
                 connection.execute(CreateSchema(SCHEMA))
-        _metadata.create_all(connection)
+        tables.create_all(connection)

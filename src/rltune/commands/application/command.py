@@ -49,6 +49,13 @@ class StudyConfig:
 
 
 @dataclass
+class ServiceConfig:
+    """Where a command finds the service that runs submitted sweeps."""
+
+    address: str | None = None
+
+
+@dataclass
 class TrackingConfig:
     """Where a command finds MLflow: its address, login included."""
 
@@ -58,18 +65,20 @@ class TrackingConfig:
 def command(
     root: str,
     schema: type,
-    work: Callable[[DictConfig], int],
+    work: Callable[[DictConfig], int] | None,
     early: Callable[[], None] = lambda: None,
     check: Callable[[Sequence[DictConfig]], None] = lambda _: None,
+    work_all: Callable[[Sequence[Job]], int] | None = None,
 ) -> None:
     """Run a command and exit.
 
     Args:
         root: Its file in conf/, without .yaml.
         schema: The dataclass under that file, stored as ``base_<root>``.
-        work: Does it; returns the exit code.
+        work: Does it; returns the exit code. None where ``work_all`` does.
         early: Begins what takes long while the settings are composed.
         check: Refuses, before the first job of ``-m`` starts, what one of them cannot be run with.
+        work_all: Does all jobs at once, those of ``-m`` or the only one; None has each done by itself.
     """
     if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
         print(write_help(root, shutil.get_terminal_size().columns))
@@ -100,11 +109,13 @@ def command(
             with scratch_folder():
                 main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)
                 main(take)()
-            if any(job.multirun for job in jobs):
+            if work_all is not None:
+                code = work_all(jobs) if jobs else 0
+            elif any(job.multirun for job in jobs):
                 check([job.settings for job in jobs])
                 code = run_jobs(root, jobs)
             else:
-                code = work(jobs[0].settings) if jobs else 0
+                code = work(jobs[0].settings) if jobs and work else 0
     except RltuneError as error:
         leave(error)
     except (HydraException, OmegaConfBaseException) as error:

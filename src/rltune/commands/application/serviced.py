@@ -1,0 +1,50 @@
+"""Find the service that runs a sweep, for commands that do the same to a sweep without one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig
+
+from rltune.service.folder import ServiceFolder
+
+if TYPE_CHECKING:
+    from rltune.service.client import Client
+
+ADDRESS = "RLTUNE_SERVICE"
+
+
+def find_service(settings: DictConfig) -> Client | None:
+    """Return the service that a command is to ask; None where none runs.
+
+    Raises:
+        ServiceError: One is named, and does not answer.
+    """
+    is_named = bool(settings.service.address or os.environ.get(ADDRESS))
+    if not is_named and ServiceFolder(settings.output_dir).read_address() is None:
+        return None
+    from rltune.service.client import Client, ServiceError
+
+    client = Client(settings.service.address, output_dir=settings.output_dir)
+    try:
+        client.check()
+    except ServiceError:
+        if is_named:
+            raise
+        return None  # it was killed; its sweeps are where they were
+    return client
+
+
+def find_service_of(settings: DictConfig) -> Client | None:
+    """Return the service to which a command's sweep was submitted; None where it is nobody's."""
+    client = find_service(settings)
+    return client if client and any(one["name"] == settings.sweep for one in client.list()) else None
+
+
+def tell(done: dict[str, Any]) -> int:
+    """Say what a sweep of a service has come to."""
+    place = f"number {done['queue']} in the queue" if done["queue"] else done["state"]
+    state = "running, and told to end" if done["stopping"] else place
+    print(f"{done['name']}: {state}" + (f"; {done['reason']}" if done["reason"] else ""), flush=True)
+    return 0

@@ -1,0 +1,40 @@
+"""``rltune logs sweep=my-sweep follow=true``: what a submitted sweep has printed."""
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from rltune.commands.application.command import ServiceConfig, command
+from rltune.errors import ConfigError
+from rltune.formatting import spell_command
+
+
+@dataclass
+class LogsConfig:
+    """The settings of conf/logs.yaml."""
+
+    sweep: str = MISSING
+    follow: bool = MISSING
+    output_dir: str = MISSING
+    service: ServiceConfig = field(default_factory=ServiceConfig)
+
+
+def work(settings: DictConfig) -> int:
+    """Print the log."""
+    if OmegaConf.is_missing(settings, "sweep"):
+        raise ConfigError("sweep has no value", "a sweep that was submitted", spell_command("list"))
+    from rltune.service.client import Client
+
+    client = Client(settings.service.address, output_dir=settings.output_dir)
+    for part in client.logs(settings.sweep, follow=settings.follow):
+        print(part, end="", flush=True)
+    return 0
+
+
+def main() -> None:
+    """Run the command."""
+    command("logs", LogsConfig, work)
+
+
+if __name__ == "__main__":
+    main()

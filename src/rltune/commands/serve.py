@@ -1,0 +1,61 @@
+"""``rltune serve``: run submitted sweeps in their turn, with a page and a REST interface."""
+
+import sys
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING, DictConfig
+
+from rltune.commands.application.command import command
+from rltune.commands.application.logins import read_start
+from rltune.config.validation import to_typed
+from rltune.errors import ConfigError
+
+
+@dataclass
+class Cluster:
+    """Where sweeps run."""
+
+    address: str | None = None
+
+
+@dataclass
+class ServeConfig:
+    """The settings of conf/serve.yaml."""
+
+    output_dir: str = MISSING
+    host: str = MISSING
+    port: int = MISSING
+    names: list[str] = field(default_factory=list)
+    width: int = MISSING
+    mlflow: bool = MISSING
+    mlflow_port: int = MISSING
+    storage: str | None = None
+    cluster: Cluster = field(default_factory=Cluster)
+
+
+def work(settings: DictConfig) -> int:
+    """Run the service."""
+    config = to_typed(ServeConfig, settings)
+    if config.width < 1:
+        raise ConfigError(f"width={config.width} is out of range", "width of at least 1", "width=1")
+    print("starting the service ...", flush=True)
+    from rltune.service.serving import ServiceSettings, serve
+
+    plain = {name: value for name, value in vars(config).items() if name not in ("cluster", "names")}
+    serve(ServiceSettings(**plain, names=tuple(config.names), address=config.cluster.address, program=find_program()))
+    return 0
+
+
+def find_program() -> tuple[str, ...]:
+    """Return how a sweep is typed where this command was typed so: ``python -m sweeps.run`` or ``rltune run``."""
+    start = read_start()
+    return (sys.executable, *start[1:-1], f"{start[-1].removesuffix('serve')}run")
+
+
+def main() -> None:
+    """Run the command."""
+    command("serve", ServeConfig, work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""``rltune submit algo=ppo env=cartpole``: hand a sweep to a service, which runs it when its turn comes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from rltune.commands.application.command import ServiceConfig, command
+from rltune.commands.application.multirun import Job
+from rltune.composition.composing import read_request, store_schema
+from rltune.config.schema import RunConfig
+from rltune.errors import ConfigError
+from rltune.formatting import spell_command
+
+OWN = ("group", "service.address", "output_dir")  # what is not the sweep's
+
+
+@dataclass
+class SubmitConfig(RunConfig):
+    """The settings of conf/submit.yaml: those of a sweep, and where it goes."""
+
+    group: str | None = None
+    service: ServiceConfig = field(default_factory=ServiceConfig)
+
+
+def submit(jobs: Sequence[Job]) -> int:
+    """Submit the sweeps of one command line, once all of them compose."""
+    for job in jobs:
+        check(job)
+    from rltune.service.client import Client
+
+    first = jobs[0].settings
+    client = Client(first.service.address, output_dir=first.output_dir)
+    group = first.group
+    if len(jobs) > 1:
+        group = group or f"group-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    names = []
+    for job in jobs:
+        words = [word for word in job.words if word.partition("=")[0].lstrip("+") not in OWN]
+        done = client.submit(*words, group=group)
+        names.append(done["name"])
+        place = f"number {done['queue']} in the queue" if done["queue"] else done["state"]
+        print(f"{done['name']}: {place}", flush=True)
+    print(f"watch it:  {spell_command(f'logs sweep={names[0]} follow=true')}")
+    if len(names) > 1:
+        print(f"afterwards: {spell_command(f'compare group={group}')}")
+    print(f"page:      {client.address}/sweeps/{names[0]}")
+    return 0
+
+
+def check(job: Job) -> None:
+    """Refuse what is wrong with a sweep as far as that is seen here at once; the service looks further.
+
+    Raises:
+        RltuneError: It cannot be run.
+    """
+    if flags := [word for word in job.words if word.startswith("-")]:
+        raise ConfigError(
+            f"{flags[0]}: the service composes with its own folder's conf/", "groups there", f"leave {flags[0]} out"
+        )
+    settings = DictConfig(OmegaConf.to_container(job.settings))
+    with open_dict(settings):
+        del settings["group"], settings["service"]
+    read_request(settings, job.words)
+
+
+def main() -> None:
+    """Run the command."""
+    store_schema("run", RunConfig)  # conf/submit.yaml builds on conf/run.yaml
+    command("submit", SubmitConfig, None, work_all=submit)
+
+
+if __name__ == "__main__":
+    main()

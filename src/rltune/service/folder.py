@@ -1,0 +1,123 @@
+"""The folder of a service, ``<output_dir>/.service``: its queue, its token, its address, the logs of its sweeps."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from rltune.errors import StudyError
+from rltune.study.sweep_folder import lock_sweep
+
+FOLDER = ".service"
+LINE_BYTES = 64 * 1024  # of a log, in one answer
+LAST_BYTES = 16 * 1024  # of a log, for why a sweep was refused
+
+
+class ServiceFolder:
+    """Where a service keeps what outlives its process.
+
+    Args:
+        output_dir: The folder of its sweeps.
+    """
+
+    def __init__(self, output_dir: str | Path) -> None:
+        self.sweeps = Path(output_dir).expanduser().absolute()
+        self.path = self.sweeps / FOLDER
+
+    @property
+    def database(self) -> str:
+        """The address of the queue, where it is not kept elsewhere."""
+        return f"sqlite:///{self.path / 'service.db'}"
+
+    def log_of(self, name: str) -> Path:
+        """Return the file that has all that a sweep's commands have said."""
+        return self.path / "logs" / f"{name}.log"
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Make the folder, for its user alone, and keep it from other services.
+
+        Raises:
+            StudyError: Another one has it, or it cannot be made.
+        """
+        try:
+            (self.path / "logs").mkdir(parents=True, exist_ok=True)
+            self.path.chmod(0o700)
+        except OSError as error:
+            raise StudyError(
+                f"output_dir={self.sweeps}: {error.strerror}", "a folder that you may write into", "output_dir=outputs"
+            ) from None
+        with lock_sweep(self.path) as is_ours:
+            if not is_ours:
+                raise StudyError(
+                    f"output_dir={self.sweeps}: a service runs here already, {self.read_address() or 'just starting'}",
+                    "one service for each folder of sweeps",
+                    "use it, or end it with Ctrl-C where it runs",
+                )
+            yield
+
+    def check_free(self) -> None:
+        """Refuse a folder that has a service, and leave nothing behind in one that has none.
+
+        Raises:
+            StudyError: Another service has it.
+        """
+        if self.path.is_dir():
+            with self.hold():
+                pass
+
+    def make_token(self) -> str:
+        """Return the token by which a service knows its users; the first call makes it."""
+        file = self.path / "token"
+        with contextlib.suppress(FileExistsError):
+            handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w") as draft:
+                draft.write(secrets.token_urlsafe(32))
+        return file.read_text().strip()
+
+    def read_token(self) -> str | None:
+        """Return the token, where there is one that this user may read."""
+        with contextlib.suppress(OSError):
+            return (self.path / "token").read_text().strip()
+        return None
+
+    def write_address(self, address: str) -> None:
+        """Say where the service is reached, for commands that are typed beside it."""
+        draft = self.path / ".address"
+        draft.write_text(json.dumps({"address": address}))
+        draft.rename(self.path / "address.json")
+
+    def clear_address(self) -> None:
+        """Say that no service runs any more."""
+        (self.path / "address.json").unlink(missing_ok=True)
+
+    def read_address(self) -> str | None:
+        """Return where the service is reached; None where none runs, though it may also have been killed."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return str(json.loads((self.path / "address.json").read_text())["address"])
+        return None
+
+    def read_log(self, name: str, start: int = 0) -> tuple[str, int]:
+        """Read a sweep's log, at most so much at once.
+
+        Args:
+            name: The sweep.
+            start: Where to begin, in bytes; a negative number counts from the end.
+
+        Returns:
+            The text, and where to go on. It ends with a whole line where it ends before the log does.
+        """
+        try:
+            with self.log_of(name).open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                begin = file.seek(min(start, size) if start >= 0 else max(0, size + start))
+                content = file.read(LINE_BYTES)
+        except FileNotFoundError:
+            return "", 0
+        if begin + len(content) < size:
+            content = content[: content.rfind(b"\n") + 1] or content
+        return content.decode(errors="replace"), begin + len(content)

@@ -1,0 +1,188 @@
+"""Show the page: lists and sweeps rendered here, forms that post, and a script that fetches a part of a page anew."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import shlex
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, quote
+
+import yaml
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from rltune.composition.composing import conf_dir, find_own_dir
+from rltune.composition.overrides import spell_value
+from rltune.errors import ConfigError, RltuneError, choices
+from rltune.service.access import Access, name_cookie
+from rltune.service.desk import VERBS, Desk
+from rltune.service.submissions import ENDED
+
+GROUPS = ("algo", "env", "space", "searcher", "scheduler", "certify", "resources", "tracking", "experiment")
+NUMBERS = ("budget.trials", "budget.env_steps")
+LOG_BYTES = 6000
+KEPT_S = 365 * 24 * 3600  # for which a browser stays logged in
+STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
+# A report is a page with a script of its own: it may run, but not as one of ours.
+REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
+
+
+def make_router(desk: Desk, access: Access, find_mlflow: Callable[[], str | None]) -> APIRouter:
+    """Make the routes of the page.
+
+    Args:
+        desk: Does what is asked for.
+        access: Knows the token.
+        find_mlflow: Says where MLflow is shown.
+    """
+    router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+    templates = Environment(loader=PackageLoader("rltune.service"), autoescape=True, undefined=StrictUndefined)
+
+    def render(template: str, status: int = 200, **facts: Any) -> HTMLResponse:
+        known: dict[str, Any] = {"mlflow": find_mlflow(), "error": None, "part": False}
+        return HTMLResponse(templates.get_template(template).render(**known | facts), status)
+
+    def show_list(part: bool = False, error: RltuneError | None = None) -> Response:
+        facts = {"sweeps": desk.list(), "part": part, "error": error, "ended": ENDED}
+        return render("list.html", 422 if error else 200, **facts)
+
+    def show_sweep(name: str, part: bool = False, error: RltuneError | None = None) -> Response:
+        one = desk.show(name)
+        log = desk.folder.read_log(name, -LOG_BYTES)[0]
+        facts = {"sweep": one, "log": log, "part": part, "error": error, "ended": ENDED}
+        return render("sweep.html", 422 if error else 200, **facts, **desk.views.show(desk.submissions.get(name)))
+
+    def show_form(given: dict[str, str] | None = None, error: RltuneError | None = None) -> Response:
+        facts = {"groups": list_groups(), "numbers": NUMBERS, "given": given or {}, "error": error}
+        return render("submit.html", 422 if error else 200, **facts)
+
+    @router.get("/")
+    def index(part: bool = False) -> Response:
+        return show_list(part)
+
+    @router.get("/sweeps/{name}")
+    def sweep(name: str, part: bool = False) -> Response:
+        return show_sweep(name, part)
+
+    @router.get("/submit")
+    def submit_form() -> Response:
+        return show_form()
+
+    @router.post("/submit")
+    async def submit(request: Request) -> Response:
+        given = await read_form(request)
+        try:
+            words = spell_form(given)
+            made = await run_in_threadpool(desk.submit, words, given.get("name") or None, given.get("group") or None)
+        except RltuneError as error:
+            return await run_in_threadpool(show_form, given, error)
+        return RedirectResponse(f"/sweeps/{quote(made['name'])}", 303)
+
+    @router.post("/sweeps/{name}/{verb}")
+    async def act(name: str, verb: str, request: Request) -> Response:
+        given = await read_form(request)
+        try:
+            if verb not in VERBS:
+                raise ConfigError(f"{verb}: no such verb", choices(verb, VERBS), "a button of the page")
+            await run_in_threadpool(desk.act, verb, name, read_facts(verb, given))
+        except RltuneError as error:
+            return await run_in_threadpool(show_sweep, name, False, error)
+        return RedirectResponse("/" if given.get("from") == "list" else f"/sweeps/{quote(name)}", 303)
+
+    @router.get("/sweeps/{name}/report/{file}")
+    def report(name: str, file: str) -> Response:
+        desk.submissions.get(name)
+        folder = desk.folder.sweeps / name / "report"
+        if file not in {path.name for path in folder.glob("[!.]*")}:
+            raise ConfigError(f"{file}: the report has no such file", "index.html", f"/sweeps/{name}")
+        return FileResponse(folder / file, headers={"Content-Security-Policy": REPORT_POLICY})
+
+    @router.get("/login")
+    def login_form() -> Response:
+        return render("login.html")
+
+    @router.post("/login")
+    async def login(request: Request) -> Response:
+        given = await read_form(request)
+        if not access.is_token(given.get("token", "")):
+            wrong = ConfigError("this is not the service's token", "what rltune serve printed", "copy it from there")
+            return render("login.html", 401, error=wrong)
+        answer = RedirectResponse("/", 303)
+        name = name_cookie(request.headers["host"])
+        answer.set_cookie(name, access.cookie, max_age=KEPT_S, httponly=True, samesite="strict")
+        return answer
+
+    for file, kind in STATIC.items():
+        router.add_api_route(f"/{file}", _make_static(file, kind))
+    return router
+
+
+def _make_static(file: str, kind: str) -> Callable[[], Response]:
+    content = importlib.resources.files("rltune.service").joinpath("templates", file).read_text(encoding="utf-8")
+
+    def answer() -> Response:
+        return Response(content, media_type=kind)
+
+    return answer
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Read a form that a browser has posted."""
+    body = (await request.body()).decode(errors="replace")
+    return {name: values[-1] for name, values in parse_qs(body, keep_blank_values=True).items()}
+
+
+def list_groups() -> dict[str, list[str]]:
+    """List what a sweep can be made of: the files of each group, ours and those of the present folder."""
+    folders = [conf_dir(), *filter(None, [find_own_dir()])]
+    return {
+        group: sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")}) for group in GROUPS
+    }
+
+
+def spell_form(given: dict[str, str]) -> list[str]:
+    """Spell what the form asks for as overrides: what was left as it is, is not said.
+
+    Raises:
+        ConfigError: The free settings cannot be read.
+    """
+    words = [f"{key}={given[key]}" for key in (*GROUPS, *NUMBERS) if given.get(key)]
+    try:
+        return words + shlex.split(given.get("overrides", ""))
+    except ValueError as error:
+        raise ConfigError(
+            f"settings: {error}", "key=value, one after the other, quoted as for a shell", "space.lr=3e-4 seed=1"
+        ) from None
+
+
+def read_facts(verb: str, given: dict[str, str]) -> dict[str, Any]:
+    """Read what a verb takes from its form.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    if verb == "enqueue":
+        values = {name.removeprefix("space."): text for name, text in given.items() if name.startswith("space.")}
+        return {"space": {name: yaml.safe_load(_spell_number(text)) for name, text in values.items() if text.strip()}}
+    if verb == "resume" and given.get("trials"):
+        return {"overrides": [f"budget.trials={spell_value('budget.trials', _read_int(given['trials']))}"]}
+    return {}
+
+
+def _read_int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"trials={text}", "a whole number", "trials=40") from None
+
+
+def _spell_number(text: str) -> str:
+    """Spell a number so that YAML takes it for one: ``1e-3`` is a text there."""
+    try:
+        return json.dumps(float(text)) if "e" in text.lower() else text
+    except ValueError:
+        return text

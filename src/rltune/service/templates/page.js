@@ -1,0 +1,29 @@
+// The token of the printed link stays in the browser: what follows # is never sent.
+const login = document.getElementById("login");
+if (login && location.hash.length > 1) {
+  document.getElementById("token").value = location.hash.slice(1);
+  history.replaceState(null, "", location.pathname);
+  login.requestSubmit();
+}
+
+// Fetch the part of the page that changes; who is in the middle of it keeps their place.
+const live = document.getElementById("live");
+let shown = "";
+async function renew() {
+  try {
+    const answer = await fetch(live.dataset.path + "?part=true");
+    if (!answer.ok || answer.redirected) return;
+    const text = await answer.text();
+    if (text === shown || !getSelection().isCollapsed) return;
+    const focused = live.contains(document.activeElement) ? document.activeElement.id : "";
+    const places = [...live.querySelectorAll(".scroll, pre")].map(one => [one.scrollLeft, one.scrollTop]);
+    shown = text;
+    live.innerHTML = text;
+    [...live.querySelectorAll(".scroll, pre")].forEach((one, number) => {
+      if (places[number]) [one.scrollLeft, one.scrollTop] = places[number];
+    });
+    if (focused) document.getElementById(focused)?.focus();
+  } catch (error) { /* the service is away: the next try may find it */ }
+}
+if (live) setInterval(renew, 1000 * live.dataset.every);
+document.documentElement.dataset.ready = "yes";

@@ -1,0 +1,131 @@
+"""REST over HTTP: who may ask, what is answered, what is wrong in three parts."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ended import write_sweep
+from serviced import TOKEN, Serviced, run_service
+
+from rltune.service.access import name_cookie
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serviced]:
+    with run_service(tmp_path_factory.mktemp("service") / "outputs") as service:
+        yield service
+
+
+def names(service: Serviced) -> list[str]:
+    return [one.name for one in service.queue.list()]
+
+
+def cookie(service: Serviced) -> dict[str, str]:
+    host = service.address.removeprefix("http://")
+    return {"Cookie": f"{name_cookie(host)}={service.access.cookie}"}
+
+
+def test_a_sweep_is_submitted_shown_and_stopped(service: Serviced) -> None:
+    body = {"overrides": ["algo=ppo", "env=cartpole", "experiment=smoke"], "name": "whole", "group": "first"}
+    made = service.ask("POST", "/api/sweeps", json=body, headers=BEARER)
+    assert made.status_code == 201
+    assert made.json() == service.ask("GET", "/api/sweeps/whole", headers=BEARER).json()
+    told = made.json()
+    assert (told["name"], told["state"], told["queue"], told["group"]) == ("whole", "queued", 1, "first")
+    assert told["overrides"] == body["overrides"]
+    assert [one["name"] for one in service.ask("GET", "/api/sweeps?group=first", headers=BEARER).json()] == ["whole"]
+    assert service.ask("GET", "/api/sweeps?group=other", headers=BEARER).json() == []
+    assert service.ask("POST", "/api/sweeps/whole/stop", headers=BEARER).json()["state"] == "interrupted"
+    assert service.ask("POST", "/api/sweeps/whole/resume", headers=BEARER).json()["state"] == "queued"
+
+
+@pytest.mark.parametrize(
+    ("body", "parts"),
+    [
+        ({"overrides": ["algo=pp0"]}, ("algo=pp0", "did you mean 'ppo'?", "algo=ppo")),
+        ({"overrides": ["budget.trails=3"]}, ("budget.trails=3", "did you mean 'trials'?", "budget.trials=3")),
+        ({"overrides": ["space.lr=nan"]}, ("space.lr=nan", "above 0", "space.lr=")),
+        ({"overrides": ["env.id=NoSuchEnv-v0"]}, ("env.id=NoSuchEnv-v0", "Gymnasium", "env.id=")),
+        ({"overrides": ["output_dir=/elsewhere"]}, ("output_dir=/elsewhere", "one folder", "leave output_dir=")),
+        ({"overrides": ["--multirun"]}, ("--multirun: no setting", "key=value", "algo=ppo")),
+        ({"overrides": ["study.storage=postgresql://me:s3cret@db/x"]}, ("study.storage=", "variable", "oc.env")),
+        ({"overrides": [], "name": "../up"}, ("name='../up'", "letters", "name=")),
+        ({"overrides": [], "group": "a b"}, ("group='a b'", "letters", "group=")),
+        ({"overides": []}, ("overides", "overrides", "docs/service.md")),
+        ({"overrides": "algo=ppo"}, ("overrides", "JSON", "docs/service.md")),
+    ],
+)
+def test_a_wrong_request_is_answered_in_three_parts(service: Serviced, body: Any, parts: tuple[str, str, str]) -> None:
+    before = names(service)
+    answer = service.ask("POST", "/api/sweeps", json=body, headers=BEARER)
+    assert answer.status_code == 422
+    for part, key in zip(parts, ("error", "allowed", "try"), strict=True):
+        assert part in answer.json()[key]
+    assert "s3cret" not in answer.text
+    assert names(service) == before
+
+
+def test_what_is_unknown_is_not_found(service: Serviced) -> None:
+    for path in ("/api/sweeps/nope", "/api/sweeps/nope/logs"):
+        assert service.ask("GET", path, headers=BEARER).status_code == 404
+    assert service.ask("POST", "/api/sweeps/nope/stop", headers=BEARER).status_code == 404
+    assert service.ask("POST", "/api/sweeps/nope/explode", headers=BEARER).status_code in (404, 422)
+
+
+def test_nobody_changes_anything_without_token_or_origin_or_by_get(service: Serviced) -> None:
+    service.queue.add("kept", [])
+    before = service.queue.list()
+    evil = {"Origin": "https://evil.example"}
+    ours = {"Origin": service.address}
+    body = {"overrides": []}
+    for headers in ({}, evil, ours, cookie(service), cookie(service) | evil, BEARER | evil, {"Host": "evil.example"}):
+        assert service.ask("POST", "/api/sweeps", json=body, headers=headers).status_code in (401, 403, 421)
+        assert service.ask("POST", "/api/sweeps/kept/stop", headers=headers).status_code in (401, 403, 421)
+    for verb in ("stop", "resume", "retry", "enqueue"):
+        assert service.ask("GET", f"/api/sweeps/kept/{verb}", headers=BEARER).status_code in (404, 405)
+    assert service.ask("GET", "/api/sweeps", headers={"Host": "evil.example"} | BEARER).status_code == 421
+    assert service.ask("GET", "/api/sweeps").status_code == 401
+    assert service.queue.list() == before
+    assert service.ask("POST", "/api/sweeps/kept/stop", headers=cookie(service) | ours).status_code == 200
+
+
+def test_a_browser_is_told_to_fetch_nothing_from_elsewhere(service: Serviced) -> None:
+    for answer in (service.ask("GET", "/api/sweeps", headers=BEARER), service.ask("GET", "/api/sweeps")):
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        assert answer.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.slow
+def test_every_curl_line_of_the_docs_is_answered(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    (block,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    setting, *lines = block.splitlines()
+    assert len(lines) == 9
+    with run_service(tmp_path / "outputs") as service:
+        for line in lines:
+            if "enqueue" in line:
+                write_sweep(service.desk.folder.sweeps / "first", 2, None, "complete", "budget.trials=5")
+            if "retry" in line:
+                continue  # nothing has failed
+            known = os.environ | {"RLTUNE_SERVICE": service.address, "RLTUNE_SERVICE_TOKEN": TOKEN}
+            done = subprocess.run(["bash", "-c", f"{setting}; {line}"], env=known, capture_output=True, text=True)
+            assert done.returncode == 0, f"{line}: {done.stderr}{done.stdout}"
+        row = service.queue.get("first")
+    assert row.words == ("algo=ppo", "env=cartpole", "budget.trials=40")
+
+
+def test_a_log_is_text_with_the_place_where_it_goes_on(service: Serviced) -> None:
+    service.queue.add("talks", [])
+    service.desk.folder.log_of("talks").write_text("one\ntwo\n")
+    answer = service.ask("GET", "/api/sweeps/talks/logs", headers=BEARER)
+    assert (answer.text, answer.headers["X-Next"]) == ("one\ntwo\n", "8")
+    assert service.ask("GET", "/api/sweeps/talks/logs?start=4", headers=BEARER).text == "two\n"
+    assert answer.headers["Content-Type"].startswith("text/plain")

@@ -1,0 +1,77 @@
+"""The client finds its service, speaks for a script, and says what is wrong in three parts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serviced import Serviced, run_service
+
+import rltune
+from rltune.errors import RltuneError
+from rltune.service.client import ADDRESS, Client, ServiceError
+from rltune.service.dispatcher import Ending
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Serviced]:
+    with run_service(tmp_path / "outputs") as service:
+        yield service
+
+
+def test_a_service_is_found_by_its_folder_by_a_variable_or_by_name(
+    service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ServiceError, match="no service runs over") as told:
+        rltune.Client()
+    assert "serve" in told.value.fix
+    service.desk.folder.write_address(service.address)
+    with pytest.raises(RltuneError, match="no token"):
+        Client().list()
+    service.desk.folder.make_token()
+    assert Client().address == service.address
+    monkeypatch.setenv(ADDRESS, "http://127.0.0.1:1")
+    with pytest.raises(ServiceError, match="no service answers at http"):
+        Client().list()
+    assert Client(service.address, "a-token").list() == []
+
+
+def test_a_script_submits_waits_and_reads_the_log(service: Serviced) -> None:
+    client = service.client
+    made = client.submit("algo=ppo", env="cartpole", budget={"trials": 3}, name="one", group="g")
+    assert made["overrides"] == ["algo=ppo", "env='cartpole'", "budget.trials=3"]
+    service.desk.dispatcher.step()
+    with pytest.raises(TimeoutError, match="one: not ended"):
+        client.wait("one", timeout_s=0)
+    log = service.desk.folder.log_of("one")
+    log.write_text("begins\n")
+
+    def end() -> None:
+        with log.open("a") as file:
+            file.write("ends\n")
+        service.processes.endings["one"] = Ending(0)
+        service.desk.dispatcher.step()
+
+    timer = threading.Timer(0.5, end)
+    timer.start()
+    assert "".join(client.logs("one", follow=True)) == "begins\nends\n"
+    assert [one["state"] for one in client.wait("one", timeout_s=10)] == ["complete"]
+    assert [one["name"] for one in client.list("g")] == ["one"]
+    assert client.list("h") == []
+
+
+def test_verbs_reach_the_queue_and_their_refusals_come_back(service: Serviced) -> None:
+    client = service.client
+    service.queue.add("one", [])
+    assert client.stop("one")["state"] == "interrupted"
+    assert client.resume("one", "budget.trials=3")["overrides"] == ["budget.trials=3"]
+    with pytest.raises(RltuneError) as told:
+        client.resume("one")
+    assert (told.value.what, bool(told.value.allowed), bool(told.value.fix)) == ("sweep=one is queued", True, True)
+    with pytest.raises(RltuneError, match="one"):
+        client.retry("one")  # it has no ledger yet
+    with pytest.raises(RltuneError, match="did you mean 'one'"):
+        client.show("onne")

@@ -1,0 +1,55 @@
+"""The service's folder: private, held by one service, its logs read in parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rltune.errors import StudyError
+from rltune.service.folder import LINE_BYTES, ServiceFolder
+
+
+def test_folder_and_token_are_for_their_user_alone(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path / "outputs")
+    assert folder.read_token() is None
+    with folder.hold():
+        token = folder.make_token()
+        assert folder.make_token() == folder.read_token() == token
+        assert len(token) > 40
+        assert folder.path.stat().st_mode & 0o777 == 0o700
+        assert (folder.path / "token").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_second_service_is_told_where_the_first_one_is(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path)
+    with folder.hold():
+        folder.write_address("http://127.0.0.1:1")
+        with pytest.raises(StudyError, match=r"a service runs here already, http://127\.0\.0\.1:1"):
+            ServiceFolder(tmp_path).check_free()
+    with folder.hold():
+        folder.clear_address()
+    assert folder.read_address() is None
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StudyError, match="output_dir="), ServiceFolder(tmp_path / "file").hold():
+        pass
+
+
+def test_a_log_is_read_in_whole_lines_from_where_it_was_left(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path)
+    assert folder.read_log("none") == ("", 0)
+    with folder.hold():
+        lines = [f"line {number} ü\n" for number in range(9000)]
+        folder.log_of("s").write_text("".join(lines))
+        text, place = "", 0
+        while (part := folder.read_log("s", place))[0]:
+            assert part[0].endswith("\n")
+            assert len(part[0].encode()) <= LINE_BYTES
+            text, place = text + part[0], part[1]
+        assert text == "".join(lines)
+        assert folder.read_log("s", place) == ("", place)
+        assert folder.read_log("s", place + 100) == ("", place), "a log that was cut"
+        assert folder.read_log("s", -len(lines[-1].encode()))[0] == lines[-1]

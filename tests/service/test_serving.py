@@ -1,0 +1,189 @@
+"""The service as it is typed, with real sweeps: it is killed in the middle, and the next one goes on with them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import serviced
+from real import PATIENCE_S, Project, finish
+from serviced import run_service
+
+from rltune.errors import ConfigError
+from rltune.service.client import ADDRESS, TOKEN, Client
+from rltune.service.folder import ServiceFolder
+from rltune.service.processes import BEGUN
+from rltune.service.serving import ServiceSettings, serve
+from rltune.service.submissions import Submission, Submissions
+from rltune.study.storage import open_ledger
+
+# The least that is a sweep: no certification, no MLflow, trials of seconds.
+TINY = ("algo=ppo", "env=cartpole", "experiment=smoke", "tracking=off", "report=false")
+LONG = "budget.env_steps=60000"  # it lasts while commands are typed
+NAMES = ("s0", "s1", "s2", "s3")
+SERVE = ("-m", "sweeps.serve", "port=0", "mlflow=false", "width=2")
+
+
+def wait_until(holds: Callable[[], bool], limit_s: float = 240) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def served(project: Project) -> Iterator[tuple[subprocess.Popen[str], Client]]:
+    """A service in a person's folder, once it answers; killed at the end."""
+    folder = ServiceFolder(project.folder / "outputs")
+    folder.clear_address()
+    process = project.start(*SERVE)
+    try:
+        wait_until(lambda: folder.read_address() is not None or process.poll() is not None, 60)
+        assert process.poll() is None, process.communicate()[0]
+        client = Client(output_dir=str(folder.sweeps))
+        wait_until(lambda: answers(client), 60)
+        yield process, client
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(client: Client) -> bool:
+    with contextlib.suppress(Exception):
+        client.check()
+        return True
+    return False
+
+
+def queue_of(project: Project) -> dict[str, Submission]:
+    """The rows, by name."""
+    folder = ServiceFolder(project.folder / "outputs")
+    with closing(Submissions(folder.database, str(folder.sweeps))) as queue:
+        return {one.name: one for one in queue.list()}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Four sweeps: the first is stopped and resumed; then the service is killed, and one of two that run with it."""
+    project = Project(tmp_path_factory.mktemp("project"))
+    with served(project) as (process, client):
+        client.submit(*TINY, "budget.env_steps=40000", name="s0", group="all")
+        client.submit(*TINY, LONG, name="s1", group="all")
+        project.replies["s2"] = project.type("-m", "sweeps.submit", *TINY, "group=all", "name=s2")
+        client.submit(*TINY, name="s3", group="all")
+        wait_until(lambda: all((project.folder / "outputs" / name / "ledger.db").exists() for name in NAMES[:2]))
+        for command in ("list", "stop sweep=s0", "resume sweep=s0"):
+            project.replies[command] = project.type("-m", *f"sweeps.{command}".split())
+        pid = queue_of(project)["s1"].process["pid"]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        os.kill(pid, signal.SIGKILL)
+    with served(project) as (process, client):
+        client.wait(*NAMES, timeout_s=PATIENCE_S)
+        project.replies["logs"] = project.type("-m", "sweeps.logs", "sweep=s3", "follow=true")
+        project.replies["compare"] = project.type("-m", "sweeps.compare", "group=all")
+        process.send_signal(signal.SIGINT)
+        project.replies["serve"] = finish(process)
+    return project
+
+
+@pytest.mark.slow
+def test_a_killed_service_loses_doubles_and_overtakes_no_sweep(killed: Project) -> None:
+    rows = queue_of(killed)
+    assert {name: (one.state, one.reason) for name, one in rows.items()} == dict.fromkeys(NAMES, ("complete", None))
+    begun = {name: one.begun_s or 0.0 for name, one in rows.items()}
+    assert begun["s1"] < begun["s3"] < begun["s0"], "what was lost, what waited, what was resumed"
+    for name in NAMES:
+        log = ServiceFolder(killed.folder / "outputs").log_of(name).read_text()
+        assert log.count(BEGUN) == (2 if name in ("s0", "s1") else 1), "s2 was adopted, or had ended"
+        with closing(open_ledger(killed.folder / "outputs" / name)) as ledger:
+            assert [record.number for record in ledger.trials.records()] == [0, 1]
+            assert ledger.sweep().status == "complete"
+
+
+@pytest.mark.slow
+def test_submit_and_list_say_where_a_sweep_stands(killed: Project) -> None:
+    submitted = killed.replies["s2"]
+    assert submitted.code == 0, submitted.out
+    assert re.search(r"^s2: number 1 in the queue$", submitted.out, re.MULTILINE)
+    assert "sweeps.logs sweep=s2 follow=true" in submitted.out
+    listed = killed.replies["list"].out
+    assert re.search(r"^s0: running, \d+%, \d of 2 trials ended, best ", listed, re.MULTILINE)
+    assert re.search(r"^s3: number 2 in the queue$", listed, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_a_running_sweep_is_stopped_and_resumed_by_the_usual_commands(killed: Project) -> None:
+    stopped, resumed = killed.replies["stop sweep=s0"], killed.replies["resume sweep=s0"]
+    assert (stopped.code, stopped.out) == (0, "s0: interrupted; stopped\n")
+    assert resumed.code == 0
+    assert re.search(r"^s0: number \d in the queue$", resumed.out, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_the_log_has_what_the_command_said_to_its_end(killed: Project) -> None:
+    log = killed.replies["logs"]
+    assert log.code == 0
+    assert "name=s3 resume=auto" in log.out
+    assert "ppo in CartPole-v1" in log.out
+    assert "2 complete" in log.out or "winner" in log.out
+
+
+@pytest.mark.slow
+def test_a_group_is_compared_in_the_order_of_its_submission(killed: Project) -> None:
+    done = killed.replies["compare"]
+    assert done.code == 0, done.out
+    assert re.findall(r"^\| (s\d) \|", done.out, re.MULTILINE) == [*NAMES]
+
+
+@pytest.mark.slow
+def test_a_service_that_ends_leaves_its_address_to_nobody(killed: Project) -> None:
+    done = killed.replies["serve"]
+    assert done.code == 130, done.out
+    assert done.out.splitlines()[-1] == "the service has ended; still running: none"
+    assert re.search(r"^page +http://127\.0\.0\.1:\d+/login#\S{40,}$", done.out, re.MULTILINE)
+    assert ServiceFolder(killed.folder / "outputs").read_address() is None
+
+
+def test_a_taken_port_is_told_before_anything_is_begun(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port={port}: Address already in use") as told:
+            serve(ServiceSettings(str(tmp_path), port=port, mlflow=False))
+    assert told.value.fix == "port=0"
+    assert ServiceFolder(tmp_path).read_address() is None
+
+
+def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"host=192\.0\.2\.1"):
+        serve(ServiceSettings(str(tmp_path), host="192.0.2.1", port=0, mlflow=False))
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+@pytest.mark.slow
+def test_several_are_submitted_as_a_group_or_none_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Project(tmp_path)
+    with run_service(tmp_path / "outputs") as service:
+        monkeypatch.setenv(ADDRESS, service.address)
+        monkeypatch.setenv(TOKEN, serviced.TOKEN)
+        wrong = project.type("-m", "sweeps.submit", "-m", "env.id=CartPole-v1,Acrobot-v1", "budget.trails=3")
+        assert wrong.code == 2
+        assert service.queue.list() == []
+        done = project.type("-m", "sweeps.submit", "-m", "env=cartpole,acrobot", "seed=7")
+        rows = service.queue.list()
+    assert done.code == 0, done.out
+    assert [one.words for one in rows] == [("env=cartpole", "seed=7"), ("env=acrobot", "seed=7")]
+    assert rows[0].family == rows[1].family is not None
+    assert f"sweeps.compare group={rows[0].family}" in done.out
+    assert [line.partition(":")[0] for line in done.out.splitlines()[:2]] == [one.name for one in rows]

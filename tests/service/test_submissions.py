@@ -1,0 +1,77 @@
+"""The queue's table: places only grow, one name once, and nobody changes a row that has changed meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rltune.errors import StudyError
+from rltune.service.submissions import COMPLETE, QUEUED, REFUSED, RUNNING, Submissions, UnknownSubmissionError
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Submissions:
+    return Submissions(f"sqlite:///{tmp_path / 'service.db'}", "here")
+
+
+def test_submissions_stand_in_the_order_in_which_they_came(queue: Submissions) -> None:
+    for name in ("b", "a", "c"):
+        queue.add(name, [f"algo={name}"], "family")
+    assert [(one.name, one.words, one.state, one.family) for one in queue.list()] == [
+        (name, (f"algo={name}",), QUEUED, "family") for name in ("b", "a", "c")
+    ]
+
+
+def test_one_that_is_queued_again_waits_behind_all_others(queue: Submissions) -> None:
+    first = queue.add("first", [])
+    queue.add("second", [])
+    queue.change(first, state=COMPLETE, ended_s=1.0, reason="old", process={"pid": 1, "started": 2.0})
+    assert queue.queue_again(queue.get("first"))
+    again = queue.get("first")
+    assert [one.name for one in queue.list()] == ["second", "first"]
+    assert (again.state, again.reason, again.process, again.ended_s) == (QUEUED, None, {}, None)
+
+
+def test_a_setting_that_is_given_again_takes_the_others_place(queue: Submissions) -> None:
+    one = queue.add("one", ["algo=ppo", "budget.trials=4"])
+    queue.queue_again(one, ["budget.trials=8", "seed=1"])
+    assert queue.get("one").words == ("algo=ppo", "budget.trials=8", "seed=1")
+
+
+def test_a_name_that_waits_or_runs_is_taken(queue: Submissions) -> None:
+    one = queue.add("twice", ["seed=1"])
+    for state in (QUEUED, RUNNING):
+        queue.change(queue.get("twice"), state=state)
+        with pytest.raises(StudyError, match="name=twice"):
+            queue.add("twice", ["seed=2"])
+    assert queue.get("twice").id == one.id
+    queue.change(queue.get("twice"), state=REFUSED)
+    assert queue.add("twice", ["seed=2"]).words == ("seed=2",), "a refused one left nothing behind"
+
+
+def test_a_row_that_has_changed_meanwhile_is_left_alone(queue: Submissions) -> None:
+    seen = queue.add("one", [])
+    assert queue.change(seen, state=RUNNING)
+    assert not queue.change(seen, state=COMPLETE), "who saw it queued decides nothing any more"
+    assert queue.get("one").state == RUNNING
+
+
+def test_services_of_one_database_do_not_see_each_other(queue: Submissions, tmp_path: Path) -> None:
+    queue.add("same", [])
+    other = Submissions(f"sqlite:///{tmp_path / 'service.db'}", "elsewhere")
+    assert not other.list()
+    other.add("same", ["seed=1"])
+    assert queue.get("same").words == ()
+
+
+def test_an_unknown_name_is_answered_with_the_nearest(queue: Submissions) -> None:
+    queue.add("cartpole", [])
+    with pytest.raises(UnknownSubmissionError, match="did you mean 'cartpole'"):
+        queue.get("cartpol")
+
+
+def test_a_database_that_cannot_be_opened_is_told_without_its_login() -> None:
+    with pytest.raises(StudyError) as told:
+        Submissions("mysql://me:s3cret@host/db", "here")
+    assert "s3cret" not in str(told.value)

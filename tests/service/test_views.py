@@ -1,0 +1,84 @@
+"""What is shown of sweeps: their order, how far each is, and fifty of them at once."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from ended import make_certification, write_sweep
+from ledger import add_reports
+
+from rltune.service.folder import ServiceFolder
+from rltune.service.submissions import Submissions
+from rltune.service.views import Progress, Views
+from rltune.study.storage import open_ledger
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[ServiceFolder]:
+    with ServiceFolder(tmp_path / "outputs").hold():
+        yield ServiceFolder(tmp_path / "outputs")
+
+
+@pytest.fixture
+def queue(folder: ServiceFolder) -> Submissions:
+    return Submissions(folder.database, "here")
+
+
+def test_what_runs_comes_first_then_the_queue_then_the_newest_end(folder: ServiceFolder, queue: Submissions) -> None:
+    for name, state, ended_s in (
+        ("old", "complete", 1.0), ("new", "failed", 2.0), ("runs", "running", None),
+        ("first", "queued", None), ("second", "queued", None),
+    ):  # fmt: skip
+        queue.change(queue.add(name, []), state=state, ended_s=ended_s)
+    shown = Views(folder).list(queue.list())
+    assert [(one["name"], one["queue"]) for one in shown] == [
+        ("runs", None), ("first", 1), ("second", 2), ("new", None), ("old", None),
+    ]  # fmt: skip
+    assert shown[-1]["ended"] == "1970-01-01T00:00:01+00:00"
+
+
+def test_progress_counts_ended_trials_and_the_steps_of_running_ones(folder: ServiceFolder) -> None:
+    views = Views(folder)
+    assert views.read_progress("s") == Progress()
+    write_sweep(folder.sweeps / "s", 2, None, "running", "budget.trials=4")
+    assert views.read_progress("s") == Progress(50, 2, 4, views.read_progress("s").best, 1400)
+    with closing(open_ledger(folder.sweeps / "s")) as ledger:
+        number = ledger.trials.add({"lr": 1e-3}, [1]).number
+        add_reports(ledger, number, {200: 5.0, 400: 123.0})
+    found = views.read_progress("s")
+    assert (found.percent, found.trials_ended, found.env_steps) == (60, 2, 1800)
+    with closing(open_ledger(folder.sweeps / "s")) as ledger:
+        ledger.change_sweep(status="complete")
+    assert views.read_progress("s").percent == 100
+
+
+def test_a_sweeps_page_has_trials_curves_and_certified_results(folder: ServiceFolder, queue: Submissions) -> None:
+    one = queue.add("s", [])
+    assert Views(folder).show(one)["has_data"] is False
+    write_sweep(folder.sweeps / "s", certified=make_certification())
+    shown = Views(folder).show(one)
+    assert [row["name"] for row in shown["certified"]] == ["trial 3", "baseline"]
+    assert len(shown["trials"]) == len(shown["curves"]["lines"]) == 12
+    assert (shown["curves"]["low"], shown["curves"]["high"]) == ("0", "110")
+    best = shown["curves"]["lines"][-1]["points"].split()[-1]
+    assert best == "720.0,0.0", "the highest value at the end of the budget is the picture's corner"
+
+
+@pytest.mark.slow
+def test_fifty_sweeps_are_listed_in_a_second_once_they_were_read(folder: ServiceFolder, queue: Submissions) -> None:
+    write_sweep(folder.sweeps / "s0", 12, make_certification())
+    queue.add("s0", [])
+    for number in range(1, 50):
+        shutil.copytree(folder.sweeps / "s0", folder.sweeps / f"s{number}")
+        queue.add(f"s{number}", [])
+    views = Views(folder)
+    views.list(queue.list())  # as a service does when it begins
+    began = time.monotonic()
+    shown = views.list(queue.list())
+    assert time.monotonic() - began < 1
+    assert {one["best"] for one in shown} == {"88"}

@@ -1,0 +1,76 @@
+"""A service that answers on a port of its own, whose sweeps are run by nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import requests
+import uvicorn
+from queueing import FakeProcesses
+
+from rltune.service.access import Access
+from rltune.service.api import make_app
+from rltune.service.client import Client
+from rltune.service.desk import Desk
+from rltune.service.dispatcher import Dispatcher
+from rltune.service.folder import ServiceFolder
+from rltune.service.page import make_router
+from rltune.service.submissions import Submissions
+from rltune.service.views import Views
+
+TOKEN = "a-token"
+
+
+@dataclass
+class Serviced:
+    """What a test needs of it."""
+
+    address: str
+    desk: Desk
+    processes: FakeProcesses
+    access: Access
+
+    @property
+    def client(self) -> Client:
+        """Who has the token."""
+        return Client(self.address, TOKEN)
+
+    @property
+    def queue(self) -> Submissions:
+        """Its submissions."""
+        return self.desk.submissions
+
+    def ask(self, method: str, path: str, **facts: Any) -> requests.Response:
+        """Ask as anybody may, without a token."""
+        return requests.request(method, f"{self.address}{path}", timeout=30, allow_redirects=False, **facts)
+
+
+@contextlib.contextmanager
+def run_service(outputs: Path, width: int = 1) -> Iterator[Serviced]:
+    """Run one in a thread; its queue moves only when a test lets it."""
+    folder = ServiceFolder(outputs)
+    with folder.hold():
+        processes = FakeProcesses()
+        queue = Submissions(folder.database, str(folder.sweeps))
+        desk = Desk(folder, queue, Dispatcher(queue, processes, width), Views(folder))
+        access = Access(TOKEN)
+        app = make_app(desk, access)
+        app.include_router(make_router(desk, access, lambda: "http://127.0.0.1:5000"))
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        try:
+            yield Serviced(f"http://127.0.0.1:{port}", desk, processes, access)
+        finally:
+            server.should_exit = True
+            thread.join(10)
+            queue.close()
