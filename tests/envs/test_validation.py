@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 
 import gymnasium
 import numpy as np
@@ -213,6 +214,16 @@ def test_a_reset_without_a_seed_is_told_how_to_write_one():
         check_room((0.0,), made=Unseeded)
     assert refused.value.allowed == "def reset(self, *, seed=None, options=None)"
     assert "wrappers" not in refused.value.fix
+
+
+@pytest.mark.parametrize(("value", "made"), [(1000.0, Room), (np.nan, Room), (0.0, Unseeded)])
+def test_a_refusal_is_all_that_a_person_reads(value, made):
+    """Gymnasium's own checker would warn before it, in colours."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with pytest.raises(ConfigError):
+            check_room((value,), made=made)
+    assert [str(one.message) for one in said] == []
 
 
 def test_only_vectors_are_normalised():

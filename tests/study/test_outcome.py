@@ -131,3 +131,9 @@ def test_where_all_break_a_constraint_it_is_said_which_is_nearest():
         "no trial keeps train_s < 3.5 and loss < 1, so there is no winner; the nearest is trial 0: train_s=4, not < 3.5"
     )
     assert "no trial reported a return" in explain_no_winner([])
+
+
+def test_trials_that_reported_and_failed_are_told_to_have_failed():
+    failed = TrialRecord(0, "FAIL", {}, {200: 7.0})
+    assert explain_no_winner([failed, failed]) == "every trial failed, so there is no winner"
+    assert "no trial reported a return" in explain_no_winner([failed, TrialRecord(1, "PRUNED", {}, {})])

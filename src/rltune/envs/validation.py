@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any
 
 from rltune.envs.build import import_env_module, make_bare_env, wrap_env
@@ -51,7 +52,9 @@ def check_env(spec: EnvSpec) -> Any:
             "arguments that the wrappers take",
             "env.wrappers=[]",
         ) from None
-    _check_first_steps(env, spec)
+    with warnings.catch_warnings():  # Gymnasium's checker warns of what is refused here, in longer words
+        warnings.filterwarnings("ignore", module=r"gymnasium\.(utils|spaces)\.")
+        _check_first_steps(env, spec)
     _check_normalisation(env, spec)
     if spec.objective:
         _check_score(env, spec)

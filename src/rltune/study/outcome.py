@@ -101,7 +101,8 @@ def describe_front(records: Sequence[TrialRecord], criteria: Criteria) -> list[d
 def explain_no_winner(records: Sequence[TrialRecord]) -> str:
     """Say why no trial can win."""
     if (nearest := find_nearest(records)) is None:
-        return "no trial reported a return, so there is no winner"
+        failed = records and all(record.state == "FAIL" for record in records)
+        return f"{'every trial failed' if failed else 'no trial reported a return'}, so there is no winner"
     bounds = " and ".join(f"{check.name} {check.bound}" for check in nearest.checks)
     why = ", ".join(map(str, nearest.broken))
     return f"no trial keeps {bounds}, so there is no winner; the nearest is trial {nearest.number}: {why}"
