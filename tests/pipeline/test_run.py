@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,13 +20,15 @@ from toy import ToyTrial, ledger
 
 from rltune.compat.patching import is_supported
 from rltune.config.settings_file import read_settings
-from rltune.errors import StudyError
+from rltune.errors import RltuneError, StudyError
 from rltune.pipeline import run as pipeline
 from rltune.pipeline.context import SweepContext
 from rltune.pipeline.plan import make_plan
+from rltune.pipeline.requests.asking import ask_retry, stop_sweep
 from rltune.pipeline.run import resume_sweep
 from rltune.pipeline.stopper import SweepStopper
 from rltune.study.outcome import Outcome
+from rltune.study.storage import open_ledger
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -339,6 +344,39 @@ def test_an_interrupted_sweep_is_finished_by_resume_with_the_same_trials_and_run
         assert set(entry.reports) <= set(after[number].reports)
     assert len(children(last, tmp_path)) == 8
     assert {run.info.status for run in children(last, tmp_path)} == {"FINISHED"}
+
+
+def test_a_stop_from_elsewhere_ends_certification_too_and_it_goes_on(
+    toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO
+) -> None:
+    """Trials that failed meanwhile are tried again by the resume, and certification chooses among all."""
+    root = str(tmp_path / "outputs")
+
+    def stop() -> None:
+        deadline = time.monotonic() + 100
+        while time.monotonic() < deadline:
+            time.sleep(0.1)
+            with contextlib.suppress(RltuneError, OSError), contextlib.closing(open_ledger("toy")) as opened:
+                if any(run.reports for run in opened.runs.records()):
+                    break
+        ask_retry("toy", output_dir=root)
+        stop_sweep("toy", output_dir=root, wait=False, stream=stream)
+
+    starts = "warm_start=[{quality:0.5,fault:null},{quality:0.9,fault:raise_once},{quality:0.4,fault:null}]"
+    words = ("name=toy", "budget.trials=3", "scheduler=none", "tracking=off", "+space.fault=[choice,null,raise_once]")
+    certify = ("certify=on", "certify.top=1", "certify.seeds=2", "certify.episodes=2", "certify.champion_episodes=2")
+    slow = ("+space.seconds=0.03", "failures.max_retries=0", "checkpoint.every_s=0")
+    asking = threading.Thread(target=stop)
+    asking.start()
+    first = toy_run(*words, starts, *certify, *slow)
+    asking.join()
+    assert (first.status, first.exit_code, first.certified) == ("interrupted", 130, None)
+    assert first.reason is not None
+    assert first.reason.startswith("stopped by ")
+    last = resume_sweep("toy", output_dir=root, stream=stream, trainable=ToyTrial)
+    assert (last.status, last.trials["complete"]) == ("complete", 3)
+    assert last.certified is not None
+    assert {row["trial"] for row in last.certified["configurations"]} >= {1}, "which had failed, and is the best"
 
 
 def test_a_second_signal_waits_for_no_trial_and_leaves_the_ledger_whole(

@@ -41,7 +41,6 @@ from rltune.search.schedulers import build_stopping_rule
 from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed, derive_trial_seeds
 from rltune.search.space import Space
 from rltune.study.bucket import make_place, open_bucket
-from rltune.tracking.callbacks import import_callback
 from rltune.tracking.uri_check import check_uri
 from rltune.trial.metrics import check_criteria
 
@@ -177,8 +176,11 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     if config.tracking.kind == "wandb" and find_spec("wandb") is None:
         raise ConfigError("tracking=wandb: wandb is not installed", "the extra wandb", "pip install 'rltune[wandb]'")
     check_sampler(config.searcher.kind, config.searcher.args, searched)
-    for target in config.callbacks:
-        import_callback(target)
+    if config.callbacks:
+        from rltune.tracking.callbacks import import_callback  # SQLAlchemy again
+
+        for target in config.callbacks:
+            import_callback(target)
     warm, notes = collect_warm_starts(config, searched, first)
     idle = describe_idle_gpu(config.resources.gpus_per_trial)
     notes = (*notes, *left_to_chance, *shown, *filter(None, [idle]))
