@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,13 @@ from toy import TOY, ToyTrial
 
 from rltune.compat.patching import is_supported
 from rltune.compat.ray_start import find_logs
+from rltune.config.settings_file import format_settings
 from rltune.errors import StudyError
+from rltune.pipeline.requests.asking import enqueue_configuration, stop_sweep
+from rltune.pipeline.requests.inbox import Inbox
+from rltune.pipeline.requests.watching import watch_sweep
 from rltune.pipeline.run import resume_sweep, run_sweep
+from rltune.pipeline.stopper import SweepStopper
 from rltune.policies.policy import load_policy
 from rltune.records import Report
 from rltune.search.space import parse_space
@@ -28,6 +35,7 @@ from rltune.search.views import tell_as_pruned
 from rltune.service.submissions import Submissions
 from rltune.study.ledger import Ledger
 from rltune.study.optuna_study import open_optuna_study
+from rltune.study.storage import claim_in_database
 
 pytestmark = pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
 
@@ -156,3 +164,30 @@ def test_a_services_queue_is_kept_in_postgresql_as_in_a_file(address: str) -> No
     ]  # fmt: skip
     for one in (queue, other):
         one.close()
+
+
+def test_a_sweep_is_asked_and_watched_by_its_address_alone(
+    address: str, request_of: Callable[..., Any], stream: io.StringIO, tmp_path: Path
+) -> None:
+    """As from a machine that has nothing of it but its ledger's address."""
+    url, nowhere = postgres.database(address, "asked"), str(tmp_path / "nowhere")
+    ledger, stopper = Ledger(url, "mine", create=True), SweepStopper(tmp_path, request_of("name=mine"))
+    ledger.change_sweep(status="running", config=format_settings(request_of("name=mine", "budget.trials=4")))
+    with ThreadPoolExecutor(2) as pool:
+        with claim_in_database(url, "mine") as other, Inbox(ledger, stopper, time.monotonic()):
+            assert other is None
+            watched = pool.submit(watch_sweep, "mine", output_dir=nowhere, storage=url, stream=stream)
+            enqueue_configuration("mine", {"lr": 1e-3}, output_dir=nowhere, storage=url, stream=stream)
+            stopped = pool.submit(stop_sweep, "mine", output_dir=nowhere, storage=url, stream=stream)
+            deadline = time.monotonic() + 60
+            while not stopper.is_requested():
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            ledger.change_sweep(status="interrupted")
+            assert watched.result(60) == 130
+        assert stopped.result(60) == "interrupted"
+    with pytest.raises(StudyError, match="nothing to stop, it has ended"):
+        stop_sweep("mine", output_dir=nowhere, storage=url)
+    assert [request.payload for request in ledger.read_requests()] == [{"lr": 1e-3}]
+    ledger.close()
+    assert not {half for half in postgres.HALVES if half in stream.getvalue()}

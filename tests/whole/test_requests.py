@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from real import Command, Project, finish
+from real import Command, Project
 
 from rltune.records import TrialRecord
 from rltune.study.storage import open_ledger
 
 ENV = """
+import time
 from pathlib import Path
 
 import gymnasium
@@ -30,14 +31,17 @@ class Flaky(CartPoleEnv):
         STEPS[0] += 1
         if STEPS[0] > 500 and Path({broken!r}).exists():
             raise RuntimeError("the simulator's licence has run out")
+        if Path({slow!r}).exists():
+            time.sleep(0.02)
         return super().step(action)
 
 
 gymnasium.register("Flaky-v0", Flaky, max_episode_steps=500)
 """
 SWEEP = (
-    *("algo=ppo", "env.id=flaky:Flaky-v0", "name=mine", "budget.trials=5", "budget.env_steps=6000", "certify=off"),
+    *("algo=ppo", "env.id=flaky:Flaky-v0", "name=mine", "budget.trials=5", "budget.env_steps=6000", "tracking=off"),
     *("failures.max_retries=0", "scheduler=none", "resources.max_concurrent=1", "report=false"),
+    *("certify=off", "certify.top=0"),
     *("callbacks=[own_code:on_trial_end]", "notify=cat > told.json"),
 )
 OWN_CODE = """
@@ -73,12 +77,19 @@ class Asked:
             return ledger.trials.records()
 
 
-def read_states(folder: Path) -> list[str]:
+def read_ledger(folder: Path, query: str) -> list[str]:
+    file = folder / "outputs/mine/ledger.db"
+    if not file.exists():  # SQLite would make an empty one, in the driver's way
+        return []
     try:
-        with closing(sqlite3.connect(folder / "outputs/mine/ledger.db", timeout=30)) as opened:
-            return [row[0] for row in opened.execute("select state from sweep_trials order by number")]
+        with closing(sqlite3.connect(file, timeout=30)) as opened:
+            return [row[0] for row in opened.execute(query)]
     except sqlite3.Error:
         return []
+
+
+def read_states(folder: Path) -> list[str]:
+    return read_ledger(folder, "select state from sweep_trials order by number")
 
 
 def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
@@ -89,28 +100,37 @@ def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool]) -> N
         time.sleep(0.2)
 
 
+def read_end(process: subprocess.Popen[str]) -> Command:
+    out, _ = process.communicate(timeout=120)
+    return Command(process.returncode, out)
+
+
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     folder = tmp_path_factory.mktemp("asked")
-    project, broken, told = Project(folder), folder / "broken", folder / "told.txt"
-    (folder / "flaky.py").write_text(ENV.format(broken=str(broken)))
+    project, broken, slow, told = Project(folder), folder / "broken", folder / "slow", folder / "told.txt"
+    (folder / "flaky.py").write_text(ENV.format(broken=str(broken), slow=str(slow)))
     (folder / "own_code.py").write_text(OWN_CODE.format(told=str(told)))
     broken.touch()
     run = project.start("-m", "sweeps.run", *SWEEP)
     wait_for(run, lambda: read_states(folder)[:1] == ["FAIL"])
+    slow.touch()  # a trial would take two minutes: what is asked meanwhile comes in time on any machine
     broken.unlink()
     watch = project.start("-m", "sweeps.watch", "sweep=mine")
     enqueued = project.type("-m", "sweeps.enqueue", "sweep=mine", "space.lr=0.00125", "space.num_epochs=5")
     retried = project.type("-m", "sweeps.retry", "sweep=mine")
-    wait_for(run, lambda: "FAIL" not in read_states(folder))
+    slow.unlink()
+    wait_for(run, lambda: bool(read_ledger(folder, "select trial from requests where trial is not null")))
+    slow.touch()
     stopped = project.type("-m", "sweeps.stop", "sweep=mine")
     again = project.type("-m", "sweeps.stop", "sweep=mine")
-    ran, watched = finish(run), finish(watch)
+    ran, watched = read_end(run), read_end(watch)
+    slow.unlink()
     with closing(open_ledger(folder / "outputs/mine")) as ledger:
         between = ledger.trials.records()
     summary = (folder / "outputs/mine/summary.json").read_text()
     late = project.type("-m", "sweeps.enqueue", "sweep=mine", "space.lr=0.0025")
-    resumed = project.type("-m", "sweeps.resume", "sweep=mine")
+    resumed = project.type("-m", "sweeps.resume", "sweep=mine", "budget.trials=6")
     return Asked(
         folder, enqueued, retried, stopped, again, ran, watched, between, told.read_text(), summary, resumed, late
     )
@@ -154,7 +174,7 @@ def test_what_failed_goes_on_with_its_number_and_values(asked: Asked) -> None:
 def test_resumed_it_has_each_trial_once(asked: Asked) -> None:
     assert asked.resumed.code == 0, asked.resumed.out
     records = asked.records()
-    assert [(record.number, record.state) for record in records] == [(number, "COMPLETE") for number in range(5)]
+    assert [(record.number, record.state) for record in records] == [(number, "COMPLETE") for number in range(6)]
     assert all(list(record.reports) == sorted(set(record.reports)) for record in records)
     assert [record.params for record in records[: len(asked.between)]] == [one.params for one in asked.between]
 

@@ -31,7 +31,22 @@ def type_in(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
 def test_without_a_command_each_has_its_line(monkeypatch, capsys):
     type_in(monkeypatch)
     shown = capsys.readouterr().out
-    for name in ("run", "resume", "list", "show", "evaluate", "report", "compare", "export", "record", "prune"):
+    for name in (
+        "run",
+        "resume",
+        "list",
+        "show",
+        "evaluate",
+        "report",
+        "compare",
+        "export",
+        "record",
+        "prune",
+        "stop",
+        "enqueue",
+        "retry",
+        "watch",
+    ):
         assert f"\n  rltune {name} " in shown
     assert max(map(len, shown.splitlines())) <= 120
     assert next(iter(list_commands())) == "run"

@@ -187,3 +187,17 @@ def test_one_that_does_not_run_is_gone_on_with(mine, stream, monkeypatch):
     asking.retry_failed("mine", output_dir=mine.root, trust=True, stream=stream)
     assert resumed == [("mine", True)]
     assert len(mine.ledger.read_requests(RETRY)) == 1, "which the resume takes"
+
+
+def test_one_that_is_stopped_meanwhile_is_not_gone_on_with(mine, stream, monkeypatch):
+    mine.begin()
+    mine.fail(0)
+    monkeypatch.setattr("rltune.pipeline.run.resume_sweep", lambda *_, **__: pytest.fail("it was stopped"))
+    with ThreadPoolExecutor(1) as pool:
+        with mine.drive():
+            answer = pool.submit(asking.retry_failed, "mine", output_dir=mine.root, stream=stream)
+            wait_for(lambda: mine.ledger.read_requests(RETRY))
+            mine.end("interrupted")
+        assert answer.result(30) is None
+    assert "interrupted before; they are tried again by " in stream.getvalue()
+    assert len(mine.ledger.read_requests(RETRY)) == 1

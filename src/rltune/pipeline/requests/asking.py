@@ -235,7 +235,7 @@ def retry_failed(
         stream: As for `stop_sweep`.
 
     Returns:
-        How the sweep ended that was gone on with; None where its own driver tries them.
+        How the sweep ended that was gone on with; None where its own driver tries them, or was stopped meanwhile.
 
     Raises:
         StudyError: As for `ask_retry`, or the sweep cannot be gone on with.
@@ -246,6 +246,9 @@ def retry_failed(
         with open_asked(retry.sweep, output_dir, storage, bucket) as asked:
             if _wait_until_taken(asked, retry.request):
                 _say(stream, f"{asked.name}: tried again as soon as a slot is free")
+                return None
+            if asked.status() == "interrupted":  # somebody has stopped it meanwhile, who did not mean it to go on
+                _say(stream, f"{asked.name}: interrupted before; they are tried again by {asked.resume_command}")
                 return None
     _say(stream, f"{retry.sweep}: going on with it, to try {retry} again")
     from rltune.pipeline.run import resume_sweep
