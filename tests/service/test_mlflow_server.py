@@ -32,6 +32,12 @@ def answers(address: str | None) -> bool:
         return False
 
 
+def pid_of(server: MLflowServer) -> int:
+    known = server._read()
+    assert known is not None
+    return int(known["process"]["pid"])
+
+
 def test_a_server_is_kept_adopted_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -46,17 +52,17 @@ def test_a_server_is_kept_adopted_and_ended(tmp_path: Path, monkeypatch: pytest.
         fresh = MLflowServer(folder, 0)  # that of a service after one that was killed
         fresh.keep()
         assert fresh.address == address
-        known = fresh._read()
-        assert known is not None
-        pid = known["process"]["pid"]
+        pid = pid_of(fresh)
         os.killpg(pid, signal.SIGKILL)
-        wait_until(lambda: not answers(address))
-        server.keep()
+
+        def is_another() -> bool:
+            server.keep()  # as every few seconds: a process takes a moment to die
+            return pid_of(server) != pid
+
+        wait_until(is_another)
         assert server.address == address, "it is found where it was"
         wait_until(lambda: answers(address))
-        again = server._read()
-        assert again is not None
-        assert again["process"]["pid"] != pid
+        again = pid_of(server)
         server.end()
         assert server.address is None
-        wait_until(lambda: not psutil.pid_exists(again["process"]["pid"]), 20)
+        wait_until(lambda: not psutil.pid_exists(again), 20)

@@ -32,6 +32,7 @@ from rltune.policies.policy import load_policy
 from rltune.records import Report
 from rltune.search.space import parse_space
 from rltune.search.views import tell_as_pruned
+from rltune.service.submissions import Submissions
 from rltune.study.ledger import Ledger
 from rltune.study.optuna_study import open_optuna_study
 from rltune.study.storage import claim_in_database
@@ -143,6 +144,26 @@ def test_a_sweep_with_both_on_postgresql_is_complete_resumable_and_tells_no_pass
     assert any(path.endswith("sweep.log") for path in texts)
     words = [word.encode() for word in (WORD, *postgres.HALVES)]
     assert [name for name, text in texts.items() if any(word in text for word in words)] == []
+
+
+def test_a_services_queue_is_kept_in_postgresql_as_in_a_file(address: str) -> None:
+    url = postgres.database(address, "queues")
+    queue, other = Submissions(url, "here"), Submissions(url, "elsewhere")
+    for name in ("a", "b"):
+        queue.add(name, [f"env.id={name}"], "family")
+    other.add("a", [])
+    first = queue.get("a")
+    assert queue.change(first, state="complete", process={"pid": 1, "started": 2.5})
+    assert not queue.change(first, state="running"), "it has changed meanwhile"
+    assert queue.get("a").process == {"pid": 1, "started": 2.5}
+    assert queue.queue_again(queue.get("a"), ["budget.trials=9"])
+    with pytest.raises(StudyError, match="in the queue"):
+        queue.add("b", [])
+    assert [(one.name, one.words) for one in Submissions(url, "here").list()] == [
+        ("b", ("env.id=b",)), ("a", ("env.id=a", "budget.trials=9")),
+    ]  # fmt: skip
+    for one in (queue, other):
+        one.close()
 
 
 def test_a_sweep_is_asked_and_watched_by_its_address_alone(
