@@ -177,6 +177,7 @@ class RunConfig:
     seed: int = MISSING
     replicates: int = MISSING
     engine: str = MISSING
+    precision: str = "float32"  # older sweeps' settings have none
     report: bool = MISSING
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     algo: dict[str, Any] = field(default_factory=dict)
