@@ -1,12 +1,13 @@
 """Everything about a GPU in one command: trials that share it, the limit of their memory, the peers on the same card.
 
-    python -m benchmarks.gpu [--quick] [--parts engine,together,cap]
+    python -m benchmarks.gpu [--quick] [--parts engine,together,cap,precision]
 
 At most ten minutes a part; three in all with --quick, which keeps no record.
 
 - ``engine``: PPO and SAC against Stable-Baselines3, both with the learner on the GPU, and ours also compiled.
 - ``together``: environment steps per second of 1, 2, 4, 8 and 16 SAC trials at once, each in a sweep that runs all of
   them with ``resources.trials_per_gpu``; where an MPS daemon runs, with it and without it.
+- ``precision``: PPO on Breakout's images (extra atari) in float32 and in bfloat16.
 - ``cap``: what a process with a quarter of the GPU can take of it, and whether its neighbour trains on meanwhile.
 
 Without a GPU it exits with 2 and measures nothing.
@@ -20,22 +21,25 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from benchmarks import engine, peers
-from benchmarks.records import ROOT, make_record, spread_of, write_record
+from benchmarks.records import ROOT, compare_rounds, make_record, spread_of, write_record
 
-PARTS = ("engine", "together", "cap")
+PARTS = ("engine", "together", "cap", "precision")
 CASES = ("ppo_cartpole_32", "ppo_halfcheetah_norm", "sac_pendulum")
 KINDS = ["ours", "sb3", "compiled"]
 TOGETHER = (1, 2, 4, 8, 16)
 SHARE, BLOCK = 0.25, 64 * 2**20  # of the part `cap`
 NO_GPU = 2  # the exit code
+SAC = ("algo=sac", "env=pendulum", "~tuned")
+ATARI = ("algo=ppo", "env=breakout")  # with its tuned settings
 SWEEP = (
-    "name=shared", "algo=sac", "env=pendulum", "~tuned", "budget.reports=5", "scheduler=none", "searcher=random",
-    "certify=off", "certify.top=0", "tracking=off", "report=false",
+    "name=shared", "budget.reports=5", "scheduler=none", "searcher=random", "certify=off", "certify.top=0",
+    "tracking=off", "report=false",
 )  # fmt: skip
 
 
@@ -62,15 +66,35 @@ def measure_together(quick: bool) -> dict[str, dict[str, list[float]]]:
         ways = {"without MPS": {"CUDA_MPS_PIPE_DIRECTORY": nowhere}} | ({"with MPS": {}} if has_mps() else {})
         for way, settings in ways.items():
             counts = TOGETHER[::2] if quick else TOGETHER
-            found[way] = {str(trials): run_sweep(trials, 1_000 if quick else 3_000, settings) for trials in counts}
+            steps = 1_000 if quick else 3_000
+            found[way] = {str(trials): run_sweep(SAC, trials, steps, settings) for trials in counts}
     return found
 
 
-def run_sweep(trials: int, env_steps: int, settings: dict[str, str]) -> list[float]:
+def measure_precision(quick: bool) -> dict[str, list[float]]:
+    """Train the same trial in both precisions; return the steps per second of each round."""
+    rounds, steps = (1, 20_000) if quick else (3, 100_000)
+    found: dict[str, list[float]] = {"float32": [], "bfloat16": []}
+    for _ in range(rounds):  # in turns
+        for precision, rates in found.items():
+            rates += run_sweep((*ATARI, f"precision={precision}"), 1, steps, {})
+    return found
+
+
+def run_sweep(what: Sequence[str], trials: int, env_steps: int, settings: dict[str, str]) -> list[float]:
     """Run a sweep of so many trials, all at once; return the environment steps per second of each."""
     from rltune.study.storage import open_ledger
 
-    typed = [sys.executable, "-m", "rltune", "run", *SWEEP, f"budget.trials={trials}", f"budget.env_steps={env_steps}"]
+    typed = [
+        sys.executable,
+        "-m",
+        "rltune",
+        "run",
+        *what,
+        *SWEEP,
+        f"budget.trials={trials}",
+        f"budget.env_steps={env_steps}",
+    ]
     typed += [f"resources.trials_per_gpu={trials}"]
     paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **settings}
@@ -145,10 +169,19 @@ def make_tables(results: dict[str, Any]) -> str:
         part = f"a part of {cap['part']:,.0f} MB of {cap['total']:,.0f} {kept} kept"
         refused = f"{cap['taken']:,.0f} MB were taken when {BLOCK / 2**20:.0f} more were refused"
         lines.append(f"{part}: {refused}; the neighbour computed {cap['after']:,.0f} products meanwhile")
+    if rates := results.get("precision"):
+        ratio = compare_rounds(rates["bfloat16"], rates["float32"])
+        plain = spread_of(rates["float32"]).median
+        lines.append(f"PPO Breakout: {plain:,.0f} env steps/s in float32, {ratio} times that in bfloat16")
     return "\n".join(lines).rstrip()
 
 
-MEASURE = {"engine": measure_engine, "together": measure_together, "cap": measure_cap}
+MEASURE = {
+    "engine": measure_engine,
+    "together": measure_together,
+    "cap": measure_cap,
+    "precision": measure_precision,
+}
 
 
 def main() -> None:

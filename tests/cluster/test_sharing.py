@@ -86,9 +86,9 @@ def test_a_sweep_waits_for_a_node_grows_and_shrinks(tmp_path: Path) -> None:
         with node(address, 1):
             sweep.wait_for_running(1)
             with node(address, 2):
-                sweep.wait_for("trials at once on the cluster: 3, 1 before")
+                sweep.wait_for("trials at once: 3, 1 before")
                 sweep.wait_for_running(3)
-            sweep.wait_for("trials at once on the cluster: 1, 3 before")
+            sweep.wait_for("trials at once: 1, 3 before")
             sweep.process.send_signal(signal.SIGTERM)
             summary = sweep.finish(143)
     assert summary["trials"]["complete"] > 1, sweep.said

@@ -32,7 +32,7 @@ def test_the_same_command_changes_nothing(composed):
         check(composed, known={"env.kwargs": {}}, env__kwargs={"gravity": 9})
 
 
-YOUNGER = ("objective", "resume", "tracking.tensorboard", "resources.trials_per_gpu")
+YOUNGER = ("objective", "resume", "tracking.tensorboard", "resources.trials_per_gpu", "precision")
 """Keys that sweeps of earlier versions lack."""
 
 

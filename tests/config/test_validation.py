@@ -113,6 +113,7 @@ def test_this_machine_has_no_autoscaler(composed):
     ("key", "value", "nearest"),
     [
         ("engine", "rlib", "rllib"),
+        ("precision", "bfloat", "bfloat16"),
         ("env.vectorize", "asink", "async"),
         ("tracking.kind", "servr", "server"),
         ("searcher.view", "prune", "pruned"),

@@ -268,7 +268,7 @@ def test_trials_of_one_slot_share_a_process(toy_run: Callable[..., Outcome], tmp
     assert 1 <= len(seen) <= 2
 
 
-@pytest.mark.parametrize(("fraction", "expected"), [(0.25, 4), (0.3333, 3)])
+@pytest.mark.parametrize(("fraction", "expected"), [(0.5, 4), (0.3333, 6)])  # on two GPUs
 def test_a_gpu_fraction_admits_exactly_as_many_trials(
     toy_run: Callable[..., Outcome], monkeypatch: Any, fraction: float, expected: int
 ) -> None:
@@ -288,7 +288,7 @@ def test_a_gpu_fraction_admits_exactly_as_many_trials(
         "resources.cpus_per_trial=0.5",
         "resources.max_concurrent=null",
         "cluster.num_cpus=4",
-        "cluster.num_gpus=1",
+        "cluster.num_gpus=2",
         "scheduler=none",
         "tracking=off",
         "budget.trials=8",

@@ -415,7 +415,7 @@ def test_what_trials_wait_for_is_said_until_they_run(make, clock):
     console.tick()
     assert "1 running, 0 complete of 8 | no environment step yet, waiting for 2 CPUs" in out.getvalue()
     console.show_slots(3, "")
-    assert "trials at once on the cluster: 3, 1 before" in out.getvalue()
+    assert "trials at once: 3, 1 before" in out.getvalue()
     clock.now += 16
     console.tick()
     assert "waiting" not in out.getvalue().splitlines()[-1]

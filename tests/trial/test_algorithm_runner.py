@@ -43,7 +43,7 @@ def runner_of(request_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -
     def make(*losses: tuple[int, float]) -> AlgorithmRunner:
         engines: list[str] = []
 
-        def build(config: Any, engine: str) -> Scripted:
+        def build(config: Any, engine: str, precision: str) -> Scripted:
             engines.append(engine)
             return Scripted(list(losses))
 
@@ -62,7 +62,7 @@ def test_memory_is_limited_before_the_first_tensor(
     """A remote learner is limited in its own process, once it is there."""
     seen: list[str] = []
 
-    def build(config: Any, engine: str) -> Any:
+    def build(config: Any, engine: str, precision: str) -> Any:
         seen.append("build")
         group = SimpleNamespace(foreach_learner=lambda work: work("the learner"))
         return SimpleNamespace(learner_group=group, stop=lambda: None)

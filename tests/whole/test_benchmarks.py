@@ -193,4 +193,8 @@ def test_trials_that_share_a_gpu_are_shown_alone_and_together():
     ]
     cap = {"total": 80_000.0, "part": 20_000.0, "taken": 19_500.0, "before": 100.0, "after": 5_000.0}
     assert "20,000 MB of 80,000 is kept: 19,500 MB" in gpu.make_tables({"cap": cap})
+    rates = {"float32": [100.0, 200.0], "bfloat16": [150.0, 300.0]}
+    assert gpu.make_tables({"precision": rates}).endswith(
+        "150 env steps/s in float32, 1.5 (1.5 to 1.5) times that in bfloat16"
+    )
     assert "is NOT kept" in gpu.make_tables({"cap": {**cap, "taken": 30_000.0}})

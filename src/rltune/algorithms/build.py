@@ -40,6 +40,7 @@ class Build:
         vectorize: How copies of it step together: auto, sync, async or vector_entry_point.
         gpus: GPUs of the trial, or the fraction of one.
         replicates: Algorithms that a trial holds, one a seed; they work in turn.
+        precision: Of the networks' products, see `rltune.engine.networks.mixed_precision`.
     """
 
     algo: Mapping[str, Any]
@@ -47,6 +48,7 @@ class Build:
     vectorize: str = "auto"
     gpus: float = 0.0
     replicates: int = 1
+    precision: str = "float32"
 
 
 def import_config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:

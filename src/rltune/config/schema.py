@@ -177,6 +177,7 @@ class RunConfig:
     seed: int = MISSING
     replicates: int = MISSING
     engine: str = MISSING
+    precision: str = "float32"  # older sweeps' settings have none
     report: bool = MISSING
     callbacks: list[str] = field(default_factory=list)  # older sweeps' settings have none
     notify: str | None = None  # likewise

@@ -41,6 +41,7 @@ MEASURED = "auto"  # of `resources.trials_per_gpu`: as many as one that is measu
 MAX_ON_GPU = 100  # trials
 MAX_COUNT = 100_000  # of trials and seeds
 ENGINES = ("fast", "rllib")
+PRECISIONS = ("float32", "bfloat16")
 RESUME = ("never", "auto")
 WITH_LOGIN = ("study.storage", "tracking.uri", "notify")  # the settings that may hold one
 VIEWS = ("auto", "pruned", "complete")  # rltune.search.views has what they mean
@@ -134,6 +135,7 @@ def check_config(config: RunConfig) -> None:
             "a Ray that runs already",
             "cluster=address cluster.autoscale=true",
         )
+    _check_one_of("precision", config.precision, PRECISIONS)
     _check_one_of("searcher.view", config.searcher.view, VIEWS)
     _check_one_of("tracking.kind", config.tracking.kind, (*MLFLOW, "wandb", "off"))
     check_pair(config.algo, config.env, config.engine)

@@ -22,10 +22,11 @@ from rltune.compat.patching import find_version, is_tested
 from rltune.compat.rllib_build import skip_needless_work
 from rltune.config.capabilities import capabilities_of
 from rltune.engine.features import UnsupportedError, find_unserved_setting
+from rltune.engine.networks.mixed_precision import FLOAT32
 from rltune.engine.sampling.vector_envs import make_envs
 from rltune.errors import ConfigError, choices
 
-__all__ = ["build_algorithm", "find_obstacle", "find_static_obstacle"]
+__all__ = ["build_algorithm", "check_precision", "find_obstacle", "find_static_obstacle"]
 
 ENGINES = ("fast", "rllib")
 logger = logging.getLogger(__name__)
@@ -69,30 +70,58 @@ def find_static_obstacle(config: AlgorithmConfig) -> str | None:
     return find_unserved_setting(config) if _find_fast_class(config) else f"the algorithm {config.algo_class.__name__}"
 
 
-def build_algorithm(config: AlgorithmConfig, engine: str = "fast") -> Algorithm:
+def check_precision(config: AlgorithmConfig, engine: str, precision: str) -> None:
+    """Refuse to compute in bfloat16 what is computed in float32 alone.
+
+    Raises:
+        ConfigError: Stock RLlib trains this one, or a hot loop that does not know it.
+    """
+    if precision == FLOAT32:
+        return
+    cls, why = _find_fast_class(config), "engine=rllib" if engine == "rllib" else find_static_obstacle(config)
+    if cls and why is None and precision not in cls.precisions:
+        why = f"algo.class={type(config).__name__}"
+    if why:
+        raise make_precision_error(precision, why)
+
+
+def make_precision_error(precision: str, why: str) -> ConfigError:
+    """Return the error for what is computed in float32 alone."""
+    return ConfigError(
+        f"precision={precision} with {why}, which is trained in float32",
+        "PPO, A2C and DQN of the fast engine",
+        "precision=float32",
+    )
+
+
+def build_algorithm(config: AlgorithmConfig, engine: str = "fast", precision: str = FLOAT32) -> Algorithm:
     """Build the algorithm that ``config`` describes.
 
     Args:
         config: Built with RLlib's fluent methods; not changed. `rltune.config.capabilities` lists the algorithms that
             have a class of ours.
         engine: ``fast``, or ``rllib`` for stock RLlib whatever the config.
+        precision: Of the networks' products, ``float32`` or ``bfloat16``.
 
     Returns:
         An RLlib algorithm; call its ``stop()`` when done.
 
     Raises:
-        ConfigError: For another engine.
+        ConfigError: For another engine, or a precision that is not served.
     """
     if engine not in ENGINES:
         raise ConfigError(f"engine: {engine!r} is unknown", choices(engine, ENGINES), "engine=fast")
+    check_precision(config, engine, precision)
     skip_needless_work(compiling=config.torch_compile_learner or config.torch_compile_worker)
     if engine == "rllib":
         return config.build_algo()
     cls, reason = _find_fast_class(config), find_static_obstacle(config)
     if cls and reason is None:
         try:
-            return cls(config=config)
+            return cls(config=config, precision=precision)
         except UnsupportedError as error:  # of the environment's spaces or the module's layers, known only when built
             reason = error.feature
+            if precision != FLOAT32:
+                raise make_precision_error(precision, reason) from None
     logger.warning("engine: stock RLlib trains this one, because the fast engine does not serve %s", reason)
     return config.build_algo()

@@ -22,6 +22,7 @@ from ray.rllib.utils.debug.deterministic import update_global_seed_if_necessary
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from ray.tune import Trainable
 
+from rltune.engine.networks.mixed_precision import FLOAT32
 from rltune.engine.sampling.env_runner import ArrayEnvRunner, LocalRunners, StockCheckpoint
 from rltune.engine.sampling.observation_filter import RunningMoments
 from rltune.engine.sampling.remote import RemoteRunners
@@ -38,11 +39,19 @@ logger = logging.getLogger(__name__)
 
 
 class FastAlgorithm(StockCheckpoint):
-    """Mixin: the parts of an RLlib algorithm around its hot loop."""
+    """Mixin: the parts of an RLlib algorithm around its hot loop.
+
+    Args:
+        config: RLlib's.
+        precision: Of the networks' products, one of ``precisions``.
+        kwargs: The other arguments of RLlib's algorithms.
+    """
 
     runner_class: type = ArrayEnvRunner
+    precisions: tuple[str, ...] = (FLOAT32,)
 
-    def __init__(self, config: Any, **kwargs: Any) -> None:
+    def __init__(self, config: Any, precision: str = FLOAT32, **kwargs: Any) -> None:
+        self.precision = precision
         self._config_dict: dict[str, Any] | None = None
         if not isinstance(config, dict):
             # Tune's system monitor is a thread that polls, and stop() waits for its next poll (up to 0.7 s).

@@ -120,7 +120,7 @@ class Plan:
         """Return `build` as plain values, for the workers."""
         build = self.build
         env = build.env.to_dict()
-        own = {"vectorize": build.vectorize, "gpus": build.gpus, "replicates": build.replicates}
+        own = {name: getattr(build, name) for name in ("vectorize", "gpus", "replicates", "precision")}
         return {"algo": dict(build.algo), "env": env, **own}
 
 
@@ -189,7 +189,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     if config.storage and not config.study.storage:
         notes = (*notes, LOCAL_LEDGER)
     algo = make_inputs_absolute(config.algo)
-    build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates)
+    build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision)
     return Plan(config, searched, build, warm, request, notes, earlier)
 
 
@@ -266,9 +266,11 @@ def preflight(plan: Plan) -> tuple[str, ...]:
         ConfigError: With the corner and RLlib's own words.
     """
     wait_for_ray()  # which starts meanwhile
-    from rltune.engine import find_static_obstacle
+    from rltune.engine import check_precision, find_static_obstacle
 
     configs = check_corners(plan.build, plan.space)
+    for config in configs:
+        check_precision(config, plan.config.engine, plan.config.precision)
     if plan.config.engine != "fast":
         return ()
     reasons = [find_static_obstacle(config) for config in configs]

@@ -150,7 +150,7 @@ def _work(build: Build, space: Space, engine: str, threads: int, seconds: float)
     beside = count_env_runners(build.algo) + count_learners(build.algo)
     cluster = ClusterConfig(num_cpus=1 + beside, num_gpus=1)
     with connect_ray(cluster) if kind == "rllib" or beside else contextlib.nullcontext():
-        return measure_use(lambda: build_algorithm(config, kind), torch.cuda, seconds)
+        return measure_use(lambda: build_algorithm(config, kind, build.precision), torch.cuda, seconds)
 
 
 def main() -> None:

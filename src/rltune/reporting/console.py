@@ -315,14 +315,14 @@ class Console:
 
     @_log_errors
     def show_slots(self, slots: int, wait: str) -> None:
-        """Show that a cluster has gained or lost room, and what trials wait for.
+        """Show that there is more or less room, as on a cluster or beside a larger trial, and what trials wait for.
 
         Args:
             slots: How many trials run at once.
             wait: A sentence; empty where none waits.
         """
         if slots != self.slots:
-            self._print_line(f"trials at once on the cluster: {slots}, {self.slots} before")
+            self._print_line(f"trials at once: {slots}, {self.slots} before")
         if wait and not self._wait:
             self._drawn = -math.inf  # who sees nothing run is told why at once
         self.slots, self._wait = slots, wait

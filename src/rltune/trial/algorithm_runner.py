@@ -66,7 +66,7 @@ class AlgorithmRunner:
         self.config = build_config(build, params, seed)
         self._returns: Episodes = deque(maxlen=self.config.metrics_num_episodes_for_smoothing)
         with collect_returns(self._returns):
-            self.algorithm = build_algorithm(self.config, engine)
+            self.algorithm = build_algorithm(self.config, engine, build.precision)
         if build.gpus and self.config.num_learners == 1:  # several have whole GPUs
             cap = functools.partial(_cap_learner, share=build.gpus)
             self.algorithm.learner_group.foreach_learner(cap)

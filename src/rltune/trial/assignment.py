@@ -77,5 +77,4 @@ class Assignment:
 
     def to_build(self) -> Build:
         """Return what the runners are built from."""
-        spec = spec_of(self.build["env"])
-        return Build(self.build["algo"], spec, self.build["vectorize"], self.build["gpus"], self.build["replicates"])
+        return Build(**{**self.build, "env": spec_of(self.build["env"])})

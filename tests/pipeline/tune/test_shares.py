@@ -89,6 +89,10 @@ def test_a_trial_that_needs_more_than_there_is_is_infeasible(sweep):
     assert run.data.tags["rltune.stop_reason"].startswith(why)
 
 
+def test_it_is_said_how_many_share_a_gpu_and_how(sweep):
+    assert "up to 2 trials on each GPU, taking turns: no MPS daemon runs here" in sweep[1]
+
+
 def test_the_neighbours_of_a_greedy_trial_notice_nothing(sweep):
     outcome, _ = sweep
     for record in [ledger(outcome)[number] for number in (0, 2, 4, 5)]:

@@ -134,7 +134,8 @@ class AutogradActorCritic:
             raise RuntimeError("backward() needs a forward() and trainable parameters")
         self.flat.attach_grads()
         # One call for both outputs walks a shared encoder once.
-        torch.autograd.backward(list(self._outputs), [dist_grad, value_grad])
+        grads = [grad.to(out.dtype) for grad, out in zip((dist_grad, value_grad), self._outputs, strict=True)]
+        torch.autograd.backward(list(self._outputs), grads)
         self._outputs = None
 
     def values(self, obs: Tensor) -> Tensor:

@@ -158,8 +158,10 @@ class MLP:
                 # Overwritten, not added: there is one backward pass per step, and so no zero_grad().
                 if inputs[index].shape[1] < NARROW:
                     layer.weight_grad.copy_(torch.mm(inputs[index].t(), grad).t())
-                else:
+                elif inputs[index].dtype == grad.dtype == layer.weight_grad.dtype:
                     torch.mm(grad.t(), inputs[index], out=layer.weight_grad)
+                else:  # in mixed precision, which casts no call that has its own output
+                    layer.weight_grad.copy_(torch.mm(grad.t(), inputs[index]))
                 torch.sum(grad, 0, out=layer.bias_grad)
             if index or into_input:  # observations need no gradient
                 grad = torch.mm(grad, layer.weight)

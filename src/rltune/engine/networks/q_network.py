@@ -98,7 +98,7 @@ class AutogradValues:
         if self._out is None or self.flat is None:
             raise RuntimeError("backward() needs a forward() and trainable parameters")
         self.flat.attach_grads()
-        torch.autograd.backward([self._out], [grad])
+        torch.autograd.backward([self._out], [grad.to(self._out.dtype)])
         self._out = None
 
     def best(self, obs: Array) -> Array:

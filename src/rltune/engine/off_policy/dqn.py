@@ -16,6 +16,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 
 from rltune.engine.networks.flat_parameters import FlatParameters
+from rltune.engine.networks.mixed_precision import BFLOAT16, FLOAT32, in_precision
 from rltune.engine.networks.optimizers import clip_gradients, compile_step, make_flat_optimizer
 from rltune.engine.networks.q_network import make_action_values
 from rltune.engine.off_policy.algorithm import OffPolicy, TargetNetworks, TransitionRunner, compute_huber_loss
@@ -53,17 +54,19 @@ class DQNUpdate:
         learner: RLlib's, already built.
         config: The algorithm's.
         layout: Of the batch's rows.
+        precision: Of the networks' products, ``float32`` or ``bfloat16``.
     """
 
-    def __init__(self, learner: Any, config: Any, layout: RowLayout) -> None:
+    def __init__(self, learner: Any, config: Any, layout: RowLayout, precision: str = FLOAT32) -> None:
         self.learner, self.config, self.layout = learner, config, layout
         module = learner.module[DEFAULT_MODULE_ID].unwrapped()
         optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
         self.flat = FlatParameters(optimizer.param_groups[0]["params"])
         self.optimizer = make_flat_optimizer(self.flat, optimizer)
         self.targets = TargetNetworks(module, [self.flat])
-        self.online = make_action_values(module, self.flat)
-        self.target = make_action_values(module, None, target=True)
+        device = self.flat.data.device
+        self.online = in_precision(make_action_values(module, self.flat), precision, device)
+        self.target = in_precision(make_action_values(module, None, target=True), precision, device)
         self.lr = float(optimizer.param_groups[0]["lr"])
         self._last: tuple[Tensor, Tensor, Tensor, Tensor | None] | None = None
         self._step = compile_step(self._gradient_step, [self.optimizer], config)
@@ -151,8 +154,9 @@ class FastDQN(OffPolicy, DQN):
     """RLlib's DQN with its hot loop replaced."""
 
     stock_class = DQN
+    precisions = (FLOAT32, BFLOAT16)
     runner_class = GreedyRunner
 
     def make_update(self) -> DQNUpdate:
         """Build the update on the learner's module."""
-        return DQNUpdate(self.learner, self.config, self.row_layout)
+        return DQNUpdate(self.learner, self.config, self.row_layout, self.precision)

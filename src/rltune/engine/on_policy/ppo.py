@@ -18,6 +18,7 @@ from torch import Tensor
 from rltune.engine.algorithm import FastAlgorithm
 from rltune.engine.networks.actor_critic import make_actor_critic
 from rltune.engine.networks.flat_parameters import FlatParameters
+from rltune.engine.networks.mixed_precision import BFLOAT16, FLOAT32, in_precision
 from rltune.engine.networks.optimizers import clip_gradients, compile_step, make_flat_optimizer
 from rltune.engine.on_policy.advantages import compute_advantages, compute_artificial_advantages
 from rltune.engine.on_policy.chunks import find_chunks
@@ -65,16 +66,17 @@ class PPOUpdate:
         learner: RLlib's, already built; it stays the owner of module, optimizer, schedules and KL coefficient.
         config: The algorithm's.
         seed: Of the shuffling; None for a random one.
+        precision: Of the network's products, ``float32`` or ``bfloat16``.
     """
 
-    def __init__(self, learner: Any, config: Any, seed: int | None) -> None:
+    def __init__(self, learner: Any, config: Any, seed: int | None, precision: str = FLOAT32) -> None:
         self.learner, self.config = learner, config
         module = learner.module[DEFAULT_MODULE_ID].unwrapped()
         self.discrete = hasattr(module.action_space, "n")
         optimizer = learner.get_optimizer(DEFAULT_MODULE_ID)
         self.flat = FlatParameters(optimizer.param_groups[0]["params"])
         self.optimizer = make_flat_optimizer(self.flat, optimizer)
-        self.network = make_actor_critic(module, self.flat)
+        self.network = in_precision(make_actor_critic(module, self.flat), precision, self.flat.data.device)
         self.generator = torch.Generator()
         if seed is not None:
             self.generator.manual_seed(seed)
@@ -256,11 +258,12 @@ class FastPPO(FastAlgorithm, PPO):
     """RLlib's PPO with its hot loop replaced."""
 
     stock_class = PPO
+    precisions = (FLOAT32, BFLOAT16)
     standardise_advantages = True
 
     def build_loop(self) -> None:
         """Build the update on the learner's module."""
-        self.loop = PPOUpdate(self.learner, self.config, self.config.seed)
+        self.loop = PPOUpdate(self.learner, self.config, self.config.seed, self.precision)
 
     def training_step(self) -> None:
         """Sample a batch, learn from it, publish the weights."""
