@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from typing import Any
 
 import psutil
@@ -53,7 +54,10 @@ class MLflowServer:
         if known and known["store"] == self._store and is_running(known["process"]):
             return
         self._end(known)
-        port = self._port or (known or {}).get("port") or 0
+        port = (known or {}).get("port") or self._port
+        deadline = time.monotonic() + LEAVE_S  # for the one before to leave it
+        while known and port and not _is_free(port) and time.monotonic() < deadline:
+            time.sleep(0.1)
         if not _is_free(port):
             port = _find_free_port()
         words = ["server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
@@ -78,7 +82,10 @@ class MLflowServer:
         self._file.unlink(missing_ok=True)
 
     def _end(self, known: dict[str, Any] | None) -> None:
-        if known and is_running(known["process"]):
+        if known is None:
+            return
+        # Its worker may outlive it; and the system gives no number anew while a group has it.
+        if is_running(known["process"]) or not psutil.pid_exists(int(known["process"]["pid"])):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(int(known["process"]["pid"]), signal.SIGTERM)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
 
-from rltune.config.uris import resolve_uri
+from rltune.config.uris import redact_address, resolve_uri
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 from rltune.service.access import Access
@@ -73,18 +73,18 @@ def serve(settings: ServiceSettings) -> None:
         processes = SweepProcesses(folder, share_machine(settings.width, settings.address), settings.program)
         dispatcher = Dispatcher(submissions, processes, settings.width)
         desk = Desk(folder, submissions, dispatcher, Views(folder))
-        mlflow = stack.enter_context(_show_mlflow(folder, settings))
+        find_mlflow = stack.enter_context(_show_mlflow(folder, settings))
         access = Access(folder.make_token(), settings.names)
         address = f"http://{_spell_host(settings.host)}:{listening.getsockname()[1]}"
         folder.write_address(address)
         stack.callback(folder.clear_address)
-        _say_hello(address, access.token, mlflow, settings, folder)
+        _say_hello(address, access.token, find_mlflow(), settings, folder)
         # A list of many sweeps is read once before anybody asks.
         threading.Thread(target=desk.list, name="first-look", daemon=True).start()
         dispatcher.begin()
         stack.callback(dispatcher.end)
         app = make_app(desk, access)
-        app.include_router(make_router(desk, access, lambda: mlflow))
+        app.include_router(make_router(desk, access, find_mlflow))
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=3)
         _Server(config, dispatcher).run(sockets=[listening])
 
@@ -123,11 +123,15 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
 
 
 @contextlib.contextmanager
-def _show_mlflow(folder: ServiceFolder, settings: ServiceSettings) -> Iterator[str | None]:
-    """Run MLflow's server, and start it again where it dies; yield its address, or that of the one that sweeps use."""
+def _show_mlflow(folder: ServiceFolder, settings: ServiceSettings) -> Iterator[Callable[[], str | None]]:
+    """Run MLflow's server, and start it again where it dies.
+
+    Yields:
+        What says where it is, or the one that sweeps use; None where there is none.
+    """
     store = resolve_uri(None)
     if not settings.mlflow or store.startswith("http"):
-        yield store if store.startswith("http") else None
+        yield lambda: redact_address(store) if store.startswith("http") else None
         return
     server, ended = MLflowServer(folder, settings.mlflow_port), threading.Event()
 
@@ -140,7 +144,7 @@ def _show_mlflow(folder: ServiceFolder, settings: ServiceSettings) -> Iterator[s
     thread = threading.Thread(target=keep, name="mlflow", daemon=True)
     thread.start()
     try:
-        yield server.address
+        yield lambda: server.address
     finally:
         ended.set()
         thread.join()

@@ -23,6 +23,7 @@ import yaml
 from rltune.envs.objective import Shown
 from rltune.errors import RltuneError, StudyError
 from rltune.formatting import format_count, format_objective, format_params
+from rltune.reporting.html import FOLDER, PAGE, PLOTLY
 from rltune.reporting.sweep_data import SweepData, load_sweep_data
 from rltune.reporting.wording import describe_verdict
 from rltune.service.folder import ServiceFolder
@@ -90,7 +91,7 @@ class Views:
             "begun": format_time(one.begun_s),
             "ended": format_time(one.ended_s),
             **asdict(progress),
-            "report": (self._folder.sweeps / one.name / "report" / "index.html").is_file(),
+            "report": has_report(self._folder.sweeps / one.name),
         }
 
     def read_progress(self, name: str) -> Progress:
@@ -113,6 +114,11 @@ class Views:
         except RltuneError:
             data = None
         return {"load": describe_load(submission), **(_describe_data(data) if data else {"has_data": False})}
+
+
+def has_report(folder: Path) -> bool:
+    """Whether a sweep has a report that is whole in one file, as the one of its end: a browser opens it apart."""
+    return (folder / FOLDER / PAGE).is_file() and not (folder / FOLDER / PLOTLY).exists()
 
 
 def _mark(folder: Path) -> tuple[float, ...] | None:
