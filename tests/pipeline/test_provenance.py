@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 
 from rltune.pipeline import provenance
 from rltune.pipeline.provenance import list_versions, read_git_commit, record_start
@@ -38,8 +37,6 @@ def test_a_resumed_sweep_keeps_what_it_was_begun_with(open_mine):
     with open_mine("seed=2", resumed=True) as sweep:
         record_start(sweep)
         after = sweep.ledger.sweep()
-        assert replace(after, config=None) == replace(before, config=None)
-        assert "seed: 1" in str(before.config)
-        assert "seed: 2" in str(after.config), "but its settings: a resume may extend it"
+        assert after == before
         assert after.status == "running"
         assert "seed: 1" in after.config
