@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rltune.pipeline.publish import make_closing_page, publish_outcome, start_console, trial_view_of
+from rltune.errors import StudyError
+from rltune.pipeline.publish import (
+    make_closing_page,
+    publish_outcome,
+    start_console,
+    tell_crash,
+    tell_end,
+    trial_view_of,
+)
 from rltune.records import TrialRecord
 from rltune.study.outcome import Outcome
 
@@ -48,3 +57,20 @@ def test_only_what_is_unfinished_is_told_how_to_go_on(open_mine, stream, status,
         ended.save()
         publish_outcome(sweep, [], ended, None)
     assert ("sweeps.resume" in stream.getvalue()) is resumes
+
+
+def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, tmp_path, stream):
+    told = tmp_path / "told.json"
+    with open_mine(f"notify='cat > {told}'") as sweep:
+        tell_crash(sweep, StudyError("the disk is full: postgresql://me:s3cret@host"))
+    content = json.loads(told.read_text())
+    assert (content["name"], content["status"], content["winner"]) == ("mine", "failed", None)
+    assert content["reason"] == "StudyError: the disk is full: postgresql://***@host"
+
+
+def test_nobody_to_tell_changes_nothing_and_is_said(open_mine, stream, tmp_path):
+    with open_mine("notify='echo no mail >&2; exit 1'") as sweep:
+        tell_end(sweep, outcome(tmp_path))
+    assert (
+        "notify: nobody was told of the sweep's end (OSError: the command ended with 1: no mail)" in stream.getvalue()
+    )

@@ -16,10 +16,10 @@ PACKAGES = ("rltune", "ray", "torch", "gymnasium", "optuna", "mlflow", "hydra-co
 
 def record_start(sweep: OpenSweep) -> None:
     """Note in the ledger that the sweep runs, where it lies, and at its first start what it was started with."""
-    now = {"folder": str(sweep.context.folder), "config": format_settings(sweep.config)}  # moved, or extended
-    sweep.ledger.change_sweep(status="running", **now)
+    sweep.ledger.change_sweep(status="running", folder=str(sweep.context.folder))  # it may have been moved
     if sweep.ledger.sweep().began is None:
         sweep.ledger.change_sweep(
+            config=format_settings(sweep.config),
             versions=list_versions(),
             git_commit=read_git_commit(),
             command=sweep.context.typed or read_typed_command(),

@@ -34,7 +34,7 @@ class AskedSweep:
     Attributes:
         name: Its name.
         ledger: Its ledger.
-        settings: As its folder has them, or its ledger where this machine has no folder of it.
+        settings: As its folder has them; where this machine has none, as it was begun with, which its ledger keeps.
         folder: Its folder; None where this machine has none.
     """
 

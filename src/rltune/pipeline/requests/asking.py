@@ -130,7 +130,7 @@ def enqueue_configuration(
         num_left = asked.config.budget.trials - asked.ledger.trials.num_trials - num_waiting
         larger = f"budget.trials={asked.config.budget.trials + 1 - min(0, num_left)}"
         where = asked.find_driver()
-        if where and num_left <= 0:
+        if where and num_left <= 0 and asked.folder:  # else the budget may have grown since, which no file here says
             raise StudyError(
                 f"sweep={asked.name}: no trial of budget.trials={asked.config.budget.trials} is left to begin",
                 "a sweep with trials left, or one that does not run",

@@ -72,12 +72,12 @@ def watch_sweep(
 
 def open_console(asked: AskedSweep, stream: TextIO | None = None) -> Console:
     """Open a console for a sweep that another process runs."""
-    config = asked.config
+    config, states = asked.config, list(asked.ledger.trials.read_states().values())
     return Console(
         name=asked.name,
-        num_trials=config.budget.trials,
+        num_trials=max(config.budget.trials, len(states)),
         env_steps=config.budget.env_steps,
-        slots=max(1, list(asked.ledger.trials.read_states().values()).count("RUNNING")),
+        slots=max(1, states.count("RUNNING")),
         num_reports=config.budget.reports,
         shown=Shown.of(asdict(config.objective)),
         scored=asked.ledger.criteria.scored,
