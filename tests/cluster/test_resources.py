@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 
 import pytest
+from ray.util.placement_group import placement_group, remove_placement_group
 
 from rltune.cluster.resources import (
     Machine,
@@ -75,6 +76,21 @@ def test_as_many_trials_run_at_once_as_fit(request_, machine, slots):
 )
 def test_fractions_of_a_gpu_are_counted_as_ray_places_them(fraction, gpus, slots):
     assert count_slots([{"CPU": 1, "GPU": fraction}], [Machine(64, gpus)], 64) == slots
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("fraction", [0.5, 1 / 3, 0.3333, 1 / 6, fraction_for(6), 1 / 7, fraction_for(7), 0.6, 0.4])
+def test_ray_places_as_many_fractions_as_are_counted(fraction):
+    """On two logical GPUs; places are asked for without the processes that would take them."""
+    counted = count_slots([{"GPU": fraction}], [Machine(64, 2)], 99)
+    groups = [placement_group([{"GPU": fraction}]) for _ in range(counted)]
+    try:
+        assert all(group.wait(20) for group in groups)
+        groups.append(placement_group([{"GPU": fraction}]))
+        assert not groups[-1].wait(0.5)
+    finally:
+        for group in groups:
+            remove_placement_group(group)
 
 
 @pytest.mark.parametrize("gpus", [1, 3])

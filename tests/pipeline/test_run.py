@@ -268,38 +268,6 @@ def test_trials_of_one_slot_share_a_process(toy_run: Callable[..., Outcome], tmp
     assert 1 <= len(seen) <= 2
 
 
-@pytest.mark.parametrize(("fraction", "expected"), [(0.5, 4), (0.3333, 6)])  # on two GPUs
-def test_a_gpu_fraction_admits_exactly_as_many_trials(
-    toy_run: Callable[..., Outcome], monkeypatch: Any, fraction: float, expected: int
-) -> None:
-    spans: list[tuple[float, float]] = []
-    from rltune.pipeline.tune.recorder import Recorder
-
-    keep = Recorder.on_trial_result
-
-    def spy(self: Recorder, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
-        spans.append((result["began"], result["ended"]))
-        keep(self, iteration, trials, trial, result, **info)
-
-    monkeypatch.setattr(Recorder, "on_trial_result", spy)
-    toy_run(
-        "resources=gpu_fraction",
-        f"resources.gpus_per_trial={fraction}",
-        "resources.cpus_per_trial=0.5",
-        "resources.max_concurrent=null",
-        "cluster.num_cpus=4",
-        "cluster.num_gpus=2",
-        "scheduler=none",
-        "tracking=off",
-        "budget.trials=8",
-        "space.quality=[uniform,0,1]",
-        "+space.seconds=0.5",
-        "budget.env_steps=400",
-    )
-    at_once = [sum(began <= moment < ended for began, ended in spans) for moment, _ in spans]
-    assert max(at_once) == expected
-
-
 def test_the_same_seed_proposes_the_same_trials_and_another_does_not(toy_run: Callable[..., Outcome]) -> None:
     sweeps = [toy_run("tracking=off", "scheduler=none", "budget.trials=3", f"seed={seed}") for seed in (5, 5, 6)]
     first, again, other = ([dict(entry.params) for entry in ledger(sweep)] for sweep in sweeps)
