@@ -112,14 +112,14 @@ def _follow(asked: AskedSweep, console: Console) -> str:
     if asked.status() != "running" and not asked.find_driver():
         return asked.status()
     trials, runs = asked.ledger.trials, asked.ledger.runs
-    known = trials.records()
+    known, known_runs = trials.records(), runs.records()
     console.start([trial_view_of(record) for record in known])
     followed = [_Follower(trials, console, known)]
     config = asked.config
     if config.certify.seeds:
         count = _RunCount(runs, config.certify.seeds * (config.certify.top + 1))
         shown = CertificationConsole(console, count, Shown.of(asdict(config.objective)))
-        followed.append(_Follower(runs, shown, runs.records()))
+        followed.append(_Follower(runs, shown, known_runs))
     looked = heard = time.monotonic()
     was_running = False
     while True:
