@@ -7,7 +7,7 @@ from ledger import make_ledger
 
 from rltune.certification.retraining import Retraining
 from rltune.config.criteria import Criteria, parse_constraints
-from rltune.records import Report
+from rltune.records import CERTIFY, RETRY, Report
 from rltune.study.checkpoints import write_checkpoint
 
 SEEDS = (11, 12, 13)
@@ -54,6 +54,16 @@ def test_a_run_that_went_wrong_comes_first_again(make_retraining):
     retraining.retry(first)
     assert retraining.propose(False) is first
     assert second.seeds == (12,)
+
+
+def test_a_failed_run_of_an_earlier_driver_comes_again_once(make_retraining, ledger):
+    done = make_retraining().propose(False)
+    ledger.runs.end(done.number, "FAIL", "out of luck")
+    after = make_retraining()
+    request = ledger.ask(RETRY, {CERTIFY: [done.number]}, "maria@host")
+    [again] = ledger.reopen_failed(next(one for one in ledger.read_requests() if one.id == request))
+    after.retry(again)
+    assert [after.propose(False).seeds for _ in range(3)] == [(11,), (12,), (13,)]
 
 
 def test_a_resumed_certification_repeats_no_ended_run(make_retraining, ledger):

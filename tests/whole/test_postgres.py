@@ -174,7 +174,7 @@ def test_a_sweep_is_asked_and_watched_by_its_address_alone(
     ledger, stopper = Ledger(url, "mine", create=True), SweepStopper(tmp_path, request_of("name=mine"))
     ledger.change_sweep(status="running", config=format_settings(request_of("name=mine", "budget.trials=4")))
     with ThreadPoolExecutor(2) as pool:
-        with claim_in_database(url, "mine") as other, Inbox(ledger, stopper, time.monotonic()):
+        with claim_in_database(url, "mine") as other, Inbox(ledger, stopper):
             assert other is None
             watched = pool.submit(watch_sweep, "mine", output_dir=nowhere, storage=url, stream=stream)
             enqueue_configuration("mine", {"lr": 1e-3}, output_dir=nowhere, storage=url, stream=stream)

@@ -124,7 +124,9 @@ class Retraining:
         return None
 
     def retry(self, record: TrialRecord) -> None:
-        """Put a run that went wrong back in front."""
+        """Put a run that went wrong back in front; it may be one that an earlier driver had proposed."""
+        if record.key is not None:
+            self._proposed.add(record.key)
         self._retries.insert(0, record)
 
     def _key(self, configuration: Configuration, seed_index: int) -> str:

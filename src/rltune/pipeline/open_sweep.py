@@ -205,7 +205,7 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         tracker=tracker,
         console=console,
         live_report=LiveReport(folder, ledger, config.report),
-        inbox=Inbox(ledger, stopper, context.began),
+        inbox=Inbox(ledger, stopper),
         callbacks=told,
     )
 

@@ -265,6 +265,7 @@ def _start(context: SweepContext) -> Outcome:
     with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as stack:
         if context.resumed:  # first of all: what a killed driver left running must not meet what we start
             stack.enter_context(claim_folder(context))
+            _withdraw_stops(context)
         context = replace(context, plan=plan.measure_share(context.plan))
         server = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
         # The check registers classes with a Ray that starts meanwhile: only a Ray that was tested allows that.
@@ -275,6 +276,18 @@ def _start(context: SweepContext) -> Outcome:
             slots = Slots(share.bundles, context.plan.request.limit, nodes, cluster.autoscale)
             with contextlib.nullcontext() if cluster.address is None else follow_cluster(slots):
                 return _run(context, share, slots)
+
+
+def _withdraw_stops(context: SweepContext) -> None:
+    """Withdraw the requests to stop that were for an earlier driver; what a ledger lacks is said when it is opened."""
+    from rltune.pipeline.requests.inbox import withdraw_stops
+    from rltune.study.storage import open_ledger
+
+    with (
+        contextlib.suppress(StudyError),
+        contextlib.closing(open_ledger(context.folder, context.plan.config.study.storage)) as ledger,
+    ):
+        withdraw_stops(ledger)
 
 
 def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:

@@ -47,7 +47,7 @@ class Mine:
     def drive(self) -> Iterator[Stopper]:
         """Be its driver: claim the folder, note that it runs, look for requests."""
         stopper = Stopper()
-        with claim_sweep(self.folder) as other, Inbox(self.ledger, stopper, time.monotonic()):  # type: ignore[arg-type]
+        with claim_sweep(self.folder) as other, Inbox(self.ledger, stopper):  # type: ignore[arg-type]
             assert other is None
             self.ledger.change_sweep(status="running", config=format_settings(self.config))
             yield stopper

@@ -10,6 +10,7 @@ import pytest
 from rltune.errors import ConfigError, StudyError
 from rltune.pipeline.requests import asking
 from rltune.pipeline.requests.asking import ask_retry, enqueue_configuration, stop_sweep
+from rltune.pipeline.requests.inbox import withdraw_stops
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
 
 VALUES = {"lr": 1e-3}
@@ -55,6 +56,17 @@ def test_a_stop_need_not_be_waited_for(mine, stream):
     with mine.drive() as stopper:
         assert stop_sweep("mine", output_dir=mine.root, wait=False, stream=stream) == "running"
         wait_for(lambda: stopper.reason)
+
+
+def test_a_stop_that_a_new_driver_does_not_heed_is_told(mine, stream, monkeypatch):
+    monkeypatch.setattr("rltune.pipeline.requests.inbox.Inbox._look", lambda inbox: None)
+    with ThreadPoolExecutor(1) as pool, mine.drive() as stopper:
+        answer = pool.submit(stop_sweep, "mine", output_dir=mine.root, stream=stream)
+        wait_for(lambda: mine.ledger.read_requests(STOP))
+        withdraw_stops(mine.ledger)
+        with pytest.raises(StudyError, match="it goes on, another driver has begun since"):
+            answer.result(30)
+        assert stopper.reason is None
 
 
 def test_a_driver_that_dies_meanwhile_leaves_no_request(mine, stream, monkeypatch):

@@ -53,7 +53,7 @@ class Search:
             f"sqlite:///{folder / 'study.db'}", "sweep", tell_as_pruned, self.plan.space.distributions(), records
         )
         unfinished = [record for record in records if record.state == "RUNNING"]
-        inbox = Inbox(self.ledger, SimpleNamespace(), time.monotonic())
+        inbox = Inbox(self.ledger, SimpleNamespace())
         self.proposals = SearchProposals(self.plan, self.ledger.trials, self.study, unfinished, inbox)
 
     def end(self, record):

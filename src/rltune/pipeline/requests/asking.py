@@ -85,6 +85,12 @@ def stop_sweep(
         if not wait:
             return "running"
         if not _wait_for_end(asked, request, stream):
+            if asked.find_driver():
+                raise StudyError(
+                    f"sweep={asked.name}: it goes on, another driver has begun since and was not asked",
+                    "a request to the driver that works on it",
+                    spell_command(f"stop sweep={asked.name}"),
+                )
             asked.ledger.withdraw_request(request)
             raise StudyError(
                 f"sweep={asked.name}: its driver, {where}, is gone without an end of the sweep",
@@ -292,7 +298,7 @@ def _may_go_on(record: TrialRecord, env_steps: int) -> bool:
 
 
 def _wait_for_end(asked: AskedSweep, request: int, stream: TextIO | None) -> bool:
-    """Wait until a sweep's driver has ended; return whether it ended the sweep, too."""
+    """Wait until a sweep's driver has ended; return whether it ended the sweep, too, before another one began."""
     began = looked = time.monotonic()
     is_told = False
     while asked.status() == "running" or asked.find_driver():
@@ -302,6 +308,8 @@ def _wait_for_end(asked: AskedSweep, request: int, stream: TextIO | None) -> boo
             looked = now
             if not asked.find_driver():
                 return asked.status() != "running"
+            if all(one.id != request for one in asked.ledger.read_requests(STOP, waiting=False)):
+                return False
         if now - began > UNANSWERED_S and not is_told:
             is_told = True
             if any(one.id == request for one in asked.ledger.read_requests(STOP)):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from signal import SIGINT
 from types import TracebackType
@@ -27,12 +26,10 @@ class Inbox:
     Args:
         ledger: The sweep's.
         stopper: Ends it.
-        began: When its driver began, on the monotonic clock: a request to stop that is older was for another one.
     """
 
-    def __init__(self, ledger: Ledger, stopper: SweepStopper, began: float) -> None:
+    def __init__(self, ledger: Ledger, stopper: SweepStopper) -> None:
         self._ledger, self._stopper = ledger, stopper
-        self._began_s = time.time() - (time.monotonic() - began)  # requests have the time of day
         self._waiting: frozenset[str] = frozenset((ENQUEUE, RETRY))  # what there may be
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="requests", daemon=True)
@@ -76,9 +73,20 @@ class Inbox:
         self._waiting = frozenset(request.kind for request in found)
         for request in found:
             if request.kind == STOP:
-                if request.asked_s >= self._began_s:
-                    self._stopper.request(f"stopped by {request.asked_by}", SIGINT)
+                self._stopper.request(f"stopped by {request.asked_by}", SIGINT)
                 self._ledger.take_request(request.id)
+
+
+def withdraw_stops(ledger: Ledger) -> None:
+    """Withdraw the requests to stop that an earlier driver left; whoever asked learns it (`asking.stop_sweep`).
+
+    A driver does so when it has claimed the sweep, and obeys all that come after: clocks of machines differ.
+
+    Args:
+        ledger: The sweep's.
+    """
+    for request in ledger.read_requests(STOP):
+        ledger.withdraw_request(request.id)
 
 
 def reopen_failed(ledger: Ledger, notify: Callable[[str], None]) -> list[TrialRecord]:
