@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 from fake_cuda import GIB, FakeCuda
 
-from rltune.cluster.resources import Machine
+from rltune.cluster.resources import Machine, fraction_for
 from rltune.errors import ResourceError
 from rltune.pipeline import plan as planning
 from rltune.probe import gpu
 from rltune.probe.gpu import GpuUse, choose_trials, find_largest, measure_on_gpu, measure_use
 from rltune.search.space import parse_space
+from rltune.trial.gpu_memory import cap_memory
 
 USE = GpuUse(tensors=3 * GIB, context=GIB // 2, total=40 * GIB)
 
@@ -42,14 +43,16 @@ def test_a_trial_is_measured_at_its_peak_with_cudas_own_memory():
     algorithm = Learning(cuda)
     use = measure_use(lambda: algorithm, cuda)
     assert (use, algorithm.steps, algorithm.is_stopped) == (USE, 300, True)
-    assert str(use) == "one takes 4.32 of 42.9 GB (3.22 GB of tensors, 0.537 GB beside them, 15% to spare)"
+    assert (
+        str(use) == "one takes 4.24 of 42.9 GB (3.22 GB of tensors, 0.537 GB beside them, 15% of the tensors to spare)"
+    )
     assert measure_use(lambda: Learning(FakeCuda()), FakeCuda(), seconds=0.01).steps_per_s > 0
 
 
 @pytest.mark.parametrize(
     ("use", "cpus", "trials"),
     [
-        (USE, 64, 9),  # 9 x 4.025 GiB
+        (USE, 64, 10),  # 10 x 3.95 GiB
         (USE, 6.5, 6),
         (USE, 0.5, 1),
         (replace(USE, tensors=GIB // 64), 64, 16),
@@ -58,6 +61,16 @@ def test_a_trial_is_measured_at_its_peak_with_cudas_own_memory():
 )
 def test_memory_cpus_and_sixteen_limit_how_many_share_a_gpu(use, cpus, trials):
     assert choose_trials(use, cpus) == trials
+
+
+@pytest.mark.parametrize("card", [4 * GIB, 8 * GIB, 40 * GIB])
+@pytest.mark.parametrize("tensors", [GIB // 64, 0.3 * GIB, 0.8 * GIB, 3 * GIB])
+@pytest.mark.parametrize("context", [0, GIB // 5, 0.9 * GIB])
+def test_a_share_holds_what_was_measured_under_its_cap(card, tensors, context):
+    use = GpuUse(int(tensors), int(context), card)
+    cuda = FakeCuda(card)
+    cap_memory(fraction_for(choose_trials(use, 64)), cuda)
+    cuda.allocate(use.tensors)
 
 
 def test_the_corner_with_the_widest_net_and_batch_is_measured():
@@ -83,9 +96,9 @@ def test_a_trial_that_cannot_be_measured_says_why(monkeypatch):
 
 
 def test_the_measured_number_is_derived_and_said(request_of, monkeypatch):
-    """16 CPUs beside two GPUs: eight trials on each, though its memory has room for nine."""
+    """16 CPUs beside two GPUs: eight trials on each, though its memory has room for ten."""
     monkeypatch.setattr(planning, "measure_on_gpu", lambda *asked: USE)
-    machine = ("cluster.num_cpus=16", "cluster.num_gpus=2")
+    machine = ("cluster.num_cpus=16", "cluster.num_gpus=2", "budget.trials=40")
     plan = planning.make_plan(request_of("resources.trials_per_gpu=auto", *machine))
     assert plan.share_of(Machine(16, 2)).gpus == 1.0, "what it is measured with"
     measured = planning.measure_share(plan)
@@ -93,3 +106,16 @@ def test_the_measured_number_is_derived_and_said(request_of, monkeypatch):
     assert measured.notes[-1] == f"resources.trials_per_gpu=8, measured: {USE}; 16 CPUs beside 2 GPUs"
     fixed = planning.make_plan(request_of("resources.trials_per_gpu=4", *machine))
     assert planning.measure_share(fixed) is fixed
+
+
+def test_no_gpu_is_cut_into_more_than_run_at_once(request_of, monkeypatch):
+    monkeypatch.setattr(planning, "measure_on_gpu", lambda *asked: USE)
+    words = ("resources.trials_per_gpu=auto", "cluster.num_cpus=16", "cluster.num_gpus=2")
+    plan = planning.make_plan(request_of(*words, "budget.trials=40", "resources.max_concurrent=3"))
+    assert planning.measure_share(plan).request.gpus == 0.5, "two on one GPU, one on the other"
+
+
+def test_nobody_looks_for_gpus_that_are_not_to_be_measured(request_of, monkeypatch):
+    plan = planning.make_plan(request_of())
+    monkeypatch.setattr(planning, "machine_of", lambda cluster: pytest.fail("nvidia-smi takes its time"))
+    assert planning.measure_share(plan) is plan

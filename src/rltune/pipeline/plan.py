@@ -5,6 +5,7 @@ A wrong name is answered before anything heavy is imported; nothing is written. 
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -207,13 +208,13 @@ def measure_share(plan: Plan) -> Plan:
     Raises:
         RltuneError: Not even one trial could be measured.
     """
-    machine = machine_of(plan.config.cluster)
-    if plan.config.resources.trials_per_gpu != MEASURED or machine is None:
+    if plan.config.resources.trials_per_gpu != MEASURED or (machine := machine_of(plan.config.cluster)) is None:
         return plan
     share = plan.share_of(machine)
     use = measure_on_gpu(plan.build, plan.space, plan.config.engine, share.threads)
     cpus = sum(bundle["CPU"] for bundle in share.bundles)
-    trials = choose_trials(use, machine.cpus / machine.gpus / cpus)
+    of_use = math.ceil(plan.request.limit / machine.gpus)
+    trials = min(choose_trials(use, machine.cpus / machine.gpus / cpus), of_use)
     gpus = fraction_for(trials)
     note = f"resources.trials_per_gpu={trials}, measured: {use}; {machine.cpus:g} CPUs beside {machine.gpus:g} GPUs"
     request, build = replace(plan.request, gpus=gpus), replace(plan.build, gpus=gpus)

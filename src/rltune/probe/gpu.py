@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rltune.algorithms.build import Build
 from rltune.errors import ResourceError, RltuneError, describe_exception
 from rltune.search.space import Space
+from rltune.trial.gpu_memory import CONTEXT_BYTES
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -47,12 +48,12 @@ class GpuUse:
 
     @property
     def needed(self) -> float:
-        """Bytes that a trial is given, with some to spare."""
-        return SPARE * (self.tensors + self.context)
+        """Bytes that a trial is given, with some to spare; `cap_memory` leaves as many to its tensors."""
+        return SPARE * self.tensors + max(self.context, CONTEXT_BYTES)
 
     def __str__(self) -> str:
         parts = f"{self.tensors / GB:.3g} GB of tensors, {self.context / GB:.3g} GB beside them"
-        return f"one takes {self.needed / GB:.3g} of {self.total / GB:.3g} GB ({parts}, {SPARE - 1:.0%} to spare)"
+        return f"one takes {self.needed / GB:.3g} of {self.total / GB:.3g} GB ({parts}, {SPARE - 1:.0%} of the tensors to spare)"
 
 
 def choose_trials(use: GpuUse, cpus: float) -> int:
