@@ -68,6 +68,8 @@ def test_a_script_submits_waits_and_reads_the_log(service: Serviced) -> None:
 def test_verbs_reach_the_queue_and_their_refusals_come_back(service: Serviced) -> None:
     client = service.client
     service.queue.add("one", [])
+    with pytest.raises(RltuneError, match="one has not begun"):
+        client.enqueue("one", lr=1e-3)
     assert client.stop("one")["state"] == "interrupted"
     assert client.resume("one", "budget.trials=3")["overrides"] == ["budget.trials=3"]
     with pytest.raises(RltuneError) as told:
