@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from serviced import Serviced, run_service
 
 import rltune
+from rltune.commands.logs import work as print_log
 from rltune.errors import RltuneError
-from rltune.service.client import ADDRESS, Client, ServiceError
+from rltune.service.client import ADDRESS, TOKEN, Client, ServiceError
 from rltune.service.dispatcher import Ending
 
 
@@ -66,6 +68,8 @@ def test_a_script_submits_waits_and_reads_the_log(service: Serviced) -> None:
 def test_verbs_reach_the_queue_and_their_refusals_come_back(service: Serviced) -> None:
     client = service.client
     service.queue.add("one", [])
+    with pytest.raises(RltuneError, match="one has not begun"):
+        client.enqueue("one", lr=1e-3)
     assert client.stop("one")["state"] == "interrupted"
     assert client.resume("one", "budget.trials=3")["overrides"] == ["budget.trials=3"]
     with pytest.raises(RltuneError) as told:
@@ -75,3 +79,13 @@ def test_verbs_reach_the_queue_and_their_refusals_come_back(service: Serviced) -
         client.retry("one")  # it has no ledger yet
     with pytest.raises(RltuneError, match="did you mean 'one'"):
         client.show("onne")
+
+
+def test_the_log_of_a_waiting_sweep_says_that_it_waits(
+    service: Serviced, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN, "a-token")
+    service.queue.add("one", [])
+    where = {"output_dir": "outputs", "service": {"address": service.address}}
+    assert print_log(OmegaConf.create({"sweep": "one", "follow": False, **where})) == 0
+    assert "one: number 1 in the queue" in capsys.readouterr().err

@@ -123,13 +123,15 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
 
     service.desk.dispatcher.step()
     browser.wait("document.querySelector('.state.running')")
+    assert "Starting: its settings are checked" in browser.text()
     folder = write_sweep(service.desk.folder.sweeps / "mine", 0, None, "running", "budget.trials=3")
     with closing(open_ledger(folder)) as ledger:
         number = ledger.trials.add({"lr": 1e-3}, [1]).number
         add_reports(ledger, number, {200: 1.0, 400: 2.0})
-    service.desk.folder.log_of("mine").write_text("trial 0 reports\n")
+    service.desk.folder.log_of("mine").write_text("more\n" * 99 + "trial 0 reports\n")
     browser.wait("document.querySelector('polyline') && document.querySelectorAll('#trials tbody tr').length === 1")
     browser.wait("document.querySelector('.log').innerText.includes('trial 0 reports')")
+    assert browser.run("document.querySelector('.log').scrollTop") > 0, "the end is in sight"
 
     browser.click("#stop-mine")
     browser.wait("document.querySelector('.state').innerText === 'told to end'")
@@ -153,6 +155,13 @@ def test_failed_trials_and_enqueued_values_go_on_by_clicks(service: Serviced, br
     assert "the pole broke" in browser.text()
     browser.click("#retry-done")
     browser.wait("document.querySelector('.state').innerText.includes('in the queue')")
+    browser.type("#space-lr", "5")
+    browser.click("#enqueue")
+    browser.wait("document.querySelector('[role=alert]')")
+    assert browser.run("document.getElementById('space-lr').value") == "5", "it can be mended"
+    browser.complaints.clear()
+    browser.open(browser.run("location.href"))
+    browser.wait("location.pathname === '/sweeps/done'")
     browser.type("#space-lr", "1e-3")
     browser.click("#enqueue")
     browser.wait("document.getElementById('space-lr').value === ''")

@@ -22,7 +22,7 @@ from rltune.errors import ConfigError
 from rltune.service.client import ADDRESS, TOKEN, Client
 from rltune.service.folder import ServiceFolder
 from rltune.service.processes import BEGUN
-from rltune.service.serving import ServiceSettings, serve
+from rltune.service.serving import ServiceSettings, listen, serve
 from rltune.service.submissions import Submission, Submissions
 from rltune.study.storage import open_ledger
 
@@ -163,6 +163,11 @@ def test_a_taken_port_is_told_before_anything_is_begun(tmp_path: Path) -> None:
             serve(ServiceSettings(str(tmp_path), port=port, mlflow=False))
     assert told.value.fix == "port=0"
     assert ServiceFolder(tmp_path).read_address() is None
+
+
+def test_who_follows_the_link_at_once_is_not_turned_away() -> None:
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname(), timeout=10):
+        pass
 
 
 def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from ledger import add_reports
 
 from rltune.service.folder import ServiceFolder
 from rltune.service.submissions import Submissions
-from rltune.service.views import Progress, Views
+from rltune.service.views import Progress, Views, list_ticks
 from rltune.study.storage import open_ledger
 
 
@@ -65,8 +65,18 @@ def test_a_sweeps_page_has_trials_curves_and_certified_results(folder: ServiceFo
     assert [row["name"] for row in shown["certified"]] == ["trial 3", "baseline"]
     assert len(shown["trials"]) == len(shown["curves"]["lines"]) == 12
     assert (shown["curves"]["low"], shown["curves"]["high"]) == ("0", "110")
+    assert shown["curves"]["rows"] == [(260.0, "0"), (141.8, "50"), (23.6, "100")]
+    assert shown["curves"]["columns"][1:3] == [(144.0, "200"), (288.0, "400")]
     best = shown["curves"]["lines"][-1]["points"].split()[-1]
     assert best == "720.0,0.0", "the highest value at the end of the budget is the picture's corner"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(0, 30000, [0, 10000, 20000, 30000]), (-1480.0, -123.0, [-1000, -500]), (7.0, 7.0, [7.0])],
+)  # fmt: skip
+def test_an_axis_names_round_numbers_within_its_edges(low: float, high: float, ticks: list[float]) -> None:
+    assert list_ticks(low, high) == pytest.approx(ticks)
 
 
 @pytest.mark.slow

@@ -152,6 +152,12 @@ class Desk:
 
     def _ask(self, one: Submission, ask: Callable[[], Sequence[str]]) -> None:
         """Ask something of a sweep: at once where a driver is to see to it, else before it waits again."""
+        if not (self.folder.sweeps / one.name).is_dir():
+            raise StudyError(
+                f"sweep={one.name} has not begun: it has no trials yet",
+                "a sweep that runs or has ended",
+                "the same when it runs",
+            )
         if one.state in ENDED:
             self.dispatcher.resume(one.name, ask)
         else:

@@ -50,10 +50,12 @@ def make_router(desk: Desk, access: Access, find_mlflow: Callable[[], str | None
         facts = {"sweeps": desk.list(), "part": part, "error": error, "ended": ENDED}
         return render("list.html", 422 if error else 200, **facts)
 
-    def show_sweep(name: str, part: bool = False, error: RltuneError | None = None) -> Response:
+    def show_sweep(
+        name: str, part: bool = False, error: RltuneError | None = None, given: dict[str, str] | None = None
+    ) -> Response:
         one = desk.show(name)
         log = desk.folder.read_log(name, -LOG_BYTES)[0]
-        facts = {"sweep": one, "log": log, "part": part, "error": error, "ended": ENDED}
+        facts = {"sweep": one, "log": log, "part": part, "error": error, "ended": ENDED, "given": given or {}}
         return render("sweep.html", 422 if error else 200, **facts, **desk.views.show(desk.submissions.get(name)))
 
     def show_form(given: dict[str, str] | None = None, error: RltuneError | None = None) -> Response:
@@ -90,8 +92,12 @@ def make_router(desk: Desk, access: Access, find_mlflow: Callable[[], str | None
                 raise ConfigError(f"{verb}: no such verb", choices(verb, VERBS), "a button of the page")
             await run_in_threadpool(desk.act, verb, name, read_facts(verb, given))
         except RltuneError as error:
-            return await run_in_threadpool(show_sweep, name, False, error)
+            return await run_in_threadpool(show_sweep, name, False, error, given)
         return RedirectResponse("/" if given.get("from") == "list" else f"/sweeps/{quote(name)}", 303)
+
+    @router.get("/sweeps/{name}/{verb}")
+    def go_back(name: str, verb: str) -> Response:  # where a refusal is shown, and its address is opened anew
+        return RedirectResponse(f"/sweeps/{quote(name)}", 303)
 
     @router.get("/sweeps/{name}/report/{file}")
     def report(name: str, file: str) -> Response:

@@ -66,7 +66,7 @@ def serve(settings: ServiceSettings) -> None:
     """
     folder = ServiceFolder(settings.output_dir)
     folder.check_free()
-    with _listen(settings.host, settings.port) as listening, folder.hold(), contextlib.ExitStack() as stack:
+    with listen(settings.host, settings.port) as listening, folder.hold(), contextlib.ExitStack() as stack:
         submissions = Submissions(settings.storage or folder.database, str(folder.sweeps))
         stack.callback(submissions.close)
         stack.callback(_say_goodbye, submissions)
@@ -103,7 +103,7 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def _listen(host: str, port: int) -> Iterator[socket.socket]:
+def listen(host: str, port: int) -> Iterator[socket.socket]:
     """Listen before anything else is begun.
 
     Raises:
@@ -114,6 +114,7 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
         listening = socket.socket(family, kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(where)
+        listening.listen()  # who opens the printed link at once, waits
     except OSError as error:
         raise ConfigError(
             f"host={host} port={port}: {error.strerror or error}", "an address of this machine, a free port", "port=0"

@@ -34,6 +34,7 @@ from rltune.study.storage import open_ledger
 from rltune.study.sweep_folder import LEDGER
 
 WIDTH, HEIGHT = 720, 260  # of the curves, in the picture's own units
+LOOK_S = 0.1  # for which the CPUs are watched: since another look, which may be just now, says nothing
 COLOURS = {"COMPLETE": "#3b6fb6", "PRUNED": "#a9b4c0", "FAIL": "#c92a2a", "RUNNING": "#24313f"}
 
 
@@ -67,7 +68,6 @@ class Views:
         self._folder = folder
         self._known: dict[str, tuple[Any, Progress]] = {}
         self._lock = threading.Lock()
-        psutil.cpu_percent()  # it counts from the call before
 
     def list(self, submissions: Sequence[Submission]) -> list[dict[str, Any]]:
         """Describe the submissions: what runs, what waits in its order, then what has ended, newest first."""
@@ -113,7 +113,11 @@ class Views:
             data: SweepData | None = load_sweep_data(self._folder.sweeps / submission.name)
         except RltuneError:
             data = None
-        return {"load": describe_load(submission), **(_describe_data(data) if data else {"has_data": False})}
+        return {
+            "load": describe_load(submission),
+            "is_starting": data is None or data.status == "interrupted",  # where its process runs
+            **(_describe_data(data) if data else {"has_data": False}),
+        }
 
 
 def has_report(folder: Path) -> bool:
@@ -201,6 +205,7 @@ def draw_curves(data: SweepData) -> dict[str, Any]:
         return {"lines": []}
     low, high = min(values), max(values)
     span = high - low or 1.0
+    rows, columns = list_ticks(low, high), list_ticks(0, data.env_steps)
     lines = [
         {
             "points": " ".join(
@@ -214,15 +219,32 @@ def draw_curves(data: SweepData) -> dict[str, Any]:
         for trial, line in points
         if line
     ]
-    edges = {"low": format_objective(low), "high": format_objective(high), "steps": format_count(data.env_steps)}
-    return {"lines": lines, **edges, "width": WIDTH, "height": HEIGHT}
+    return {
+        "lines": lines,
+        "low": format_objective(low),
+        "high": format_objective(high),
+        "steps": format_count(data.env_steps),
+        "rows": [(round(HEIGHT - (value - low) / span * HEIGHT, 1), format_objective(value)) for value in rows],
+        "columns": [(round(steps / data.env_steps * WIDTH, 1), format_count(steps)) for steps in columns],
+        "width": WIDTH,
+        "height": HEIGHT,
+    }
+
+
+def list_ticks(low: float, high: float) -> list[float]:
+    """List the round numbers between two values that an axis names: up to six."""
+    if low == high:
+        return [low]
+    size = 10.0 ** math.floor(math.log10((high - low) / 5))
+    step = next(size * times for times in (1, 2, 5, 10) if size * times >= (high - low) / 5)
+    return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def describe_load(submission: Submission) -> dict[str, Any]:
     """Say how busy the machine is, and how much memory a sweep's processes have."""
     memory = psutil.virtual_memory()
     load: dict[str, Any] = {
-        "cpu": f"{psutil.cpu_percent():.0f}%",
+        "cpu": f"{psutil.cpu_percent(LOOK_S):.0f}%",
         "memory": f"{memory.percent:.0f}% of {memory.total / 2**30:.0f} GB",
         "gpus": read_gpus(),
         "processes": None,

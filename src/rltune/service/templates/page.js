@@ -9,6 +9,11 @@ if (login && location.hash.length > 1) {
 // Fetch the part of the page that changes; who is in the middle of it keeps their place.
 const live = document.getElementById("live");
 let shown = "";
+// The end of a log is its news: it stays in sight unless one has scrolled up.
+const regions = () => [...document.querySelectorAll("#live [role=region]")];
+const label = one => one.getAttribute("aria-label");
+const isAtEnd = one => one.scrollHeight - one.scrollTop - one.clientHeight < 4;
+document.querySelectorAll(".log").forEach(one => { one.scrollTop = one.scrollHeight; });
 async function renew() {
   try {
     const answer = await fetch(live.dataset.path + "?part=true");
@@ -16,12 +21,10 @@ async function renew() {
     const text = await answer.text();
     if (text === shown || !getSelection().isCollapsed) return;
     const focused = live.contains(document.activeElement) ? document.activeElement.id : "";
-    const places = [...live.querySelectorAll(".scroll, pre")].map(one => [one.scrollLeft, one.scrollTop]);
+    const places = new Map(regions().map(one => [label(one), [one.scrollLeft, isAtEnd(one) ? 1e9 : one.scrollTop]]));
     shown = text;
     live.innerHTML = text;
-    [...live.querySelectorAll(".scroll, pre")].forEach((one, number) => {
-      if (places[number]) [one.scrollLeft, one.scrollTop] = places[number];
-    });
+    for (const one of regions()) [one.scrollLeft, one.scrollTop] = places.get(label(one)) || [0, 0];
     if (focused) document.getElementById(focused)?.focus();
   } catch (error) { /* the service is away: the next try may find it */ }
 }
