@@ -28,9 +28,9 @@ BUDGET = 1000
 class Sweep:
     """A recorder over a real ledger; who shows trials keeps only what it was asked for."""
 
-    def __init__(self, folder: Path, config: Any) -> None:
+    def __init__(self, folder: Path, config: Any, ledger: Any = None) -> None:
         self.folder, self.notes, self.told, self.retried = folder, [], [], []
-        self.ledger = make_ledger(folder)
+        self.ledger = ledger or make_ledger(folder)
         self.stopper = SweepStopper(folder, config)
         self.scheduler = SimpleNamespace(decisions={})
         self.tracker = SimpleNamespace(wake=lambda connect=False: None, opening=True, warnings=lambda: [])
@@ -223,6 +223,17 @@ def test_the_sweep_is_given_up_when_all_fail_alike(sweep):
         trial = sweep.begin()
         sweep.end(trial, failed=f"non-finite numbers: loss=nan at {number}", diverged=True)
     assert sweep.stopper.failed
+
+
+def test_failures_after_a_resume_are_not_the_first(sweep):
+    """As when trials are tried again that had failed: the sweep has others, and a winner."""
+    done = sweep.begin()
+    sweep.report(done, BUDGET, 5.0)
+    sweep.end(done)
+    resumed = Sweep(sweep.folder, sweep.recorder._config, sweep.ledger)
+    for _ in range(2):
+        resumed.end(resumed.begin(), failed="non-finite numbers: loss=nan", diverged=True)
+    assert not resumed.stopper.failed
 
 
 def test_a_run_that_fails_says_nothing_about_the_search(sweep):

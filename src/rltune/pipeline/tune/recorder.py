@@ -102,7 +102,9 @@ class Recorder(Callback):
         self._losses: dict[tuple[str, int], tuple[int, int]] = {}  # steps reached, machines lost there
         self._moves: dict[str, list[str]] = {}  # what became of a machine: the trials that go on elsewhere
         self._moves_since = 0.0
-        self._first_failures: list[str] | None = []  # None once a trial has not failed
+        records = [record for stage in stages if stage.is_search for record in stage.trials.records()]
+        # None once a trial has not failed; an earlier driver's counts.
+        self._first_failures: list[str] | None = None if any(map(_has_ended_well, records)) else []
 
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune pickles its callbacks for a restore that is never used."""
@@ -295,7 +297,7 @@ class Recorder(Callback):
         record = stage.trials.end(number, state, reason, **self._charge(stage, number, result), **facts)
         drop_replays(self._folder, trial_dir_of(stage.kind, number))
         if stage.is_search:
-            if state != "FAIL" and not record.diverged:
+            if _has_ended_well(record):
                 self._first_failures = None
             self._tell_optuna(record)
         self._tracker.wake()
@@ -439,6 +441,10 @@ def explain_env_runners_loss(reason: str, trace: str) -> str | None:
     """Say what became of the machine of a remote env runner; None where its process is to blame itself."""
     actor, error = find_lost_actor(reason, trace)
     return explain_loss(find_place(actor), error) if actor else None
+
+
+def _has_ended_well(record: TrialRecord) -> bool:
+    return record.state in ("COMPLETE", "PRUNED") and not record.diverged
 
 
 def _read_checkpoints(result: Mapping[str, Any]) -> dict[str, CheckpointRecord]:
