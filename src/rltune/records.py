@@ -22,6 +22,9 @@ WHOLE_BUDGET = "whole budget"
 OUT_OF_MEMORY = "out of memory on its GPU"
 """How the reason begins of a trial that failed because it asked for more of a GPU's memory than there is."""
 
+CROWDED = "its GPU's memory is held by others"
+"""How the reason begins of a trial that got no memory of a GPU which would have had enough for it alone."""
+
 SCORED_REPORTS = 3
 """How many of a trial's last reports its score is the mean of."""
 

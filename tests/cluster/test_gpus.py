@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 
 import pytest
@@ -83,3 +84,25 @@ def test_without_nvml_or_a_driver_nothing_is_watched(monkeypatch):
         with GpuWatch(lambda states, time_s, shown=shown: shown.extend(states)) as watch:
             watch.tick()
         assert (shown, read_total_bytes()) == ([], None)
+
+
+@pytest.mark.parametrize("question", ["nvmlDeviceGetCount", "nvmlDeviceGetMemoryInfo", "nvmlShutdown"])
+def test_a_driver_that_breaks_prints_nothing_over_the_table(nvml, monkeypatch, question):
+    def refuse(*asked):
+        raise RuntimeError("the card has fallen off the bus")
+
+    monkeypatch.setattr(nvml, question, refuse)
+    raised: list[object] = []
+    monkeypatch.setattr("threading.excepthook", raised.append)
+    with GpuWatch(lambda states, time_s: None):
+        pass
+    wait_until(lambda: "rltune-gpus" not in {thread.name for thread in threading.enumerate()})
+    assert not raised
+
+
+def test_a_driver_that_counts_no_gpus_fails_no_trial(nvml, monkeypatch):
+    def refuse():
+        raise nvml.NVMLError("Unknown Error")
+
+    monkeypatch.setattr(nvml, "nvmlDeviceGetCount", refuse)
+    assert (list_devices(nvml), read_total_bytes()) == ({}, None)

@@ -43,9 +43,7 @@ def test_a_trial_is_measured_at_its_peak_with_cudas_own_memory():
     algorithm = Learning(cuda)
     use = measure_use(lambda: algorithm, cuda)
     assert (use, algorithm.steps, algorithm.is_stopped) == (USE, 300, True)
-    assert (
-        str(use) == "one takes 4.24 of 42.9 GB (3.22 GB of tensors, 0.537 GB beside them, 15% of the tensors to spare)"
-    )
+    assert str(use) == "one takes 4.24 of 42.9 GB (3.22 GB of tensors, 0.537 GB beside them, 15% to spare)"
     assert measure_use(lambda: Learning(FakeCuda()), FakeCuda(), seconds=0.01).steps_per_s > 0
 
 

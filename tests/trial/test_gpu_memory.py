@@ -9,9 +9,10 @@ import torch
 from fake_cuda import GIB, FakeCuda
 from hog import MESSAGE
 
-from rltune.records import OUT_OF_MEMORY
+from rltune.records import CROWDED, OUT_OF_MEMORY, TrialRecord
 from rltune.trial import gpu_memory
 from rltune.trial.gpu_memory import PINNED_LIMIT, cap_memory, describe_out_of_memory, free_memory
+from rltune.trial.trainable import describe_exception
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +100,32 @@ def test_an_out_of_memory_error_says_what_was_asked_and_what_there_was():
 )
 def test_other_words_for_it_are_known_and_kept(error):
     assert describe_out_of_memory(error, 0.5) == f"{OUT_OF_MEMORY}, of which it had 0.5: {error}"
+
+
+def say_whole(in_use: str) -> torch.OutOfMemoryError:
+    """As torch 2.13 says it of a process that nothing limits."""
+    return torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 40.00 GiB of which 512.00 MiB "
+        f"is free. Including non-PyTorch memory, this process has {in_use} memory in use. Of the allocated memory 3.00 "
+        "GiB is allocated by PyTorch, and 12.00 MiB is reserved by PyTorch but unallocated."
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (say_whole("3.50 GiB"), CROWDED),
+        (say_whole("900.00 MiB"), CROWDED),
+        (say_whole("38.50 GiB"), OUT_OF_MEMORY),
+        (RuntimeError("CUDA error: out of memory"), CROWDED),
+    ],
+)
+def test_a_trial_on_a_gpu_that_others_fill_is_not_to_blame(error, what):
+    described = describe_exception(error, 100, gpus=1.0)
+    record = TrialRecord(0, "FAIL", {}, stop_reason=described["failed"])
+    is_own = what == OUT_OF_MEMORY
+    assert described["failed"].startswith(f"{what}, of which it had 1: ")
+    assert (described["outgrew"], record.is_infeasible) == (is_own, is_own)
 
 
 def test_another_error_is_none_of_a_gpus_memory():

@@ -109,18 +109,22 @@ class GpuWatch:
             self._show(*self._looks.get())
 
     def _follow(self) -> None:
-        with open_nvml() as nvml:
-            devices = list_devices(nvml) if nvml else {}
-            while devices and not self._closed.is_set():
-                states = [read_state(nvml, name, device) for name, device in devices.items()]
-                self._looks.put(([state for state in states if state], time.time()))
-                self._closed.wait(EVERY_S)
+        try:
+            with open_nvml() as nvml:
+                devices = list_devices(nvml) if nvml else {}
+                while devices and not self._closed.is_set():
+                    states = [read_state(nvml, name, device) for name, device in devices.items()]
+                    self._looks.put(([state for state in states if state], time.time()))
+                    self._closed.wait(EVERY_S)
+        except Exception:  # a card that falls off its bus, say: a traceback would be printed over the table
+            logger.debug("the GPUs are watched no more", exc_info=True)
 
 
 def list_devices(nvml: Any) -> dict[int, Any]:
     """List NVML's handles of the GPUs that this process may use, by name (see `GpuState`)."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    wanted = range(nvml.nvmlDeviceGetCount()) if visible is None else filter(None, map(str.strip, visible.split(",")))
+    count = _ask(nvml, nvml.nvmlDeviceGetCount) or 0
+    wanted = range(count) if visible is None else filter(None, map(str.strip, visible.split(",")))
     found: dict[int, Any] = {}
     for place, one in enumerate(map(str, wanted)):
         try:

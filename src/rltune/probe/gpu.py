@@ -53,7 +53,7 @@ class GpuUse:
 
     def __str__(self) -> str:
         parts = f"{self.tensors / GB:.3g} GB of tensors, {self.context / GB:.3g} GB beside them"
-        return f"one takes {self.needed / GB:.3g} of {self.total / GB:.3g} GB ({parts}, {SPARE - 1:.0%} of the tensors to spare)"
+        return f"one takes {self.needed / GB:.3g} of {self.total / GB:.3g} GB ({parts}, {SPARE - 1:.0%} to spare)"
 
 
 def choose_trials(use: GpuUse, cpus: float) -> int:

@@ -6,14 +6,14 @@ changes nothing, so that a kill between the two costs nothing. Runs in the outbo
 
 from __future__ import annotations
 
-import queue
 import time
 import uuid
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,9 @@ SUPERSEDED_TAG = "rltune.superseded"  # of a run whose ledger was put back to an
 KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"  # which checkpoint the run's artifact folder of that name is
 FAILURE_TAGS = {"rltune.traceback", "rltune.log"}
 SWEEP = ""  # an entry that is no row of the ledger's trials, as BASELINE is none
-MAX_SAMPLES = 50_000  # numbers of the machine that are kept for a server that is away; four a GPU every five seconds
+MAX_SAMPLES = (
+    12_500  # looks at a GPU that are kept for a server that is away, four numbers each; one every five seconds
+)
 MAX_REPORTS = 2000  # that are sent together, and marked together
 Attempt = Callable[[str, Callable[[], Any]], bool]
 
@@ -110,8 +112,7 @@ class LedgerView:
         self._mark: int | None = None  # of the last report that was sent, should the ledger not keep it
         self._limit = MAX_REPORTS  # fewer after a failure: a slow server may not be done before the client gives up
         self._progress = self._begin_progress()
-        self._sampled: queue.SimpleQueue[tuple[Mapping[str, float], float]] = queue.SimpleQueue()
-        self._samples: list[Point] = []  # of the machine, in no ledger; the sender's thread has them
+        self._samples: deque[tuple[Mapping[str, float], float]] = deque(maxlen=MAX_SAMPLES)  # they are in no ledger
         self._replicates = 0
         self._sweep_run_id: str | None = None
         self._untaken: set[str] = set()  # checkpoints that the server did not take
@@ -127,7 +128,7 @@ class LedgerView:
 
     def add_sample(self, metrics: Mapping[str, float], time_s: float) -> None:
         """Keep what was measured on the machine until it is sent with the next reports."""
-        self._sampled.put((metrics, time_s))
+        self._samples.append((metrics, time_s))
 
     def connect(self) -> None:
         """Import MLflow and open the store, slowly if need be. Called until it succeeds, before anything else."""
@@ -264,17 +265,18 @@ class LedgerView:
 
     def _send_samples(self, attempt: Attempt) -> None:
         """Send what was measured on the machine, by the seconds since the sweep began."""
-        taken = [self._sampled.get() for _ in range(self._sampled.qsize())]
-        began = self._ledger.sweep().began if taken else None
-        began_s = datetime.fromisoformat(began).timestamp() if began else 0.0
-        for metrics, time_s in taken:
-            step, time_ms = int(time_s - began_s), int(1000 * time_s)
-            self._samples += [(name, value, step, time_ms) for name, value in metrics.items()]
-        del self._samples[:-MAX_SAMPLES]
-        if self._samples:
-            run_id, points = self.find_run(None), self._samples
-            attempt("the machine's load", lambda: self._log(run_id, "the sweep", {}, {}, points))
-            self._samples = []
+        while taken := [*islice(self._samples, self._limit)]:
+            run_id, began = self.find_run(None), self._ledger.sweep().began
+            began_s = datetime.fromisoformat(began).timestamp() if began else 0.0
+            points = [
+                (name, value, int(time_s - began_s), int(1000 * time_s))
+                for metrics, time_s in taken
+                for name, value in metrics.items()
+            ]
+            attempt("the machine's load", partial(self._log, run_id, "the sweep", {}, {}, points))
+            for one in taken:  # the driver may have pushed the first of them out meanwhile
+                if self._samples[0] is one:
+                    self._samples.popleft()
 
     def _find_barred(self) -> set[int]:
         """Find the trials that break a constraint by now; without constraints nothing is read for it."""

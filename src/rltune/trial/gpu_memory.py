@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rltune.cluster.gpus import read_total_bytes
-from rltune.records import OUT_OF_MEMORY
+from rltune.records import CROWDED, OUT_OF_MEMORY
 
 CONTEXT_BYTES = 512 * 2**20  # CUDA's own in each process, which torch does not count; it differs by card and driver
 LEAST = 0.5  # of a share is left to tensors, however small the card
@@ -26,6 +26,7 @@ _SAID = {  # in torch's message (2.13)
     "the GPU has": r"total capacity of #",
     "free": r"of which # is free",
 }
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def cap_memory(share: float, cuda: Any = None) -> None:
@@ -72,6 +73,9 @@ def _limit_pinned_memory(share: float) -> None:
 def describe_out_of_memory(error: BaseException, share: float) -> str | None:
     """Say how much a trial asked of its GPU and how much there was; None where the error is another one.
 
+    It begins with `OUT_OF_MEMORY` where the trial went beyond its part or what the whole GPU has, and with `CROWDED`
+    where it did neither: others hold the rest.
+
     Args:
         error: What training raised. Ray's own ``OutOfMemoryError`` is about the machine's memory, not a GPU's.
         share: The trial's part of its GPU.
@@ -81,5 +85,21 @@ def describe_out_of_memory(error: BaseException, share: float) -> str | None:
     if ("torch", "OutOfMemoryError") not in kinds and not any(words in text for words in REFUSALS):
         return None
     found = {name: re.search(pattern.replace("#", _AMOUNT), text) for name, pattern in _SAID.items()}
-    said = [f"{name} {match[1]}" for name, match in found.items() if match]
-    return f"{OUT_OF_MEMORY}, of which it had {share:g}: {', '.join(said) or text[:200]}"
+    said = {name: match[1] for name, match in found.items() if match}
+    what = OUT_OF_MEMORY if 0 < share < 1 or "limit" in said or _exceeds_gpu(text, said) else CROWDED
+    return (
+        f"{what}, of which it had {share:g}: {', '.join(f'{one} {much}' for one, much in said.items()) or text[:200]}"
+    )
+
+
+def _exceeds_gpu(text: str, said: dict[str, str]) -> bool:
+    """Whether a process would have more than its GPU has, were it alone there; False where torch does not say."""
+    uses = re.search(rf"this process has {_AMOUNT} memory in use", text)
+    if uses is None or not {"asked for", "the GPU has"} <= said.keys():
+        return False
+    return _count_bytes(uses[1]) + _count_bytes(said["asked for"]) > _count_bytes(said["the GPU has"])
+
+
+def _count_bytes(amount: str) -> float:
+    number, unit = amount.split()
+    return float(number) * _UNITS[unit]

@@ -22,6 +22,7 @@ from ray import tune
 
 from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import NonFiniteError, RewardError
+from rltune.records import OUT_OF_MEMORY
 from rltune.study.bucket import GLANCE_S, PATIENCE_S, find_bucket, link_bucket
 from rltune.study.checkpoints import DamagedError, is_whole
 from rltune.trial.assignment import Assignment
@@ -286,8 +287,8 @@ def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) 
     reason = first.what if isinstance(first, NonFiniteError) else f"{type(first).__name__}: {text[0] if text else ''}"
     if isinstance(first, RewardError):  # the user's own code: when is what there is to know
         reason = f"{first.what} by environment step {env_steps}"
-    outgrew = describe_out_of_memory(first, gpus)
-    about: dict[str, Any] = {"failed": (outgrew or reason)[:500], "outgrew": outgrew is not None}
+    reason = describe_out_of_memory(first, gpus) or reason
+    about: dict[str, Any] = {"failed": reason[:500], "outgrew": reason.startswith(OUT_OF_MEMORY)}
     about["traceback"] = "".join(traceback.format_exception(error))[-4000:]
     if isinstance(error, BlindNodeError):
         about |= {"blind": str(error), "node_id": ray.get_runtime_context().get_node_id()}
