@@ -109,6 +109,17 @@ def test_the_start_is_no_part_of_the_pace(make, clock):
     assert console.time_left_s() == pytest.approx(90)
 
 
+def test_a_trial_that_begins_late_does_not_swell_the_first_pace(make, clock):
+    console, _ = make(num_trials=2)
+    console.start()
+    console.show_start(trial(0, {}))
+    clock.now += 20
+    console.show_start(trial(1, {}))
+    clock.now += 1e-4
+    console.show_report(Report(0, 256, 3.0))
+    assert console.env_steps_per_s() <= 256, "as if they had taken a second"
+
+
 @pytest.mark.parametrize("resumed", [False, True])
 def test_slow_first_seconds_promise_no_long_sweep(make, clock, resumed):
     """Ten seconds until a trial's worker is up and its networks are built, and a first report after them."""

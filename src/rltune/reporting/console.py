@@ -385,7 +385,7 @@ class Console:
         while len(self._history) > 2 * self.slots + 1 and self._history[1][0] <= now - _RATE_WINDOW_S:
             self._history.popleft()
         then, steps = self._history[0]
-        return (self._steps - steps) / (now - then) if now > then else 0.0
+        return (self._steps - steps) / max(1.0, now - then)  # the first steps come right after a trial's begin
 
     def time_left_s(self) -> float | None:
         """Estimate the seconds until the budget is spent and the winner certified, at this session's mean pace.

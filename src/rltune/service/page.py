@@ -40,7 +40,9 @@ def make_router(desk: Desk, access: Access, find_mlflow: Callable[[], str | None
         find_mlflow: Says where MLflow is shown.
     """
     router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
-    templates = Environment(loader=PackageLoader("rltune.service"), autoescape=True, undefined=StrictUndefined)
+    # Without a look for newer files: after an upgrade they would not go with the code that runs.
+    loader = PackageLoader("rltune.service")
+    templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, auto_reload=False)
 
     def render(template: str, status: int = 200, **facts: Any) -> HTMLResponse:
         known: dict[str, Any] = {"mlflow": find_mlflow(), "error": None, "part": False}
