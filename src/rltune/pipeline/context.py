@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,6 +26,7 @@ class SweepContext:
         typed: The command that does the same, for the report; None is what was typed in this process.
         call_aside: Calls a function in a process that has RLlib imported, as `ForkServer.call` does; None where there
             is none.
+        retry: Numbers of what failed and is tried again, by TRIALS and CERTIFY.
     """
 
     plan: Plan
@@ -38,3 +39,4 @@ class SweepContext:
     trust: bool = False
     typed: str | None = None
     call_aside: Callable[..., Any] | None = None
+    retry: Mapping[str, Sequence[int]] | None = None

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -188,6 +188,7 @@ def resume_sweep(
     stream: TextIO | None = None,
     trainable: type | None = None,
     trust: bool = False,
+    retry: Mapping[str, Sequence[int]] | None = None,
 ) -> Outcome:
     """Go on with an interrupted sweep, or extend a finished one.
 
@@ -199,6 +200,7 @@ def resume_sweep(
         stream: Where the console writes.
         trainable: A replacement for `rltune.trial.trainable.Trial`, for tests.
         trust: Go on with a sweep that somebody else made: its settings and checkpoints run code.
+        retry: Numbers of what failed and is tried again, by TRIALS and CERTIFY of `rltune.records`.
 
     Raises:
         RltuneError: There is no such sweep, it is somebody else's, another driver works on it, the new budget is no
@@ -236,7 +238,8 @@ def resume_sweep(
         )
         print(how, file=stream or sys.stdout, flush=True)
     plan = make_plan(config, resumed=True)
-    return _run_interruptibly(SweepContext(plan, folder.name, folder, True, began, stream, trainable, trust))
+    context = SweepContext(plan, folder.name, folder, True, began, stream, trainable, trust, retry=retry)
+    return _run_interruptibly(context)
 
 
 def _without_none(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,7 +268,7 @@ def _start(context: SweepContext) -> Outcome:
     with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as stack:
         if context.resumed:  # first of all: what a killed driver left running must not meet what we start
             stack.enter_context(claim_folder(context))
-            _withdraw_stops(context)
+            _prepare_requests(context)
         context = replace(context, plan=plan.measure_share(context.plan))
         server = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
         # The check registers classes with a Ray that starts meanwhile: only a Ray that was tested allows that.
@@ -278,16 +281,22 @@ def _start(context: SweepContext) -> Outcome:
                 return _run(context, share, slots)
 
 
-def _withdraw_stops(context: SweepContext) -> None:
-    """Withdraw the requests to stop that were for an earlier driver; what a ledger lacks is said when it is opened."""
+def _prepare_requests(context: SweepContext) -> None:
+    """Withdraw the requests to stop that were for an earlier driver, and ask for what this one is to try again."""
+    from rltune.pipeline.requests.asked_sweep import describe_user
     from rltune.pipeline.requests.inbox import withdraw_stops
     from rltune.study.storage import open_ledger
 
-    with (
-        contextlib.suppress(StudyError),
-        contextlib.closing(open_ledger(context.folder, context.plan.config.study.storage)) as ledger,
-    ):
+    try:
+        ledger = open_ledger(context.folder, context.plan.config.study.storage)
+    except StudyError:
+        if context.retry:
+            raise
+        return  # one that is not there yet is made, or what is wrong said, when it is opened for good
+    with contextlib.closing(ledger):
         withdraw_stops(ledger)
+        if context.retry:
+            ledger.ask(RETRY, context.retry, describe_user())
 
 
 def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:

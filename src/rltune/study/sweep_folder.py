@@ -162,6 +162,16 @@ def follow_sweep(folder: Path) -> str | None:
     return f"another machine has gone on with {folder.name}: what it left in the bucket is fetched{aside}"
 
 
+def is_newest(folder: Path) -> bool:
+    """Whether a folder has a sweep's newest files, and is no copy that was fetched from its bucket to be read.
+
+    Raises:
+        BucketError: The bucket cannot be used.
+    """
+    bucket = find_bucket(folder)
+    return bucket is None or (not is_fetched_copy(folder) and _has_newest(folder, bucket))
+
+
 def _has_newest(folder: Path, bucket: Bucket) -> bool:
     """Return whether no other machine has taken the sweep since a driver worked in this folder."""
     taken = (bucket.read(DRIVERS, GLANCE_S) or b"").decode().splitlines()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 
 import pytest
 
+from rltune.config.settings_file import read_settings
 from rltune.errors import StudyError
-from rltune.pipeline.requests.asked_sweep import describe_user, open_asked
-from rltune.records import STOP
+from rltune.pipeline.requests.asked_sweep import AskedSweep, describe_user, open_asked
+from rltune.records import ENQUEUE, STOP
+from rltune.study.bucket import link_bucket
+from rltune.study.storage import open_ledger
 
 
 def test_a_sweep_is_asked_by_its_name_with_all_that_it_has(mine):
@@ -56,6 +60,16 @@ def test_a_file_beside_another_hosts_log_is_not_written(mine, monkeypatch):
         with pytest.raises(StudyError, match="only the machine of its driver may write"):
             asked.ask(STOP, {})
         assert asked.ledger.read_requests() == []
+
+
+def test_a_ledger_that_was_fetched_to_be_read_takes_no_request(mine, tmp_path):
+    """The next look fetches it again, and the request is gone."""
+    link_bucket(mine.folder, str(tmp_path / "bucket"), copy=True)
+    with contextlib.closing(open_ledger(mine.folder)) as ledger:
+        asked = AskedSweep("mine", ledger, read_settings(mine.folder), mine.folder)
+        with pytest.raises(StudyError, match="a copy of an older state"):
+            asked.ask(ENQUEUE, {"lr": 1e-3})
+    assert mine.ledger.read_requests() == []
 
 
 def test_who_asks_is_named_with_the_machine():

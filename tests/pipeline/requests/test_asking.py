@@ -8,6 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rltune.errors import ConfigError, StudyError
+from rltune.pipeline import run as pipeline
+from rltune.pipeline.context import SweepContext
+from rltune.pipeline.plan import make_plan
 from rltune.pipeline.requests import asking
 from rltune.pipeline.requests.asking import ask_retry, enqueue_configuration, stop_sweep
 from rltune.pipeline.requests.inbox import withdraw_stops
@@ -195,10 +198,45 @@ def test_one_that_does_not_run_is_gone_on_with(mine, stream, monkeypatch):
     mine.fail(0)
     mine.end("failed")
     resumed = []
-    monkeypatch.setattr("rltune.pipeline.run.resume_sweep", lambda name, **more: resumed.append((name, more["trust"])))
+    monkeypatch.setattr(
+        "rltune.pipeline.run.resume_sweep", lambda name, **more: resumed.append((name, more["trust"], more["retry"]))
+    )
     asking.retry_failed("mine", output_dir=mine.root, trust=True, stream=stream)
-    assert resumed == [("mine", True)]
-    assert len(mine.ledger.read_requests(RETRY)) == 1, "which the resume takes"
+    assert resumed == [("mine", True, {TRIALS: [0], CERTIFY: []})]
+    assert mine.ledger.read_requests(RETRY) == [], "the resume asks: its ledger may be another one, fetched anew"
+
+
+def test_a_driver_that_claims_a_sweep_sees_to_requests_first(mine, monkeypatch):
+    """A stop that comes while Ray starts is for it, an older one is not."""
+    mine.ledger.ask(STOP, {}, "maria@host")
+
+    def start(*_):
+        mine.ledger.ask(STOP, {}, "ben@host")
+        raise RuntimeError("far enough")
+
+    monkeypatch.setattr(pipeline, "is_supported", lambda name: False)
+    monkeypatch.setattr(pipeline, "prepare_environment", lambda cluster: None)
+    monkeypatch.setattr(pipeline, "connect_ray", start)
+    retry = {TRIALS: [0], CERTIFY: []}
+    context = SweepContext(make_plan(mine.config), "mine", mine.folder, True, 0.0, trainable=object, retry=retry)
+    with pytest.raises(RuntimeError, match="far enough"):
+        pipeline._start(context)
+    waiting = mine.ledger.read_requests()
+    assert [(one.kind, one.payload) for one in waiting] == [(RETRY, retry), (STOP, {})]
+    assert waiting[-1].asked_by == "ben@host"
+
+
+def test_an_older_driver_that_looks_for_none_is_told_of(mine, stream, monkeypatch):
+    mine.begin()
+    mine.fail(0)
+    monkeypatch.setattr(asking, "UNANSWERED_S", 0.1)
+    monkeypatch.setattr("rltune.pipeline.requests.inbox.Inbox._look", lambda inbox: None)
+    with mine.drive(), ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(asking.retry_failed, "mine", output_dir=mine.root, stream=stream)
+        wait_for(lambda: "no answer yet" in stream.getvalue())
+        mine.ledger.reopen_failed(mine.ledger.read_requests(RETRY)[0])
+        answer.result(30)
+    assert stream.getvalue().count("older rltune") == 1
 
 
 def test_one_that_is_stopped_meanwhile_is_not_gone_on_with(mine, stream, monkeypatch):

@@ -23,7 +23,7 @@ from rltune.formatting import spell_command
 from rltune.study.journal import may_write
 from rltune.study.ledger import Ledger, MissingSweepError
 from rltune.study.storage import find_driver_of, open_ledger
-from rltune.study.sweep_folder import find_sweep, is_driven_elsewhere, make_resume_command
+from rltune.study.sweep_folder import find_sweep, is_driven_elsewhere, is_newest, make_resume_command
 from rltune.study.tables import file_of
 
 
@@ -86,9 +86,15 @@ class AskedSweep:
         """Leave a request for its driver; return the request's id.
 
         Raises:
-            StudyError: The ledger is a file that only the driver's machine may write.
+            StudyError: The ledger is a file that only the driver's machine may write, or a copy that no driver reads.
         """
         file = file_of(self.ledger.url)
+        if file and self.folder and not self.find_driver() and not is_newest(self.folder):
+            raise StudyError(
+                f"sweep={self.name}: its ledger here is a copy of an older state, which no driver reads",
+                "the same command typed where it ran last",
+                "study.storage=postgresql+psycopg://host/db, when a sweep is started, takes requests from everywhere",
+            )
         if file and self.folder and not may_write(file, is_elsewhere=is_driven_elsewhere(self.folder)):
             raise StudyError(
                 f"sweep={self.name}: its ledger is a file that only the machine of its driver may write",

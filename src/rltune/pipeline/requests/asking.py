@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 POLL_S = 0.5
 LOOK_S = 5.0  # between two looks for the driver
 UNANSWERED_S = 15.0  # a driver looks each second
+OLDER = "an older rltune's driver looks for none"
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,17 @@ class Retry:
         trials: Numbers of the search's trials.
         runs: Numbers of the certification's runs.
         driver: Where the sweep's driver is, which does it; None where the sweep has to be resumed for it.
-        request: The id of what was asked.
     """
 
     sweep: str
     trials: Sequence[int]
     runs: Sequence[int]
     driver: str | None
-    request: int
+
+    @property
+    def numbers(self) -> dict[str, Sequence[int]]:
+        """What a request has of it."""
+        return {TRIALS: self.trials, CERTIFY: self.runs}
 
     def __str__(self) -> str:
         """What it is, for a person: ``2 trials (3, 5)``."""
@@ -187,7 +191,7 @@ def ask_retry(
 ) -> Retry:
     """Have a sweep try its failed trials again, with their numbers and values, from their last checkpoints.
 
-    A driver that works on it does so at once. Else whoever calls this resumes the sweep: the request waits for that.
+    A driver that works on it does so at once. Else the request waits for the next resume.
 
     Args:
         sweep: As for `stop_sweep`.
@@ -200,21 +204,30 @@ def ask_retry(
         StudyError: There is no such sweep, or nothing in it that has failed and can be tried again.
     """
     with open_asked(sweep, output_dir, storage, bucket) as asked:
-        records = {record.number: record for record in asked.ledger.trials.records()}
-        chosen = [_find_failed(asked, records, number) for number in trials or ()]
-        runs = []
-        if trials is None:
-            chosen = [record for record in records.values() if _may_go_on(record, asked.config.budget.env_steps)]
-            runs = [run.number for run in asked.ledger.runs.records() if run.state == "FAIL"]
-        if not (chosen or runs):
-            raise StudyError(
-                f"sweep={asked.name}: no trial failed that could be tried again",
-                "a sweep with failed trials",
-                spell_command(f"show sweep={asked.name}"),
-            )
-        numbers = [record.number for record in chosen]
-        request = asked.ask(RETRY, {TRIALS: numbers, CERTIFY: runs})
-        return Retry(asked.name, numbers, runs, asked.find_driver(), request)
+        retry = _choose_failed(asked, trials)
+        asked.ask(RETRY, dict(retry.numbers))
+        return retry
+
+
+def _choose_failed(asked: AskedSweep, trials: Sequence[int] | None) -> Retry:
+    """Choose what is tried again, see `ask_retry`.
+
+    Raises:
+        StudyError: Nothing has failed that can be.
+    """
+    records = {record.number: record for record in asked.ledger.trials.records()}
+    chosen = [_find_failed(asked, records, number) for number in trials or ()]
+    runs = []
+    if trials is None:
+        chosen = [record for record in records.values() if _may_go_on(record, asked.config.budget.env_steps)]
+        runs = [run.number for run in asked.ledger.runs.records() if run.state == "FAIL"]
+    if not (chosen or runs):
+        raise StudyError(
+            f"sweep={asked.name}: no trial failed that could be tried again",
+            "a sweep with failed trials",
+            spell_command(f"show sweep={asked.name}"),
+        )
+    return Retry(asked.name, [record.number for record in chosen], runs, asked.find_driver())
 
 
 def retry_failed(
@@ -246,11 +259,12 @@ def retry_failed(
     Raises:
         StudyError: As for `ask_retry`, or the sweep cannot be gone on with.
     """
-    retry = ask_retry(sweep, trials, output_dir=output_dir, storage=storage, bucket=bucket)
-    if retry.driver:
-        _say(stream, f"{retry.sweep}: its driver, {retry.driver}, was asked to try {retry} again")
-        with open_asked(retry.sweep, output_dir, storage, bucket) as asked:
-            if _wait_until_taken(asked, retry.request):
+    with open_asked(sweep, output_dir, storage, bucket) as asked:
+        retry = _choose_failed(asked, trials)
+        if retry.driver:
+            request = asked.ask(RETRY, dict(retry.numbers))
+            _say(stream, f"{retry.sweep}: its driver, {retry.driver}, was asked to try {retry} again")
+            if _wait_until_taken(asked, request, stream):
                 _say(stream, f"{asked.name}: tried again as soon as a slot is free")
                 return None
             if asked.status() == "interrupted":  # somebody has stopped it meanwhile, who did not mean it to go on
@@ -260,17 +274,25 @@ def retry_failed(
     from rltune.pipeline.run import resume_sweep
 
     wanted = {"study": {"storage": storage}, "storage": bucket, **(changes or {})}
-    return resume_sweep(retry.sweep, output_dir=output_dir, changes=wanted, trust=trust, stream=stream)
+    # It asks itself, of the ledger that it goes on with: that may be fetched anew from a bucket.
+    return resume_sweep(
+        retry.sweep, output_dir=output_dir, changes=wanted, trust=trust, stream=stream, retry=retry.numbers
+    )
 
 
-def _wait_until_taken(asked: AskedSweep, request: int) -> bool:
+def _wait_until_taken(asked: AskedSweep, request: int, stream: TextIO | None) -> bool:
     """Wait until a request was seen to; return False where the driver ends before."""
-    looked = time.monotonic()
+    began = looked = time.monotonic()
+    is_told = False
     while any(one.id == request for one in asked.ledger.read_requests()):
-        if time.monotonic() - looked > LOOK_S:
-            looked = time.monotonic()
+        now = time.monotonic()
+        if now - looked > LOOK_S:
+            looked = now
             if not asked.find_driver():
                 return False
+        if now - began > UNANSWERED_S and not is_told:
+            is_told = True
+            _say(stream, f"no answer yet: {OLDER}; it is tried again when the sweep is resumed")
         time.sleep(POLL_S)
     return True
 
@@ -313,7 +335,7 @@ def _wait_for_end(asked: AskedSweep, request: int, stream: TextIO | None) -> boo
         if now - began > UNANSWERED_S and not is_told:
             is_told = True
             if any(one.id == request for one in asked.ledger.read_requests(STOP)):
-                _say(stream, "no answer yet: an older rltune's driver looks for none; Ctrl-C ends it where it runs")
+                _say(stream, f"no answer yet: {OLDER}; Ctrl-C ends it where it runs")
     return True
 
 
