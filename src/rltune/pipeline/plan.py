@@ -147,7 +147,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     env_runners = count_env_runners(config.algo)
     request = Request(
         cpus=config.resources.cpus_per_trial,
-        gpus=count_gpus(config.algo, _gpus_of(config.resources)),
+        gpus=_gpus_of(config.resources),
         max_concurrent=config.resources.max_concurrent,
         env_runners=env_runners,
         trials=config.budget.trials,
@@ -155,6 +155,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
         learners=count_learners(config.algo),
         trials_per_gpu=config.resources.trials_per_gpu,
     )
+    request = replace(request, gpus=count_gpus(config.algo, request.gpus, request.gpu_setting))
     machine = machine_of(config.cluster)
     if machine is not None:
         fit_share(request, machine)
