@@ -72,10 +72,10 @@ def test_the_algo_files_own_values_are_found_by_name(algo):
 )
 def test_a_trials_gpus_are_named_by_trial_or_by_learner(learners, per_learner, per_trial, gpus):
     algo = {"learners": {"num_learners": learners, "num_gpus_per_learner": per_learner}}
-    assert count_gpus(algo, per_trial) == gpus
+    assert count_gpus(algo, per_trial, "") == gpus
 
 
 def test_two_numbers_of_gpus_that_differ_are_refused():
-    with pytest.raises(ConfigError, match=r"makes 2 GPUs a trial, resources\.gpus_per_trial=1") as refused:
-        count_gpus({"learners": {"num_learners": 2, "num_gpus_per_learner": 1}}, 1.0)
+    with pytest.raises(ConfigError, match=r"makes 2 GPUs a trial, resources\.trials_per_gpu=1 ") as refused:
+        count_gpus({"learners": {"num_learners": 2, "num_gpus_per_learner": 1}}, 1.0, "resources.trials_per_gpu=1")
     assert refused.value.fix == "~algo.learners.num_gpus_per_learner"

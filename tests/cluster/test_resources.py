@@ -105,6 +105,7 @@ def test_as_many_trials_share_each_gpu_as_are_asked_for(gpus):
         (0.3, "3 trials on each GPU, and 10% of it idle; resources.trials_per_gpu=3 uses all of it"),
         (0.6, "1 trial on each GPU, and 40% of it idle; resources.trials_per_gpu=1 uses all of it"),
         (1 / 6, "5 trials on each GPU, and 17% of it idle; resources.trials_per_gpu=5 uses all of it"),
+        (1e-5, "10000 trials on each GPU, and 90% of it idle; resources.trials_per_gpu=100 uses all of it"),
         *[(whole, "") for whole in (0, 0.25, 0.3333, 0.5, 1, 2)],
     ],
 )

@@ -9,8 +9,12 @@ import pytest
 from fake_cuda import GIB, FakeCuda
 
 from rltune.cluster.resources import Machine, fraction_for
+from rltune.config.changes import check_changes, keep_measured
+from rltune.config.settings_file import read_settings, write_settings
+from rltune.config.validation import parse_config
 from rltune.errors import ResourceError
 from rltune.pipeline import plan as planning
+from rltune.pipeline.warm_starts import widen_ranges
 from rltune.probe import gpu
 from rltune.probe.gpu import GpuUse, choose_trials, find_largest, measure_on_gpu, measure_use
 from rltune.search.space import parse_space
@@ -117,3 +121,15 @@ def test_nobody_looks_for_gpus_that_are_not_to_be_measured(request_of, monkeypat
     plan = planning.make_plan(request_of())
     monkeypatch.setattr(planning, "machine_of", lambda cluster: pytest.fail("nvidia-smi takes its time"))
     assert planning.measure_share(plan) is plan
+
+
+def test_a_sweep_that_goes_on_is_not_measured_again(request_of, monkeypatch, tmp_path):
+    monkeypatch.setattr(planning, "measure_on_gpu", lambda *asked: USE)
+    asked = request_of("resources.trials_per_gpu=auto", "cluster.num_cpus=16", "cluster.num_gpus=2", "budget.trials=40")
+    write_settings(tmp_path, planning.measure_share(planning.make_plan(asked)).config)
+    monkeypatch.setattr(planning, "measure_on_gpu", lambda *asked: pytest.fail("it was measured when it began"))
+    known = read_settings(tmp_path, whole=True)
+    typed_again = keep_measured(known, asked)
+    assert not check_changes("it", known, widen_ranges(typed_again))
+    for config in (parse_config(known), typed_again):
+        assert planning.measure_share(planning.make_plan(config, resumed=True)).request.gpus == 0.125

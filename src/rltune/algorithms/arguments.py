@@ -121,8 +121,13 @@ def count_learners(algo: Mapping[str, Any]) -> int:
     return int((algo.get("learners") or {}).get("num_learners") or 0)
 
 
-def count_gpus(algo: Mapping[str, Any], per_trial: float) -> float:
-    """Count a trial's GPUs: ``resources.gpus_per_trial``, or what the algo file asks for by learner.
+def count_gpus(algo: Mapping[str, Any], per_trial: float, setting: str) -> float:
+    """Count a trial's GPUs: what ``resources`` asks for, or what the algo file asks for by learner.
+
+    Args:
+        algo: The algo file.
+        per_trial: What ``resources`` asks for.
+        setting: How that was typed.
 
     Raises:
         ConfigError: Both are given, and disagree.
@@ -132,7 +137,7 @@ def count_gpus(algo: Mapping[str, Any], per_trial: float) -> float:
     if asked and per_trial and asked != per_trial:
         raise ConfigError(
             f"algo.learners.num_gpus_per_learner={per_learner:g} makes {asked:g} GPUs a trial, "
-            f"resources.gpus_per_trial={per_trial:g} another number",
+            f"{setting} another number",
             "one of the two; the learners of a trial share its GPUs evenly",
             "~algo.learners.num_gpus_per_learner",
         )

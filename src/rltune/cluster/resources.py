@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rltune.config.validation import MAX_ON_GPU
 from rltune.errors import ResourceError
 
 EPSILON = 1e-6  # 3 x 0.3333 must fit in 1
@@ -89,7 +90,8 @@ def describe_idle_gpu(gpus: float) -> str:
     if idle < WORTH_SAYING:
         return ""
     at_once = f"{trials} trial{'s' * (trials > 1)} on each GPU, and {idle:.0%} of it idle"
-    return f"resources.gpus_per_trial={gpus:g}: {at_once}; resources.trials_per_gpu={trials} uses all of it"
+    typed = f"resources.trials_per_gpu={min(trials, MAX_ON_GPU)}"
+    return f"resources.gpus_per_trial={gpus:g}: {at_once}; {typed} uses all of it"
 
 
 def local_machine() -> Machine:

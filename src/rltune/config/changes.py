@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import flatten_settings, format_settings
-from rltune.config.validation import to_typed
+from rltune.config.validation import MEASURED, to_typed
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 
@@ -17,6 +18,14 @@ from rltune.formatting import spell_command
 FREE = ("name", "output_dir", "resume", "cluster.", "study.storage", "tracking.uri", "callbacks", "notify")
 BUDGETS = ("budget.trials", "budget.total_env_steps", "budget.wall_time_s", "certify.top", "certify.seeds")
 FROM_NOW = "budget.wall_time_s"  # counts anew in each command, so that less of it takes nothing back
+
+
+def keep_measured(known: DictConfig, wanted: RunConfig) -> RunConfig:
+    """Let a sweep that is to go on share GPUs as it began to, where that is to be measured: once is enough."""
+    trials = OmegaConf.select(known, "resources.trials_per_gpu")
+    if wanted.resources.trials_per_gpu != MEASURED or trials is None:
+        return wanted
+    return replace(wanted, resources=replace(wanted.resources, trials_per_gpu=trials))
 
 
 def check_changes(name: str, known: DictConfig, wanted: RunConfig) -> bool:

@@ -147,7 +147,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     env_runners = count_env_runners(config.algo)
     request = Request(
         cpus=config.resources.cpus_per_trial,
-        gpus=count_gpus(config.algo, _gpus_of(config.resources)),
+        gpus=_gpus_of(config.resources),
         max_concurrent=config.resources.max_concurrent,
         env_runners=env_runners,
         trials=config.budget.trials,
@@ -155,6 +155,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
         learners=count_learners(config.algo),
         trials_per_gpu=config.resources.trials_per_gpu,
     )
+    request = replace(request, gpus=count_gpus(config.algo, request.gpus, request.gpu_setting))
     machine = machine_of(config.cluster)
     if machine is not None:
         fit_share(request, machine)
@@ -205,6 +206,8 @@ def _gpus_of(resources: ResourcesConfig) -> float:
 def measure_share(plan: Plan) -> Plan:
     """Measure which part of a GPU a trial needs where that was left open, and note what was measured.
 
+    The number becomes the sweep's own setting, so that a resume goes on with it.
+
     Raises:
         RltuneError: Not even one trial could be measured.
     """
@@ -218,7 +221,8 @@ def measure_share(plan: Plan) -> Plan:
     gpus = fraction_for(trials)
     note = f"resources.trials_per_gpu={trials}, measured: {use}; {machine.cpus:g} CPUs beside {machine.gpus:g} GPUs"
     request, build = replace(plan.request, gpus=gpus), replace(plan.build, gpus=gpus)
-    return replace(plan, request=request, build=build, notes=(*plan.notes, note))
+    config = replace(plan.config, resources=replace(plan.config.resources, trials_per_gpu=trials))
+    return replace(plan, config=config, request=request, build=build, notes=(*plan.notes, note))
 
 
 def fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:

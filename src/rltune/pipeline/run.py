@@ -29,7 +29,7 @@ from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_en
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots, follow_cluster
 from rltune.compat.patching import is_supported
-from rltune.config.changes import check_budgets, check_changes
+from rltune.config.changes import check_budgets, check_changes, keep_measured
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings, require_own_settings
@@ -90,8 +90,10 @@ def run_sweep(
     if config.resume == AUTO and (begun := find_begun(config)):
         _follow(begun, stream)
         _require_ledger(begun, config)
+        known = read_settings(begun, whole=True)
+        config = keep_measured(known, config)
         wanted, _ = plan.fit_grid(widen_ranges(config))
-        grows = check_changes(begun.name, read_settings(begun, whole=True), wanted)
+        grows = check_changes(begun.name, known, wanted)
         if not grows and (ended := find_end(begun, config)):
             how = f"{begun.name} has ended ({ended.status}) and nothing asks for more: see {begun / 'summary.json'}"
             print(how, file=stream or sys.stdout, flush=True)

@@ -20,11 +20,24 @@ from rltune.records import CERTIFY, OUT_OF_MEMORY, TrialRecord
 
 def test_a_trial_gets_a_larger_share_once():
     shares = Shares(Share(1.0, 0.25, 0))
-    greedy, other = TrialRecord(1, "RUNNING", {}), TrialRecord(1, "RUNNING", {}, kind=CERTIFY)
+    greedy, other = TrialRecord(1, "RUNNING", {"width": 512}), TrialRecord(2, "RUNNING", {"width": 64})
+    assert shares.of(greedy) == Share(1.0, 0.25, 0)
     assert shares.enlarge(greedy) == shares.of(greedy) == Share(1.0, 0.5, 0)
     assert shares.of(other) == Share(1.0, 0.25, 0)
     assert shares.enlarge(greedy) is None
     assert shares.of(greedy) == Share(1.0, 0.5, 0)
+
+
+def test_all_runs_of_greedy_values_share_what_was_learnt():
+    shares, values = Shares(Share(1.0, 0.25, 0)), {"width": [512, 512], "lr": 0.1}
+    trial, together = TrialRecord(1, "RUNNING", values), TrialRecord(2, "RUNNING", values)
+    later = TrialRecord(1, "RUNNING", dict(reversed(values.items())), kind=CERTIFY)
+    for record in (trial, together):
+        shares.of(record)
+    shares.enlarge(trial)
+    assert shares.of(later) == Share(1.0, 0.5, 0), "it does not run out of memory first"
+    assert shares.enlarge(later) is None
+    assert shares.enlarge(together) == Share(1.0, 0.5, 0), "it has had the common one until now"
 
 
 @pytest.mark.parametrize("gpus", [0.0, 1.0])
