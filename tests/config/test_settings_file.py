@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from composing import change_setting
+from omegaconf import OmegaConf
 
 from rltune.config.settings_file import format_settings, read_settings, require_own_settings, write_settings
+from rltune.config.uris import redact_address
 from rltune.config.validation import parse_config
 from rltune.errors import StudyError
 
@@ -25,6 +27,29 @@ def test_a_password_is_not_written_with_the_settings(composed):
     assert "s3cret" not in kept
     assert "db.example" in kept
     assert "mlflow.example" in kept
+
+
+@pytest.mark.parametrize(
+    ("notify", "kept"),
+    [
+        ("https://hooks.slack.example/services/T0/s3cret", "https://hooks.slack.example/***"),
+        ("https://s3cret@host:8080/x", "https://host:8080/***"),
+        ("https://host?sig=s3cret", "https://host/***"),
+        ("curl -u me:s3cret https://host", "curl ***"),
+        ("KEY=s3cret ./tell.sh", "***"),
+        ("https://host:8080/", "https://host:8080/"),
+        ("./tell.sh", "./tell.sh"),
+    ],
+)
+def test_of_notify_nothing_is_kept_that_may_be_secret(notify, kept, composed):
+    config = parse_config(change_setting(composed, "notify", notify))
+    text = format_settings(config)
+    assert OmegaConf.create(text).notify == kept
+    assert redact_address(f"notify='{notify}'") == f"notify={kept}"
+    assert config.notify == notify, "the driver has it whole"
+    again = OmegaConf.create(text)
+    del again["format"]
+    assert OmegaConf.create(format_settings(parse_config(again))).notify == kept
 
 
 @pytest.mark.parametrize(

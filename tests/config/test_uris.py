@@ -80,7 +80,7 @@ def test_a_login_in_any_other_setting_is_refused(composed_run):
     with pytest.raises(ConfigError, match=r"env.kwargs.source.urls\[0\]=s3://\*\*\*@bucket holds a login") as refused:
         parse_config(composed_run)
     assert "right" not in refused.value.pretty()
-    assert "study.storage and tracking.uri" in refused.value.allowed
+    assert "study.storage, tracking.uri" in refused.value.allowed
 
 
 @pytest.mark.parametrize(

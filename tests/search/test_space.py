@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 
+from rltune.errors import ConfigError
 from rltune.search.space import parse_space
 
 
@@ -87,3 +88,35 @@ def test_the_corners_pair_every_end_with_every_opposite_end():
 )
 def test_the_points_of_a_grid_are_counted(forms, size):
     assert parse_space(forms).count_points() == size
+
+
+def test_values_of_a_person_bring_what_their_conditions_require():
+    """Else a sampler draws the parent, and may drop the very value that was asked for."""
+    space = parse_space(
+        {
+            "lstm": ["choice", False, True],
+            "kind": ["when", {"lstm": True}, ["choice", "gru", "cell", "none"]],
+            "size": ["when", {"kind": ["gru", "cell"]}, ["choice", 64, 128]],
+        }
+    )
+    assert space.check_values({"kind": "gru"}) == {"kind": "gru", "lstm": True}
+    assert space.check_values({"size": 64, "kind": "gru"}) == {"size": 64, "kind": "gru", "lstm": True}
+    with pytest.raises(ConfigError) as several:
+        space.check_values({"size": 64})
+    assert several.value.fix == "space.kind=gru"
+    with pytest.raises(ConfigError, match="it has a condition"):
+        space.check_values({"kind": "gru", "lstm": False})
+
+
+def test_a_yes_is_no_number():
+    with pytest.raises(ConfigError, match="lies outside of the space"):
+        parse_space({"n": ["randint", 0, 3]}).check_values({"n": True})
+
+
+@pytest.mark.parametrize("form", [["one_minus_loguniform", 0.003, 0.3], ["pow2", 32, 128], ["loguniform", 1e-5, 1e-3]])
+def test_the_value_that_is_advised_is_allowed(form):
+    space = parse_space({"x": form})
+    with pytest.raises(ConfigError) as refused:
+        space.check_values({"x": 1e9})
+    advised = float(refused.value.fix.partition("=")[2])
+    assert space.check_values({"x": advised}) == {"x": advised}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from types import ModuleType
@@ -15,6 +16,7 @@ from rltune.study.ledger import Ledger
 from rltune.study.outcome import Outcome
 from rltune.tracking import callbacks as module
 from rltune.tracking.callbacks import CallbackTracker, import_callback
+from rltune.tracking.tracker import SeveralTrackers
 
 OUTCOME = Outcome("first", "complete", {"total": 1}, None, None, {})
 
@@ -143,6 +145,47 @@ def test_what_is_slow_holds_up_neither_the_ledger_nor_the_end(tmp_path, own, mon
     tracker.callbacks.end_sweep(OUTCOME, 0.3)
     assert time.monotonic() - began < 30
     assert any("a resume tells them the rest" in line for line in tracker.warnings())
+
+
+def test_what_is_slow_is_left_and_complained_of_once(tmp_path, own, monkeypatch):
+    monkeypatch.setattr(module, "CLOSE_S", 0.5)
+    monkeypatch.setattr("rltune.tracking.ledger_feed.LINGER_S", 0.0)
+    ledger, tracker = open_sweep(tmp_path, "Slow")
+    ledger.trials.add({"lr": 1e-3}, [1])
+    ledger.trials.end(0, "COMPLETE", "whole budget")
+    _, other = open_sweep(tmp_path, "Slow")
+    several = SeveralTrackers(tracker, other)
+    began = time.monotonic()
+    several.close("FINISHED", 0.5)
+    several.close("KILLED", 0.5)
+    assert time.monotonic() - began < 0.95, "both share one limit, and a second close waits no more"
+    assert len(tracker.warnings()) == 1
+
+
+def test_what_was_told_before_a_kill_is_not_told_again(tmp_path, own):
+    """The marks move after each report: here the process ends in the third."""
+    ledger, tracker = open_sweep(tmp_path, "Listener")
+    ledger.trials.add({"lr": 1e-3}, [1])
+    report(ledger, 0, 100, 200, 300)
+    marks = []
+    own.Listener.on_report = lambda self, trial, report: marks.append(_read_mark(tmp_path))
+    tracker.close("KILLED")
+    assert marks == [0, 1, 2]
+
+
+def _read_mark(folder):
+    path = folder / "callbacks.json"
+    return json.loads(path.read_text())["report"] if path.exists() else 0
+
+
+def test_code_that_exits_ends_neither_the_others_nor_the_thread(tmp_path, own):
+    own.Broken.on_report = lambda self, trial, report: sys.exit(3)
+    ledger, tracker = open_sweep(tmp_path, "Broken", "Listener")
+    ledger.trials.add({"lr": 1e-3}, [1])
+    report(ledger, 0, 100, 200)
+    assert tracker.close("FINISHED")
+    assert [event[2] for event in own.told] == [100, 200]
+    assert "own_code:Broken has failed in on_report (SystemExit: 3)" in tracker.warnings()[0]
 
 
 def test_a_cost_is_told_as_a_person_knows_it(tmp_path, own):

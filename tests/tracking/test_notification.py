@@ -19,7 +19,7 @@ OUTCOME = Outcome(
 
 
 class Listener(BaseHTTPRequestHandler):
-    """Keeps what is posted; refuses below /no, and keeps /slow waiting."""
+    """Keeps what is posted; refuses below /no, redirects /moved, and keeps /slow waiting."""
 
     posted: list[tuple[str, str | None, dict[str, object]]] = []  # noqa: RUF012
 
@@ -28,7 +28,14 @@ class Listener(BaseHTTPRequestHandler):
         self.posted.append((self.path, self.headers["Authorization"], json.loads(content)))
         if self.path == "/slow":
             time.sleep(1)
-        self.send_response(404 if self.path.startswith("/no") else 200)
+        self.send_response({"/no": 404, "/mo": 302}.get(self.path[:3], 200))
+        if self.path == "/moved":
+            self.send_header("Location", "/elsewhere")
+        self.end_headers()
+
+    def do_GET(self):
+        self.posted.append((self.path, self.headers["Authorization"], {}))
+        self.send_response(200)
         self.end_headers()
 
     def log_message(self, *_):
@@ -58,6 +65,12 @@ def test_a_failure_is_told_without_the_login(server):
     assert notify_end("http://me:s3cret@127.0.0.1:9/", OUTCOME).startswith("notify: nobody was told")
     assert "s3cret" not in said + notify_end("http://me:s3cret@127.0.0.1:9/", OUTCOME)
     assert "t0ken" not in said
+
+
+def test_an_address_that_redirects_gets_no_login_elsewhere(server):
+    said = notify_end(f"http://me:s3cret@{server}/moved", OUTCOME)
+    assert said.startswith("notify: nobody was told of the sweep's end (HTTPError: HTTP Error 302")
+    assert [path for path, *_ in Listener.posted] == ["/moved"]
 
 
 def test_an_address_that_is_slow_is_left(server):

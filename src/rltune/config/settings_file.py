@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rltune.config.authorship import find_key_file, is_own, mark_own
 from rltune.config.schema import RunConfig
-from rltune.config.uris import redact_settings
+from rltune.config.uris import redact_notify, redact_settings
 from rltune.errors import StudyError, describe_exception
 
 DIGEST_MARK = "# sha256: "
@@ -75,10 +75,13 @@ def _compute_digest(text: str) -> str:
 def format_settings(config: RunConfig) -> str:
     """Format settings as YAML, as a sweep's folder and MLflow keep them.
 
-    Logins in URLs are left out. The last line holds a digest, by which a damaged file is recognised.
+    Logins in URLs are left out, and of ``notify`` all that may be secret. The last line
+    holds a digest, by which a damaged file is recognised.
     """
     # Redact value by value: in the YAML text, broken lines and escaped quotes would cut a login into pieces.
     settings = redact_settings(OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True))
+    if settings["notify"]:
+        settings["notify"] = redact_notify(settings["notify"])
     body = f"format: {FORMAT}\n{OmegaConf.to_yaml(OmegaConf.create(settings))}"
     return f"{body}{DIGEST_MARK}{_compute_digest(body)}\n"
 

@@ -24,6 +24,9 @@ _PLAIN_LOGIN = re.compile(
 _CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # signs of a password at which a library may take it to end
 HIDDEN = "***"  # stands in a login's place
 BUCKET_SCHEMES = ("s3", "gs")
+_QUOTES = "'\""
+_NOTIFY_WORD = re.compile(r"(?s)(\+{0,2}notify=)(?!null$|\$\{)(.*)")
+_WEB = re.compile(r"(?s)(https?://)([^/?#\s]*@)?([^/?#@\s]*)(.*)")
 _LEAST = 4  # letters: shorter words are in every text
 _hidden: dict[str, re.Pattern[str]] = {}  # by the word, of all addresses that this process has used
 
@@ -78,7 +81,25 @@ def redact_error(address: str, text: str) -> str:
 
 def redact_address(value: str) -> str:
     """Remove the login of a single value, such as a setting or a word of the command line, blanks and all."""
+    if found := _NOTIFY_WORD.fullmatch(value):
+        return f"{found[1]}{redact_notify(found[2].strip(_QUOTES))}"
     return _QUERY_SECRET_OF_ONE.sub(r"\1***", _LOGIN_OF_ONE.sub("://***@", value))
+
+
+def redact_notify(value: str) -> str:
+    """Keep of what ``notify`` has no more than an address's host or a command's name: any other part may be secret."""
+    if found := _WEB.fullmatch(value):
+        scheme, login, host, rest = found.groups()
+        return f"{scheme}{host}/{HIDDEN}" if login or rest.strip("/") else value
+    first, *rest = value.split() or [""]
+    if not rest and "=" not in first:
+        return value
+    return HIDDEN if "=" in first else f"{first} {HIDDEN}"
+
+
+def is_web(value: str) -> bool:
+    """Return whether a value is an address of the web."""
+    return value.startswith(("http://", "https://"))
 
 
 def holds_login(value: str) -> bool:

@@ -235,9 +235,7 @@ def resume_sweep(
                 make_resume_command(folder),
             )
     if HIDDEN in (config.notify or ""):
-        how = (
-            f"notify={config.notify}: nobody is told of the end, for no file keeps the login; notify=... has them told"
-        )
+        how = f"notify={config.notify}: nobody is told of the end, no file keeps all of it; notify=... has them told"
         print(how, file=stream or sys.stdout, flush=True)
     plan = make_plan(config, resumed=True)
     context = SweepContext(plan, folder.name, folder, True, began, stream, trainable, trust, retry=retry)

@@ -102,7 +102,7 @@ class Space:
         return raw
 
     def check_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Check values that a person gives for a trial, and return them by name.
+        """Check values that a person gives for a trial, and return them by name, those that they require with them.
 
         Args:
             values: By name; names with dots may be nested.
@@ -120,6 +120,8 @@ class Space:
                     f"space.{name}={value}: {name} {why}", choices(name, by_name), f"leave space.{name} out"
                 )
             try:
+                if isinstance(value, bool) and by_name[name].kind != "choice":
+                    raise ValueError
                 by_name[name].encode(value)
             except (ValueError, TypeError):
                 raise ConfigError(
@@ -127,6 +129,15 @@ class Space:
                     str(by_name[name]),
                     f"space.{name}={by_name[name].ends()[0]}",
                 ) from None
+        for dimension in reversed(self.dimensions):  # parents come before
+            for parent, allowed in dimension.when.items() if dimension.name in found else ():
+                if parent not in found and len(allowed) > 1:
+                    raise ConfigError(
+                        f"space.{dimension.name}={found[dimension.name]}: it has a condition, {dimension.condition}",
+                        f"{parent} with it, which else is drawn and may not meet that",
+                        f"space.{parent}={allowed[0]}",
+                    )
+                found.setdefault(parent, allowed[0])
         for name in found.keys() - self.active_values(found).keys():
             raise ConfigError(
                 f"space.{name}={found[name]}: it has a condition, {by_name[name].condition}",

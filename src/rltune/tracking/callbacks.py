@@ -1,7 +1,7 @@
 """Tell a person's own code what happens in a sweep: each report, each trial's end, the sweep's end.
 
 A thread reads it from the ledger, as for the other books (`rltune.tracking.ledger_feed`), so that slow code holds up
-nothing, and tells it once, over resumes, too. Runs in the driver.
+nothing, and tells it once, over resumes, too; a kill may have the last thing told again. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Callbacks:
                 try:
                     found = import_callback(target)
                     self._called[target] = found() if isinstance(found, type) else found
-                except Exception as error:
+                except BaseException as error:
                     self._complain(target, "cannot be made", error)
         return self._called
 
@@ -98,10 +98,10 @@ class Callbacks:
             if call := one if getattr(one, "__name__", None) == event else getattr(one, event, None):
                 try:
                     call(*what)
-                except Exception as error:
+                except BaseException as error:  # sys.exit() would end the thread in silence
                     self._complain(target, f"has failed in {event}", error)
 
-    def _complain(self, target: str, what: str, error: Exception) -> None:
+    def _complain(self, target: str, what: str, error: BaseException) -> None:
         logger.warning("callbacks: %s %s", target, what, exc_info=error)
         if target not in self._complained:
             self._complained.add(target)
@@ -118,7 +118,10 @@ class CallbackTracker(FedTracker):
         shown: Shows scores.
     """
 
+    max_reports = 1  # a kill tells at most the last one again
+
     def __init__(self, targets: Sequence[str], ledger: Ledger, marks: Path, shown: Shown = AS_RETURN) -> None:
+        self._is_told = False
         messages: SimpleQueue[str] = SimpleQueue()
         self.callbacks = Callbacks(targets, messages.put)
         super().__init__(self.callbacks, ledger, marks, shown, messages)
@@ -126,7 +129,8 @@ class CallbackTracker(FedTracker):
     def close(self, status: str, timeout_s: float = 30.0) -> bool:
         """Tell what is left, and stop."""
         limit_s = min(timeout_s, CLOSE_S)
-        if not super().close(status, limit_s):
+        if not super().close(status, limit_s) and not self._is_told:
+            self._is_told = True
             self.tell(f"callbacks were not told everything within {limit_s:.0f} s; a resume tells them the rest")
         return True  # whatever they do is no matter of MLflow's
 

@@ -69,7 +69,12 @@ class FedTracker(Tracker):
         marks: The file that has the marks.
         shown: Shows scores.
         messages: Where the book puts its own; None where it has none.
+
+    Attributes:
+        max_reports: How many are written before the marks move.
     """
+
+    max_reports = MAX_REPORTS
 
     def __init__(
         self,
@@ -85,6 +90,7 @@ class FedTracker(Tracker):
         self._tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._params: Mapping[str, Any] | None = None
         self._woken, self._hurry, self._closing = threading.Event(), threading.Event(), threading.Event()
+        self._left = threading.Event()  # set when nobody waits any more for what is not written
         self._is_open = self._has_warned = False
         self._sent: dict[str, Any] = {}
         self._thread = threading.Thread(target=self._run, name=f"rltune-{book.name}", daemon=True)
@@ -110,11 +116,14 @@ class FedTracker(Tracker):
             self.wake()
 
     def close(self, status: str, timeout_s: float = 30.0) -> bool:
-        """Write what is left, and stop."""
+        """Write what is left, and stop; what was closed before is not waited for again."""
+        if self._closing.is_set():
+            timeout_s = 0.0
         self._closing.set()
         self._hurry.set()
         self._woken.set()
         self._thread.join(timeout_s)
+        self._left.set()
         return not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -133,7 +142,7 @@ class FedTracker(Tracker):
     def _try(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except Exception as error:  # the marks stand where they stood: what is lacking is written the next time
+        except BaseException as error:  # the marks stand where they stood: a resume writes what is lacking
             if not self._has_warned:
                 why = redact(describe_exception(error))[:200]
                 self._messages.put(f"{self._book.name} does not show everything ({why}); a resume writes what it lacks")
@@ -150,9 +159,9 @@ class FedTracker(Tracker):
             (row.kind, row.number): row for kind in (TRIALS, CERTIFY) for row in self._ledger.table(kind).records()
         }
         whole = False
-        while not whole:
-            reports = self._ledger.read_reports_after(self._sent["report"], MAX_REPORTS)
-            whole = len(reports) < MAX_REPORTS
+        while not whole and not self._left.is_set():
+            reports = self._ledger.read_reports_after(self._sent["report"], self.max_reports)
+            whole = len(reports) < self.max_reports
             curves: dict[tuple[str, int], list[Report]] = defaultdict(list)
             for _, kind, report in reports:
                 curves[kind, report.number].append(report)
@@ -162,6 +171,8 @@ class FedTracker(Tracker):
             if reports:
                 self._mark(report=reports[-1][0])
         for (kind, number), record in records.items():
+            if self._left.is_set():
+                return
             entry = f"{kind}/{number}"
             has_ended = entry in self._sent["ended"]
             if record.state != "RUNNING" and not has_ended:

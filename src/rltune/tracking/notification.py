@@ -14,12 +14,11 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from rltune.config.uris import HIDDEN, hide_login, redact, redact_error
+from rltune.config.uris import HIDDEN, hide_login, is_web, redact, redact_error
 from rltune.errors import describe_exception
 from rltune.study.outcome import Outcome
 
 LIMIT_S = 10.0
-WEB = ("http://", "https://")
 
 
 def notify_end(target: str, outcome: Outcome, limit_s: float = LIMIT_S) -> str:
@@ -37,12 +36,12 @@ def notify_end(target: str, outcome: Outcome, limit_s: float = LIMIT_S) -> str:
     """
     if HIDDEN in target:  # a resume that was not given the login again has said so
         return ""
-    is_web, problems = target.startswith(WEB), [f"no answer within {limit_s:.0f} s"]
+    by_web, problems = is_web(target), [f"no answer within {limit_s:.0f} s"]
     summary = json.dumps(outcome.to_dict()).encode()
 
     def tell() -> None:
         try:
-            if is_web:
+            if by_web:
                 post(target, summary, limit_s)
             else:
                 run_command(target, summary, describe_in_variables(outcome), limit_s)
@@ -51,7 +50,7 @@ def notify_end(target: str, outcome: Outcome, limit_s: float = LIMIT_S) -> str:
             pass
         except Exception as error:
             why = describe_exception(error)
-            problems[:] = [redact_error(target, why) if is_web else redact(why)]
+            problems[:] = [redact_error(target, why) if by_web else redact(why)]
 
     thread = threading.Thread(target=tell, name="notify", daemon=True)  # a name server may take longer than any limit
     thread.start()
@@ -84,7 +83,14 @@ def post(address: str, content: bytes, limit_s: float) -> None:
         headers["Authorization"] = f"Basic {base64.b64encode(unquote(login).encode()).decode()}"
         parts = parts._replace(netloc=host)
     request = urllib.request.Request(urlunsplit(parts), content, headers)  # noqa: S310, http or https alone
-    urllib.request.urlopen(request, timeout=limit_s).close()  # noqa: S310
+    urllib.request.build_opener(_NoRedirect).open(request, timeout=limit_s).close()
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Takes a redirect for an error: the login is not for another host, and a GET there tells nobody."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none."""
 
 
 def run_command(command: str, content: bytes, variables: Mapping[str, Any], limit_s: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from rltune.config.uris import holds_login
+from rltune.config.uris import holds_login, holds_plain_login, is_web, redact_notify
 
 VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_TRACKING_URI", "notify": "RLTUNE_NOTIFY"}
 
@@ -19,7 +19,7 @@ def hide_typed_logins() -> None:
     for place, word in enumerate(words):
         key, _, value = word.partition("=")
         variable = VARIABLES.get(key.lstrip("+"))
-        if variable and holds_login(value):
+        if variable and _holds_secret(key.lstrip("+"), _unquote(value)):
             words[place], moved[variable] = f"{key}=${{oc.env:{variable}}}", _unquote(value)
             print(
                 f"{key}: other users can read a login that is typed, in the list of processes; set {variable} to the "
@@ -29,6 +29,13 @@ def hide_typed_logins() -> None:
             )
     if moved:
         os.execve(sys.executable, [*read_start(), *words], os.environ | moved)  # noqa: S606, the same program
+
+
+def _holds_secret(key: str, value: str) -> bool:
+    """Whether a value has what others should not read; a command's colons and @ are mostly no login's."""
+    if key != "notify" or value.startswith("${"):
+        return holds_login(value)
+    return redact_notify(value) != value if is_web(value) else holds_plain_login(value)
 
 
 def read_start() -> list[str]:
