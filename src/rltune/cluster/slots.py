@@ -42,6 +42,7 @@ class Slots:
         self._waiting: frozenset[str] = frozenset()
         self._num_blocked = self._num_held = 0
         self._larger: dict[str, Bundles] = {}
+        self._pending: set[str] = set()
         self._take_in(nodes)
         self._history = [(self.clock(), self._count_usable())]  # since when how many were ours to use
 
@@ -50,6 +51,11 @@ class Slots:
         """Return the trials at once: at least one, whose request for a place has a cluster without one start a node."""
         return self._limit if self._autoscales else max(1, self._room)
 
+    @property
+    def are_kept(self) -> bool:
+        """Whether what falls free is kept for a larger trial: smaller ones would take it, on one GPU and the other."""
+        return bool(self._pending)
+
     def update(self, nodes: Sequence[Machine], groups: Mapping[str, str]) -> None:
         """Take in what a cluster has now.
 
@@ -57,6 +63,7 @@ class Slots:
             nodes: Those that are alive.
             groups: The placement groups of this sweep's trials, one each, by their ids: their states.
         """
+        self._pending.clear()  # on a cluster others may hold for ever what a larger one waits for
         waiting = frozenset(name for name, state in groups.items() if state in WITHOUT_PLACE)
         self._num_held = sum(state == "CREATED" for state in groups.values())
         self._num_blocked = len(waiting & self._waiting)  # a new one waits for a moment in any case
@@ -70,10 +77,16 @@ class Slots:
         """Count with a trial's own bundles until `release`; None are the common ones."""
         if bundles is not None:
             self._larger[trial] = bundles
+            self._pending.add(trial)
             self._take_in(self._nodes)
+
+    def place(self, trial: str) -> None:
+        """Take note that a trial has its place."""
+        self._pending.discard(trial)
 
     def release(self, trial: str) -> None:
         """Count no more with the bundles that a trial had of its own, if it had any."""
+        self._pending.discard(trial)
         if self._larger.pop(trial, None):
             self._take_in(self._nodes)
 

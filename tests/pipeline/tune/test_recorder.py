@@ -29,7 +29,7 @@ class Sweep:
     """A recorder over a real ledger; who shows trials keeps only what it was asked for."""
 
     def __init__(self, folder: Path, config: Any, ledger: Any = None) -> None:
-        self.folder, self.notes, self.told, self.retried = folder, [], [], []
+        self.folder, self.notes, self.told, self.retried, self.placed = folder, [], [], [], []
         self.ledger = ledger or make_ledger(folder)
         self.stopper = SweepStopper(folder, config)
         self.scheduler = SimpleNamespace(decisions={})
@@ -47,7 +47,7 @@ class Sweep:
         self.stages = [Stage(table, proposer, console) for table in (self.ledger.trials, self.ledger.runs)]
         self.recorder = Recorder(
             self.stages, self.study, self.scheduler, self.tracker, self.stopper, config, self.notes.append,
-            lambda: None, lambda: self.beats,
+            lambda: None, lambda: self.beats, place=self.placed.append,
         )  # fmt: skip
 
     def begin(self, kind: str = "trials") -> Any:
@@ -58,7 +58,7 @@ class Sweep:
         actor = SimpleNamespace(ray_actor=f"{record.name}'s")
         trial = SimpleNamespace(
             config={"assignment": task}, last_result={}, run_metadata=meta, temporary_state=actor, error_file=None,
-            pickled_error_file=None,
+            pickled_error_file=None, trial_id=record.name,
         )  # fmt: skip
         self.recorder.on_trial_start(0, [], trial)
         return trial
@@ -105,6 +105,11 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def sweep(tmp_path: Path, request_of: Callable[..., Any]) -> Sweep:
     words = ("tracking=off", f"budget.env_steps={BUDGET}", "failures.stop_after=2", "cluster=address")
     return Sweep(tmp_path, request_of(*words))
+
+
+def test_a_trial_has_its_place_when_it_begins(sweep):
+    trial = sweep.begin()
+    assert sweep.placed == [trial.trial_id]
 
 
 def test_a_report_is_kept_whole(sweep):

@@ -77,6 +77,7 @@ class Recorder(Callback):
         tick: Lets the console draw if it is time to.
         read_beats: Reads how far the running trials are, see `rltune.pipeline.tune.heartbeats`.
         enlarge: Gives a trial a larger share of a GPU, see `rltune.pipeline.tune.shares`.
+        place: Takes note that Tune's trial of an id has its place.
     """
 
     def __init__(
@@ -91,12 +92,13 @@ class Recorder(Callback):
         tick: Callable[[], None],
         read_beats: Callable[[], Mapping[str, int]] = dict,
         enlarge: Callable[[TrialRecord], Share | None] = lambda record: None,
+        place: Callable[[str], None] = lambda trial: None,
     ) -> None:
         self.stopper, self.notify = stopper, notify
         self._stages = {stage.kind: stage for stage in stages}
         self._study, self._scheduler, self._tracker = study, scheduler, tracker
         self._config, self._tick, self._folder = config, tick, stopper.folder
-        self._read_beats, self._enlarge = read_beats, enlarge
+        self._read_beats, self._enlarge, self._place = read_beats, enlarge, place
         self._num_retries: Counter[tuple[str, int]] = Counter()
         self._places: dict[tuple[str, int], Place | None] = {}
         self._losses: dict[tuple[str, int], tuple[int, int]] = {}  # steps reached, machines lost there
@@ -141,6 +143,7 @@ class Recorder(Callback):
     @_guarded
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Record that a trial begins or goes on."""
+        self._place(trial.trial_id)
         stage, number = self._find(trial)
         self.stopper.live.add(trial_dir_of(stage.kind, number))
         place = self._places[stage.kind, number] = find_place(trial.temporary_state.ray_actor)

@@ -76,6 +76,7 @@ def run_trials(sweep: OpenSweep) -> None:
         tick,
         beats.read,
         shares.enlarge,
+        slots.place,
     )
 
     def assign(record: TrialRecord) -> dict[str, Any]:

@@ -54,7 +54,8 @@ class StageSearcher(Searcher):
         if self._is_stopping():
             return str(Searcher.FINISHED)
         self._look()
-        if len(self._live) >= self._slots.count or self._num_in_a_row == MAX_IN_A_ROW:
+        is_full = len(self._live) >= self._slots.count or self._slots.are_kept
+        if is_full or self._num_in_a_row == MAX_IN_A_ROW:
             self._num_in_a_row = 0
             return None
         is_search_over = not any(stage.is_search for stage in self._live.values())
