@@ -180,6 +180,6 @@ def test_resumed_it_has_each_trial_once(asked: Asked) -> None:
 
 
 def test_own_code_and_a_command_are_told_whatever_they_do(asked: Asked) -> None:
-    assert asked.told.splitlines()[0] == "0 FAIL"
+    assert "0 FAIL" in asked.told.splitlines()
     assert asked.ran.out.count("callbacks: own_code:on_trial_end has failed") == 1
     assert '"name": "mine"' in (asked.folder / "told.json").read_text()
