@@ -134,8 +134,10 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def terminal() -> Terminal:
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """Somebody's terminal of 80 columns, without colours."""
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "80")
     return Terminal()
 
 

@@ -40,7 +40,7 @@ def test_a_score_is_of_the_last_reports_or_of_all():
     for over, score in ((None, 4.0), ("end", 4.0), ("training", 3.0)):
         settings = {"objective": {"over": over}} if over else {}
         assert read_criteria(settings).judge(trial).score == score
-    with pytest.raises(ConfigError, match=r"objective\.over=trainig is unknown\s+did you mean 'training'"):
+    with pytest.raises(ConfigError, match=r"objective\.over=trainig is unknown\s+one of: .*did you mean 'training'"):
         read_criteria({"objective": {"over": "trainig"}})
 
 

@@ -116,11 +116,13 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     wait_for(run, lambda: read_states(folder)[:1] == ["FAIL"])
     slow.touch()  # a trial would take two minutes: what is asked meanwhile comes in time on any machine
     broken.unlink()
+    wait_for(run, lambda: told.exists() and "0 FAIL" in told.read_text())  # some seconds after, by a thread of its own
     watch = project.start("-m", "sweeps.watch", "sweep=mine")
     enqueued = project.type("-m", "sweeps.enqueue", "sweep=mine", "space.lr=0.00125", "space.num_epochs=5")
     retried = project.type("-m", "sweeps.retry", "sweep=mine")
     slow.unlink()
     wait_for(run, lambda: bool(read_ledger(folder, "select trial from requests where trial is not null")))
+    wait_for(run, lambda: read_states(folder)[:1] not in ([], ["FAIL"]))  # the other request is seen to, too
     slow.touch()
     stopped = project.type("-m", "sweeps.stop", "sweep=mine")
     again = project.type("-m", "sweeps.stop", "sweep=mine")

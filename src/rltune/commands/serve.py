@@ -42,8 +42,8 @@ def work(settings: DictConfig) -> int:
     from rltune.service.serving import ServiceSettings, serve
 
     plain = {name: value for name, value in vars(config).items() if name not in ("cluster", "names")}
-    serve(ServiceSettings(**plain, names=tuple(config.names), address=config.cluster.address, program=find_program()))
-    return 0
+    wanted = ServiceSettings(**plain, names=tuple(config.names), address=config.cluster.address, program=find_program())
+    return 128 + serve(wanted)  # uvicorn raises the signal again, but not one that its parent has us ignore
 
 
 def find_program() -> tuple[str, ...]:

@@ -58,8 +58,11 @@ class ServiceSettings:
     program: tuple[str, ...] | None = None
 
 
-def serve(settings: ServiceSettings) -> None:
+def serve(settings: ServiceSettings) -> int:
     """Run a service until it is told to end; its sweeps go on.
+
+    Returns:
+        The number of the signal that has told it.
 
     Raises:
         RltuneError: It cannot run.
@@ -86,7 +89,9 @@ def serve(settings: ServiceSettings) -> None:
         app = make_app(desk, access)
         app.include_router(make_router(desk, access, find_mlflow))
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=3)
-        _Server(config, dispatcher).run(sockets=[listening])
+        server = _Server(config, dispatcher)
+        server.run(sockets=[listening])
+    return server.signal
 
 
 class _Server(uvicorn.Server):
@@ -94,10 +99,11 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, dispatcher: Dispatcher) -> None:
         super().__init__(config)
-        self._dispatcher = dispatcher
+        self._dispatcher, self.signal = dispatcher, 0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take a signal."""
+        self.signal = sig
         self._dispatcher.end()
         super().handle_exit(sig, frame)
 

@@ -81,8 +81,8 @@ def post(address: str, content: bytes, limit_s: float) -> None:
     if "@" in parts.netloc:
         login, _, host = parts.netloc.rpartition("@")
         headers["Authorization"] = f"Basic {base64.b64encode(unquote(login).encode()).decode()}"
-        parts = parts._replace(netloc=host)
-    request = urllib.request.Request(urlunsplit(parts), content, headers)  # noqa: S310, http or https alone
+        address = urlunsplit((parts.scheme, host, *parts[2:]))
+    request = urllib.request.Request(address, content, headers)  # noqa: S310, http or https alone
     urllib.request.build_opener(_NoRedirect).open(request, timeout=limit_s).close()
 
 

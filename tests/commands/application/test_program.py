@@ -93,5 +93,6 @@ def test_bash_completes_commands_groups_options_and_keys(tmp_path: Path) -> None
     )  # fmt: skip
     offered = [line.split() for line in done.stdout.splitlines()]
     assert offered == [
-        ["record", "report", "resume"], ["algo=dqn", "algo=dreamerv3"], ["env=cartpole"], ["budget.trials="], [],
+        ["record", "report", "resume", "retry"],
+        ["algo=dqn", "algo=dreamerv3"], ["env=cartpole"], ["budget.trials="], [],
     ]  # fmt: skip
