@@ -14,6 +14,7 @@ import os
 import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from rich.console import Console as RichConsole
 from rich.text import Text
@@ -54,6 +55,11 @@ def draw(folder: Path, share: float = 0.75) -> str:
         folder: A sweep's.
         share: Of the search's time; then the picture is taken.
     """
+    with mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), "LINES": "24"}):  # of the terminal that is drawn
+        return _draw(folder, share)
+
+
+def _draw(folder: Path, share: float) -> str:
     ledger = rltune.open_ledger(folder)
     table, settings = ledger.table(TRIALS), read_settings(folder)
     records = table.records()
@@ -61,7 +67,6 @@ def draw(folder: Path, share: float = 0.75) -> str:
     ended = max(record.ended_s or 0.0 for record in records)
     events = sorted(_list_events(records, table.read_curves()), key=lambda event: event[0])
     slots = max(1, sum(1 for record in records if (record.began_s or 0.0) - began < 1.0))
-    os.environ |= {"COLUMNS": str(WIDTH), "LINES": "24"}  # of the terminal that is drawn
     console = _Replay(
         began,
         name=folder.name,
