@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import getpass
 import importlib.util
 import math
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -114,6 +116,14 @@ def format_duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def name_user() -> str:
+    """Return the name of who runs this; a container's user may have a number alone."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return str(os.getuid())
 
 
 def first_line(reason: str | None) -> str:

@@ -13,8 +13,9 @@ from serviced import Serviced, run_service
 import rltune
 from rltune.commands.logs import work as print_log
 from rltune.errors import RltuneError
-from rltune.service.client import ADDRESS, TOKEN, Client, ServiceError
+from rltune.service.client import Client, ServiceError
 from rltune.service.dispatcher import Ending
+from rltune.service.folder import ADDRESS, TOKEN
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from real import PATIENCE_S, Project, finish
 from serviced import run_service
 
 from rltune.errors import ConfigError
-from rltune.service.client import ADDRESS, TOKEN, Client
-from rltune.service.folder import ServiceFolder
+from rltune.service.client import Client
+from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 from rltune.service.processes import BEGUN
 from rltune.service.serving import ServiceSettings, listen, serve
 from rltune.service.submissions import Submission, Submissions

@@ -18,7 +18,6 @@ from typing import Any
 
 from rltune.certification.result import label
 from rltune.formatting import (
-    first_line,
     format_count,
     format_duration,
     format_interval,
@@ -387,7 +386,7 @@ def _trials(data: SweepData) -> str:
             format_objective(data.shown(trial.score)),
             format_count(trial.env_steps),
             format_params(trial.params),
-            "; ".join(filter(None, [trial.breaks, trial.stop_reason and first_line(trial.stop_reason)])),
+            data.explain_end(trial),
         ]
         for trial in order_records(data.trials)
     ]

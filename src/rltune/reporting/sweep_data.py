@@ -19,7 +19,7 @@ from rltune.config.criteria import Criteria
 from rltune.config.settings_file import read_settings
 from rltune.envs.objective import Shown
 from rltune.errors import RltuneError
-from rltune.formatting import format_state
+from rltune.formatting import first_line, format_state
 from rltune.records import Report, SweepRecord, TrialRecord
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.space import Space
@@ -57,6 +57,10 @@ class SweepData:
     def status(self) -> str:
         """The sweep's: complete, stopped, interrupted, failed or running."""
         return self.record.status or "running"
+
+    def explain_end(self, trial: TrialRecord) -> str:
+        """Say which bounds a trial breaks, and why it ended; empty where there is nothing to say."""
+        return "; ".join(filter(None, [trial.breaks, trial.stop_reason and first_line(trial.stop_reason)]))
 
     def state_of(self, trial: TrialRecord) -> str:
         """Return a trial's state in a word: complete, stopped, failed, and running or interrupted as the sweep is."""

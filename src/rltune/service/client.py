@@ -12,9 +12,8 @@ import requests
 from rltune.composition.overrides import spell_settings
 from rltune.errors import RltuneError, StudyError
 from rltune.formatting import spell_command
-from rltune.service.folder import ServiceFolder
+from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 
-ADDRESS, TOKEN = "RLTUNE_SERVICE", "RLTUNE_SERVICE_TOKEN"
 LIMIT_S = 60.0  # for an answer: checking a sweep takes seconds on a busy machine
 EVERY_S = 1.0
 WAITING = ("queued", "running")

@@ -12,6 +12,7 @@ from pathlib import Path
 from rltune.errors import StudyError
 from rltune.study.sweep_folder import lock_sweep
 
+ADDRESS, TOKEN = "RLTUNE_SERVICE", "RLTUNE_SERVICE_TOKEN"  # variables that name a service elsewhere
 FOLDER = ".service"
 LINE_BYTES = 64 * 1024  # of a log, in one answer
 LAST_BYTES = 16 * 1024  # of a log, for why a sweep was refused

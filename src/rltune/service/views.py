@@ -166,7 +166,7 @@ def _describe_data(data: SweepData) -> dict[str, Any]:
             "score": format_objective(data.shown(trial.score)),
             "env_steps": format_count(trial.env_steps),
             "params": format_params(trial.params),
-            "reason": "; ".join(filter(None, [trial.breaks, (trial.stop_reason or "").partition("\n")[0]])),
+            "reason": data.explain_end(trial),
         }
         for trial in order_records(data.trials)
     ]

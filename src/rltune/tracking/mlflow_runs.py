@@ -7,9 +7,7 @@ MlflowClient alone, never the fluent API: the user's active run is left alone. R
 
 from __future__ import annotations
 
-import getpass
 import math
-import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +16,7 @@ from typing import Any
 
 from rltune.config.uris import redact
 from rltune.envs.objective import AS_RETURN, Shown
+from rltune.formatting import name_user
 from rltune.tracking.mlflow_client import connect_mlflow, make_artifact_folder
 from rltune.tracking.model_registry import ModelRegistry
 
@@ -112,12 +111,8 @@ class MLflowRuns:
 
     def create(self, name: str, tags: Mapping[str, str], start_ms: int) -> str:
         """Create a run and return its id."""
-        try:
-            user = getpass.getuser()
-        except (KeyError, OSError):  # a container's user may have no name
-            user = str(os.getuid())
         given = {name: text for name, text in self._clean(tags).items() if text}
-        tags = {"mlflow.source.name": "rltune", "mlflow.user": user, **given}
+        tags = {"mlflow.source.name": "rltune", "mlflow.user": name_user(), **given}
         return str(self._client.create_run(self._experiment, start_ms, tags, name).info.run_id)
 
     def go_on(

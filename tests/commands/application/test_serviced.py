@@ -10,7 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from serviced import Serviced, run_service
 
 from rltune.commands.application.serviced import find_service, find_service_of, tell
-from rltune.service.client import ADDRESS, TOKEN, ServiceError
+from rltune.service.client import ServiceError
+from rltune.service.folder import ADDRESS, TOKEN
 
 
 @pytest.fixture

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from rltune.service.folder import ServiceFolder
+from rltune.service.folder import ADDRESS, ServiceFolder
 
 if TYPE_CHECKING:
     from rltune.service.client import Client
-
-ADDRESS = "RLTUNE_SERVICE"
 
 
 def find_service(settings: DictConfig) -> Client | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
-import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
 from rltune.config.validation import parse_config
 from rltune.errors import StudyError
-from rltune.formatting import spell_command
+from rltune.formatting import name_user, spell_command
 from rltune.study.journal import may_write
 from rltune.study.ledger import Ledger, MissingSweepError
 from rltune.study.storage import find_driver_of, open_ledger
@@ -58,6 +56,15 @@ class AskedSweep:
     def status(self) -> str:
         """Return ``running``, or how it ended; running too where its driver was killed."""
         return self.ledger.sweep().status or "running"
+
+    def describe_end(self, status: str) -> str:
+        """Say how it ended, and how many of its trials have.
+
+        Args:
+            status: As `status` returns it.
+        """
+        ended = sum(state != "RUNNING" for state in self.ledger.trials.read_states().values())
+        return f"{self.name}: {status}, {ended} of {self.config.budget.trials} trials ended"
 
     def find_driver(self) -> str | None:
         """Find where its driver is; None where none lives."""
@@ -140,8 +147,4 @@ def open_asked(
 
 def describe_user() -> str:
     """Describe who asks: ``maria@host``."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # a container's user may have no name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+    return f"{name_user()}@{socket.gethostname()}"

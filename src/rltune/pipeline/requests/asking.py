@@ -340,9 +340,7 @@ def _wait_for_end(asked: AskedSweep, request: int, stream: TextIO | None) -> boo
 
 
 def _describe_end(asked: AskedSweep, status: str) -> str:
-    records = asked.ledger.trials.records()
-    ended = sum(record.state != "RUNNING" for record in records)
-    said = f"{asked.name}: {status}, {ended} of {asked.config.budget.trials} trials ended"
+    said = asked.describe_end(status)
     return f"{said}; to go on: {asked.resume_command}" if status == "interrupted" else said
 
 

@@ -94,16 +94,15 @@ def show_end(asked: AskedSweep, console: Console, status: str, stream: TextIO | 
         status: How it ended.
         stream: Where to, without a folder that has them.
     """
-    records, outcome = asked.ledger.trials.records(), load_outcome(asked.folder) if asked.folder else None
+    outcome = load_outcome(asked.folder) if asked.folder else None
     if outcome is None:  # they are where the sweep's folder is
-        ended = sum(record.state != "RUNNING" for record in records)
-        said = f"{asked.name}: {status}, {ended} of {asked.config.budget.trials} trials ended"
-        print(said, file=stream or sys.stdout, flush=True)
+        print(asked.describe_end(status), file=stream or sys.stdout, flush=True)
         return
     can_go_on = outcome.trials["interrupted"] or status == "interrupted"
     resume = asked.resume_command if can_go_on else None
     to_begin = max(0, asked.config.budget.trials - outcome.trials["total"])
     shown = Shown.of(asdict(asked.config.objective))
+    records = asked.ledger.trials.records()
     console.summary(make_closing_page(outcome, records, None, resume, to_begin, asked.ledger.criteria, shown))
 
 
