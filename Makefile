@@ -35,10 +35,10 @@ sweep: $(VENV)/.for-use
 	@$(BIN)/python -m sweeps.run $(ARGS)
 
 test: $(VENV)/.for-tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(ARGS)
 
 test-fast: $(VENV)/.for-tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m fast $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -m fast $(ARGS)
 
 ui: $(VENV)/.for-use
 	@MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui $(ARGS)

@@ -13,6 +13,25 @@ from rltune.trial.trainable import Trial
 from rltune.trial.watchdog import EXIT_CODE, STACK_FILE, Watchdog
 
 
+def test_a_closed_watchdog_ends_nothing(tmp_path, monkeypatch):
+    """Also where it was just writing down the threads: what ends after `close` is somebody else's work."""
+    ended, writing = [], threading.Event()
+
+    def write_slowly(self):
+        writing.set()
+        time.sleep(0.2)
+
+    monkeypatch.setattr("rltune.trial.watchdog.os._exit", ended.append)
+    monkeypatch.setattr(Watchdog, "_write_stack", write_slowly)
+    watchdog = Watchdog(tmp_path, 0.01)
+    with watchdog.watch():
+        assert writing.wait(60)
+    watchdog.close()
+    count = len(ended)
+    time.sleep(0.4)
+    assert len(ended) == count
+
+
 def test_an_earlier_attempts_stack_does_not_explain_a_later_end(tmp_path):
     (tmp_path / STACK_FILE).write_text("no progress for 2 s")
     Watchdog(tmp_path, 60.0).close()

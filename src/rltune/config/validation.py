@@ -16,7 +16,7 @@ from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryV
 
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import MLFLOW, EnvConfig, RunConfig
-from rltune.config.uris import holds_plain_login, is_bucket, redact_address
+from rltune.config.uris import holds_plain_login, is_bucket, is_web, redact_address
 from rltune.errors import ConfigError, choices
 
 # The fluent methods of RLlib's AlgorithmConfig that an algo file may fill, one section each.
@@ -180,7 +180,7 @@ def check_notify(notify: str | None) -> None:
     Raises:
         ConfigError: ``notify`` is such an address.
     """
-    if notify is not None and re.match(r"[\w+.-]+://", notify) and not notify.startswith(("http://", "https://")):
+    if notify is not None and re.match(r"[\w+.-]+://", notify) and not is_web(notify):
         raise ConfigError(
             f"notify={redact_address(notify)} is no address to post to",
             "null, http://... or https://..., or a command for the shell, which reads the summary",

@@ -39,7 +39,8 @@ class Watchdog:
         self._since: float | None = None
         self._ended = threading.Event()
         (trial_dir / STACK_FILE).unlink(missing_ok=True)  # an earlier attempt's: a later end has reasons of its own
-        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self._thread.start()
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
@@ -55,8 +56,9 @@ class Watchdog:
         self._since = time.monotonic()
 
     def close(self) -> None:
-        """Stop watching for good."""
+        """Stop watching for good: when this returns, nothing ends the process any more."""
         self._ended.set()
+        self._thread.join()
 
     def _run(self) -> None:
         seen, stepped = STEPS.steps, -math.inf

@@ -145,12 +145,13 @@ def test_a_hung_workers_stack_comes_through_the_bucket(tmp_path, s3):
         ended.append(file)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rltune.trial.watchdog.os._exit", lambda code: dog.close())
+        patch.setattr("rltune.trial.watchdog.os._exit", lambda code: None)
         dog = Watchdog(worker / "trials/3", 0.1, send)
         with dog.watch():
             deadline = time.monotonic() + 60
             while not ended and time.monotonic() < deadline:
                 time.sleep(0.05)
+        dog.close()
     death = describe_dead_process(driver, "trials/3", "the actor died", None)
     assert death.reason.startswith("no progress for 0.1 s; see ")
     assert "test_failures.py" in (driver / death.log).read_text(), "where its threads were"
