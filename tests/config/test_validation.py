@@ -26,6 +26,21 @@ def test_a_key_that_was_added_beside_the_schema_is_refused(word):
     assert refusal(compose("run", word)).what.startswith(f"{word.strip('+').partition('=')[0]}: ")
 
 
+@pytest.mark.parametrize(
+    ("word", "fix"),
+    [
+        ("+lr=0.1", "space.lr=0.1"),
+        ("+learning_rate=[uniform,0,1]", "space.lr=..."),
+        ("+budget.trils=4", "budget.trials=4"),
+        ("+storag=s3://key:secret@host/bucket", "storage=s3://***@host/bucket"),
+    ],
+)
+def test_an_added_key_is_answered_with_the_one_that_was_meant(word, fix):
+    with pytest.raises(ConfigError) as refused:
+        parse_config(compose("run", word))
+    assert refused.value.fix == fix
+
+
 def test_a_constraint_that_is_no_bound_is_refused():
     assert refusal(compose("run", "constraints.train_s=60")).fix == "'constraints.train_s=< 60'"
     assert parse_config(compose("run", 'constraints.train_s="< 60"')).constraints == {"train_s": "< 60"}

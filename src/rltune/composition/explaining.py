@@ -10,8 +10,8 @@ from typing import Any, get_args, get_type_hints
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import redact_address
+from rltune.config.validation import find_meant
 from rltune.errors import RltuneError, choices, nearest
 from rltune.formatting import spell_command
 
@@ -79,22 +79,15 @@ def _explain_key(cause: OmegaConfBaseException, schema: type, words: Sequence[st
         fix = help_line if usual is None or isinstance(usual, Container) else f"{cause.full_key}={usual}"
         allowed = describe_type(find_type(schema, str(cause.full_key)))
         return RltuneError(f"{override}: {str(cause).splitlines()[0]}", allowed, fix)
-    above = str(cause.full_key).rpartition(".")[0]
-    deeper = _list_deeper(parent) if isinstance(parent, DictConfig) and not above else {}
-    if close := nearest(str(cause.key), [*known, *deeper]):
-        meant = close if close in known else deeper[close]
-        fix = override.replace(str(cause.full_key), f"{above}.{meant}" if above else meant, 1)
-        return RltuneError(f"{override}: no such key", f"one of: {', '.join(known)}; did you mean '{meant}'?", fix)
+    above, _, last = str(cause.full_key).rpartition(".")
+    settings = OmegaConf.to_container(parent) if isinstance(parent, DictConfig) else {}
+    if meant := find_meant(str(cause.full_key), known, settings):
+        fix = override.replace(str(cause.full_key), meant, 1)
+        close = meant.removeprefix(f"{above}.")
+        return RltuneError(f"{override}: no such key", f"one of: {', '.join(known)}; did you mean '{close}'?", fix)
     may_add = above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env")
     fix = f"+{override} adds a key" if may_add else help_line
-    return RltuneError(f"{override}: no such key", choices(str(cause.key), known), fix)
-
-
-def _list_deeper(settings: DictConfig) -> dict[str, str]:
-    """List where each setting stands, by the last part of its key; what is searched and the budget come first."""
-    paths = [path for path, _ in flatten_settings(OmegaConf.to_container(settings)) if not path.startswith("hydra.")]
-    first = sorted(paths, key=lambda path: not path.startswith(("space.", "budget.")))
-    return {path.rpartition(".")[2]: path for path in reversed(first) if "." in path}
+    return RltuneError(f"{override}: no such key", choices(last, known), fix)
 
 
 def describe_type(kind: Any) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar, cast
 
@@ -16,8 +16,9 @@ from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryV
 
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import MLFLOW, EnvConfig, RunConfig
+from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import holds_plain_login, is_bucket, is_web, redact_address
-from rltune.errors import ConfigError, choices
+from rltune.errors import ConfigError, choices, nearest
 
 # The fluent methods of RLlib's AlgorithmConfig that an algo file may fill, one section each.
 SECTIONS = (
@@ -102,11 +103,35 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
             f"add {_EXAMPLES.get(key, f'{key}=...')}",
         ) from None
     except OmegaConfBaseException as error:
+        key, fix = str(error.full_key), "add --cfg job to see all keys"
         known = [str(key) for key in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
         allowed = choices(str(error.key), known) if str(error.key) not in known else "a value of the key's type"
-        raise ConfigError(
-            f"{error.full_key}: {str(error).splitlines()[0]}", allowed, "add --cfg job to see all keys"
-        ) from None
+        if str(error.key) not in known and (meant := find_meant(key, known, plain)):
+            value = dict(flatten_settings(plain)).get(key, "...")
+            shown = "..." if isinstance(value, list) else redact_address(str(value))
+            close = meant.removeprefix(f"{key.rpartition('.')[0]}.")
+            allowed, fix = f"one of: {', '.join(sorted(known))}; did you mean '{close}'?", f"{meant}={shown}"
+        raise ConfigError(f"{key}: {str(error).splitlines()[0]}", allowed, fix) from None
+
+
+def find_meant(key: str, known: Sequence[str], settings: Any) -> str | None:
+    """Find the key that was meant by one that there is not; None if none is close.
+
+    Args:
+        key: What was typed. Without a group it may be meant for one of a group's keys, as ``lr`` is for ``space.lr``.
+        known: The keys that there are in its place.
+        settings: All settings that there are, where the key stands in no group.
+    """
+    above, _, last = key.rpartition(".")
+    deeper: dict[str, str] = {}
+    if not above:
+        paths = [path for path, _ in flatten_settings(settings) if "." in path and not path.startswith("hydra.")]
+        paths.sort(key=lambda path: not path.startswith(("space.", "budget.")))  # what is searched and the budget first
+        deeper = {path.rpartition(".")[2]: path for path in reversed(paths)}
+    close = nearest(last, [*known, *deeper])
+    if close is None or close in known:
+        return close and (f"{above}.{close}" if above else close)
+    return deeper[close]
 
 
 def check_config(config: RunConfig) -> None:
