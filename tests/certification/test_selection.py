@@ -105,6 +105,7 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
     by_id = {run.info.run_id: run for run in runs}
     names = {run.info.run_name: run for run in runs}
     assert {run.info.status for run in runs} == {"FINISHED"}
+    kept = {entry.run_key: entry.mlflow_run_id for entry in books(outcome)}
     for one in found.configurations:
         owner = "trial-000" if one.trial is None else f"trial-{one.trial:03d}"  # the first with the baseline's values
         above = by_id[names[owner].data.tags["mlflow.parentRunId"]]
@@ -113,10 +114,10 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
         for place in range(3):
             run = names[f"{'baseline' if one.trial is None else owner}-seed-{place + 1}"]
             assert run.data.tags["mlflow.parentRunId"] == names[owner].info.run_id
-            assert (run.info.run_id, run.info.run_name) == (
-                one.per_seed[place].mlflow_run_id,
-                one.per_seed[place].run.name,
-            )
+            result = one.per_seed[place]
+            assert run.info.run_name == result.run.name
+            assert run.info.run_id == kept[result.run]
+            assert result.mlflow_run_id in (run.info.run_id, None), "None where MLflow had not answered by then"
     parent = names[outcome.name]
     assert parent.data.tags["rltune.winner"] == "trial 2"
     assert names["trial-002"].data.tags["rltune.certified"] == "winner"

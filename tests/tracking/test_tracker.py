@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from tracked_sweep import Sweep
@@ -136,11 +137,19 @@ def test_seeds_of_the_control_stand_below_the_trial_of_its_values(folder):
 
 def test_the_page_of_a_run_is_known_to_its_description(folder):
     sweep = Sweep(folder).begin(trials=0)
-    sweep.tracker.describe(None, {}, {"mlflow.note.content": "[report]({page}/artifacts/report)"})
+    sweep.tracker.describe(None, {}, {"mlflow.note.content": "[report]({page}/artifacts/report) [charts]({trials})"})
     assert sweep.tracker.close("FINISHED")
     (run,) = sweep.runs().values()
-    page = f"#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
-    assert run.data.tags["mlflow.note.content"] == f"[report]({page}/artifacts/report)"
+    page, run_id = f"#/experiments/{run.info.experiment_id}/runs", run.info.run_id
+    report, charts = run.data.tags["mlflow.note.content"].split(" ")
+    assert report == f"[report]({page}/{run_id}/artifacts/report)"
+    address = urlsplit(charts.removeprefix("[charts](#").removesuffix(")"))
+    assert f"#{address.path}" == page
+    assert dict(parse_qsl(address.query)) == {
+        "searchFilter": f"tags.`mlflow.parentRunId` = '{run_id}'",
+        "compareRunsMode": "CHART",
+        "workflowType": "machine_learning",
+    }
 
 
 def test_a_run_is_described_anew_when_a_value_has_changed(folder):

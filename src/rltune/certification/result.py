@@ -27,7 +27,7 @@ class SeedResult:
         returns: One an episode; every run plays the same environment seeds.
         checkpoint: What was evaluated, relative to the sweep's folder.
         run: Its run in MLflow, after the configuration that asked first: two of the same values share their runs.
-        mlflow_run_id: That run's id; None without MLflow.
+        mlflow_run_id: That run's id; None without MLflow, or where it had not answered by then.
     """
 
     seed: int

@@ -185,6 +185,7 @@ def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> 
     except Exception as error:  # a sweep must not fail for its description
         sweep.console.note(f"the sweep's description in MLflow lacks its verdict ({describe_exception(error)})")
         lines = []
+    lines.append("- trials: [their charts]({trials}), after a click on the + beside the sweep's name")
     if has_report:
         lines.append(f"- report: [{html.FOLDER}/index.html]({{page}}/artifacts/{html.FOLDER}/index.html)")
     if model:

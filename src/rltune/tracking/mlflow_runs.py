@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from rltune.config.uris import redact
 from rltune.envs.objective import AS_RETURN, Shown
@@ -21,8 +22,8 @@ from rltune.tracking.mlflow_client import connect_mlflow, make_artifact_folder
 from rltune.tracking.model_registry import ModelRegistry
 
 MAX_NAME, MAX_VALUE = 250, 6000  # characters
-# Without it MLflow's page opens the experiment as one of prompts and traces (3.17).
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+AS_TRAINING = {"workflowType": "machine_learning"}  # in an address; else MLflow opens its pages for prompts
 REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")  # what another attempt would not change
 Point = tuple[str, float, int, int]  # name, value, step, milliseconds of the epoch
 
@@ -171,9 +172,15 @@ class MLflowRuns:
         return []
 
     def log_changed(self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], time_ms: int) -> None:
-        """Log tags, ``{page}`` in one being the run's page, and at step 0 the values that differ from the run's."""
-        page = f"#/experiments/{self._experiment}/runs/{run_id}"
-        tags = {name: text.replace("{page}", page) for name, text in tags.items()}
+        """Log tags, with the addresses that they ask for, and at step 0 the values that differ from the run's.
+
+        ``{page}`` in a tag becomes the address of the run's page, ``{trials}`` that of the charts of the runs below it.
+        """
+        runs = f"#/experiments/{self._experiment}/runs"
+        below = {"searchFilter": f"tags.`mlflow.parentRunId` = '{run_id}'", "compareRunsMode": "CHART"}
+        pages = {"{page}": f"{runs}/{run_id}", "{trials}": f"{runs}?{urlencode(below | AS_TRAINING, quote_via=quote)}"}
+        for place, address in pages.items():
+            tags = {name: text.replace(place, address) for name, text in tags.items()}
         known = self._client.get_run(run_id).data.metrics
         changed = {
             name: value

@@ -95,7 +95,8 @@ class Tracker:
         Args:
             key: Which.
             metrics: Shown at step 0; those that runs are compared by stand first among the charts, too.
-            tags: ``{page}`` in one is the address of the run's page; `NOTE_TAG` is its description, Markdown.
+            tags: ``{page}`` in one is the address of the run's page, ``{trials}`` that of the charts of the runs below
+                it; `NOTE_TAG` is its description, Markdown.
         """
 
     def add_sample(self, metrics: Mapping[str, float], time_s: float) -> None:
