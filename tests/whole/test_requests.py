@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import subprocess
 import time
@@ -170,7 +171,7 @@ def test_what_failed_goes_on_with_its_number_and_values(asked: Asked) -> None:
     assert asked.retried.code == 0, asked.retried.out
     assert "tried again as soon as a slot is free" in asked.retried.out
     assert "trial 0 failed: RuntimeError: the simulator's licence has run out" in asked.ran.out
-    assert "trial 0: tried again, as " in asked.ran.out
+    assert re.search(r"trial 0(, trial \d)*: tried again, as ", asked.ran.out), "another one may have failed meanwhile"
 
 
 def test_resumed_it_has_each_trial_once(asked: Asked) -> None:
