@@ -21,12 +21,33 @@ async function renew() {
     const text = await answer.text();
     if (text === shown || !getSelection().isCollapsed) return;
     const focused = live.contains(document.activeElement) ? document.activeElement.id : "";
+    const open = [...live.querySelectorAll("details[open]")].map(one => one.id);
     const places = new Map(regions().map(one => [label(one), [one.scrollLeft, isAtEnd(one) ? 1e9 : one.scrollTop]]));
     shown = text;
     live.innerHTML = text;
+    for (const id of open) if (document.getElementById(id)) document.getElementById(id).open = true;
     for (const one of regions()) [one.scrollLeft, one.scrollTop] = places.get(label(one)) || [0, 0];
     if (focused) document.getElementById(focused)?.focus();
   } catch (error) { /* the service is away: the next try may find it */ }
 }
 if (live) setInterval(renew, 1000 * live.dataset.every);
+
+// Other files have other defaults: the form shows those of what is chosen.
+const asked = document.getElementById("asked");
+const listChosen = () => new URLSearchParams([...asked.querySelectorAll("select")].map(one => [one.name, one.value])).toString();
+async function renewDefaults(event) {
+  if (event.target.tagName !== "SELECT") return;
+  const chosen = listChosen();
+  try {
+    const answer = await fetch("/submit?" + chosen);
+    if (!answer.ok || answer.redirected || chosen !== listChosen()) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    for (const one of fresh.querySelectorAll("#asked [placeholder], #asked [id^=hint-]")) {
+      const here = document.getElementById(one.id);
+      if (one.placeholder) here.placeholder = one.placeholder;
+      else here.textContent = one.textContent;
+    }
+  } catch (error) { /* the service is away: what is typed stays */ }
+}
+if (asked) asked.addEventListener("change", renewDefaults);
 document.documentElement.dataset.ready = "yes";
