@@ -8,10 +8,10 @@ from rltune.composition.commented import Setting, read_keys
 def test_a_comment_behind_or_above_a_key_is_its_meaning(tmp_path):
     file = tmp_path / "some.yaml"
     file.write_text(
-        "# the file's heading\nfirst: 1 # one\nsection:\n  # above\n  second: [a, # inside\n    b]\n  third: 'x # y'\n"
+        "# the file's heading\nfirst: 1 # one\nsection:\n  # above\n  second: [a, # inside\n    b]\n  third: 'x # y'\nfourth:\n  - 1\n  - 2\n"
     )
     assert read_keys(file) == [
         Setting("first", "1", "one"), Setting("section.second", "[a, b]", "above"),
-        Setting("section.third", "'x # y'", ""),
+        Setting("section.third", "'x # y'", ""), Setting("fourth", "- 1 - 2", ""),
     ]  # fmt: skip
     assert read_keys(file, "certify.")[0].key == "certify.first"

@@ -46,7 +46,8 @@ def _read_value(node: yaml.Node, lines: list[str]) -> str:
     first, last = node.start_mark, node.end_mark
     if first.line == last.line:
         return lines[first.line][first.column : last.column]
-    kept = [lines[first.line][first.column :], *lines[first.line + 1 : last.line]]
+    end = [lines[last.line][: last.column]] if last.column else []  # of a block the end is where the next line begins
+    kept = [lines[first.line][first.column :], *lines[first.line + 1 : last.line], *end]
     return " ".join(line.split(" #")[0].strip() for line in kept)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any, get_args, get_type_hints
 
 from omegaconf import OmegaConf
@@ -47,7 +48,7 @@ def list_keys(parts: Sequence[str], schema: type = RunConfig, prefix: str = "") 
     """
     hints = get_type_hints(schema)
     for name in parts:
-        kinds = set(get_args(hints[name]) or (hints[name],))
+        kinds = set(get_args(hints[name])) if isinstance(hints[name], UnionType) else {hints[name]}
         if is_dataclass(hints[name]):
             yield from list_keys([*get_type_hints(hints[name])], hints[name], f"{prefix}{name}.")
         elif kinds <= SCALARS:
