@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from rltune.composition.commented import Setting, read_keys
 
+TEXT = """\
+# the file's heading
+first: 1 # one
+section:
+  # above
+  second: [a, # inside
+    b]
+  third: 'x # y'
+fourth:
+  - 1
+  - 2
+"""
+
 
 def test_a_comment_behind_or_above_a_key_is_its_meaning(tmp_path):
     file = tmp_path / "some.yaml"
-    file.write_text(
-        "# the file's heading\nfirst: 1 # one\nsection:\n  # above\n  second: [a, # inside\n    b]\n  third: 'x # y'\nfourth:\n  - 1\n  - 2\n"
-    )
+    file.write_text(TEXT)
     assert read_keys(file) == [
         Setting("first", "1", "one"), Setting("section.second", "[a, b]", "above"),
         Setting("section.third", "'x # y'", ""), Setting("fourth", "- 1 - 2", ""),
