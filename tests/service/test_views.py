@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from composing import compose
 from ended import make_certification, write_sweep
 from fake_nvml import FakeNvml
 from ledger import add_reports
 
+from rltune.config.settings_file import format_settings
+from rltune.config.validation import parse_config
 from rltune.service.folder import ServiceFolder
 from rltune.service.submissions import Submissions
 from rltune.service.views import Progress, Views, list_ticks, read_gpus
@@ -83,13 +86,19 @@ def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
     assert look(reason=None) == ("number 1 in the queue", 40, 10)
     assert look(state="running", begun_s=200.0) == ("starting", 40, 10)
     assert look(stopping=True)[0] == "told to end"
+    extended = compose("run", "budget.env_steps=1000", "budget.trials=10")
+    (folder.sweeps / "s" / "config.yaml").write_text(format_settings(parse_config(extended)))  # as a resume does
+    assert look(stopping=False) == ("starting", 40, 10)
     with closing(open_ledger(folder.sweeps / "s")) as ledger:
         ledger.change_sweep(status="running")
-    assert look(stopping=False) == ("running", 40, 10)
+    assert look(reason=None) == ("running", 40, 10)
     with closing(open_ledger(folder.sweeps / "s")) as ledger:
         ledger.change_sweep(status="stopped")
     end(300.0)
     assert look(reason=None)[0] == "running", "it writes its report"
+    with closing(open_ledger(folder.sweeps / "s")) as ledger:
+        ledger.change_sweep(status="complete")
+    assert look(state="complete") == ("complete", 100, 10)
     assert look(state="interrupted", reason="the head is gone\ntraceback")[0] == "interrupted, the head is gone"
 
 

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,12 @@ class Views:
         return [self._describe(one, waiting) for one in shown]
 
     def _describe(self, one: Submission, waiting: Sequence[str]) -> dict[str, Any]:
-        progress = self.read_progress(one.name, one.words)
+        progress = self.read_progress(one.name)
         is_starting = one.state == RUNNING and self._is_starting(one, progress.status)
         place = waiting.index(one.name) + 1 if one.state == QUEUED else None
+        if progress.trials and (place or is_starting):  # what was complete has more to do
+            progress = _extend(progress, _read_trials(one.words))
         far = {key: value for key, value in asdict(progress).items() if key != "status"}
-        if place or is_starting:  # what was complete has more to do
-            far["percent"] = min(99, progress.percent)
         return {
             "name": one.name,
             "state": one.state,
@@ -114,20 +114,15 @@ class Views:
             ended_s = 0.0
         return not status or (status != "running" and ended_s < (one.begun_s or 0.0))
 
-    def read_progress(self, name: str, words: Sequence[str] = ()) -> Progress:
-        """Read how far a sweep is.
-
-        Args:
-            name: The sweep.
-            words: Its settings as they are typed, which may ask for more than the ledger knows yet.
-        """
+    def read_progress(self, name: str) -> Progress:
+        """Read how far a sweep is."""
         folder = self._folder.sweeps / name
-        mark = (_mark(folder), *words)
+        mark = _mark(folder)
         with self._lock:
             known = self._known.get(name)
-        if known and mark[0] is not None and known[0] == mark:
+        if known and mark is not None and known[0] == mark:
             return known[1]
-        progress = _read_progress(folder, _read_trials(words))
+        progress = _read_progress(folder)
         with self._lock:
             self._known[name] = (mark, progress)
         return progress
@@ -185,23 +180,32 @@ def _read_trials(words: Sequence[str]) -> int:
         return 0
 
 
-def _read_progress(folder: Path, wanted: int) -> Progress:
+def _extend(progress: Progress, trials: int) -> Progress:
+    """Measure what has been done by the trials that a sweep is to have when it goes on."""
+    trials = max(trials, progress.trials)
+    done = 100 * progress.trials_ended if progress.percent == 100 else progress.percent * progress.trials
+    return replace(progress, trials=trials, percent=min(99, done // trials))
+
+
+def _read_progress(folder: Path) -> Progress:
     try:
         ledger = open_ledger(folder)
     except StudyError:
         return Progress()
     with closing(ledger):
         records, found = ledger.trials.records(), ledger.sweep()
-    # Not by OmegaConf, which takes 20 ms for each of many sweeps; the ledger's text is a driver's own.
-    settings = yaml.load(found.config or "{}", Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    try:
+        text = (folder / "config.yaml").read_text()  # as it was gone on with; the ledger has how it was begun
+    except OSError:
+        text = found.config or "{}"
+    # Not by OmegaConf, which takes 20 ms for each of many sweeps; the text is a driver's own.
+    settings = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     budget = settings.get("budget") or {}
     trials, env_steps = int(budget.get("trials") or len(records)), int(budget.get("env_steps") or 0)
     parts = [
         1.0 if one.state != "RUNNING" else min(1.0, one.env_steps / env_steps) if env_steps else 0.0 for one in records
     ]
-    is_whole = found.status == "complete" and wanted <= trials
-    trials = max(trials, wanted)
-    percent = 100 if is_whole else min(99, math.floor(100 * sum(parts) / max(1, trials)))
+    percent = 100 if found.status == "complete" else min(99, math.floor(100 * sum(parts) / max(1, trials)))
     best = next((one.score for one in rank_records(records)), None)
     ended = sum(one.state != "RUNNING" for one in records)
     steps = sum(one.env_steps for one in records)
