@@ -190,6 +190,7 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
     browser.type("#field-overrides", "budget.trails=3")
     browser.click("#submit")
     browser.wait("document.querySelector('[role=alert]')")
+    browser.wait("document.activeElement.id === 'field-overrides'")
     assert "did you mean 'trials'?" in browser.text()
     browser.complaints.clear()  # a browser notes the answer's status
     assert browser.run("document.getElementById('field-name').value") == "mine", "nothing has to be typed again"
@@ -221,6 +222,12 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
     browser.wait("document.querySelector('.log').innerText.includes('news')")
     assert browser.run("document.getElementById('other-trials').open"), "what was opened stays open"
 
+    browser.run("window.button = document.getElementById('stop-mine'); dispatchEvent(new Event('pointerdown'))")
+    service.desk.folder.log_of("mine").write_text("later\n")
+    browser.run("renew()")
+    assert browser.run("window.button.isConnected"), "what is pressed is not replaced before it is released"
+    browser.run("dispatchEvent(new Event('pointerup')); renew()")
+    assert not browser.run("window.button.isConnected")
     browser.click("#stop-mine")
     browser.wait("document.querySelector('.state').innerText === 'told to end'")
     assert service.processes.stopped == ["mine"]
