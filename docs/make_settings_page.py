@@ -6,12 +6,10 @@ A hook of mkdocs (mkdocs.yml names it). No such page is kept, so that none can b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from rltune.composition.commented import Setting, read_keys
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 # Each group of choices, and what it decides; those in LISTED have too many alike for a table of keys each.
@@ -40,15 +38,6 @@ name of a file: `scheduler=median` takes `conf/scheduler/median.yaml`. This page
 """
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One key of a file: its dotted name, its value as written, and what its comment says."""
-
-    key: str
-    value: str
-    meaning: str
-
-
 def on_files(files: Any, config: Any) -> Any:
     """Add the page to the site; mkdocs calls it."""
     from mkdocs.structure.files import File
@@ -59,9 +48,9 @@ def on_files(files: Any, config: Any) -> Any:
 
 def make_page(conf: Path) -> str:
     """Return the page in Markdown."""
-    of_run = read_settings(conf / "run.yaml")
+    of_run = read_keys(conf / "run.yaml")
     of_choices = {
-        path: read_settings(path, "" if "@package _global_" in path.read_text() else f"{group}.")
+        path: read_keys(path, "" if "@package _global_" in path.read_text() else f"{group}.")
         for group in GROUPS
         if group not in LISTED
         for path in sorted((conf / group).glob("*.yaml"))
@@ -81,7 +70,7 @@ def make_page(conf: Path) -> str:
     parts.append("## The other commands\n")
     for command in COMMANDS:
         parts += [f"### sweeps.{command}\n", f"`{read_heading(conf / f'{command}.yaml')}`\n"]
-        parts.append(make_table(read_settings(conf / f"{command}.yaml"), meanings))
+        parts.append(make_table(read_keys(conf / f"{command}.yaml"), meanings))
     return "\n".join(parts)
 
 
@@ -94,13 +83,6 @@ def make_table(settings: list[Setting], meanings: dict[str, str]) -> str:
     return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows, ""])
 
 
-def read_settings(path: Path, prefix: str = "") -> list[Setting]:
-    """Return the keys of a file in their order, without its list of defaults."""
-    text = path.read_text()
-    root = yaml.compose(text)
-    return list(_walk(root, prefix, text.splitlines())) if isinstance(root, yaml.MappingNode) else []
-
-
 def read_heading(path: Path) -> str:
     """Return the comment that a file begins with, without Hydra's own line."""
     lines = re.match(r"((?:#.*\n)*)", path.read_text())
@@ -111,33 +93,3 @@ def read_heading(path: Path) -> str:
 def escape(text: str) -> str:
     """Return text in which Markdown finds neither tags nor columns."""
     return text.replace("<", "&lt;").replace("|", "&#124;").replace("*", "\\*")
-
-
-def _walk(node: yaml.MappingNode, prefix: str, lines: list[str]) -> Iterator[Setting]:
-    for key, value in node.value:
-        if key.value == "defaults" and not prefix:
-            continue
-        if isinstance(value, yaml.MappingNode) and not value.flow_style:
-            yield from _walk(value, f"{prefix}{key.value}.", lines)
-        else:
-            yield Setting(f"{prefix}{key.value}", _read_value(value, lines), _read_meaning(key, value, lines))
-
-
-def _read_value(node: yaml.Node, lines: list[str]) -> str:
-    """The value as it is written, in one line."""
-    first, last = node.start_mark, node.end_mark
-    if first.line == last.line:
-        return lines[first.line][first.column : last.column]
-    kept = [lines[first.line][first.column :], *lines[first.line + 1 : last.line]]
-    return " ".join(line.split(" #")[0].strip() for line in kept)
-
-
-def _read_meaning(key: yaml.Node, value: yaml.Node, lines: list[str]) -> str:
-    """The comment behind the value, and the one right above the key, if that is not the file's heading."""
-    line, column = key.start_mark.line, key.start_mark.column
-    first = line
-    while first and re.match(rf" {{{column}}}#", lines[first - 1]):
-        first -= 1
-    above = [text.strip(" #") for text in lines[first:line]] if first else []
-    behind = re.findall(r"#\s*(.*)$", lines[line][value.end_mark.column :]) if value.end_mark.line == line else []
-    return " ".join([*behind, *above])

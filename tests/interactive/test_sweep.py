@@ -9,7 +9,8 @@ import pytest
 from ended import make_certification, write_bounded, write_sweep, write_trials
 
 import rltune
-from rltune.errors import StudyError
+from rltune.errors import ConfigError, StudyError
+from rltune.pipeline import run
 from rltune.study.storage import open_ledger
 
 
@@ -132,6 +133,17 @@ def test_the_front_is_a_frame_with_the_second_objective(folder):
 def test_a_sweep_with_one_objective_has_no_front(folder):
     with pytest.raises(StudyError, match="s has no second objective"):
         rltune.open_sweep(write_sweep(folder / "s", 2)).front  # noqa: B018
+
+
+def test_a_resume_may_leave_out_code_that_is_not_here(folder, monkeypatch):
+    sweep = rltune.open_sweep(write_sweep(folder / "s", 2, None, "interrupted", "callbacks=[gone_module:Log]"))
+    begun = []
+    monkeypatch.setattr(run, "_run_interruptibly", begun.append)
+    with pytest.raises(ConfigError, match="gone_module:Log cannot be imported") as refused:
+        sweep.resume(trust=True)
+    assert "callbacks=[]" in refused.value.allowed
+    sweep.resume(trust=True, callbacks=[])
+    assert [context.plan.config.callbacks for context in begun] == [[]]
 
 
 def test_a_resume_keeps_what_trials_were_judged_by(folder):

@@ -12,6 +12,9 @@ from serviced import Serviced, run_service
 
 import rltune
 from rltune.commands.logs import work as print_log
+from rltune.commands.resume import ResumeConfig
+from rltune.commands.resume import work as resume
+from rltune.composition.composing import compose_settings
 from rltune.errors import RltuneError
 from rltune.service.client import Client, ServiceError
 from rltune.service.dispatcher import Ending
@@ -80,6 +83,18 @@ def test_verbs_reach_the_queue_and_their_refusals_come_back(service: Serviced) -
         client.retry("one")  # it has no ledger yet
     with pytest.raises(RltuneError, match="did you mean 'one'"):
         client.show("onne")
+
+
+def test_a_resume_by_command_may_leave_callbacks_out(
+    service: Serviced, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN, "a-token")
+    service.queue.add("one", ["callbacks=[gone_module:Log]", "seed=3"])
+    service.client.stop("one")
+    words = ["sweep=one", "callbacks=[]", f"service.address={service.address}"]
+    assert resume(compose_settings("resume", ResumeConfig, words)) == 0
+    assert service.queue.get("one").words == ("seed=3", "callbacks=[]")
+    assert capsys.readouterr().out == "one: number 1 in the queue\n"
 
 
 def test_the_log_of_a_waiting_sweep_says_that_it_waits(

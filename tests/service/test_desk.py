@@ -10,6 +10,7 @@ import pytest
 from ended import write_sweep
 from queueing import FakeProcesses
 
+from rltune.composition.overrides import spell_value
 from rltune.errors import RltuneError
 from rltune.records import ENQUEUE, RETRY
 from rltune.service.desk import Desk, check_submission
@@ -42,6 +43,20 @@ def test_a_sweep_gets_a_name_or_keeps_its_own(desk: Desk) -> None:
     assert words == ("algo=dqn", "env=acrobot")
     assert check_submission(["name=mine", "seed=1"], None, desk.folder) == ("mine", ("seed=1",))
     assert check_submission(["name=mine"], "yours", desk.folder)[0] == "yours"
+
+
+def test_a_command_that_mentions_an_address_holds_no_login(desk: Desk) -> None:
+    for command in ("mail -d 'done: me@x.org'", 'curl https://x.org/y -d "done: me@x.org"'):
+        word = f"notify={spell_value('notify', command)}"
+        assert check_submission([word], None, desk.folder)[1] == (word,)
+    for word in (
+        "notify='curl https://me:s3cret@x.org/'",
+        "notify=https://me:s3cret@x.org/",
+        "tracking.uri=http://a:b@c",
+    ):
+        with pytest.raises(RltuneError, match="holds a login") as refused:
+            check_submission([word], None, desk.folder)
+        assert "s3cret" not in str(refused.value)
 
 
 def test_the_name_of_a_sweep_that_is_there_is_taken(desk: Desk) -> None:

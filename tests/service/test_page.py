@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +17,7 @@ from serviced import TOKEN, Serviced, run_service
 from rltune.errors import RltuneError
 from rltune.service.access import name_cookie
 from rltune.service.dispatcher import Ending
-from rltune.service.page import list_groups, read_facts, spell_form
+from rltune.service.page import find_wrong, list_groups, read_facts, spell_form
 from rltune.study.storage import open_ledger
 
 
@@ -38,11 +40,85 @@ def state(service: Serviced, name: str) -> str:
     return service.queue.get(name).state
 
 
+def cookie_of(service: Serviced) -> dict[str, str]:
+    """What a browser sends that has logged in."""
+    return {"Cookie": f"{name_cookie(service.address.removeprefix('http://'))}={service.access.cookie}"}
+
+
+def field_of(page: str, key: str) -> str:
+    """The form's part that asks for a setting, from its label on."""
+    start = page.index(f'<label for="field-{key}">')
+    return html.unescape(page[start : page.index("</div>", start)])
+
+
 def test_the_form_says_only_what_was_chosen() -> None:
     given = {"algo": "dqn", "env": "", "budget.trials": "3", "overrides": "space.lr='[loguniform, 1e-5, 1e-3]' seed=1"}
     assert spell_form(given) == ["algo=dqn", "budget.trials=3", "space.lr=[loguniform, 1e-5, 1e-3]", "seed=1"]
+    typed = {"budget.env_steps": "1e5", "certify.seeds": " ", "budget.wall_time_s": "null", "notify": "cat > told.json"}
+    assert spell_form(typed) == ["budget.env_steps=1e5", "budget.wall_time_s=null", "notify='cat > told.json'"]
     with pytest.raises(RltuneError, match="settings: No closing quotation"):
         spell_form({"overrides": "name='x"})
+
+
+def test_the_form_shows_each_default_and_what_it_means(service: Serviced) -> None:
+    page = service.ask("GET", "/submit", headers=cookie_of(service)).text
+    for key, default, meaning in (
+        ("budget.trials", "24", "configurations to try"),
+        ("certify.seeds", "5", "fresh training seeds"),
+        ("objective.direction", "max", "max; min"),
+        ("resources.cpus_per_trial", "null", "null: 1, or 2"),
+    ):
+        field = field_of(page, key)
+        assert f'placeholder="{default}"' in field
+        assert meaning in field.partition(f'id="hint-{key}"')[2]
+    assert '<details class="wide" id="more">' in page
+    smoke = service.ask("GET", "/submit?experiment=smoke", headers=cookie_of(service)).text
+    assert 'placeholder="2"' in field_of(smoke, "budget.trials")
+    assert "<option selected>smoke</option>" in smoke
+
+
+def test_a_wrong_value_is_kept_and_told_at_its_key(service: Serviced) -> None:
+    ours = cookie_of(service) | {"Origin": service.address}
+    given = {"algo": "dqn", "certify.seeds": "many", "seed": "3"}
+    answer = service.ask("POST", "/submit", data=given, headers=ours)
+    assert (answer.status_code, service.queue.list()) == (422, [])
+    field = field_of(answer.text, "certify.seeds")
+    assert 'value="many"' in field
+    assert "aria-invalid" in field
+    assert "certify.seeds='many'" in field.partition('id="wrong-certify.seeds"')[2]
+    assert answer.text.count("aria-invalid") == 1
+    assert '<details class="wide" id="more" open>' in answer.text
+    assert "<option selected>dqn</option>" in answer.text
+    answer = service.ask("POST", "/submit", data=given | {"certify.seeds": "5", "name": "mine"}, headers=ours)
+    assert answer.headers["Location"] == "/sweeps/mine"
+    assert service.queue.get("mine").words == ("algo=dqn", "seed=3", "certify.seeds=5")
+
+
+@pytest.mark.parametrize(
+    ("what", "field"),
+    [
+        ("budget.reports=20 exceeds budget.env_steps=10", "budget.env_steps"),
+        ("space.lr=nan: no number", "overrides"),
+        ("name='../up' is no name", "name"),
+        ("settings: No closing quotation", "overrides"),
+        ("the disk is full", ""),
+    ],
+)
+def test_an_error_is_about_what_was_typed(what: str, field: str) -> None:
+    given = {"budget.env_steps": "10", "budget.reports": "", "name": "../up", "overrides": "space.lr=nan"}
+    assert find_wrong(RltuneError(what), given) == field
+
+
+def test_of_many_trials_the_best_twenty_come_first(service: Serviced) -> None:
+    service.queue.change(service.queue.add("s", []), state="interrupted", reason="stopped on request", ended_s=1.0)
+    write_sweep(service.desk.folder.sweeps / "s", 23)
+    page = service.ask("GET", "/sweeps/s", headers=cookie_of(service)).text
+    shown, _, others = page.partition("<details")
+    assert re.findall(r'<th scope="row">(\d+)</th>', shown) == [*map(str, range(22, 2, -1))]
+    assert re.findall(r'<th scope="row">(\d+)</th>', others) == ["2", "1", "0"]
+    assert "<summary>3 more</summary>" in others
+    assert page.count("stopped on request") == 1
+    assert ">interrupted, stopped on request</span>" in page
 
 
 def test_values_to_be_enqueued_are_numbers_where_they_are() -> None:
@@ -77,9 +153,8 @@ def test_without_a_login_there_is_a_login(service: Serviced) -> None:
 def test_a_name_of_markup_and_a_log_of_markup_stay_text(service: Serviced) -> None:
     service.queue.add("s", ["+algo.x=<script>alert(1)</script>"])
     service.desk.folder.log_of("s").write_text("<img src=x onerror=alert(1)>")
-    cookie = f"{name_cookie(service.address.removeprefix('http://'))}={service.access.cookie}"
     for path in ("/", "/sweeps/s", "/sweeps/s?part=true"):
-        page = service.ask("GET", path, headers={"Cookie": cookie}).text
+        page = service.ask("GET", path, headers=cookie_of(service)).text
         assert "<script>alert" not in page
         assert "<img" not in page
     assert "&lt;img" in page
@@ -91,7 +166,7 @@ def test_a_report_runs_apart_and_nothing_beside_it_is_shown(service: Serviced) -
     report.mkdir()
     (report / "index.html").write_text("the report")
     (report / ".index.html").write_text("a draft")
-    cookie = {"Cookie": f"{name_cookie(service.address.removeprefix('http://'))}={service.access.cookie}"}
+    cookie = cookie_of(service)
     answer = service.ask("GET", "/sweeps/s/report/index.html", headers=cookie)
     assert answer.text == "the report"
     assert answer.headers["Content-Security-Policy"].startswith("sandbox")
@@ -106,11 +181,16 @@ def test_a_report_runs_apart_and_nothing_beside_it_is_shown(service: Serviced) -
 def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Serviced, browser: Browser) -> None:
     browser.click("nav a[href='/submit']")
     browser.wait("document.getElementById('submit')")
+    browser.choose("#field-experiment", "smoke")
+    browser.wait("document.getElementById('field-budget.trials').placeholder === '2'")
+    browser.choose("#field-experiment", "")
+    browser.wait("document.getElementById('field-budget.trials').placeholder === '24'")
     browser.choose("#field-algo", "dqn")
     browser.type("#field-name", "mine")
     browser.type("#field-overrides", "budget.trails=3")
     browser.click("#submit")
     browser.wait("document.querySelector('[role=alert]')")
+    browser.wait("document.activeElement.id === 'field-overrides'")
     assert "did you mean 'trials'?" in browser.text()
     browser.complaints.clear()  # a browser notes the answer's status
     assert browser.run("document.getElementById('field-name').value") == "mine", "nothing has to be typed again"
@@ -123,7 +203,8 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
 
     service.desk.dispatcher.step()
     browser.wait("document.querySelector('.state.running')")
-    assert "Starting: its settings are checked" in browser.text()
+    assert browser.run("document.querySelector('.state').innerText") == "starting"
+    assert "Its settings are checked" in browser.text()
     folder = write_sweep(service.desk.folder.sweeps / "mine", 0, None, "running", "budget.trials=3")
     with closing(open_ledger(folder)) as ledger:
         number = ledger.trials.add({"lr": 1e-3}, [1]).number
@@ -132,7 +213,21 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
     browser.wait("document.querySelector('polyline') && document.querySelectorAll('#trials tbody tr').length === 1")
     browser.wait("document.querySelector('.log').innerText.includes('trial 0 reports')")
     assert browser.run("document.querySelector('.log').scrollTop") > 0, "the end is in sight"
+    with closing(open_ledger(folder)) as ledger:
+        for _ in range(20):
+            ledger.trials.add({"lr": 1e-3}, [1])
+    browser.wait("document.getElementById('other-trials')")
+    browser.run("document.getElementById('other-trials').open = true")
+    service.desk.folder.log_of("mine").write_text("news\n")
+    browser.wait("document.querySelector('.log').innerText.includes('news')")
+    assert browser.run("document.getElementById('other-trials').open"), "what was opened stays open"
 
+    browser.run("window.button = document.getElementById('stop-mine'); dispatchEvent(new Event('pointerdown'))")
+    service.desk.folder.log_of("mine").write_text("later\n")
+    browser.run("renew()")
+    assert browser.run("window.button.isConnected"), "what is pressed is not replaced before it is released"
+    browser.run("dispatchEvent(new Event('pointerup')); renew()")
+    assert not browser.run("window.button.isConnected")
     browser.click("#stop-mine")
     browser.wait("document.querySelector('.state').innerText === 'told to end'")
     assert service.processes.stopped == ["mine"]
@@ -181,6 +276,7 @@ def test_on_a_phone_nothing_hangs_over_and_all_has_a_name(service: Serviced, bro
         .map(one => one.outerHTML)"""
     for path in ("/", "/sweeps/short", "/submit", "/login"):
         browser.open(f"{service.address}{path}")
+        browser.run("document.querySelectorAll('details').forEach(one => { one.open = true; })")
         assert browser.run("document.documentElement.scrollWidth") <= 390, path
         assert browser.run(unnamed) == [], path
         assert browser.run("document.documentElement.lang") == "en"

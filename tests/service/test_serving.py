@@ -124,7 +124,7 @@ def test_submit_and_list_say_where_a_sweep_stands(killed: Project) -> None:
 @pytest.mark.slow
 def test_a_running_sweep_is_stopped_and_resumed_by_the_usual_commands(killed: Project) -> None:
     stopped, resumed = killed.replies["stop sweep=s0"], killed.replies["resume sweep=s0"]
-    assert (stopped.code, stopped.out) == (0, "s0: interrupted; stopped\n")
+    assert (stopped.code, stopped.out) == (0, "s0: interrupted, stopped on request\n")
     assert resumed.code == 0
     assert re.search(r"^s0: number \d in the queue$", resumed.out, re.MULTILINE)
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+from composing import compose
 from ended import make_certification, write_sweep
+from fake_nvml import FakeNvml
 from ledger import add_reports
 
+from rltune.config.settings_file import format_settings
+from rltune.config.validation import parse_config
 from rltune.service.folder import ServiceFolder
 from rltune.service.submissions import Submissions
-from rltune.service.views import Progress, Views, list_ticks
+from rltune.service.views import Progress, Views, list_ticks, read_gpus
 from rltune.study.storage import open_ledger
 
 
@@ -46,7 +53,7 @@ def test_progress_counts_ended_trials_and_the_steps_of_running_ones(folder: Serv
     views = Views(folder)
     assert views.read_progress("s") == Progress()
     write_sweep(folder.sweeps / "s", 2, None, "running", "budget.trials=4")
-    assert views.read_progress("s") == Progress(50, 2, 4, views.read_progress("s").best, 1400)
+    assert views.read_progress("s") == Progress(50, 2, 4, views.read_progress("s").best, 1400, "running")
     with closing(open_ledger(folder.sweeps / "s")) as ledger:
         number = ledger.trials.add({"lr": 1e-3}, [1]).number
         add_reports(ledger, number, {200: 5.0, 400: 123.0})
@@ -57,12 +64,65 @@ def test_progress_counts_ended_trials_and_the_steps_of_running_ones(folder: Serv
     assert views.read_progress("s").percent == 100
 
 
+def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
+    folder: ServiceFolder, queue: Submissions
+) -> None:
+    views = Views(folder)
+    summary = write_sweep(folder.sweeps / "s", 4, None, "complete", "budget.trials=4") / "summary.json"
+
+    def look(**facts: Any) -> tuple[str, int, int]:
+        queue.change(queue.get("s"), **facts)
+        (one,) = views.list(queue.list())
+        return one["in_words"], one["percent"], one["trials"]
+
+    def end(seconds: float) -> None:
+        summary.write_text("{}")
+        os.utime(summary, (seconds, seconds))
+
+    queue.add("s", ["budget.trials=4"])
+    end(100.0)
+    assert look(state="complete") == ("complete", 100, 4)
+    assert queue.queue_again(queue.get("s"), ["budget.trials=10"])
+    assert look(reason=None) == ("number 1 in the queue", 40, 10)
+    assert look(state="running", begun_s=200.0) == ("starting", 40, 10)
+    assert look(stopping=True)[0] == "told to end"
+    extended = compose("run", "budget.env_steps=1000", "budget.trials=10")
+    (folder.sweeps / "s" / "config.yaml").write_text(format_settings(parse_config(extended)))  # as a resume does
+    assert look(stopping=False) == ("starting", 40, 10)
+    with closing(open_ledger(folder.sweeps / "s")) as ledger:
+        ledger.change_sweep(status="running")
+    assert look(reason=None) == ("running", 40, 10)
+    with closing(open_ledger(folder.sweeps / "s")) as ledger:
+        ledger.change_sweep(status="stopped")
+    end(300.0)
+    assert look(reason=None)[0] == "running", "it writes its report"
+    with closing(open_ledger(folder.sweeps / "s")) as ledger:
+        ledger.change_sweep(status="complete")
+    assert look(state="complete") == ("complete", 100, 10)
+    assert look(state="interrupted", reason="the head is gone\ntraceback")[0] == "interrupted, the head is gone"
+
+
+def test_a_sweep_without_a_ledger_starts(folder: ServiceFolder, queue: Submissions) -> None:
+    queue.change(queue.add("s", []), state="running", begun_s=1.0)
+    assert [one["in_words"] for one in Views(folder).list(queue.list())] == ["starting"]
+
+
+def test_gpus_are_those_that_the_live_table_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    assert read_gpus() == ["GPU 0: 10.0 of 80.0 GB, 45% busy, 61 °C", "GPU 1: 0.5 of 80.0 GB, 46% busy, 61 °C"]
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert read_gpus() == []
+
+
 def test_a_sweeps_page_has_trials_curves_and_certified_results(folder: ServiceFolder, queue: Submissions) -> None:
     one = queue.add("s", [])
     assert Views(folder).show(one)["has_data"] is False
     write_sweep(folder.sweeps / "s", certified=make_certification())
     shown = Views(folder).show(one)
     assert [row["name"] for row in shown["certified"]] == ["trial 3", "baseline"]
+    assert shown["measured"].startswith("score: while training")
+    assert "retrained on fresh seeds" in shown["measured"]
     assert len(shown["trials"]) == len(shown["curves"]["lines"]) == 12
     assert (shown["curves"]["low"], shown["curves"]["high"]) == ("0", "110")
     assert shown["curves"]["rows"] == [(260.0, "0"), (141.8, "50"), (23.6, "100")]

@@ -95,7 +95,10 @@ class Browser:
 
     def choose(self, selector: str, value: str) -> None:
         """Choose an option of a list."""
-        self.run(f"document.querySelector({selector!r}).value = {value!r}")
+        self.run(
+            f"(() => {{ const one = document.querySelector({selector!r}); one.value = {value!r};"
+            "one.dispatchEvent(new Event('change', {bubbles: true})) })()"
+        )
 
     def resize(self, width: int, height: int = 800) -> None:
         """Have a window of another size, as a phone's."""

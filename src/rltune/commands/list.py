@@ -30,8 +30,8 @@ def work(settings: DictConfig) -> int:
         for one in client.list():
             if one["state"] == "running":
                 ended = f"{one['trials_ended']} of {one['trials']} trials ended, best {one['best']}"
-                far = f"{one['percent']}%, {ended}" if one["trials"] else "starting"
-                print(f"{one['name']}: {'told to end' if one['stopping'] else 'running'}, {far}")
+                far = f", {one['percent']}%, {ended}" if one["trials"] else ""
+                print(f"{one['name']}: {one['in_words']}{far}")
             elif one["state"] in ("queued", "refused"):
                 tell(one)
         print()

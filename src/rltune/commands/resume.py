@@ -3,12 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import MISSING, DictConfig
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rltune.cluster.fork_server import begin_fork_server
 from rltune.commands.application.command import ServiceConfig, command
 from rltune.commands.application.serviced import find_service_of, tell
 from rltune.composition.overrides import spell_settings
+
+CHANGES = ("budget", "certify", "cluster", "study", "tracking", "callbacks", "notify")
 
 
 @dataclass
@@ -64,6 +66,7 @@ class ResumeConfig:
     cluster: Cluster = field(default_factory=Cluster)
     study: Study = field(default_factory=Study)
     tracking: Tracking = field(default_factory=Tracking)
+    callbacks: list[str] | None = None
     notify: str | None = None
     trust: bool = MISSING
     service: ServiceConfig = field(default_factory=ServiceConfig)
@@ -71,17 +74,15 @@ class ResumeConfig:
 
 def work(settings: DictConfig) -> int:
     """Resume the sweep."""
+    given: Any = OmegaConf.to_container(settings, resolve=True)
+    changes = {key: given[key] for key in CHANGES}
     if client := find_service_of(settings):
-        given = {key: dict(settings[key]) for key in ("budget", "certify", "cluster", "study", "tracking")}
-        words = spell_settings({**given, "notify": settings.notify})
+        words = spell_settings(changes)
         return tell(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
     print(f"resuming {settings.sweep}: reading its ledger, starting Ray ...", flush=True)
     from rltune.pipeline.run import resume_sweep
 
-    changes: dict[str, Any] = {
-        key: dict(settings[key]) for key in ("budget", "certify", "cluster", "study", "tracking")
-    }
-    changes |= {"storage": settings.storage, "notify": settings.notify}
+    changes["storage"] = settings.storage
     done = resume_sweep(settings.sweep, output_dir=settings.output_dir, changes=changes, trust=settings.trust)
     return done.exit_code
 

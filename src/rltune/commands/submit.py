@@ -40,8 +40,7 @@ def submit(jobs: Sequence[Job]) -> int:
         words = [word for word in job.words if word.partition("=")[0].lstrip("+") not in OWN]
         done = client.submit(*words, group=group)
         names.append(done["name"])
-        place = f"number {done['queue']} in the queue" if done["queue"] else done["state"]
-        print(f"{done['name']}: {place}", flush=True)
+        print(f"{done['name']}: {done['in_words']}", flush=True)
     print(f"watch it:  {spell_command(f'logs sweep={names[0]} follow=true')}")
     if len(names) > 1:
         print(f"afterwards: {spell_command(f'compare group={group}')}")

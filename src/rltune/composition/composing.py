@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rltune.errors import ConfigError, RltuneError
 from rltune.formatting import spell_command
 
 OWN = "conf"  # the folder of a person's own groups, in the folder where they work
+_composing = threading.Lock()  # Hydra has one state for the whole process
 
 
 def conf_dir() -> Path:
@@ -93,6 +95,13 @@ def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: 
     Raises:
         RltuneError: A word is wrong.
     """
+    return compose_with_choices(root, schema, words, config_dir)[0]
+
+
+def compose_with_choices(
+    root: str, schema: type, words: Sequence[str], config_dir: str | Path | None = None
+) -> tuple[DictConfig, dict[str, str]]:
+    """Compose as `compose_settings` does, and say which file of each group was taken for it: ``{"certify": "on"}``."""
     import hydra
     from hydra.errors import HydraException
 
@@ -103,8 +112,9 @@ def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: 
     folders = [] if config_dir is None else [f"file://{Path(config_dir).expanduser().absolute()}"]
     store_schema(root, schema)
     use_own_dir()
+    where = str(conf_dir())
     try:
-        with _other_hydra_aside(), hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
+        with _composing, _other_hydra_aside(), hydra.initialize_config_dir(version_base="1.3", config_dir=where):
             typed = [write_whole_numbers(quote_free_text(word), schema) for word in words]
             added = [f"hydra.searchpath={spell_value('config_dir', folders)}"] if folders else []
             settings = hydra.compose(root, [*typed, *added], return_hydra_config=True)
@@ -113,9 +123,10 @@ def compose_settings(root: str, schema: type, words: Sequence[str], config_dir: 
     except ValueError as error:
         raise explain_group(error, root) from None
     tell_unused(settings.hydra)
+    choices = {str(group): str(option) for group, option in settings.hydra.runtime.choices.items()}
     with open_dict(settings):
         del settings["hydra"]
-    return settings
+    return settings, choices
 
 
 def explain_group(error: ValueError, root: str) -> RltuneError:

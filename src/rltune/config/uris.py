@@ -112,6 +112,17 @@ def holds_plain_login(value: str) -> bool:
     return bool(_PLAIN_LOGIN.search(value))
 
 
+def holds_login_of(key: str, value: str) -> bool:
+    """Return whether the value of a setting has what may be a login; in a command other colons and @ are usual.
+
+    Args:
+        key: The setting's, such as ``notify``, which may be a command.
+        value: As for `holds_login`.
+    """
+    is_command = key == "notify" and not is_web(value)
+    return holds_plain_login(value) if is_command else holds_login(value)
+
+
 def redact_settings(settings: Any) -> Any:
     """Remove the logins of all values of nested settings."""
     if isinstance(settings, dict):

@@ -60,7 +60,8 @@ logger = logging.getLogger(__name__)
 LOCAL = "local"  # what stands for a Ray of one's own where nothing stands for no change
 AUTO = "auto"  # of `resume`: begin a sweep, or go on with it
 ENDED = ("complete", "stopped", "failed")
-CHANGEABLE = ("budget", "certify", "cluster", "notify", "storage", "study", "tracking")  # what conf/resume.yaml has
+# What conf/resume.yaml has.
+CHANGEABLE = ("budget", "callbacks", "certify", "cluster", "notify", "storage", "study", "tracking")
 PREFLIGHT_S = 300.0  # the least time for what RLlib checks before a sweep, its import among it
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import re
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from rltune.composition.composing import compose_settings, read_request
 from rltune.composition.overrides import spell_value
 from rltune.config.names import make_sweep_name
 from rltune.config.schema import RunConfig
-from rltune.config.uris import holds_login, redact_address
+from rltune.config.uris import holds_login_of, redact_address
 from rltune.errors import ConfigError, StudyError, choices
 from rltune.pipeline.requests.asked_sweep import open_asked
 from rltune.pipeline.requests.asking import ask_retry, enqueue_configuration
@@ -34,7 +33,6 @@ OURS = {  # what the service says of each sweep, and why nobody else does
 }
 VERBS = ("stop", "resume", "retry", "enqueue")
 _WORD = re.compile(r"(\+{0,2}[\w./@-]+=|~[\w./@-]+).*", re.DOTALL)
-_composing = threading.Lock()  # Hydra has one state for the whole process
 
 
 def check_submission(
@@ -60,8 +58,7 @@ def check_submission(
     name = name or (named[-1] if named and named[-1] != "null" else None)
     rest = tuple(word for word in words if word.partition("=")[0] != "name")
     ours = [f"output_dir={spell_value('output_dir', str(folder.sweeps))}", f"name={spell_value('name', name)}"]
-    with _composing:
-        composed = compose_settings("run", RunConfig, [*rest, *ours, *["resume=auto"] * again])
+    composed = compose_settings("run", RunConfig, [*rest, *ours, *["resume=auto"] * again])
     config = read_request(composed, rest)
     check_request(config)
     return make_sweep_name(config), rest
@@ -76,7 +73,7 @@ def _check_word(word: str) -> None:
         )
     if reason := OURS.get(key.lstrip("+")):
         raise ConfigError(f"{word}: a service takes no {key} of a sweep", reason, f"leave {key}= out")
-    if holds_login(value):
+    if holds_login_of(key.lstrip("+"), value.strip("'\"")):
         raise ConfigError(
             f"{redact_address(word)} holds a login, which the queue and the list of processes would show",
             "the name of an environment variable that the service was started with",

@@ -32,6 +32,7 @@ from rltune.study.outcome import EXIT_HEAD_GONE, EXIT_NONE, EXIT_WINNER
 
 EVERY_S = 0.5
 EXIT_REQUEST = 2
+ON_REQUEST = "stopped on request"
 SIGNALLED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM}
 logger = logging.getLogger(__name__)
 
@@ -86,13 +87,13 @@ def judge(submission: Submission, ending: Ending) -> tuple[str, str | None]:
             return known[ending.status], message if ending.status == "failed" else None
         # Without a service to see it, whoever ended the service's machine may have ended the sweep, too.
         is_wanted = submission.stopping or (ending.watched and ending.status == "interrupted")
-        return (INTERRUPTED, "stopped") if is_wanted else (QUEUED, None)
+        return (INTERRUPTED, ON_REQUEST) if is_wanted else (QUEUED, None)
     if code == EXIT_WINNER:
         return COMPLETE, None
     if code == EXIT_REQUEST:
         return REFUSED, message
     if code in SIGNALLED:
-        return INTERRUPTED, "stopped" if submission.stopping else "its process was told to end"
+        return INTERRUPTED, ON_REQUEST if submission.stopping else "its process was told to end"
     if code == EXIT_HEAD_GONE:
         return INTERRUPTED, message or "the head of the cluster is gone"
     if code < 0:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs, quote
 
@@ -16,6 +17,7 @@ from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Resp
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from rltune.composition.composing import conf_dir, find_own_dir
+from rltune.composition.form import list_fields, list_keys
 from rltune.composition.overrides import spell_value
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.service.access import Access, name_cookie
@@ -23,7 +25,9 @@ from rltune.service.desk import VERBS, Desk
 from rltune.service.submissions import ENDED
 
 GROUPS = ("algo", "env", "space", "searcher", "scheduler", "certify", "resources", "tracking", "experiment")
-NUMBERS = ("budget.trials", "budget.env_steps")
+FIRST = ("budget.trials", "budget.env_steps")  # what nearly everybody changes
+SETTINGS = ("budget", "seed", "replicates", "certify", "resources", "objective", "engine", "precision", "notify")
+FIRST_TRIALS = 20  # which a sweep's page shows; the others are a click away
 LOG_BYTES = 6000
 KEPT_S = 365 * 24 * 3600  # for which a browser stays logged in
 STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
@@ -58,11 +62,20 @@ def make_router(desk: Desk, access: Access, find_mlflow: Callable[[], str | None
         one = desk.show(name)
         log = desk.folder.read_log(name, -LOG_BYTES)[0]
         facts = {"sweep": one, "log": log, "part": part, "error": error, "ended": ENDED, "given": given or {}}
-        return render("sweep.html", 422 if error else 200, **facts, **desk.views.show(desk.submissions.get(name)))
+        shown = desk.views.show(desk.submissions.get(name))
+        return render("sweep.html", 422 if error else 200, **facts, **shown, first_trials=FIRST_TRIALS)
 
     def show_form(given: dict[str, str] | None = None, error: RltuneError | None = None) -> Response:
-        facts = {"groups": list_groups(), "numbers": NUMBERS, "given": given or {}, "error": error}
-        return render("submit.html", 422 if error else 200, **facts)
+        given = given or {}
+        try:
+            fields = list_fields(SETTINGS, spell_choices(given))
+        except RltuneError:  # of what was chosen, which the error is about
+            fields = list_fields(SETTINGS)
+        first, more = [one for one in fields if one.key in FIRST], [one for one in fields if one.key not in FIRST]
+        wrong = find_wrong(error, given) if error else ""
+        is_open = any(given.get(one.key) or one.key == wrong for one in more)
+        facts = {"groups": list_groups(), "first": first, "more": more, "is_open": is_open, "wrong": wrong}
+        return render("submit.html", 422 if error else 200, **facts, given=given, error=error)
 
     @router.get("/")
     def index(part: bool = False) -> Response:
@@ -73,8 +86,8 @@ def make_router(desk: Desk, access: Access, find_mlflow: Callable[[], str | None
         return show_sweep(name, part)
 
     @router.get("/submit")
-    def submit_form() -> Response:
-        return show_form()
+    def submit_form(request: Request) -> Response:  # the script asks so for the defaults of other choices
+        return show_form({**request.query_params})
 
     @router.post("/submit")
     async def submit(request: Request) -> Response:
@@ -152,19 +165,43 @@ def list_groups() -> dict[str, list[str]]:
     }
 
 
-def spell_form(given: dict[str, str]) -> list[str]:
+def spell_choices(given: Mapping[str, str]) -> list[str]:
+    """Spell the groups that were chosen as overrides."""
+    return [f"{group}={given[group]}" for group in GROUPS if given.get(group)]
+
+
+def spell_form(given: Mapping[str, str]) -> list[str]:
     """Spell what the form asks for as overrides: what was left as it is, is not said.
 
     Raises:
         ConfigError: The free settings cannot be read.
     """
-    words = [f"{key}={given[key]}" for key in (*GROUPS, *NUMBERS) if given.get(key)]
+    typed = [(key, given.get(key, "").strip()) for key, _ in list_keys(SETTINGS)]
+    words = spell_choices(given) + [f"{key}={_spell_typed(key, text)}" for key, text in typed if text]
     try:
         return words + shlex.split(given.get("overrides", ""))
     except ValueError as error:
         raise ConfigError(
             f"settings: {error}", "key=value, one after the other, quoted as for a shell", "space.lr=3e-4 seed=1"
         ) from None
+
+
+def _spell_typed(key: str, text: str) -> str:
+    """Spell what was typed into a field: a text is quoted, since Hydra's grammar has signs of its own."""
+    try:
+        float(text)
+    except ValueError:
+        return text if text in ("null", "true", "false") else spell_value(key, text)
+    return text
+
+
+def find_wrong(error: RltuneError, given: Mapping[str, str]) -> str:
+    """Find the field that an error is about: the first key in it that was typed; empty where it names none."""
+    named = re.findall(r"[\w.]+(?=[=:])", error.what)
+    free = given.get("overrides", "")
+    if typed := next((key for key in named if given.get(key)), ""):
+        return typed
+    return "overrides" if error.what.startswith("settings:") or any(f"{key}=" in free for key in named) else ""
 
 
 def read_facts(verb: str, given: dict[str, str]) -> dict[str, Any]:

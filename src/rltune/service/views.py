@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-import subprocess
 import threading
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,14 +18,16 @@ from typing import Any
 import psutil
 import yaml
 
+from rltune.cluster.gpus import list_devices, open_nvml, read_state
 from rltune.envs.objective import Shown
 from rltune.errors import RltuneError, StudyError
-from rltune.formatting import format_count, format_objective, format_params
+from rltune.formatting import first_line, format_count, format_objective, format_params
+from rltune.reporting.closing_page import explain_scores
 from rltune.reporting.html import FOLDER, PAGE, PLOTLY
 from rltune.reporting.sweep_data import SweepData, load_sweep_data
 from rltune.reporting.wording import describe_verdict
 from rltune.service.folder import ServiceFolder
-from rltune.service.submissions import QUEUED, RUNNING, Submission
+from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, Submission
 from rltune.study.outcome import count_states
 from rltune.study.ranking import order_records, rank_records
 from rltune.study.storage import open_ledger
@@ -48,6 +48,7 @@ class Progress:
         trials: Trials in all.
         best: The best score, as it is shown; ``-`` before there is one.
         env_steps: Of all trials.
+        status: As the ledger has it: running, or how it ended last; empty without a ledger.
     """
 
     percent: int = 0
@@ -55,6 +56,7 @@ class Progress:
     trials: int = 0
     best: str = "-"
     env_steps: int = 0
+    status: str = ""
 
 
 class Views:
@@ -79,20 +81,38 @@ class Views:
 
     def _describe(self, one: Submission, waiting: Sequence[str]) -> dict[str, Any]:
         progress = self.read_progress(one.name)
+        is_starting = one.state == RUNNING and self._is_starting(one, progress.status)
+        place = waiting.index(one.name) + 1 if one.state == QUEUED else None
+        if progress.trials and (place or is_starting):  # what was complete has more to do
+            progress = _extend(progress, _read_trials(one.words))
+        far = {key: value for key, value in asdict(progress).items() if key != "status"}
         return {
             "name": one.name,
             "state": one.state,
+            "in_words": describe_state(one, place, is_starting),
+            "starting": is_starting,
             "stopping": one.stopping and one.state == RUNNING,
             "reason": one.reason,
             "group": one.family,
-            "queue": waiting.index(one.name) + 1 if one.state == QUEUED else None,
+            "queue": place,
             "overrides": [*one.words],
             "submitted": format_time(one.submitted_s),
             "begun": format_time(one.begun_s),
             "ended": format_time(one.ended_s),
-            **asdict(progress),
+            **far,
             "report": has_report(self._folder.sweeps / one.name),
         }
+
+    def _is_starting(self, one: Submission, status: str) -> bool:
+        """Whether the process of a running sweep has not come to its ledger, which is empty or tells of an earlier end.
+
+        What has ended just now, and still writes its report, has written its summary since it began.
+        """
+        try:
+            ended_s = (self._folder.sweeps / one.name / "summary.json").stat().st_mtime
+        except OSError:
+            ended_s = 0.0
+        return not status or (status != "running" and ended_s < (one.begun_s or 0.0))
 
     def read_progress(self, name: str) -> Progress:
         """Read how far a sweep is."""
@@ -115,7 +135,6 @@ class Views:
             data = None
         return {
             "load": describe_load(submission),
-            "is_starting": data is None or data.status == "interrupted",  # where its process runs
             **(_describe_data(data) if data else {"has_data": False}),
         }
 
@@ -123,6 +142,21 @@ class Views:
 def has_report(folder: Path) -> bool:
     """Whether a sweep has a report that is whole in one file, as the one of its end: a browser opens it apart."""
     return (folder / FOLDER / PAGE).is_file() and not (folder / FOLDER / PLOTLY).exists()
+
+
+def describe_state(one: Submission, place: int | None, is_starting: bool) -> str:
+    """Say in words which state a sweep is in: in the list, on its page and by the commands.
+
+    Args:
+        one: The sweep.
+        place: In the queue; None where it does not wait.
+        is_starting: Whether it runs, and nothing has come of that yet.
+    """
+    if place:
+        return f"number {place} in the queue"
+    if one.state == RUNNING and (one.stopping or is_starting):
+        return "told to end" if one.stopping else "starting"
+    return f"{one.state}, {first_line(one.reason)}" if one.state == INTERRUPTED and one.reason else one.state
 
 
 def _mark(folder: Path) -> tuple[float, ...] | None:
@@ -137,6 +171,22 @@ def _mark(folder: Path) -> tuple[float, ...] | None:
     return tuple(found) or None
 
 
+def _read_trials(words: Sequence[str]) -> int:
+    """Read how many trials a sweep is to have by what was typed for it; 0 where it does not say."""
+    typed = [word.partition("=")[2] for word in words if word.startswith("budget.trials=")]
+    try:
+        return int(float(typed[-1]))
+    except (IndexError, ValueError, OverflowError):  # none, or not to be read without Hydra
+        return 0
+
+
+def _extend(progress: Progress, trials: int) -> Progress:
+    """Measure what has been done by the trials that a sweep is to have when it goes on."""
+    trials = max(trials, progress.trials)
+    done = 100 * progress.trials_ended if progress.percent == 100 else progress.percent * progress.trials
+    return replace(progress, trials=trials, percent=min(99, done // trials))
+
+
 def _read_progress(folder: Path) -> Progress:
     try:
         ledger = open_ledger(folder)
@@ -144,8 +194,12 @@ def _read_progress(folder: Path) -> Progress:
         return Progress()
     with closing(ledger):
         records, found = ledger.trials.records(), ledger.sweep()
-    # Not by OmegaConf, which takes 20 ms for each of many sweeps; the ledger's text is a driver's own.
-    settings = yaml.load(found.config or "{}", Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    try:
+        text = (folder / "config.yaml").read_text()  # as it was gone on with; the ledger has how it was begun
+    except OSError:
+        text = found.config or "{}"
+    # Not by OmegaConf, which takes 20 ms for each of many sweeps; the text is a driver's own.
+    settings = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     budget = settings.get("budget") or {}
     trials, env_steps = int(budget.get("trials") or len(records)), int(budget.get("env_steps") or 0)
     parts = [
@@ -155,7 +209,8 @@ def _read_progress(folder: Path) -> Progress:
     best = next((one.score for one in rank_records(records)), None)
     ended = sum(one.state != "RUNNING" for one in records)
     steps = sum(one.env_steps for one in records)
-    return Progress(percent, ended, trials, format_objective(Shown.of(settings.get("objective"))(best)), steps)
+    shown = format_objective(Shown.of(settings.get("objective"))(best))
+    return Progress(percent, ended, trials, shown, steps, found.status or "running")
 
 
 def _describe_data(data: SweepData) -> dict[str, Any]:
@@ -171,9 +226,11 @@ def _describe_data(data: SweepData) -> dict[str, Any]:
         for trial in order_records(data.trials)
     ]
     certified = [data.shown.turn(row) for row in (data.record.certification or {}).get("configurations", ())]
+    has_fresh = certified or (data.record.winner or {}).get("evaluation")
     return {
         "has_data": True,
         "verdict": describe_verdict(data),
+        "measured": explain_scores(data.criteria.scored, bool(certified)) if has_fresh else "",
         "label": data.shown.label,
         "counts": count_states(data.trials),
         "trials": rows,
@@ -262,16 +319,11 @@ def describe_load(submission: Submission) -> dict[str, Any]:
 
 
 def read_gpus() -> list[str]:
-    """Say how busy each NVIDIA GPU of this machine is; none without the tool that knows."""
-    if (tool := shutil.which("nvidia-smi")) is None:
-        return []
-    asked = "--query-gpu=utilization.gpu,memory.used,memory.total"
-    try:
-        done = subprocess.run([tool, asked, "--format=csv,noheader"], capture_output=True, text=True, timeout=5)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    parts = [line.split(", ") for line in done.stdout.splitlines() if line.count(", ") == 2]
-    return [f"{busy} busy, {used} of {total}" for busy, used, total in parts]
+    """Say what each NVIDIA GPU of this machine holds and does; none without the extra ``gpu``."""
+    with open_nvml() as nvml:
+        devices = list_devices(nvml) if nvml else {}
+        states = [read_state(nvml, name, device) for name, device in devices.items()]
+    return [str(state) for state in states if state]
 
 
 def _memory_of(process: psutil.Process) -> int:

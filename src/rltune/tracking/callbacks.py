@@ -141,9 +141,9 @@ def import_callback(target: str) -> Any:
     Raises:
         ConfigError: There is nothing of this name, or it is none.
     """
-    usage = f"package.module:Class with any of {', '.join(EVENTS)}, or a function of such a name"
+    usage = f"package.module:Class with any of {', '.join(EVENTS)}, or a function of such a name; callbacks=[] is none"
     return import_entry_point(
-        "callbacks", target, "callback", _is_callback, usage, "callbacks=[my_module:MyClass], or leave it out"
+        "callbacks", target, "callback", _is_callback, usage, "callbacks=[my_module:MyClass], or callbacks=[]"
     )
 
 

@@ -55,5 +55,5 @@ def test_what_came_of_it_is_one_line(service: Serviced, capsys: pytest.CaptureFi
     tell(service.client.show("mine"))
     tell(service.client.stop("mine"))
     assert capsys.readouterr().out.splitlines() == [
-        "mine: number 1 in the queue", "mine: interrupted; taken from the queue",
+        "mine: number 1 in the queue", "mine: interrupted, taken from the queue",
     ]  # fmt: skip

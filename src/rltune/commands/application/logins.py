@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from rltune.config.uris import holds_login, holds_plain_login, is_web, redact_notify
+from rltune.config.uris import holds_login_of, is_web, redact_notify
 
 VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_TRACKING_URI", "notify": "RLTUNE_NOTIFY"}
 
@@ -32,10 +32,8 @@ def hide_typed_logins() -> None:
 
 
 def _holds_secret(key: str, value: str) -> bool:
-    """Whether a value has what others should not read; a command's colons and @ are mostly no login's."""
-    if key != "notify" or value.startswith("${"):
-        return holds_login(value)
-    return redact_notify(value) != value if is_web(value) else holds_plain_login(value)
+    """Whether a value has what others should not read; of an address to notify any part may be secret."""
+    return redact_notify(value) != value if key == "notify" and is_web(value) else holds_login_of(key, value)
 
 
 def read_start() -> list[str]:

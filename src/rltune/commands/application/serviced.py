@@ -42,7 +42,6 @@ def find_service_of(settings: DictConfig) -> Client | None:
 
 def tell(done: dict[str, Any]) -> int:
     """Say what a sweep of a service has come to."""
-    place = f"number {done['queue']} in the queue" if done["queue"] else done["state"]
-    state = "running, and told to end" if done["stopping"] else place
-    print(f"{done['name']}: {state}" + (f"; {done['reason']}" if done["reason"] else ""), flush=True)
+    more = f"; {done['reason']}" if done["reason"] and done["reason"] not in done["in_words"] else ""
+    print(f"{done['name']}: {done['in_words']}{more}", flush=True)
     return 0

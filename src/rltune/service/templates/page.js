@@ -13,20 +13,47 @@ let shown = "";
 const regions = () => [...document.querySelectorAll("#live [role=region]")];
 const label = one => one.getAttribute("aria-label");
 const isAtEnd = one => one.scrollHeight - one.scrollTop - one.clientHeight < 4;
+// A button that is replaced between press and release is not clicked.
+let isHeld = false;
+addEventListener("pointerdown", () => { isHeld = true; });
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => { isHeld = false; });
 document.querySelectorAll(".log").forEach(one => { one.scrollTop = one.scrollHeight; });
 async function renew() {
   try {
     const answer = await fetch(live.dataset.path + "?part=true");
     if (!answer.ok || answer.redirected) return;
     const text = await answer.text();
-    if (text === shown || !getSelection().isCollapsed) return;
+    if (text === shown || isHeld || !getSelection().isCollapsed) return;
     const focused = live.contains(document.activeElement) ? document.activeElement.id : "";
+    const open = [...live.querySelectorAll("details[open]")].map(one => one.id);
     const places = new Map(regions().map(one => [label(one), [one.scrollLeft, isAtEnd(one) ? 1e9 : one.scrollTop]]));
     shown = text;
     live.innerHTML = text;
+    for (const id of open) if (document.getElementById(id)) document.getElementById(id).open = true;
     for (const one of regions()) [one.scrollLeft, one.scrollTop] = places.get(label(one)) || [0, 0];
     if (focused) document.getElementById(focused)?.focus();
   } catch (error) { /* the service is away: the next try may find it */ }
 }
 if (live) setInterval(renew, 1000 * live.dataset.every);
+
+// Other files have other defaults: the form shows those of what is chosen.
+const asked = document.getElementById("asked");
+const listChosen = () => new URLSearchParams([...asked.querySelectorAll("select")].map(one => [one.name, one.value])).toString();
+async function renewDefaults() {
+  const chosen = listChosen();
+  try {
+    const answer = await fetch("/submit?" + chosen);
+    if (!answer.ok || answer.redirected || chosen !== listChosen()) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    for (const one of fresh.querySelectorAll("#asked [placeholder], #asked [id^=hint-]")) {
+      const here = document.getElementById(one.id);
+      if (one.placeholder) here.placeholder = one.placeholder;
+      else here.textContent = one.textContent;
+    }
+  } catch (error) { /* the service is away: what is typed stays */ }
+}
+if (asked) {
+  asked.addEventListener("change", event => { if (event.target.tagName === "SELECT") renewDefaults(); });
+  if (/=[^&]/.test(listChosen())) renewDefaults(); // who comes back finds the choices, not their defaults
+}
 document.documentElement.dataset.ready = "yes";
