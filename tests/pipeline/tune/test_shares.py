@@ -8,18 +8,25 @@ from collections import defaultdict
 import optuna
 import pytest
 from hog import HogTrial
+from ledger import make_ledger
 from mlflow import MlflowClient
 from optuna.trial import TrialState
-from toy import TOY, ledger
+from toy import TOY
+from toy import ledger as read_records
 
 from rltune.cluster.resources import Share
-from rltune.pipeline.run import run_sweep
+from rltune.pipeline.run import resume_sweep, run_sweep
 from rltune.pipeline.tune.shares import Shares
-from rltune.records import CERTIFY, OUT_OF_MEMORY, TrialRecord
+from rltune.records import CERTIFY, OUT_OF_MEMORY, TRIALS, TrialRecord
 
 
-def test_a_trial_gets_a_larger_share_once():
-    shares = Shares(Share(1.0, 0.25, 0))
+@pytest.fixture
+def ledger(tmp_path):
+    return make_ledger(tmp_path)
+
+
+def test_a_trial_gets_a_larger_share_once(ledger):
+    shares = Shares(Share(1.0, 0.25, 0), ledger)
     greedy, other = TrialRecord(1, "RUNNING", {"width": 512}), TrialRecord(2, "RUNNING", {"width": 64})
     assert shares.of(greedy) == Share(1.0, 0.25, 0)
     assert shares.enlarge(greedy) == shares.of(greedy) == Share(1.0, 0.5, 0)
@@ -28,8 +35,8 @@ def test_a_trial_gets_a_larger_share_once():
     assert shares.of(greedy) == Share(1.0, 0.5, 0)
 
 
-def test_all_runs_of_greedy_values_share_what_was_learnt():
-    shares, values = Shares(Share(1.0, 0.25, 0)), {"width": [512, 512], "lr": 0.1}
+def test_all_runs_of_greedy_values_share_what_was_learnt(ledger):
+    shares, values = Shares(Share(1.0, 0.25, 0), ledger), {"width": [512, 512], "lr": 0.1}
     trial, together = TrialRecord(1, "RUNNING", values), TrialRecord(2, "RUNNING", values)
     later = TrialRecord(1, "RUNNING", dict(reversed(values.items())), kind=CERTIFY)
     for record in (trial, together):
@@ -40,9 +47,22 @@ def test_all_runs_of_greedy_values_share_what_was_learnt():
     assert shares.enlarge(together) == Share(1.0, 0.5, 0), "it has had the common one until now"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "given", "next_one"), [(0.25, 0.5, None), (0.1, 0.5, None), (0.75, 0.75, 1.0), (0.0, 0.0, None)]
+)
+def test_the_next_driver_knows_the_larger_share(ledger, gpus, given, next_one):
+    greedy = ledger.trials.add({"width": [512, 512], "clip": float("inf"), "lr": 0.1}, [1])
+    Shares(Share(1.0, 0.25, 0), ledger).enlarge(greedy)
+    shares = Shares(Share(1.0, gpus, 0), ledger)
+    assert shares.of(ledger.trials.records()[0]) == Share(1.0, given, 0)
+    larger = shares.enlarge(greedy)
+    assert (larger and larger.gpus) == next_one
+    assert ledger.read_requests() == [], "nothing is left to be done"
+
+
 @pytest.mark.parametrize("gpus", [0.0, 1.0])
-def test_who_has_a_whole_gpu_or_none_gets_no_more(gpus):
-    shares = Shares(Share(1.0, gpus, 0))
+def test_who_has_a_whole_gpu_or_none_gets_no_more(gpus, ledger):
+    shares = Shares(Share(1.0, gpus, 0), ledger)
     assert shares.enlarge(TrialRecord(0, "RUNNING", {})) is None
     assert shares.of(TrialRecord(0, "RUNNING", {})) == Share(1.0, gpus, 0)
 
@@ -80,7 +100,7 @@ def read_held(outcome, number):
 
 def test_a_trial_that_needs_twice_its_share_gets_it(sweep):
     outcome, said = sweep
-    record = ledger(outcome)[1]
+    record = read_records(outcome)[1]
     assert (record.state, len(record.reports)) == ("COMPLETE", 20)
     assert list(dict.fromkeys(one["part"] for one in read_held(outcome, 1))) == [0.5, 1.0]
     assert f"trial 1: {OUT_OF_MEMORY}, of which it had 0.5: asked for 2.00 GiB" in said
@@ -90,7 +110,7 @@ def test_a_trial_that_needs_twice_its_share_gets_it(sweep):
 def test_a_trial_that_needs_more_than_there_is_is_infeasible(sweep):
     """In the ledger it has failed; the searcher sees the worst trial, so that it goes elsewhere."""
     outcome, _ = sweep
-    record = ledger(outcome)[3]
+    record = read_records(outcome)[3]
     why = f"{OUT_OF_MEMORY}, of which it had 1: asked for 2.00 GiB, held 33.10 GiB, limit 34.43 GiB"
     assert (record.state, record.is_infeasible) == ("FAIL", True)
     assert record.stop_reason.startswith(why)
@@ -108,7 +128,7 @@ def test_it_is_said_how_many_share_a_gpu_and_how(sweep):
 
 def test_the_neighbours_of_a_greedy_trial_notice_nothing(sweep):
     outcome, _ = sweep
-    for record in [ledger(outcome)[number] for number in (0, 2, 4, 5)]:
+    for record in [read_records(outcome)[number] for number in (0, 2, 4, 5)]:
         quality = record.params["quality"]
         assert record.reports == {steps: quality * steps / 1000 for steps in range(100, 2001, 100)}
         assert [one["part"] for one in read_held(outcome, record.number)] == [0.5] * 20, "each step taken once"
@@ -127,3 +147,20 @@ def test_no_gpu_is_shared_beyond_what_it_has(sweep):
         assert max(at_once) <= 1.0
         most.append(max(at_once))
     assert most == [1.0, 1.0]
+
+
+def test_a_resumed_sweep_knows_which_trials_outgrew_theirs(sweep):
+    """Last, because it goes on with the sweep: the fourth trial has a whole GPU at once, and fails of that."""
+    import io
+
+    outcome, _ = sweep
+    stream = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
+        resume_sweep(
+            outcome.name, output_dir=str(outcome.folder.parent), stream=stream, trainable=HogTrial, retry={TRIALS: [3]}
+        )
+    said = " ".join(stream.getvalue().split())
+    assert "trial 3: tried again" in said
+    assert "trying once more from its last checkpoint" not in said
+    assert f"{OUT_OF_MEMORY}, of which it had 1: asked for" in read_records(outcome)[3].stop_reason
