@@ -59,11 +59,11 @@ def measure_engine(quick: bool) -> dict[str, Any]:
 
 def measure_together(quick: bool) -> dict[str, dict[str, list[float]]]:
     """Run so many trials at once; return the steps per second of each, by how many, with and without MPS."""
-    from rltune.trial.gpu_memory import has_mps
+    from rltune.cluster.gpus import find_mps
 
     found: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as nowhere:
-        ways = {"without MPS": {"CUDA_MPS_PIPE_DIRECTORY": nowhere}} | ({"with MPS": {}} if has_mps() else {})
+        ways = {"without MPS": {"CUDA_MPS_PIPE_DIRECTORY": nowhere}} | ({"with MPS": {}} if find_mps() else {})
         for way, settings in ways.items():
             counts = TOGETHER[::2] if quick else TOGETHER
             steps = 1_000 if quick else 3_000

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections import defaultdict
 
 import optuna
 import pytest
+from fake_nvml import FakeNvml
 from hog import HogTrial
 from ledger import make_ledger
 from mlflow import MlflowClient
+from nvidia_tools import put_mps
 from optuna.trial import TrialState
 from toy import TOY
 from toy import ledger as read_records
@@ -69,9 +73,10 @@ def test_who_has_a_whole_gpu_or_none_gets_no_more(gpus, ledger):
 
 @pytest.fixture(scope="module")
 def sweep(ray_cluster, tmp_path_factory):
-    """Six trials, two on each of two logical GPUs; the second needs more than a half, the fourth more than there is."""
-    import io
+    """Six trials, two on each of two logical GPUs; the second needs more than a half, the fourth more than there is.
 
+    With an MPS daemon of the sweep's own, and cards that NVML tells of.
+    """
     from composing import compose
 
     from rltune.config.validation import parse_config
@@ -81,7 +86,7 @@ def sweep(ray_cluster, tmp_path_factory):
     starts = ",".join(f"{{quality:{0.9 - number / 10:.1f},needs:{need}}}" for number, need in enumerate(needs))
     words = (
         *("resources.trials_per_gpu=2", "resources.cpus_per_trial=0.5", "resources.max_concurrent=null"),
-        *("cluster.num_cpus=4", "cluster.num_gpus=2"),  # the tests' Ray
+        *("cluster.num_cpus=4", "cluster.num_gpus=2", "resources.mps=true"),  # the tests' Ray
         *("+algo.training.needs=0.0", "+space.needs=[choice,0.0,0.75,2.0]", "+space.seconds=0.02"),
         *(f"warm_start=[{starts}]", "scheduler=none", "checkpoint.every_s=0", f"output_dir={folder / 'outputs'}"),
         *("tracking=server", f"tracking.uri=sqlite:///{folder / 'mlflow.db'}"),
@@ -90,6 +95,8 @@ def sweep(ray_cluster, tmp_path_factory):
         patch.chdir(folder)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
+        patch.setitem(sys.modules, "pynvml", FakeNvml())
+        put_mps(folder, patch)
         outcome = run_sweep(parse_config(compose("run", *TOY, *words)), stream=stream, trainable=HogTrial)
     return outcome, " ".join(stream.getvalue().split())
 
@@ -122,8 +129,21 @@ def test_a_trial_that_needs_more_than_there_is_is_infeasible(sweep):
     assert run.data.tags["rltune.stop_reason"].startswith(why)
 
 
-def test_it_is_said_how_many_share_a_gpu_and_how(sweep):
-    assert "up to 2 trials on each GPU, taking turns: no MPS daemon runs here" in sweep[1]
+def test_a_sweep_has_an_mps_daemon_where_it_asks_for_one(sweep):
+    outcome, said = sweep
+    assert "up to 2 trials on each GPU, side by side, through the MPS daemon of " in said
+    began, ended = (outcome.folder.parents[1] / "journal").read_text().splitlines()[:2]
+    assert (began.split(",")[0], ended) == ("begins with ", "ends")
+
+
+def test_what_the_gpus_did_is_in_mlflow(sweep):
+    outcome, _ = sweep
+    client = MlflowClient(f"sqlite:///{outcome.folder.parents[1] / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("cartpole").experiment_id
+    (run,) = client.search_runs([experiment], f"run_name = '{outcome.name}'")
+    shown = {name: value for name, value in run.data.metrics.items() if name.startswith("system/")}
+    assert len(shown) == 8, "four of each GPU"
+    assert shown["system/gpu_1_utilization_percentage"] == 46
 
 
 def test_the_neighbours_of_a_greedy_trial_notice_nothing(sweep):
@@ -151,12 +171,11 @@ def test_no_gpu_is_shared_beyond_what_it_has(sweep):
 
 def test_a_resumed_sweep_knows_which_trials_outgrew_theirs(sweep):
     """Last, because it goes on with the sweep: the fourth trial has a whole GPU at once, and fails of that."""
-    import io
-
     outcome, _ = sweep
     stream = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
+        put_mps(outcome.folder.parents[1], patch)
         resume_sweep(
             outcome.name, output_dir=str(outcome.folder.parent), stream=stream, trainable=HogTrial, retry={TRIALS: [3]}
         )
