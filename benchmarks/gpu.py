@@ -91,7 +91,7 @@ class Ran:
     """What came of a sweep.
 
     Attributes:
-        rates: Environment steps per second of each trial.
+        rates: Environment steps per second of each trial that has reported.
         first_s: Seconds from the command to each trial's first report.
         memory_mb: The most that the processes of its trials had together; pages that they share count once.
     """
@@ -148,7 +148,7 @@ def measure_workers(look: Look) -> dict[str, dict[str, Any]]:
         for way, words in ways.items():  # in turns
             if look.left_s > 0:
                 ran = run_sweep([*SMALL, *words], trials, 10_000, {}, look)
-                found[way]["first_s"].append(max(ran.first_s))
+                found[way]["first_s"].append(max(ran.first_s, default=LIMIT_S))
                 found[way]["memory_mb"].append(ran.memory_mb / trials)
     return found
 
@@ -158,10 +158,11 @@ def measure_precision(look: Look) -> dict[str, list[float]]:
     rounds, steps = (1, 20_000 if look.device == "cuda" else 2_048) if look.quick else (3, 100_000)
     found: dict[str, list[float]] = {"float32": [], "bfloat16": []}
     for _ in range(rounds):
-        if look.left_s > 0:  # or both, or none: rounds are compared
+        if look.left_s > 0:
             for precision, rates in found.items():
                 rates += run_sweep([*ATARI, f"precision={precision}", *look.share(1)], 1, steps, {}, look).rates
-    return found
+    whole = min(map(len, found.values()))  # rounds are compared
+    return {precision: rates[:whole] for precision, rates in found.items()}
 
 
 def run_sweep(what: Sequence[str], trials: int, env_steps: int, settings: dict[str, str], look: Look) -> Ran:
@@ -187,12 +188,12 @@ def run_sweep(what: Sequence[str], trials: int, env_steps: int, settings: dict[s
         if sweep.wait():
             raise subprocess.CalledProcessError(sweep.returncode, typed)
         ledger = open_ledger(Path(folder) / "outputs" / "shared")
-        rates = [record.numbers.get("env_steps_per_s", 0.0) for record in ledger.trials.records()]
+        told = [record.numbers.get("env_steps_per_s") for record in ledger.trials.records()]
         first: dict[int, float] = {}
         for report in ledger.trials.read_curves():
             first.setdefault(report.number, report.time_s - began)
         ledger.close()
-        return Ran(rates, list(first.values()), memory.most_mb)
+        return Ran([rate for rate in told if rate is not None], list(first.values()), memory.most_mb)
 
 
 class Memory(threading.Thread):
@@ -313,7 +314,9 @@ def make_tables(results: dict[str, Any]) -> str:
         lines += ["| SAC Pendulum on one GPU | trials at once | env steps/s of each | of all |", "|---" * 4 + "|"]
         for way, by_count in ways.items():
             for trials, rates in by_count.items():
-                lines.append(f"| {way} | {trials} | {spread_of(rates)} | {sum(rates):,.0f} |")
+                done = len(rates) == int(trials)  # before the part's time was over
+                each = f"{spread_of(rates)} | {sum(rates):,.0f}" if done else "not done in time | "
+                lines.append(f"| {way} | {trials} | {each} |")
         lines.append("")
     if ways := results.get("workers"):
         lines += ["| processes of trials | seconds until all have reported | MB of each |", "|---" * 3 + "|"]

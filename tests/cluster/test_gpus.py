@@ -28,6 +28,7 @@ from rltune.cluster.gpus import (
 )
 from rltune.cluster.ray_cluster import prepare_environment
 from rltune.cluster.resources import local_machine
+from rltune.cluster.stale_processes import FILE, record_processes
 from rltune.config.schema import ClusterConfig
 from rltune.errors import ResourceError
 
@@ -171,6 +172,8 @@ def test_an_mps_daemon_lives_as_long_as_it_is_needed(tmp_path, monkeypatch):
         seen, number = re.fullmatch(r"begins with (.*), pid (\d+)\n", journal.read_text()).groups()
         assert seen == "", "it would number the cards anew, and its clients would miss theirs"
         assert os.getsid(int(number)) == int(number), "Ctrl-C would end it before the trials"
+        record_processes(tmp_path)
+        assert f'"pid": {number}' in (tmp_path / FILE).read_text(), "a killed driver's successor ends it"
         raise KeyError("a sweep breaks")
     assert journal.read_text().splitlines()[1:] == ["ends"]
     assert not psutil.pid_exists(int(number))
