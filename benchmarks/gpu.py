@@ -126,7 +126,8 @@ def measure_together(look: Look) -> dict[str, dict[str, list[float]]]:
             ways["with MPS"] = (["resources.mps=true"], {})
         found: dict[str, dict[str, list[float]]] = {way: {} for way in ways}
         steps = 1_000 if look.quick else 3_000
-        for trials in TOGETHER[::2] if look.quick else TOGETHER:
+        counts = TOGETHER[:2] if look.device == "cpu" else TOGETHER[::2] if look.quick else TOGETHER
+        for trials in counts:
             for way, (words, settings) in ways.items():  # in turns
                 if look.left_s > 0 and (trials > 1 or not words):  # one trial alone has nobody beside it
                     typed = [*SAC, *words, *look.share(trials)]
@@ -155,12 +156,13 @@ def measure_workers(look: Look) -> dict[str, dict[str, Any]]:
 
 def measure_precision(look: Look) -> dict[str, list[float]]:
     """Train the same trial in both precisions; return the steps per second of each round."""
-    rounds, steps = (1, 20_000 if look.device == "cuda" else 2_048) if look.quick else (3, 100_000)
+    what = ATARI if look.device == "cuda" else SMALL  # a processor would take minutes for one update on images
+    rounds, steps = (1, 20_000) if look.quick else (3, 100_000)
     found: dict[str, list[float]] = {"float32": [], "bfloat16": []}
     for _ in range(rounds):
         if look.left_s > 0:
             for precision, rates in found.items():
-                rates += run_sweep([*ATARI, f"precision={precision}", *look.share(1)], 1, steps, {}, look).rates
+                rates += run_sweep([*what, f"precision={precision}", *look.share(1)], 1, steps, {}, look).rates
     whole = min(map(len, found.values()))  # rounds are compared
     return {precision: rates[:whole] for precision, rates in found.items()}
 
@@ -290,6 +292,10 @@ def profile_iteration(algo: str, device: str) -> dict[str, Any]:
     from rltune.engine import build_algorithm
 
     config = breakout_config(algo).learners(num_gpus_per_learner=int(device == "cuda"))
+    if device == "cpu" and algo == "ppo":  # where its updates would take minutes
+        config.training(train_batch_size_per_learner=64, minibatch_size=32, num_epochs=1)
+    elif device == "cpu":
+        config.training(train_batch_size_per_learner=4).reporting(min_sample_timesteps_per_iteration=8)
     if algo == "dqn":
         memory = {"type": "EpisodeReplayBuffer", "capacity": 2000}  # of 0.2 MB each
         config.training(num_steps_sampled_before_learning_starts=200, replay_buffer_config=memory)
@@ -361,6 +367,8 @@ def main() -> None:
     if arguments.device == "cuda" and not has_gpu():
         print("not run: torch finds no GPU on this machine", file=sys.stderr)
         sys.exit(NO_GPU)
+    if arguments.device == "cpu":
+        print("on the processor, to try the code: no figure means anything")
     results = {}
     for part in arguments.only.split(","):
         results[part] = MEASURE[part](Look(arguments.quick, arguments.device))
