@@ -49,9 +49,7 @@ CASES = {
     "sac_pendulum": Case("SAC Pendulum, batch 256, an update per step, 256x256", 3.0),
 }
 ON_GPUS = {  # hours on a processor: benchmarks/gpu.py measures them
-    "ppo_breakout": Case(
-        "PPO Breakout, 8 environments, batch 1024, 4 epochs, 512 units for each head, which SB3's share", 10.0
-    ),
+    "ppo_breakout": Case("PPO Breakout, 8 environments, batch 1024, 4 epochs, 512 units a head (SB3: for both)", 10.0),
 }
 
 
