@@ -48,6 +48,9 @@ CASES = {
     "dqn_cartpole": Case("DQN CartPole, batch 64, an update per 4 steps, epsilon 0.05, 64x64", 1.5),
     "sac_pendulum": Case("SAC Pendulum, batch 256, an update per step, 256x256", 3.0),
 }
+ON_GPUS = {  # hours on a processor: benchmarks/gpu.py measures them
+    "ppo_breakout": Case("PPO Breakout, 8 environments, batch 1024, 4 epochs, 512 units a head (SB3: for both)", 10.0),
+}
 
 
 class Contender:
@@ -106,7 +109,7 @@ def measure(case: str, rounds: int, kinds: list[str], shorten: float = 1.0, devi
     try:
         for _ in range(rounds):
             for kind, contender in contenders.items():
-                found[kind]["rounds"].append(contender.round(CASES[case].seconds * shorten))
+                found[kind]["rounds"].append(contender.round((CASES | ON_GPUS)[case].seconds * shorten))
     finally:
         for contender in contenders.values():
             contender.stop()
@@ -127,7 +130,7 @@ def head(kinds: list[str]) -> str:
 
 def row(case: str, found: dict[str, Any] | None, kinds: list[str]) -> str:
     """Return one line of the table: medians, and the rounds' ratios with least and greatest."""
-    words = CASES[case].words
+    words = (CASES | ON_GPUS)[case].words
     if not found:
         return f"| {words} | not measured |{' |' * (2 * len(kinds) - 1)}"
     cells = []

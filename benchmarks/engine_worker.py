@@ -26,6 +26,8 @@ PPO_CASES: dict[str, tuple[str, int]] = {
     "ppo_cartpole_1": ("CartPole-v1", 1),
     "ppo_halfcheetah_norm": ("HalfCheetah-v5", 4),
 }
+# As Stable-Baselines3's; those of the tuned settings are padded.
+FILTERS = "algo.rl_module.model_config.conv_filters=[[32,8,4,valid],[64,4,2,valid],[64,3,1,valid]]"
 SINGLE = ("SyncEnvs", "SyncVectorEnv", "DummyVecEnv")  # these step one environment after another
 EPSILON = 0.05  # of DQN, constant: a schedule would let the fastest contender act greedily first
 
@@ -35,8 +37,22 @@ def relu_nets(width: int) -> dict[str, Any]:
     return {"fcnet_hiddens": [width, width], "fcnet_activation": "relu", "head_fcnet_hiddens": []}
 
 
+def breakout_config(algo: str) -> Any:
+    """An algorithm on Breakout, with its tuned settings, as a trial builds it."""
+    from rltune.algorithms.build import build_config
+    from rltune.composition.composing import compose_settings, read_request
+    from rltune.config.schema import RunConfig
+    from rltune.pipeline.plan import make_plan
+
+    words = [f"algo={algo}", "env=breakout", FILTERS]
+    plan = make_plan(read_request(compose_settings("run", RunConfig, words), words))
+    return build_config(plan.build, {}, seed=0)
+
+
 def rllib_config(case: str, device: str) -> Any:
     """The case as an RLlib config, for ours and for stock RLlib."""
+    if case == "ppo_breakout":
+        return breakout_config("ppo").learners(num_gpus_per_learner=int(device == "cuda"))
     from ray.rllib.algorithms.dqn import DQNConfig
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.algorithms.sac import SACConfig
@@ -103,7 +119,7 @@ def rllib_round(kind: str, case: str, device: str) -> Round:
         before, done = done, int(algorithm.train()["num_env_steps_sampled_lifetime"])
         return done - before
 
-    while not case.startswith("ppo") and done < (1100 if "dqn" in case else 400):
+    while not case.startswith("ppo_") and done < (1100 if "dqn" in case else 400):
         train()
     train()
 
@@ -115,6 +131,25 @@ def rllib_round(kind: str, case: str, device: str) -> Round:
 
     envs = algorithm.env_runner.env
     return run, type(envs.env if type(envs).__name__ == "VectorEnvs" else envs.unwrapped).__name__
+
+
+def build_sb3_breakout(device: str) -> Any:
+    """PPO as in ``rltune``'s conf/tuned/ppo_breakout.yaml, with the same frames, rewards and ends of episodes."""
+    import ale_py
+    import gymnasium as gym
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.env_util import make_atari_env
+    from stable_baselines3.common.vec_env import VecFrameStack
+
+    gym.register_envs(ale_py)
+    game = {"frameskip": 1, "repeat_action_probability": 0.0}
+    envs = make_atari_env(
+        "ALE/Breakout-v5", n_envs=8, seed=0, env_kwargs=game, wrapper_kwargs={"terminal_on_life_loss": False}
+    )
+    return PPO(
+        "CnnPolicy", VecFrameStack(envs, 4), n_steps=128, batch_size=256, n_epochs=4, learning_rate=2.5e-4,
+        clip_range=0.1, ent_coef=0.01, vf_coef=0.5, max_grad_norm=0.5, device=device,
+    )  # fmt: skip
 
 
 def sb3_round(case: str, device: str) -> Round:
@@ -135,6 +170,8 @@ def sb3_round(case: str, device: str) -> Round:
             "MlpPolicy", vec, n_steps=2048 // envs, batch_size=256, n_epochs=10, policy_kwargs=nets, device=device
         )
         chunk = 2048
+    elif case == "ppo_breakout":
+        model, chunk = build_sb3_breakout(device), 1024
     elif case == "dqn_cartpole":
         model = DQN(
             "MlpPolicy", gym.make("CartPole-v1"), batch_size=64, train_freq=4, gradient_steps=1, buffer_size=50_000,
@@ -149,23 +186,25 @@ def sb3_round(case: str, device: str) -> Round:
         )  # fmt: skip
         chunk = 20
 
+    is_on_policy = case.startswith("ppo_")
+
     class Stop(BaseCallback):  # type: ignore[misc]
         """Ends learn() at a deadline, so that one call covers a round."""
 
         deadline = 0.0
 
         def _on_step(self) -> bool:
-            return chunk == 2048 or time.perf_counter() < self.deadline
+            return is_on_policy or time.perf_counter() < self.deadline
 
     def run(seconds: float) -> tuple[int, float]:
         start, before = time.perf_counter(), model.num_timesteps
         while time.perf_counter() - start < seconds:
             stop = Stop()
             stop.deadline = start + seconds
-            model.learn(chunk if chunk == 2048 else 10**9, reset_num_timesteps=False, callback=stop)
+            model.learn(chunk if is_on_policy else 10**9, reset_num_timesteps=False, callback=stop)
         return model.num_timesteps - before, time.perf_counter() - start
 
-    model.learn(2048 if chunk == 2048 else 1100 if chunk == 1000 else 400)
+    model.learn(chunk if is_on_policy else 1100 if chunk == 1000 else 400)
     return run, type(model.get_env().unwrapped).__name__
 
 

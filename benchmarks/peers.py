@@ -21,8 +21,9 @@ VENV = Path(os.environ.get("RLTUNE_BENCH_VENV", ROOT / ".bench-venv")).absolute(
 PYTHON = VENV / "bin" / "python"
 PINNED = {
     "torch": "2.13.0", "gymnasium": "1.2.2", "optuna": "5.0.0", "stable-baselines3": "2.9.2", "rl-zoo3": "2.9.0",
+    "ale-py": "0.12.1",
 }  # fmt: skip
-OTHERS = ["mujoco<4", "imageio", "packaging", "pandas"]  # rl_zoo3 needs pandas and does not ask for it
+OTHERS = ["mujoco<4", "imageio", "packaging", "pandas", "opencv-python-headless"]  # rl_zoo3 asks for no pandas
 
 
 def packages_folder() -> Path | None:

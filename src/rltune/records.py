@@ -13,8 +13,8 @@ from typing import Any
 TRIALS, CERTIFY = "trials", "certify"
 """Kinds of trials, and the folders of both in a sweep's: the search's, and the certification's runs."""
 
-STOP, ENQUEUE, RETRY = "stop", "enqueue", "retry"
-"""Kinds of requests to a sweep's driver."""
+STOP, ENQUEUE, RETRY, ENLARGE = "stop", "enqueue", "retry", "enlarge"
+"""Kinds of requests to a sweep's driver; the last is a trial's own."""
 
 WHOLE_BUDGET = "whole budget"
 """Why a COMPLETE trial has ended."""
@@ -315,10 +315,11 @@ class SweepRequest:
 
     Attributes:
         id: Its row in the ledger.
-        kind: STOP, ENQUEUE or RETRY.
-        payload: What is asked in detail: of ENQUEUE the values by name; of RETRY the numbers, by TRIALS and CERTIFY.
+        kind: STOP, ENQUEUE, RETRY or ENLARGE.
+        payload: What is asked in detail: of ENQUEUE the values by name; of RETRY the numbers, by TRIALS and CERTIFY; of
+            ENLARGE the trial's ``values``, and the ``gpus`` that it gets.
         asked_s: When, in seconds of the epoch.
-        asked_by: Who, ``maria@host``.
+        asked_by: Who, ``maria@host`` or ``trial 7``.
         taken_s: When a driver has seen to it; None before.
         trial: The number that an enqueued configuration got; None before.
     """

@@ -7,11 +7,13 @@ import json
 import re
 import runpy
 import sys
+import time
 from pathlib import Path
 
 import optuna
 import pytest
 from composing import compose
+from nvidia_tools import put_mps
 
 from benchmarks import engine, gpu, records, runners, shared_settings, sweep, tables
 from rltune.config.validation import parse_config
@@ -198,3 +200,41 @@ def test_trials_that_share_a_gpu_are_shown_alone_and_together():
         "150 env steps/s in float32, 1.5 (1.5 to 1.5) times that in bfloat16"
     )
     assert "is NOT kept" in gpu.make_tables({"cap": {**cap, "taken": 30_000.0}})
+    begun = {"forked": {"first_s": [4.0], "memory_mb": [100.0]}, "started": {"first_s": [], "memory_mb": []}}
+    assert gpu.make_tables({"workers": begun}).splitlines()[2:] == ["| forked | 4.0 (4.0 to 4.0) | 100 (100 to 100) |"]
+    waits = {"ppo": {"steps": 1024, "seconds": 2.0, "calls": {"cudaStreamSynchronize": [12, 0.5]}}}
+    assert gpu.make_tables({"waits": waits}).endswith("of 1,024 steps in 2.00 s: cudaStreamSynchronize 12 times, 25.0%")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_each_part_types_sweeps_that_compose(monkeypatch, tmp_path, device):
+    put_mps(tmp_path, monkeypatch)
+    run = []
+
+    def run_sweep(what, trials, env_steps, settings, look):
+        config = parse_config(compose("run", *what, *gpu.SWEEP, f"budget.trials={trials}"))
+        run.append((trials, config.resources.mps, settings))
+        assert (config.resources.trials_per_gpu or config.cluster.num_cpus) == trials
+        return gpu.Ran([1.0] * trials, [2.0] * trials, 100.0 * trials)
+
+    monkeypatch.setattr(gpu, "run_sweep", run_sweep)
+    together = gpu.measure_together(gpu.Look(device=device))
+    counts = (1, 2, 4, 8, 16) if device == "cuda" else (1, 2)
+    assert together["without MPS"] == {str(trials): [1.0] * trials for trials in counts}
+    assert together.get("with MPS", {}).keys() == ({"2", "4", "8", "16"} if device == "cuda" else set())
+    assert all(bool(settings) is not mps for _, mps, settings in run), (
+        "a daemon that runs is hidden where none is wanted"
+    )
+    assert gpu.measure_workers(gpu.Look(quick=True, device=device))["forked"] == {
+        "first_s": [2.0],
+        "memory_mb": [100.0],
+    }
+    assert gpu.measure_precision(gpu.Look(device=device)) == {"float32": [1.0] * 3, "bfloat16": [1.0] * 3}
+
+
+def test_what_does_not_fit_into_a_parts_time_is_left_out(monkeypatch):
+    monkeypatch.setattr(gpu, "run_sweep", lambda *asked: pytest.fail("its time is over"))
+    over = gpu.Look(until=time.monotonic())
+    parts = {"together": gpu.measure_together(over), "workers": gpu.measure_workers(over)}
+    parts["precision"] = gpu.measure_precision(over)
+    assert all("(" not in line for line in gpu.make_tables(parts).splitlines())

@@ -171,21 +171,50 @@ def test_the_rayjob_is_valid_by_kuberays_own_schema() -> None:
     assert [f"{list(error.path)}: {error.message}" for error in found] == []
 
 
+STAGES = [  # instructions, by the stage's name
+    [(one[0], one[1]) for one in re.findall(r"^([A-Z]+) (.+)$", stage, re.MULTILINE)]
+    for stage in re.split(r"^(?=FROM )", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]
+]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def copied(stage: int) -> set[str]:
+    """What a stage takes of the checkout."""
+    lines = [words.removeprefix("--chown=ray ") for name, words in STAGES[stage] if name == "COPY"]
+    return {name for line in lines for name in line.split()[:-1]}
+
+
 def test_the_image_has_the_ray_that_all_nodes_have() -> None:
-    text = (DEPLOY / "Dockerfile").read_text()
-    base = re.search(r"^FROM rayproject/ray:([\d.]+)-py(\d)(\d+)$", text, re.MULTILINE)
+    base = re.fullmatch(r"rayproject/ray:([\d.]+)-py(\d)(\d+) AS rltune", STAGES[0][0][1])
     assert base
     assert base[1] == read("rayjob.yaml")["spec"]["rayClusterSpec"]["rayVersion"] == LOCKED["ray"] == version("ray")
     assert (int(base[2]), int(base[3])) >= (3, 11)
-    copied = {name for line in re.findall(r"^COPY --chown=ray (.+) \S+$", text, re.MULTILINE) for name in line.split()}
-    assert [name for name in copied if not (ROOT / name).exists()] == []
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    project, setup = settings["project"], settings["tool"]["setuptools"]
+    project, setup = PROJECT["project"], PROJECT["tool"]["setuptools"]
     needed = {"pyproject.toml", "requirements.lock", project["readme"], *project["license-files"]}
-    assert copied == needed | set(setup["package-dir"].values())
-    extra = re.search(r"-e '\.\[(\w+)\]'", text)
-    assert extra
-    assert extra[1] in project["optional-dependencies"]
+    assert copied(0) == needed | set(setup["package-dir"].values())
+
+
+def test_the_image_copies_what_there_is_and_never_as_root() -> None:
+    """Docker is on no machine that runs the tests: its file is read."""
+    assert [stage[0][1] for stage in STAGES[1:]] == ["rltune AS tests", "rltune"], "the last one is built by default"
+    assert {name for stage in STAGES for name, _ in stage} <= {"FROM", "ENV", "WORKDIR", "COPY", "RUN", "CMD"}
+    assert [name for name in copied(0) | copied(1) if not (ROOT / name).exists()] == []
+    assert all(words.startswith("--chown=ray ") for stage in STAGES for name, words in stage if name == "COPY")
+    for stage in STAGES[:2]:
+        (installed,) = (words for name, words in stage if name == "RUN")
+        extras = re.fullmatch(r"pip install --no-cache-dir -c requirements.lock -e '\.\[([\w,]+)\]'", installed)
+        assert extras
+        assert set(extras[1].split(",")) <= PROJECT["project"]["optional-dependencies"].keys()
+    python, *words = json.loads(dict(STAGES[1])["CMD"])
+    assert (python, words[:2]) == ("python", ["-m", "pytest"])
+
+
+def test_the_image_of_the_tests_has_what_they_read() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("git knows what a checkout holds, and this is none")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    there = copied(0) | copied(1)
+    assert {name.split("/")[0] for name in tracked if not name.startswith(".")} == there
 
 
 # -- the servers --------------------------------------------------------------------------------------------------

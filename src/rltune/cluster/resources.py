@@ -8,12 +8,11 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import shutil
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rltune.cluster.gpus import list_gpus
 from rltune.config.validation import MAX_ON_GPU
 from rltune.errors import ResourceError
 
@@ -96,7 +95,7 @@ def describe_idle_gpu(gpus: float) -> str:
 
 def local_machine() -> Machine:
     """Return this machine's CPUs (those that this process may use) and NVIDIA GPUs."""
-    return Machine(cpus=available_cpus(), gpus=_count_gpus())
+    return Machine(cpus=available_cpus(), gpus=len(list_gpus()))
 
 
 def available_cpus() -> int:
@@ -108,21 +107,6 @@ def available_cpus() -> int:
         if limit != "max":
             cpus = min(cpus, max(1, math.ceil(int(limit) / int(period))))
     return cpus
-
-
-def _count_gpus() -> int:
-    """Count the NVIDIA GPUs that this process may use by ``nvidia-smi``, because torch takes seconds to import."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([part for part in visible.split(",") if part.strip() and part.strip() != "-1"])
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return 0
-    try:
-        listed = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=5, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU ") for line in listed.splitlines())
 
 
 @dataclass(frozen=True)

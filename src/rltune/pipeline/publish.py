@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import shutil
 from collections.abc import Sequence
 from urllib.parse import quote
 
 from rltune.certification.result import Certification
 from rltune.certification.selection import TABLE, write_table
+from rltune.cluster.gpus import MPS, find_mps
 from rltune.cluster.resources import count_on_gpu
 from rltune.config.schema import MLFLOW
 from rltune.config.settings_file import format_settings
@@ -30,7 +32,6 @@ from rltune.study.sweep_folder import TOLD, make_resume_command
 from rltune.tracking.callbacks import CLOSE_S
 from rltune.tracking.ledger_view import NOTE_TAG
 from rltune.tracking.notification import LIMIT_S, notify_end
-from rltune.trial.gpu_memory import has_mps
 
 # MLflow's own log_table leaves this tag, by which its page shows the file as a table.
 SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE}.json", "type": "table"}])}
@@ -78,7 +79,9 @@ def start_console(sweep: OpenSweep) -> None:
     for one in sweep.plan.criteria.constraints:
         sweep.console.note(f"constraint: {one.name} {one.bound}; a trial that breaks it cannot win")
     if 0 < sweep.share.gpus < 1:
-        how = "side by side, through MPS" if has_mps() else "taking turns: no MPS daemon runs here"
+        pipe, is_ours = find_mps(), sweep.config.cluster.address is None and shutil.which(MPS)
+        how = f"side by side, through the MPS daemon of {pipe}" if pipe else "taking turns: no MPS daemon runs here"
+        how += "; resources.mps=true starts one" if is_ours and not pipe else ""
         sweep.console.note(f"up to {format_number(count_on_gpu(sweep.share.gpus), 'trial')} on each GPU, {how}")
     for note in sweep.plan.notes:
         sweep.console.note(note)

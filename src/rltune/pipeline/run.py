@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rltune.cluster.background_imports import worker_imports
 from rltune.cluster.fork_server import ForkServer, acquire_fork_server
+from rltune.cluster.gpus import start_mps
 from rltune.cluster.losses import LEAVE_S, watch_head
 from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_environment
 from rltune.cluster.resources import Share
@@ -270,6 +271,8 @@ def _start(context: SweepContext) -> Outcome:
         if context.resumed:  # first of all: what a killed driver left running must not meet what we start
             stack.enter_context(claim_folder(context))
             _prepare_requests(context)
+        if context.plan.config.resources.mps:
+            stack.enter_context(start_mps())
         context = replace(context, plan=plan.measure_share(context.plan))
         server = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
         # The check registers classes with a Ray that starts meanwhile: only a Ray that was tested allows that.

@@ -136,13 +136,20 @@ class Ledger:
 
     # -- what is asked of its driver ----------------------------------------------------------------------------------
 
-    def ask(self, kind: str, payload: Mapping[str, Any], asked_by: str) -> int:
+    def ask(self, kind: str, payload: Mapping[str, Any], asked_by: str, *, is_taken: bool = False) -> int:
         """Leave a request for the sweep's driver, and return its id; see `SweepRequest` for the arguments.
+
+        Args:
+            kind: What is asked.
+            payload: In detail.
+            asked_by: Who asks.
+            is_taken: Whether the driver has seen to it: it keeps the request for those that resume the sweep.
 
         Raises:
             StudyError: The ledger cannot be written.
         """
         row = {"kind": kind, "payload": dict(payload), "asked_by": asked_by, "asked_s": time.time()}
+        row |= {"taken_s": row["asked_s"]} if is_taken else {}
         try:
             self.make_requests()
             with self._engine.begin() as connection:

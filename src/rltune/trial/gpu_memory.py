@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import Any
 
-from rltune.cluster.gpus import read_total_bytes
+from rltune.cluster.gpus import find_mps, read_total_bytes
 from rltune.records import CROWDED, OUT_OF_MEMORY
 
 CONTEXT_BYTES = 512 * 2**20  # CUDA's own in each process, which torch does not count; it differs by card and driver
@@ -58,14 +57,9 @@ def free_memory(cuda: Any = None) -> None:
         cuda.empty_cache()
 
 
-def has_mps() -> bool:
-    """Whether a daemon of NVIDIA's Multi-Process Service runs here, by the pipe through which its clients find it."""
-    return (Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")) / "control").exists()  # noqa: S108
-
-
 def _limit_pinned_memory(share: float) -> None:
     """Have MPS limit what this process takes of its GPU; one that somebody has set stays."""
-    total = read_total_bytes() if has_mps() else None
+    total = read_total_bytes() if find_mps() else None
     if total and PINNED_LIMIT not in os.environ:
         os.environ[PINNED_LIMIT] = f"0={int(share * total / 2**20)}M"
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from ppo_learner import INPUTS, make_config, rllib_learner
+from ray.rllib.algorithms.dqn import DQNConfig
+from ray.rllib.algorithms.ppo import PPOConfig
+from torch import Tensor, nn
 
 from rltune.engine.networks.actor_critic import AutogradActorCritic, MLPActorCritic, make_actor_critic
+from rltune.engine.networks.flat_parameters import FlatParameters
+from rltune.engine.networks.q_network import make_action_values
+from rltune.engine.off_policy.transitions import RowLayout
 
 MODELS: dict[str, tuple[dict[str, Any], type]] = {
     "separate": ({}, MLPActorCritic),
@@ -37,3 +45,35 @@ def test_backward_needs_a_forward_where_autograd_does_it() -> None:
     module = rllib_learner(make_config("discrete", {"fcnet_use_layernorm": True})).module["default_policy"].unwrapped()
     with pytest.raises(RuntimeError, match="needs a forward"):
         make_actor_critic(module, None).backward(torch.zeros(1, 3), torch.zeros(1))
+
+
+@pytest.mark.parametrize("algo", [PPOConfig, DQNConfig])
+def test_images_lie_channels_last_in_all_convolutions(algo: type) -> None:
+    """RLlib's images have their channels last, so that cuDNN takes the layout that is faster, and nothing is copied."""
+    settings = {"conv_filters": [[8, 8, 4], [16, 4, 2]], "fcnet_hiddens": [], "head_fcnet_hiddens": [32]}
+    spaces = gym.spaces.Box(0.0, 1.0, (84, 84, 4), np.float32), gym.spaces.Discrete(4)
+    config = algo().rl_module(model_config={**settings, "vf_share_layers": True})
+    module = config.get_rl_module_spec(spaces={"default_policy": spaces}).build()
+    seen: list[tuple[nn.Conv2d, Tensor, Tensor]] = []
+    watch_convolutions(module, seen)
+    images, flat = torch.rand(6, 84, 84, 4), FlatParameters(list(module.parameters()))
+    if algo is PPOConfig:
+        make_actor_critic(module, flat).forward(images)
+    else:
+        layout = RowLayout((84, 84, 4), 1)
+        rows = torch.zeros(6, layout.width)  # of a replay memory
+        rows[:, : layout.obs_size] = images.flatten(1)
+        make_action_values(module, flat).forward(layout.views(rows)[0])
+    assert len(seen) == 2
+    for layer, images, found in seen:
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        assert found.is_contiguous(memory_format=torch.channels_last)
+        plain = nn.functional.conv2d(images.contiguous(), layer.weight, layer.bias, layer.stride)
+        torch.testing.assert_close(found, plain, atol=1e-5, rtol=0)
+
+
+def watch_convolutions(module: nn.Module, seen: list[tuple[nn.Conv2d, Tensor, Tensor]]) -> None:
+    """Note what goes into each convolution and what comes out."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_hook(lambda layer, given, found: seen.append((layer, given[0], found)))

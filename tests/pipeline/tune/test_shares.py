@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from collections import defaultdict
 
 import optuna
 import pytest
+from fake_nvml import FakeNvml
 from hog import HogTrial
+from ledger import make_ledger
 from mlflow import MlflowClient
+from nvidia_tools import put_mps
 from optuna.trial import TrialState
-from toy import TOY, ledger
+from toy import TOY
+from toy import ledger as read_records
 
 from rltune.cluster.resources import Share
-from rltune.pipeline.run import run_sweep
+from rltune.pipeline.run import resume_sweep, run_sweep
 from rltune.pipeline.tune.shares import Shares
-from rltune.records import CERTIFY, OUT_OF_MEMORY, TrialRecord
+from rltune.records import CERTIFY, OUT_OF_MEMORY, TRIALS, TrialRecord
 
 
-def test_a_trial_gets_a_larger_share_once():
-    shares = Shares(Share(1.0, 0.25, 0))
+@pytest.fixture
+def ledger(tmp_path):
+    return make_ledger(tmp_path)
+
+
+def test_a_trial_gets_a_larger_share_once(ledger):
+    shares = Shares(Share(1.0, 0.25, 0), ledger)
     greedy, other = TrialRecord(1, "RUNNING", {"width": 512}), TrialRecord(2, "RUNNING", {"width": 64})
     assert shares.of(greedy) == Share(1.0, 0.25, 0)
     assert shares.enlarge(greedy) == shares.of(greedy) == Share(1.0, 0.5, 0)
@@ -28,8 +39,8 @@ def test_a_trial_gets_a_larger_share_once():
     assert shares.of(greedy) == Share(1.0, 0.5, 0)
 
 
-def test_all_runs_of_greedy_values_share_what_was_learnt():
-    shares, values = Shares(Share(1.0, 0.25, 0)), {"width": [512, 512], "lr": 0.1}
+def test_all_runs_of_greedy_values_share_what_was_learnt(ledger):
+    shares, values = Shares(Share(1.0, 0.25, 0), ledger), {"width": [512, 512], "lr": 0.1}
     trial, together = TrialRecord(1, "RUNNING", values), TrialRecord(2, "RUNNING", values)
     later = TrialRecord(1, "RUNNING", dict(reversed(values.items())), kind=CERTIFY)
     for record in (trial, together):
@@ -40,18 +51,32 @@ def test_all_runs_of_greedy_values_share_what_was_learnt():
     assert shares.enlarge(together) == Share(1.0, 0.5, 0), "it has had the common one until now"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "given", "next_one"), [(0.25, 0.5, None), (0.1, 0.5, None), (0.75, 0.75, 1.0), (0.0, 0.0, None)]
+)
+def test_the_next_driver_knows_the_larger_share(ledger, gpus, given, next_one):
+    greedy = ledger.trials.add({"width": [512, 512], "clip": float("inf"), "lr": 0.1}, [1])
+    Shares(Share(1.0, 0.25, 0), ledger).enlarge(greedy)
+    shares = Shares(Share(1.0, gpus, 0), ledger)
+    assert shares.of(ledger.trials.records()[0]) == Share(1.0, given, 0)
+    larger = shares.enlarge(greedy)
+    assert (larger and larger.gpus) == next_one
+    assert ledger.read_requests() == [], "nothing is left to be done"
+
+
 @pytest.mark.parametrize("gpus", [0.0, 1.0])
-def test_who_has_a_whole_gpu_or_none_gets_no_more(gpus):
-    shares = Shares(Share(1.0, gpus, 0))
+def test_who_has_a_whole_gpu_or_none_gets_no_more(gpus, ledger):
+    shares = Shares(Share(1.0, gpus, 0), ledger)
     assert shares.enlarge(TrialRecord(0, "RUNNING", {})) is None
     assert shares.of(TrialRecord(0, "RUNNING", {})) == Share(1.0, gpus, 0)
 
 
 @pytest.fixture(scope="module")
 def sweep(ray_cluster, tmp_path_factory):
-    """Six trials, two on each of two logical GPUs; the second needs more than a half, the fourth more than there is."""
-    import io
+    """Six trials, two on each of two logical GPUs; the second needs more than a half, the fourth more than there is.
 
+    With an MPS daemon of the sweep's own, and cards that NVML tells of.
+    """
     from composing import compose
 
     from rltune.config.validation import parse_config
@@ -61,7 +86,7 @@ def sweep(ray_cluster, tmp_path_factory):
     starts = ",".join(f"{{quality:{0.9 - number / 10:.1f},needs:{need}}}" for number, need in enumerate(needs))
     words = (
         *("resources.trials_per_gpu=2", "resources.cpus_per_trial=0.5", "resources.max_concurrent=null"),
-        *("cluster.num_cpus=4", "cluster.num_gpus=2"),  # the tests' Ray
+        *("cluster.num_cpus=4", "cluster.num_gpus=2", "resources.mps=true"),  # the tests' Ray
         *("+algo.training.needs=0.0", "+space.needs=[choice,0.0,0.75,2.0]", "+space.seconds=0.02"),
         *(f"warm_start=[{starts}]", "scheduler=none", "checkpoint.every_s=0", f"output_dir={folder / 'outputs'}"),
         *("tracking=server", f"tracking.uri=sqlite:///{folder / 'mlflow.db'}"),
@@ -70,6 +95,8 @@ def sweep(ray_cluster, tmp_path_factory):
         patch.chdir(folder)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
+        patch.setitem(sys.modules, "pynvml", FakeNvml())
+        put_mps(folder, patch)
         outcome = run_sweep(parse_config(compose("run", *TOY, *words)), stream=stream, trainable=HogTrial)
     return outcome, " ".join(stream.getvalue().split())
 
@@ -80,7 +107,7 @@ def read_held(outcome, number):
 
 def test_a_trial_that_needs_twice_its_share_gets_it(sweep):
     outcome, said = sweep
-    record = ledger(outcome)[1]
+    record = read_records(outcome)[1]
     assert (record.state, len(record.reports)) == ("COMPLETE", 20)
     assert list(dict.fromkeys(one["part"] for one in read_held(outcome, 1))) == [0.5, 1.0]
     assert f"trial 1: {OUT_OF_MEMORY}, of which it had 0.5: asked for 2.00 GiB" in said
@@ -90,7 +117,7 @@ def test_a_trial_that_needs_twice_its_share_gets_it(sweep):
 def test_a_trial_that_needs_more_than_there_is_is_infeasible(sweep):
     """In the ledger it has failed; the searcher sees the worst trial, so that it goes elsewhere."""
     outcome, _ = sweep
-    record = ledger(outcome)[3]
+    record = read_records(outcome)[3]
     why = f"{OUT_OF_MEMORY}, of which it had 1: asked for 2.00 GiB, held 33.10 GiB, limit 34.43 GiB"
     assert (record.state, record.is_infeasible) == ("FAIL", True)
     assert record.stop_reason.startswith(why)
@@ -102,13 +129,26 @@ def test_a_trial_that_needs_more_than_there_is_is_infeasible(sweep):
     assert run.data.tags["rltune.stop_reason"].startswith(why)
 
 
-def test_it_is_said_how_many_share_a_gpu_and_how(sweep):
-    assert "up to 2 trials on each GPU, taking turns: no MPS daemon runs here" in sweep[1]
+def test_a_sweep_has_an_mps_daemon_where_it_asks_for_one(sweep):
+    outcome, said = sweep
+    assert "up to 2 trials on each GPU, side by side, through the MPS daemon of " in said
+    began, ended = (outcome.folder.parents[1] / "journal").read_text().splitlines()[:2]
+    assert (began.split(",")[0], ended) == ("begins with ", "ends")
+
+
+def test_what_the_gpus_did_is_in_mlflow(sweep):
+    outcome, _ = sweep
+    client = MlflowClient(f"sqlite:///{outcome.folder.parents[1] / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("cartpole").experiment_id
+    (run,) = client.search_runs([experiment], f"run_name = '{outcome.name}'")
+    shown = {name: value for name, value in run.data.metrics.items() if name.startswith("system/")}
+    assert len(shown) == 8, "four of each GPU"
+    assert shown["system/gpu_1_utilization_percentage"] == 46
 
 
 def test_the_neighbours_of_a_greedy_trial_notice_nothing(sweep):
     outcome, _ = sweep
-    for record in [ledger(outcome)[number] for number in (0, 2, 4, 5)]:
+    for record in [read_records(outcome)[number] for number in (0, 2, 4, 5)]:
         quality = record.params["quality"]
         assert record.reports == {steps: quality * steps / 1000 for steps in range(100, 2001, 100)}
         assert [one["part"] for one in read_held(outcome, record.number)] == [0.5] * 20, "each step taken once"
@@ -127,3 +167,19 @@ def test_no_gpu_is_shared_beyond_what_it_has(sweep):
         assert max(at_once) <= 1.0
         most.append(max(at_once))
     assert most == [1.0, 1.0]
+
+
+def test_a_resumed_sweep_knows_which_trials_outgrew_theirs(sweep):
+    """Last, because it goes on with the sweep: the fourth trial has a whole GPU at once, and fails of that."""
+    outcome, _ = sweep
+    stream = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
+        put_mps(outcome.folder.parents[1], patch)
+        resume_sweep(
+            outcome.name, output_dir=str(outcome.folder.parent), stream=stream, trainable=HogTrial, retry={TRIALS: [3]}
+        )
+    said = " ".join(stream.getvalue().split())
+    assert "trial 3: tried again" in said
+    assert "trying once more from its last checkpoint" not in said
+    assert f"{OUT_OF_MEMORY}, of which it had 1: asked for" in read_records(outcome)[3].stop_reason

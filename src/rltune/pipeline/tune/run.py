@@ -63,7 +63,7 @@ def run_trials(sweep: OpenSweep) -> None:
         sweep.live_report.tick(lambda: describe_progress(sweep))
 
     scheduler = StoppingRuleScheduler(sweep.rule)
-    shares = Shares(sweep.share)
+    shares = Shares(sweep.share, sweep.ledger)
     beats = Heartbeats(str(sweep.context.folder), stopper.live)
     recorder = Recorder(
         stages,
