@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from rltune import statistics
 from rltune.statistics import (
@@ -14,6 +13,14 @@ from rltune.statistics import (
     predictive_interval,
     probability_of_improvement,
 )
+
+
+@pytest.fixture
+def stats():
+    """SciPy's: a second to import, in each process that collects these tests."""
+    from scipy import stats
+
+    return stats
 
 
 def test_the_interquartile_mean_drops_both_outer_quarters():
@@ -34,7 +41,7 @@ def test_the_probability_of_improvement_counts_ties_half():
 @pytest.mark.parametrize(
     ("count", "low", "high"), [(5, 0, 4), (6, 0, 5), (8, 0, 7), (9, 1, 7), (10, 1, 8), (12, 2, 9), (20, 5, 14)]
 )
-def test_the_ends_of_the_interval_are_two_of_the_values(count, low, high):
+def test_the_ends_of_the_interval_are_two_of_the_values(count, low, high, stats):
     assert median_interval(np.random.default_rng(0).permutation(count)) == (low, high)
     assert stats.binomtest(low, count).pvalue <= 0.07
     assert stats.binomtest(low + 1, count).pvalue > 0.07, "no narrower one holds 93%"
@@ -83,7 +90,7 @@ def test_a_policy_that_has_not_failed_yet_may_fail_once():
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 101])
-def test_scipy_gives_the_same_numbers(count):
+def test_scipy_gives_the_same_numbers(count, stats):
     rng = np.random.default_rng(count)
     ours, theirs = rng.normal(size=count), rng.normal(size=7).round(1)
 

@@ -77,6 +77,7 @@ def draw_bimodal(rng, shape):
     return np.where(rng.random(shape) < 0.3, -10.0, 0.0) + rng.normal(size=shape) + 0.5659488
 
 
+@pytest.mark.slow  # a thousand certifications each
 @pytest.mark.parametrize("num_seeds", [5, 10])
 @pytest.mark.parametrize("draw", [draw_normal, draw_skewed, draw_bimodal])
 def test_the_winner_among_equals_is_shown_as_it_is(draw, num_seeds):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import composing
 import pytest
+from toy import TOY
 
 from rltune.composition.composing import compose_settings, find_own_dir, read_request
 from rltune.config.schema import RunConfig
@@ -20,6 +22,21 @@ def write(path: Path, text: str) -> Path:
 
 def compose(*words: str, config_dir: Path | None = None):
     return read_request(compose_settings("run", RunConfig, words, config_dir), words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        TOY,
+        ("budget.trials=3", "certify=off", "seed=7", "~tuned"),
+        ("space.lr=[loguniform,1e-5,1e-2]", "algo=dqn", "env=gym", "env.id='a:B'", "name=null"),
+        ("algo.training.lr=1e-4", "+algo.training.quality=0.9", "resources.max_concurrent=null", "tracking.uri='x=y'"),
+    ],
+)
+def test_what_the_tests_compose_is_what_hydra_composes(words):
+    """They set values in a copy of what it has composed before."""
+    assert composing.compose("run", *words) == compose_settings("run", RunConfig, words)
 
 
 def test_an_own_environment_is_found_in_conf_of_the_present_folder(tmp_path, monkeypatch):

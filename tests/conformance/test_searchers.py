@@ -52,7 +52,13 @@ class Begin:
         return Driver(self.folder / folder, space, self.kind, self.args, new=new)
 
 
-@pytest.fixture(params=[*FILES, *NAMED], name="begin")
+QUICK = ("tpe", "random", "grid")  # what most searches are
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in (*FILES, *NAMED)],
+    name="begin",
+)
 def begin_search(request, tmp_path):
     if request.param == "cmaes" and not importlib.util.find_spec("cmaes"):
         pytest.skip("needs cmaes")

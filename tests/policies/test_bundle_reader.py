@@ -153,6 +153,7 @@ def test_a_pickle_among_the_weights_is_not_loaded(cartpole, tmp_path):
         load_bundle(tmp_path)
 
 
+@pytest.mark.slow  # a process that imports torch
 def test_a_policy_acts_without_ray_gymnasium_and_rltune(pendulum):
     code = f"""
 import sys

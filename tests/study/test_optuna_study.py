@@ -415,6 +415,7 @@ def test_tpe_turns_away_from_where_trials_ended_badly(tmp_path, bad):
 GP = "optuna.samplers:GPSampler"
 
 
+@pytest.mark.slow
 def test_a_gp_turns_away_from_where_trials_diverged(tmp_path):
     """With TPE's view, it goes on to climb to where all diverge."""
     args = {"n_startup_trials": 4}
@@ -531,7 +532,7 @@ def test_optuna_knows_by_how_much_a_trial_breaks_a_bound(tmp_path):
     assert (show(again.read()), constraints_of(again)) == before, "made again from the ledger"
 
 
-@pytest.mark.parametrize("kind", ["TPESampler", "GPSampler"])
+@pytest.mark.parametrize("kind", ["TPESampler", pytest.param("GPSampler", marks=pytest.mark.slow)])
 def test_a_sampler_turns_to_what_keeps_the_bound(tmp_path, kind):
     """The larger the learning rate, the better, and the longer it trains: the best that keeps the bound is 1e-3."""
     space = parse_space({"lr": ["loguniform", 1e-5, 1e-1]})

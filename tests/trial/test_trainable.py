@@ -285,7 +285,7 @@ def interrupt(trial: Trial, at: int, folder: Path) -> dict[str, Any]:
     return dict(report["records"]["latest"])
 
 
-@pytest.mark.parametrize("algo", REAL)
+@pytest.mark.parametrize("algo", ["dqn", pytest.param("sac", marks=pytest.mark.slow)])
 def test_an_interrupted_trial_ends_with_the_same_weights(
     algo: str, request_of: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -307,7 +307,7 @@ def test_an_interrupted_trial_ends_with_the_same_weights(
     whole.cleanup(), second.cleanup()
 
 
-@pytest.mark.parametrize("algo", REAL)
+@pytest.mark.parametrize("algo", ["dqn", pytest.param("sac", marks=pytest.mark.slow)])
 def test_a_trial_without_its_memory_learns_when_its_log_says(
     algo: str, request_of: Callable[..., Any], tmp_path: Path
 ) -> None:

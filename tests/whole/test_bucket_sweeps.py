@@ -15,6 +15,7 @@ import postgres
 import pytest
 from checkpoints import make_sweep
 from joined import finish, start_sweep, sweep
+from toy import HURRY
 
 from rltune.algorithms.restore import load_algorithm
 from rltune.errors import RltuneError, StudyError
@@ -79,10 +80,11 @@ def test_a_killed_driver_loses_nothing_but_its_machine(verb: str, tmp_path: Path
         finish(typed)
         shutil.rmtree(tmp_path / "outputs")
         assert postgres.HALVES[0] not in (bucket.read("config.yaml") or b"").decode()
+        env = {"LEDGER": url, HURRY: "1"}
         if verb == "run":  # the same command again
-            code, out = sweep("run", tmp_path, *words, "study.storage=${oc.env:LEDGER}", LEDGER=url)
+            code, out = sweep("run", tmp_path, *words, "study.storage=${oc.env:LEDGER}", **env)
         else:
-            code, out = sweep("resume", tmp_path, f"storage={s3}", f"study.storage={url}")
+            code, out = sweep("resume", tmp_path, f"storage={s3}", f"study.storage={url}", **env)
         assert code == 0, out
         ledger = Ledger(url, "toy")
         records = ledger.trials.records()

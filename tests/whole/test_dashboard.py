@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from joined import finish, free_port, start_sweep
+from toy import HURRY
 
 from rltune.errors import StudyError
 from rltune.records import TrialRecord, compute_score
@@ -53,7 +54,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shown]:
             driver.kill()
             driver.wait()
             found["killed"] = (read_records(sweep), read_trials())
-            code, said = finish(start_sweep("resume", folder))
+            code, said = finish(start_sweep("resume", folder, **{HURRY: "1"}))
             assert code == 0, said
             found["finished"] = (read_records(sweep), read_trials())
     finally:

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
+from composing import compose
 from ended import write_sweep
-from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
@@ -26,7 +26,6 @@ from rltune.algorithms.arguments import values_of
 from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners
 from rltune.commands import enqueue
-from rltune.composition.composing import conf_dir
 from rltune.composition.overrides import quote_free_text
 from rltune.config.schema import RunConfig, derive_env_name
 from rltune.config.validation import parse_config
@@ -79,8 +78,7 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
     added = [f"hydra.searchpath=[file://{folder}]"] if folder else []
     open_space = enqueue.open_space if command == "enqueue" else list
     overrides = [word for word in overrides if word not in ("--config-dir", "conf")]  # the folder, where there is one
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_dir())):
-        return compose(command, [*map(quote_free_text, open_space(overrides)), *added])
+    return compose(command, *map(quote_free_text, open_space(overrides)), *added)
 
 
 def check_request(settings: DictConfig) -> RunConfig:
@@ -99,15 +97,22 @@ def overrides_of(line: str) -> tuple[str, list[str]]:
     return words[2].removeprefix("sweeps."), words[3:]
 
 
-@pytest.fixture
-def own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files that the pages have a user write, written as they show them; the folder is where one types commands."""
+@pytest.fixture(scope="module")
+def own_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the pages have a user write, written as they show them, where one types commands."""
+    folder = tmp_path_factory.mktemp("own")
     for name, text in OWN_FILES.items():
-        path = tmp_path / name
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path / "conf"
+    return folder
+
+
+@pytest.fixture
+def own_files(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A person's own groups; the modules beside them can be imported."""
+    monkeypatch.syspath_prepend(own_folder)
+    return own_folder / "conf"
 
 
 def test_the_pages_have_commands_of_every_kind() -> None:

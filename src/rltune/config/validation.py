@@ -5,6 +5,7 @@ Nothing heavy is imported, so that a typing error on the command line is answere
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -92,7 +93,7 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
     """
     try:
         plain = OmegaConf.to_container(raw) if isinstance(raw, DictConfig) else raw  # typed, it may have any keys
-        merged = OmegaConf.merge(OmegaConf.structured(schema), plain)
+        merged = OmegaConf.merge(_make_structure(schema), plain)  # type: ignore[arg-type]  # a class can be hashed
         return cast(T, OmegaConf.to_object(merged))
     except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
         missing = re.search(r"interpolation: .*value: ([\w.]+)$", str(error).splitlines()[0])
@@ -132,6 +133,11 @@ def find_meant(key: str, known: Sequence[str], settings: Any) -> str | None:
     if close is None or close in known:
         return close and (f"{above}.{close}" if above else close)
     return deeper[close]
+
+
+@functools.cache
+def _make_structure(schema: type) -> DictConfig:
+    return cast(DictConfig, OmegaConf.structured(schema))  # merge copies it
 
 
 def check_config(config: RunConfig) -> None:
@@ -174,10 +180,11 @@ def check_config(config: RunConfig) -> None:
             "a name, by which one sweep is begun, gone on with and finished",
             "name=my-sweep resume=auto",
         )
-    read_criteria(asdict(config))
+    settings = asdict(config)
+    read_criteria(settings)
     check_bucket(config.storage)
     check_notify(config.notify)
-    for key, text in _texts(OmegaConf.to_container(OmegaConf.structured(config))):
+    for key, text in _texts(settings):
         if key not in WITH_LOGIN and holds_plain_login(text):
             raise ConfigError(
                 f"{key}={redact_address(text)} holds a login, which every checkpoint and policy would keep",

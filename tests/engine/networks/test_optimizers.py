@@ -11,7 +11,6 @@ import pytest
 import sac_learner as sac
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 
 from rltune.engine.networks.flat_parameters import FlatParameters
 from rltune.engine.networks.optimizers import FlatOptimizer, clip_gradients, make_flat_optimizer
@@ -50,6 +49,8 @@ CASES = {
 @pytest.mark.slow  # torch traces every update
 @pytest.mark.parametrize("name", CASES)
 def test_a_compiled_update_gives_the_same_weights(name: str) -> None:
+    from torch._dynamo.utils import counters  # two seconds, which no other test needs
+
     updated, make = CASES[name]
     plain = make()
     compiled = copy.deepcopy(plain)

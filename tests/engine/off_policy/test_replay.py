@@ -120,7 +120,7 @@ def test_priorities_weights_and_windows_are_those_of_rllibs_buffer(
     for alpha, beta in ((0.6, 0.4), (1.0, 1.0), (0.3, 0.7)):
         pair = Pair(n_step, alpha, beta)
         ours, theirs = pair.ours, pair.theirs
-        for _ in range(40):
+        for _ in range(15):  # RLlib draws again what does not fit: with the spread of priorities, a thousand times
             for _ in range(int(pair.rng.integers(1, 4))):
                 pair.add_episode()
             sampled = theirs.sample(num_items=32, n_step=n_step, beta=beta, gamma=pair.gamma)
