@@ -81,7 +81,8 @@ def compare_with_mlflow(sweep: Path, storage: str | None, uri: str) -> dict[str,
     best = max((record.score for record in ledger.trials.records() if record.score is not None), default=None)
     ledger.close()
     curve = [point for run in parents for point in client.get_metric_history(run.info.run_id, "best_score")]
-    last = max(curve, key=lambda point: point.step, default=None)
+    # As MLflow itself tells which one is the latest: several improvements may fall on one step.
+    last = max(curve, key=lambda point: (point.step, point.timestamp, point.value), default=None)
     return {
         "parents": len(parents),
         "children": len(runs) - len(parents),
