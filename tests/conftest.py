@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import migrations  # noqa: F401
+import psutil
 import pytest
 from checkpoints import actions, checkpoint, made_store, outputs, store  # noqa: F401
 from composing import compose
 from s3 import Server, s3_server
+from server import put_store
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of some hundred processes compiles rltune for itself
@@ -25,6 +28,10 @@ for name in ("LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "PY_COLORS", 
 os.environ |= {"TERM": "dumb", "COLUMNS": "80", "no_proxy": "127.0.0.1,localhost", "NO_PROXY": "127.0.0.1,localhost"}
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rltune-tests-")  # not the key of who runs the tests
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+# Temporary folders in memory, where there is room: SQLite waits for a disk at each transaction, up to 20 ms.
+MEMORY, ROOM = Path("/dev/shm"), 6 * 2**30
+if os.access(MEMORY, os.W_OK) and min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available) > ROOM:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 # Ray's workers inherit the environment, not sys.path: they must find the toy too; and commands, `sweeps`.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (str(Path(__file__).parent / "support"), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")))
@@ -85,13 +92,19 @@ def s3(s3_instance: Server) -> str:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """One local Ray of four logical CPUs and two logical GPUs for all ray tests."""
+    """One local Ray of four logical CPUs and two logical GPUs for all ray tests, with forked workers as in a sweep."""
+    from rltune.cluster.background_imports import worker_imports
+    from rltune.cluster.fork_server import acquire_fork_server
     from rltune.cluster.ray_cluster import connect_ray, prepare_environment
+    from rltune.cluster.resources import local_machine
     from rltune.config.schema import ClusterConfig
 
     prepare_environment()
-    with connect_ray(ClusterConfig(num_cpus=4, num_gpus=2)):
-        yield
+    cluster = ClusterConfig(num_cpus=4, num_gpus=2)
+    with acquire_fork_server(not local_machine().gpus) as server:  # a real GPU's libraries survive no fork
+        modules = worker_imports("ray.rllib.algorithms.ppo:PPOConfig") if server else ()
+        with connect_ray(cluster, modules, server):
+            yield
 
 
 @pytest.fixture(scope="session")
@@ -142,8 +155,10 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 @pytest.fixture
-def toy_run(request_of: Callable[..., Any], stream: io.StringIO, monkeypatch: Any) -> Callable[..., Any]:
-    """Run a toy sweep; RLlib's own checks do not apply to what the toy invents."""
+def toy_run(
+    request_of: Callable[..., Any], stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """Run a toy sweep, whose store is ready; RLlib's own checks do not apply to what the toy invents."""
     monkeypatch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
 
     def run(*overrides: str) -> Any:
@@ -151,6 +166,8 @@ def toy_run(request_of: Callable[..., Any], stream: io.StringIO, monkeypatch: An
 
         from rltune.pipeline.run import run_sweep
 
+        if "tracking=off" not in overrides:
+            put_store(tmp_path)
         return run_sweep(request_of(*TOY, *overrides), stream=stream, trainable=ToyTrial)
 
     return run

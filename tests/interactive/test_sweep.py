@@ -108,6 +108,7 @@ def test_a_policy_of_a_trial_without_one_is_refused(trial, folder):
         sweep.policy(trial)
 
 
+@pytest.mark.slow  # Optuna and Plotly draw
 def test_the_report_is_written_and_named(folder):
     page = rltune.open_sweep(write_sweep(folder / "s", 4)).report()
     assert page == folder / "s" / "report" / "index.html"

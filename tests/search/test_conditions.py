@@ -204,6 +204,7 @@ def test_networks_are_searched_like_any_other_argument(name, form, values, reque
         assert config.model_config[name] == value
 
 
+@pytest.mark.slow  # Optuna and Plotly draw
 def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of):
     folder = tmp_path / "s"
     folder.mkdir()

@@ -26,7 +26,12 @@ OWN = ("--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", 
 # "the cluster on this machine".
 BOOT = """
 hostname "$1"
+mount --bind /dev/shm /mnt
 mount -t tmpfs -o size=1g tmpfs /dev/shm
+for kept in /mnt/pytest-of-*; do # the tests' own folders, which all machines see
+    [ -d "$kept" ] && mkdir "/dev/shm/${kept##*/}" && mount --bind "$kept" "/dev/shm/${kept##*/}"
+done
+umount /mnt
 mkdir -p /tmp/ray && mount -t tmpfs tmpfs /tmp/ray
 mount --bind "$2" /etc/hosts
 ip link set lo up

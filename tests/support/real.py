@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from server import put_store
 
 SMALL = (
     "budget.trials=4",
@@ -55,6 +56,11 @@ class Project:
     def summary(self) -> dict[str, Any]:
         """How the sweep ended."""
         return dict(json.loads((self.sweep / "summary.json").read_text()))
+
+    def prepare_store(self) -> Project:
+        """Let it have its default store, which MLflow takes seconds to make."""
+        put_store(self.folder)
+        return self
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Type ``python <words>`` and do not wait."""

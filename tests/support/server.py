@@ -1,14 +1,35 @@
-"""A real MLflow server for tests."""
+"""A real MLflow server for tests, and the store that it begins with."""
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
+from pathlib import Path
+
+
+def put_store(folder: Path, name: str = "mlflow.db") -> None:
+    """Put an empty store into a folder, unless it is there: MLflow's migrations take seconds."""
+    path = folder / name
+    if not path.exists():
+        path.touch(0o600)
+        path.write_bytes(_make_store())
+
+
+@functools.cache
+def _make_store() -> bytes:
+    from rltune.tracking.mlflow_client import make_store
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "mlflow.db"
+        make_store(f"sqlite:///{path}")
+        return path.read_bytes()
 
 
 class Server:
@@ -16,6 +37,8 @@ class Server:
 
     def __init__(self, folder, store=None):
         self.folder, self.store = folder, store or f"sqlite:///{folder}/mlflow.db"
+        if store is None:
+            put_store(folder)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]

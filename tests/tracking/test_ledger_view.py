@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 from ledger import make_ledger
+from server import put_store
 from sqlalchemy.exc import OperationalError
 from tracked_sweep import Sweep
 
@@ -114,11 +115,11 @@ def test_runs_that_a_killed_driver_left_open_are_ended(folder):
     assert after.client.get_run(mine.info.run_id).info.status == "RUNNING"  # a user's own
 
 
-def test_another_mlflow_gets_everything_again(folder, empty_store):
+def test_another_mlflow_gets_everything_again(folder):
     before = end_all(Sweep(folder).begin().reports([1, 2]), 2)
     assert before.tracker.close("FINISHED")
     before.ledger.close()
-    shutil.copy(empty_store, folder / "other.db")
+    put_store(folder, "other.db")
     after = Sweep(folder, f"sqlite:///{folder}/other.db").start()
     after.add_trial(lr=0.5)
     assert after.tracker.close("FINISHED")
@@ -166,7 +167,7 @@ def test_a_ledger_put_back_to_an_older_state_gets_runs_of_its_own(folder):
     assert Sweep(folder).start().settle().runs().keys() == runs.keys(), "once is enough"
 
 
-def test_an_mlflow_emptied_meanwhile_gets_everything_again(folder, empty_store):
+def test_an_mlflow_emptied_meanwhile_gets_everything_again(folder):
     sweep = end_all(Sweep(folder).begin().reports([1, 2]), 1).settle()
     sweep.tracker.describe(None, {"certified_iqm": 1.0}, {})
     sweep.settle()
@@ -226,7 +227,8 @@ def test_checkpoints_are_sent_once_and_missing_ones_are_left(folder):
     assert not sweep.client.list_artifacts(sweep.runs()["trial-001"].info.run_id)
 
 
-def test_a_point_that_mlflow_refuses_holds_up_no_other(folder):
+def test_a_point_that_mlflow_refuses_holds_up_no_other(folder, monkeypatch):
+    monkeypatch.setattr("rltune.tracking.outbox.LINGER_S", 0.1)
     sweep = Sweep(folder).begin(trials=1)
     sweep.report(0, 1, **{"a//b": 1.0, "loss [kl=0.1]": 0.5, "nan": float("nan")})
     sweep.report(0, 2, **{"a//b": 2.0})
@@ -243,6 +245,7 @@ def test_a_ledger_that_takes_no_mark_stops_no_report(folder, monkeypatch):
     def refuse(*_):
         raise OperationalError("UPDATE", {}, OSError("database or disk is full"))
 
+    monkeypatch.setattr("rltune.tracking.outbox.LINGER_S", 0.1)
     sweep = Sweep(folder).begin(trials=1)
     for name in ("mark_trial_sent", "mark_reports_sent"):
         monkeypatch.setattr(Ledger, name, refuse)
@@ -296,7 +299,8 @@ class Forgetful(BaseHTTPRequestHandler):
 
 
 def test_lost_answers_double_neither_runs_nor_points(folder, server, monkeypatch):
-    monkeypatch.setattr("rltune.tracking.outbox.LINGER_S", 0.1)
+    for name, seconds in {"LINGER_S": 0.1, "FIRST_WAIT_S": 0.05, "LONGEST_WAIT_S": 0.2}.items():
+        monkeypatch.setattr(f"rltune.tracking.outbox.{name}", seconds)
     monkeypatch.setattr("rltune.tracking.outbox.MAX_STRIKES", 50)  # it is one server in four, not the operation
     Forgetful.target = ("127.0.0.1", server.port)
     proxy = ThreadingHTTPServer(("127.0.0.1", 0), Forgetful)

@@ -16,6 +16,7 @@ import pytest
 from mlflow import MlflowClient
 from omegaconf import OmegaConf
 from real import Project, finish
+from server import put_store
 
 import rltune
 from rltune.certification.finalists import derive_own_seed
@@ -216,7 +217,7 @@ LONG = 40_000  # environment steps of a trial that is to be interrupted
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A sweep that gets SIGTERM in the middle of its first trials, and is resumed."""
-    project = Project(tmp_path_factory.mktemp("interrupted"))
+    project = Project(tmp_path_factory.mktemp("interrupted")).prepare_store()
     process = project.start(
         *("-m", "sweeps.run", "name=broken-off", "scheduler=none", "budget.trials=3", f"budget.env_steps={LONG}"),
         *(
@@ -300,7 +301,7 @@ SMOKE = {"dqn": "cartpole", "ppo": "pendulum"}
 @pytest.fixture(scope="module")
 def smoked(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Project]:
     """Two smoke sweeps side by side, each with one trial at a time."""
-    projects = {algo: Project(tmp_path_factory.mktemp(algo)) for algo in SMOKE}
+    projects = {algo: Project(tmp_path_factory.mktemp(algo)).prepare_store() for algo in SMOKE}
 
     def smoke(algo: str) -> None:
         words = (f"algo={algo}", f"env={SMOKE[algo]}", "experiment=smoke", "resources.max_concurrent=1")
@@ -328,9 +329,10 @@ def test_a_smoke_sweep_finds_a_winner_that_acts(algo: str, smoked: dict[str, Pro
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize(("env", "replicates"), [("acrobot", 1), ("mountaincar", 2)])
 def test_a_smoke_sweep_runs_through_also_with_two_seeds_a_trial_and_its_winner_loads(
-    env: str, replicates: int, request_of: Callable[..., RunConfig], stream: Any
+    env: str, replicates: int, request_of: Callable[..., RunConfig], tmp_path: Path, stream: Any
 ) -> None:
     words = ("algo=ppo", f"env={env}", "experiment=smoke", f"replicates={replicates}", "resources.max_concurrent=1")
+    put_store(tmp_path)
     outcome = run_sweep(request_of(*words), stream=stream)
     assert outcome.exit_code == 0, stream.getvalue()
     assert outcome.winner is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,9 @@ def test_a_machine_outside_of_the_cluster_is_told_so_at_once(two_nodes: Cluster)
 def test_what_a_sweep_lacks_is_seen(sweep: Path, two_nodes: Cluster, tmp_path: Path) -> None:
     copy = shutil.copytree(sweep, tmp_path / sweep.name)
     (copy / "trials" / "0" / ".latest-9").mkdir()
-    kept = next(copy.glob("trials/1/best-*/state.json"))
-    kept.unlink()
+    with closing(open_ledger(copy)) as ledger:
+        kept = ledger.trials.record(1).checkpoint
+    assert kept
+    (copy / kept.path / "state.json").unlink()
     missing = [f"4 trials of {TRIALS + 1}", "trials/1's checkpoint", "a draft: trials/0/.latest-9"]
     assert list_missing(copy, two_nodes.store, TRIALS + 1)[:3] == missing
