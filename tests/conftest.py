@@ -30,7 +30,11 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="rltune-tests-")  # not t
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 # Temporary folders in memory, where there is room: SQLite waits for a disk at each transaction, up to 20 ms.
 MEMORY, ROOM = Path("/dev/shm"), 6 * 2**30
-if os.access(MEMORY, os.W_OK) and min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available) > ROOM:
+if (
+    os.access(MEMORY, os.W_OK)
+    and not os.statvfs(MEMORY).f_flag & getattr(os, "ST_NOEXEC", 0)  # as in most containers; tests put programs there
+    and min(shutil.disk_usage(MEMORY).free, psutil.virtual_memory().available) > ROOM
+):
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 # Ray's workers inherit the environment, not sys.path: they must find the toy too; and commands, `sweeps`.
 os.environ["PYTHONPATH"] = os.pathsep.join(

@@ -52,15 +52,16 @@ class PolicyError(RltuneError):
     """A policy that cannot be found, loaded or applied."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     """Return the known name closest to ``name``, or None if none is close; ``learning_rate`` is close to ``lr``.
 
     Args:
         name: What was typed.
         known: What would have been right.
+        cutoff: How alike they must be, from 0 to 1.
     """
     names = list(known)
-    found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
     initials = "".join(part[:1] for part in name.split("_"))
     return found[0] if found else initials if len(initials) > 1 and initials in names else None
 

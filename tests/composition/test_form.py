@@ -45,6 +45,28 @@ def test_defaults_and_meanings_are_those_of_the_chosen_files(tmp_path, monkeypat
         list_fields(("budget",), ["certify=no"])
 
 
+def test_what_a_variable_holds_is_shown_to_nobody(tmp_path, monkeypatch):
+    own = tmp_path / "conf" / "experiment"
+    own.mkdir(parents=True)
+    (own / "mine.yaml").write_text("# @package _global_\nnotify: ${oc.env:MY_CHAT}\n")
+    (own / "told.yaml").write_text("# @package _global_\nnotify: https://hooks.example.org/services/S3CRET\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MY_CHAT", raising=False)
+    (mine,), (told,) = (list_fields(["notify"], [f"experiment={name}"]) for name in ("mine", "told"))
+    assert list_fields(["notify"])[0].default == "null"
+    assert mine.default == "${oc.env:MY_CHAT}"
+    assert "hooks.example.org" in told.default
+    assert "S3CRET" not in told.default
+
+
+def test_a_broken_file_that_nobody_chose_is_passed_over(tmp_path, monkeypatch):
+    broken = tmp_path / "conf" / "certify" / "broken.yaml"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("top: [1\n")
+    monkeypatch.chdir(tmp_path)
+    assert {one.key: one.default for one in list_fields(["certify"])}["certify.top"] == "3"
+
+
 def test_only_what_takes_numbers_alone_is_a_number():
     found = dict(list_keys(("budget", "resources", "notify")))
     assert found["budget.wall_time_s"] is found["resources.gpus_per_trial"] is True

@@ -32,7 +32,7 @@ def test_the_same_command_changes_nothing(composed):
         check(composed, known={"env.kwargs": {}}, env__kwargs={"gravity": 9})
 
 
-YOUNGER = ("objective", "resume", "tracking.tensorboard", "resources.trials_per_gpu", "precision")
+YOUNGER = ("objective", "resume", "tracking.tensorboard", "resources.trials_per_gpu", "resources.mps", "precision")
 """Keys that sweeps of earlier versions lack."""
 
 
@@ -65,6 +65,11 @@ def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
 )
 def test_an_address_may_change(composed, key, value):
     assert check(composed, **{key: value}) is False
+
+
+def test_a_sweep_may_go_on_where_there_is_no_mps(composed):
+    shared = {"resources.gpus_per_trial": 0.25}
+    assert check(composed, known={**shared, "resources.mps": True}, **shared) is False
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def test_a_key_that_was_added_beside_the_schema_is_refused(word):
         ("+learning_rate=[uniform,0,1]", "space.lr=..."),
         ("+budget.trils=4", "budget.trials=4"),
         ("+storag=s3://key:secret@host/bucket", "storage=s3://***@host/bucket"),
+        ("+verbose=1", "add --cfg job to see all keys"),
     ],
 )
 def test_an_added_key_is_answered_with_the_one_that_was_meant(word, fix):

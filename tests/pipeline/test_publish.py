@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 from nvidia_tools import put_mps
 
-from rltune.errors import StudyError
+from rltune.errors import ResourceError, StudyError
+from rltune.pipeline import run as pipeline
 from rltune.pipeline.publish import (
     make_closing_page,
     publish_outcome,
@@ -79,6 +81,16 @@ def test_it_is_said_how_trials_share_a_gpu(open_mine, stream, tmp_path, monkeypa
     with open_mine("report=false") as sweep:
         start_console(replace(sweep, share=replace(sweep.share, gpus=0.25)))
     assert f"up to 4 trials on each GPU, {how}" in stream.getvalue()
+
+
+def test_a_sweep_goes_on_where_there_is_no_mps_and_says_so(open_mine, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "none"))
+    with open_mine("report=false") as sweep, contextlib.ExitStack() as stack:
+        with pytest.raises(ResourceError, match=r"resources\.mps=true"):
+            pipeline._start_mps(replace(sweep.context, resumed=False), stack)
+        found = pipeline._start_mps(replace(sweep.context, resumed=True), stack)
+    assert found.plan.notes[-1].endswith("is not installed here; trials on one GPU take turns")
 
 
 def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, tmp_path, stream):

@@ -51,6 +51,8 @@ def test_a_command_that_mentions_an_address_holds_no_login(desk: Desk) -> None:
         assert check_submission([word], None, desk.folder)[1] == (word,)
     for word in (
         "notify='curl https://me:s3cret@x.org/'",
+        "notify='curl https://x.org/y -u maria:p@ss'",
+        "notify='curl https://x.org/y -H \"Authorization: Basic abc\"'",
         "notify=https://me:s3cret@x.org/",
         "tracking.uri=http://a:b@c",
     ):

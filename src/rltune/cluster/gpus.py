@@ -47,15 +47,15 @@ def list_gpus() -> list[str]:
     if visible is not None:
         return [name for name in map(str.strip, visible.split(",")) if name not in ("", "-1")]
     tool = shutil.which("nvidia-smi")
-    return list(_list_by(tool)) if tool else []
+    if tool:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            return list(_list_by(tool))
+    return []
 
 
 @functools.cache
 def _list_by(tool: str) -> tuple[str, ...]:
-    try:
-        listed = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=5, check=False).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
+    listed = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=5, check=False).stdout
     cards: list[list[str]] = []
     for line in listed.splitlines():
         uuid = re.search(r"\(UUID: ([^)\s]+)\)", line)

@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import MISSING, DictConfig
 
 from rltune.commands.application.command import ServiceConfig, StudyConfig, command, leave
-from rltune.commands.application.serviced import find_service, tell
+from rltune.commands.application.serviced import describe, find_service, tell
 from rltune.composition.composing import conf_dir, find_own_dir
 from rltune.errors import ConfigError, choices
 from rltune.formatting import spell_command
@@ -31,7 +31,7 @@ def work(settings: DictConfig) -> int:
             if one["state"] == "running":
                 ended = f"{one['trials_ended']} of {one['trials']} trials ended, best {one['best']}"
                 far = f", {one['percent']}%, {ended}" if one["trials"] else ""
-                print(f"{one['name']}: {one['in_words']}{far}")
+                print(f"{one['name']}: {describe(one)}{far}")
             elif one["state"] in ("queued", "refused"):
                 tell(one)
         print()

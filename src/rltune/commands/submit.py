@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rltune.commands.application.command import ServiceConfig, command
 from rltune.commands.application.multirun import Job
+from rltune.commands.application.serviced import describe
 from rltune.composition.composing import read_request, store_schema
 from rltune.config.schema import RunConfig
 from rltune.errors import ConfigError
@@ -40,7 +41,7 @@ def submit(jobs: Sequence[Job]) -> int:
         words = [word for word in job.words if word.partition("=")[0].lstrip("+") not in OWN]
         done = client.submit(*words, group=group)
         names.append(done["name"])
-        print(f"{done['name']}: {done['in_words']}", flush=True)
+        print(f"{done['name']}: {describe(done)}", flush=True)
     print(f"watch it:  {spell_command(f'logs sweep={names[0]} follow=true')}")
     if len(names) > 1:
         print(f"afterwards: {spell_command(f'compare group={group}')}")

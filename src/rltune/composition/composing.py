@@ -110,14 +110,15 @@ def compose_with_choices(
             f"config_dir={config_dir}: no such folder", "a folder with groups in it, such as env/", "config_dir=conf"
         )
     folders = [] if config_dir is None else [f"file://{Path(config_dir).expanduser().absolute()}"]
-    store_schema(root, schema)
-    use_own_dir()
     where = str(conf_dir())
     try:
-        with _composing, _other_hydra_aside(), hydra.initialize_config_dir(version_base="1.3", config_dir=where):
-            typed = [write_whole_numbers(quote_free_text(word), schema) for word in words]
-            added = [f"hydra.searchpath={spell_value('config_dir', folders)}"] if folders else []
-            settings = hydra.compose(root, [*typed, *added], return_hydra_config=True)
+        with _composing:
+            store_schema(root, schema)
+            use_own_dir()
+            with _other_hydra_aside(), hydra.initialize_config_dir(version_base="1.3", config_dir=where):
+                typed = [write_whole_numbers(quote_free_text(word), schema) for word in words]
+                added = [f"hydra.searchpath={spell_value('config_dir', folders)}"] if folders else []
+                settings = hydra.compose(root, [*typed, *added], return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise explain(error, root, schema, words) from None
     except ValueError as error:

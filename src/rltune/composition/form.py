@@ -5,18 +5,22 @@ Keys and types are the schema's, defaults what the chosen files compose to, and 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_type_hints
 
+import yaml
 from omegaconf import OmegaConf
 
 from rltune.composition.commented import read_keys
 from rltune.composition.composing import compose_with_choices, conf_dir, find_own_dir
 from rltune.composition.overrides import spell_value
 from rltune.config.schema import RunConfig
+from rltune.config.settings_file import flatten_settings
+from rltune.config.uris import redact_notify
 
 SCALARS = {int, float, str, bool, type(None)}
 
@@ -65,16 +69,19 @@ def list_fields(parts: Sequence[str], words: Sequence[str] = ()) -> list[Field]:
     Raises:
         RltuneError: A word is wrong.
     """
-    settings, chosen = compose_with_choices("run", RunConfig, words)
+    composed, chosen = compose_with_choices("run", RunConfig, words)
+    # As it is written: what ${oc.env:NAME} stands for may be secret, or not there.
+    settings = dict(flatten_settings(OmegaConf.to_container(composed, resolve=False)))
     meanings = _read_meanings([part for part in parts if part in chosen], chosen)
     return [
-        Field(key, _spell_default(key, OmegaConf.select(settings, key)), meanings.get(key, ""), is_number)
+        Field(key, _spell_default(key, settings.get(key)), meanings.get(key, ""), is_number)
         for key, is_number in list_keys(parts)
     ]
 
 
 def _spell_default(key: str, value: Any) -> str:
-    return value if isinstance(value, str) else spell_value(key, value)
+    shown = redact_notify(value) if key == "notify" and value else value
+    return shown if isinstance(shown, str) else spell_value(key, shown)
 
 
 def _read_meanings(groups: Sequence[str], chosen: Mapping[str, str]) -> dict[str, str]:
@@ -82,9 +89,12 @@ def _read_meanings(groups: Sequence[str], chosen: Mapping[str, str]) -> dict[str
     found = {one.key: one.meaning for one in read_keys(conf_dir() / "run.yaml") if one.meaning}
     for group in groups:
         for path in sorted(_find_files(group), key=lambda path: path.stem != chosen[group]):
-            for one in read_keys(path, f"{group}."):
-                if one.meaning:
-                    found.setdefault(one.key, one.meaning)
+            with contextlib.suppress(
+                OSError, UnicodeDecodeError, yaml.YAMLError
+            ):  # a broken one, which may not be chosen
+                for one in read_keys(path, f"{group}."):
+                    if one.meaning:
+                        found.setdefault(one.key, one.meaning)
     return found
 
 

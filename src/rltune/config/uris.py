@@ -21,6 +21,7 @@ _QUERY_SECRET, _QUERY_SECRET_OF_ONE = re.compile(_QUERY + r"[^&\s]+"), re.compil
 _PLAIN_LOGIN = re.compile(
     r"(?i)://[^/\s:@]*:(?!\d+/)\S+@|[?&](?:\w+[_-])?(?:password|passwd|token|secret|key)=(?!\*\*\*)"
 )
+_LOGIN_OPTION = re.compile(r"(?i)\s(?:-u|--user)[\s=]*\S+:\S|\bauthorization:")  # of curl, and of what is like it
 _CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # signs of a password at which a library may take it to end
 HIDDEN = "***"  # stands in a login's place
 BUCKET_SCHEMES = ("s3", "gs")
@@ -120,7 +121,7 @@ def holds_login_of(key: str, value: str) -> bool:
         value: As for `holds_login`.
     """
     is_command = key == "notify" and not is_web(value)
-    return holds_plain_login(value) if is_command else holds_login(value)
+    return holds_plain_login(value) or bool(_LOGIN_OPTION.search(value)) if is_command else holds_login(value)
 
 
 def redact_settings(settings: Any) -> Any:

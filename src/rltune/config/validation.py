@@ -132,7 +132,7 @@ def find_meant(key: str, known: Sequence[str], settings: Any) -> str | None:
     close = nearest(last, [*known, *deeper])
     if close is None or close in known:
         return close and (f"{above}.{close}" if above else close)
-    return deeper[close]
+    return deeper[close] if nearest(last, [close], 0.75) else None  # among so many some are a little alike
 
 
 @functools.cache

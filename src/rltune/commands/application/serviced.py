@@ -40,8 +40,13 @@ def find_service_of(settings: DictConfig) -> Client | None:
     return client if client and any(one["name"] == settings.sweep for one in client.list()) else None
 
 
+def describe(done: dict[str, Any]) -> str:
+    """Describe a sweep's state; a service of an older version has no words for it."""
+    return str(done.get("in_words") or done["state"])
+
+
 def tell(done: dict[str, Any]) -> int:
     """Say what a sweep of a service has come to."""
-    more = f"; {done['reason']}" if done["reason"] and done["reason"] not in done["in_words"] else ""
-    print(f"{done['name']}: {done['in_words']}{more}", flush=True)
+    more = f"; {done['reason']}" if done["reason"] and done["reason"] not in describe(done) else ""
+    print(f"{done['name']}: {describe(done)}{more}", flush=True)
     return 0

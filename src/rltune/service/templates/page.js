@@ -15,7 +15,7 @@ const label = one => one.getAttribute("aria-label");
 const isAtEnd = one => one.scrollHeight - one.scrollTop - one.clientHeight < 4;
 // A button that is replaced between press and release is not clicked.
 let isHeld = false;
-addEventListener("pointerdown", () => { isHeld = true; });
+addEventListener("pointerdown", event => { isHeld = event.button === 0 && !!event.target.closest?.("a,button,summary"); });
 for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => { isHeld = false; });
 document.querySelectorAll(".log").forEach(one => { one.scrollTop = one.scrollHeight; });
 async function renew() {
