@@ -288,8 +288,14 @@ def judge(
     # Started afresh: a forked process of one that has threads may hang.
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as executor:
         for name, strategy in strategies.items():
-            jobs = [executor.submit(replay, pool, strategy, cost, slots, repetitions, surrogate) for pool in pools]
-            scores[name] = own = np.array([job.result() for job in jobs])
+            # The defaults may be today's still: these are replayed once.
+            twin = next((other for other in scores if strategies[other] == strategy), None)
+            if twin is None:
+                jobs = [executor.submit(replay, pool, strategy, cost, slots, repetitions, surrogate) for pool in pools]
+                own = np.array([job.result() for job in jobs])
+            else:
+                own = scores[twin]
+            scores[name] = own
             pairs = {pool.name: round(float(mean), 4) for pool, mean in zip(pools, own.mean(axis=1), strict=True)}
             minus = {other: _bound(own - before) for other, before in scores.items() if other != name}
             found[name] = {**summarize(own), "pairs": pairs, "minus": minus}
