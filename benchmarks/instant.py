@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,3 +50,23 @@ class InstantTrial(Trial):
     def build_runner(self, seed: int) -> InstantRunner:
         """From the sample's ``quality``."""
         return InstantRunner(float(self.task.params["quality"]))
+
+
+class PacedRunner(InstantRunner):
+    """One that takes a quarter of a second for each report, so that the driver has time between two."""
+
+    def train(self) -> Progress:
+        """100 environment steps after a while."""
+        time.sleep(0.25)
+        return super().train()
+
+
+class PacedTrial(InstantTrial):
+    """An instant trial at first, which fills the ledger; from this number on one that takes its time."""
+
+    after = 500
+
+    def build_runner(self, seed: int) -> InstantRunner:
+        """By the trial's number."""
+        kind = PacedRunner if self.task.number >= self.after else InstantRunner
+        return kind(float(self.task.params["quality"]))

@@ -2,8 +2,8 @@
 
     python -m benchmarks.scale
 
-About 4 minutes on two quiet cores; 1 with --quick, which keeps no record.
-Two things are measured, in CPU milliseconds, so that other work on the machine disturbs little.
+About 9 minutes on two quiet cores; 3 with --quick, which keeps no record.
+The first two things are measured in CPU milliseconds, so that other work on the machine disturbs little.
 
 First, sweeps of instant trials with the shipped searcher and stopping rule (TPE, ASHA). Tune, searcher, rule, ledger
 and console are real, and so are Ray's futures that the driver waits for; but the trials live in two processes, since a
@@ -12,6 +12,9 @@ report is *a report*: nothing else is decided while it lasts. Turns with a propo
 
 Second, a ledger with many trials: what then takes a proposal, one picture on the terminal, a reading of the newest
 reports for MLflow, and the reading of all trials by a resumed sweep.
+
+Third, by the clock, how long a free slot waits for its next trial in a sweep with four slots and 500 ended trials: from
+the report that ends one trial until the next one is proposed, with other trials' reports in between.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,8 @@ CASES = (  # trials at once, trials, tracking, whether each is a process of its 
     (100, 100, "local", False),
 )  # fmt: skip
 DONE = (100, 1000, 5000)
+SLOTS, WAITS = 4, 100  # and so many waits by each of
+SEARCHERS = ("tpe", "rf", "random")
 SAMPLE = 20  # proposals of each sampler beside those
 
 
@@ -225,6 +230,47 @@ def run_at_once(at_once: int, trials: int, tracking: str, own_processes: bool) -
     }
 
 
+def run_waits(searcher: str) -> dict[str, Any]:
+    """Run a sweep in the present folder, and time how long its slots were free once it had many trials."""
+    from rltune.cluster.ray_cluster import prepare_environment
+
+    prepare_environment()  # before Ray is imported
+    from benchmarks.instant import PacedTrial
+    from rltune.pipeline import plan
+    from rltune.pipeline.run import run_sweep
+    from rltune.pipeline.tune.recorder import Recorder
+    from rltune.pipeline.tune.searcher import StageSearcher
+
+    plan.preflight = lambda made: None
+    freed: deque[float] = deque()
+    waits: list[float] = []
+    complete, suggest = Recorder.on_trial_complete, StageSearcher.suggest
+
+    def on_trial_complete(self: Any, *args: Any, **kwargs: Any) -> None:
+        freed.append(time.monotonic())  # the slot is free; what the driver still does to the ended trial counts
+        complete(self, *args, **kwargs)
+
+    def propose(self: Any, trial_id: str) -> Any:
+        answer = suggest(self, trial_id)
+        if isinstance(answer, dict) and freed:
+            waits.append(time.monotonic() - freed.popleft())
+        return answer
+
+    Recorder.on_trial_complete, StageSearcher.suggest = on_trial_complete, propose
+    make_room(SLOTS, own_processes=False)
+    trials = PacedTrial.after + SLOTS + WAITS
+    more = (f"budget.trials={trials}", "tracking=off", f"searcher={searcher}", f"resources.max_concurrent={SLOTS}")
+    outcome = run_sweep(request(*OVERRIDES, *more), stream=io.StringIO(), trainable=PacedTrial)
+    assert sum(outcome.trials[state] for state in ("complete", "pruned")) == trials, outcome.trials
+    late = sorted(1000 * wait for wait in waits[-WAITS:])
+    return {
+        "waits": len(late),
+        "p50_ms": late[len(late) // 2],
+        "p99_ms": late[int(0.99 * len(late)) - 1],
+        "most_ms": late[-1],
+    }
+
+
 def fill_ledger(ledger: Any, settings: Any, space: Any, trials: int) -> None:
     """Put trials with 20 reports each into a ledger, as if they had ended."""
     from sqlalchemy import insert
@@ -340,6 +386,12 @@ def table(record: dict[str, Any]) -> str:
         cells = [f"{got['done']:,}", "{:.0f} ({:.0f})".format(*got["tpe_ms"])]
         cells += [f"{got[key]:.1f}" for key in ("random_ms", "picture_ms", "sender_ms", "read_ms")]
         lines.append(f"| {' | '.join([*cells, str(round(got['ledger_mb']))])} |")
+    waits = record["results"].get("waits", [])  # older records have none
+    names = ["searcher, 4 slots, 500 trials done", "ms that a free slot waits, p50", "p99", "most"]
+    lines += ["", f"| {' | '.join(names)} |", "|---" * len(names) + "|"] if waits else []
+    for got in waits:
+        cells = [got["searcher"], *(f"{got[key]:.0f}" for key in ("p50_ms", "p99_ms", "most_ms"))]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -352,14 +404,17 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.one:
         given = [json.loads(word) for word in arguments.one]
-        print(json.dumps(run_done(*given) if len(given) == 1 else run_at_once(*given)), flush=True)
+        run = run_at_once if len(given) > 1 else run_waits if isinstance(given[0], str) else run_done
+        print(json.dumps(run(*given)), flush=True)
         return
     keys = ("at_once", "trials", "tracking", "own_processes")
-    results: dict[str, list[dict[str, Any]]] = {"at_once": [], "done": []}
+    results: dict[str, list[dict[str, Any]]] = {"at_once": [], "done": [], "waits": []}
     for case in CASES[1:3] if arguments.quick else CASES:
         results["at_once"].append(dict(zip(keys, case, strict=True)) | measure(*map(json.dumps, case)))
     for trials in DONE[:2] if arguments.quick else DONE:
         results["done"].append({"done": trials} | measure(str(trials)))
+    for searcher in SEARCHERS[:1] if arguments.quick else SEARCHERS:
+        results["waits"].append({"searcher": searcher} | measure(json.dumps(searcher)))
     record = make_record("scale", 1, results)
     print(table(record))
     if arguments.json or not arguments.quick:
