@@ -200,8 +200,10 @@ def test_the_image_copies_what_there_is_and_never_as_root() -> None:
     assert {name for stage in STAGES for name, _ in stage} <= {"FROM", "ENV", "WORKDIR", "COPY", "RUN", "CMD"}
     assert [name for name in copied(0) | copied(1) if not (ROOT / name).exists()] == []
     assert all(words.startswith("--chown=ray ") for stage in STAGES for name, words in stage if name == "COPY")
+    made, entered = (name for name, words in STAGES[0] if words.endswith("/home/ray/rltune"))
+    assert (made, entered) == ("RUN", "WORKDIR"), "a builder may make a WORKDIR that is not there as root"
     for stage in STAGES[:2]:
-        (installed,) = (words for name, words in stage if name == "RUN")
+        (installed,) = (words for name, words in stage if name == "RUN" and words.startswith("pip "))
         extras = re.fullmatch(r"pip install --no-cache-dir -c requirements.lock -e '\.\[([\w,]+)\]'", installed)
         assert extras
         assert set(extras[1].split(",")) <= PROJECT["project"]["optional-dependencies"].keys()
