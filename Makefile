@@ -23,7 +23,7 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 \
 help:
 	@echo 'make sweep [ARGS="algo=ppo env=acrobot budget.trials=8"]   search, register the winner'
 	@echo 'make test  [ARGS="-k console"]                             every test'
-	@echo 'make test-fast                                             those without Ray and training: some two minutes'
+	@echo 'make test-fast                                             those without Ray and training: some three minutes'
 	@echo 'make ui                                                    MLflow in the browser, every trial in it'
 	@echo 'make lint | make format                                    ruff and mypy | let ruff rewrite'
 	@echo 'make docs                                                  the documentation as a site, in build/site'
