@@ -66,10 +66,10 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     return found[0] if found else initials if len(initials) > 1 and initials in names else None
 
 
-def choices(name: str, known: Iterable[str]) -> str:
-    """Describe what is allowed instead of ``name``: all known names, then the nearest."""
+def choices(name: str, known: Iterable[str], meant: str | None = None) -> str:
+    """Describe what is allowed instead of ``name``: all known names, then the one that was meant, or the nearest."""
     names = sorted(known)
-    close = nearest(name, names)
+    close = meant or nearest(name, names)
     if not names:
         return "there is none yet"
     listed = ", ".join(names)

@@ -9,8 +9,7 @@ from rltune.cluster.fork_server import begin_fork_server
 from rltune.commands.application.command import ServiceConfig, command
 from rltune.commands.application.serviced import find_service_of, tell
 from rltune.composition.overrides import spell_settings
-
-CHANGES = ("budget", "certify", "cluster", "study", "tracking", "callbacks", "notify")
+from rltune.config.changes import CHANGEABLE
 
 
 @dataclass
@@ -75,14 +74,13 @@ class ResumeConfig:
 def work(settings: DictConfig) -> int:
     """Resume the sweep."""
     given: Any = OmegaConf.to_container(settings, resolve=True)
-    changes = {key: given[key] for key in CHANGES}
+    changes = {key: given[key] for key in CHANGEABLE}
     if client := find_service_of(settings):
-        words = spell_settings(changes)
+        words = spell_settings({key: value for key, value in changes.items() if key != "storage"})  # the service's own
         return tell(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
     print(f"resuming {settings.sweep}: reading its ledger, starting Ray ...", flush=True)
     from rltune.pipeline.run import resume_sweep
 
-    changes["storage"] = settings.storage
     done = resume_sweep(settings.sweep, output_dir=settings.output_dir, changes=changes, trust=settings.trust)
     return done.exit_code
 

@@ -81,13 +81,12 @@ def _explain_key(cause: OmegaConfBaseException, schema: type, words: Sequence[st
         return RltuneError(f"{override}: {str(cause).splitlines()[0]}", allowed, fix)
     above, _, last = str(cause.full_key).rpartition(".")
     settings = OmegaConf.to_container(parent) if isinstance(parent, DictConfig) else {}
-    if meant := find_meant(str(cause.full_key), known, settings):
-        fix = override.replace(str(cause.full_key), meant, 1)
-        close = meant.removeprefix(f"{above}.")
-        return RltuneError(f"{override}: no such key", f"one of: {', '.join(known)}; did you mean '{close}'?", fix)
     may_add = above.split(".")[0] in ("space", "algo", "searcher", "scheduler", "env")
     fix = f"+{override} adds a key" if may_add else help_line
-    return RltuneError(f"{override}: no such key", choices(last, known), fix)
+    if meant := find_meant(str(cause.full_key), known, settings):
+        fix = override.replace(str(cause.full_key), meant, 1)
+    allowed = choices(last, known, meant and meant.removeprefix(f"{above}."))
+    return RltuneError(f"{override}: no such key", allowed, fix)
 
 
 def describe_type(kind: Any) -> str:

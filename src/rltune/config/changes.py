@@ -19,6 +19,8 @@ FREE = (
     *("name", "output_dir", "resume", "cluster.", "study.storage", "tracking.uri", "callbacks", "notify"),
     "resources.mps",
 )
+# What conf/resume.yaml has of a sweep's settings.
+CHANGEABLE = ("budget", "callbacks", "certify", "cluster", "notify", "storage", "study", "tracking")
 BUDGETS = ("budget.trials", "budget.total_env_steps", "budget.wall_time_s", "certify.top", "certify.seeds")
 FROM_NOW = "budget.wall_time_s"  # counts anew in each command, so that less of it takes nothing back
 

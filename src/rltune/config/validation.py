@@ -104,14 +104,14 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
             f"add {_EXAMPLES.get(key, f'{key}=...')}",
         ) from None
     except OmegaConfBaseException as error:
-        key, fix = str(error.full_key), "add --cfg job to see all keys"
+        key, allowed, fix = str(error.full_key), "a value of the key's type", "add --cfg job to see all keys"
         known = [str(key) for key in error.parent_node] if isinstance(error.parent_node, DictConfig) else []
-        allowed = choices(str(error.key), known) if str(error.key) not in known else "a value of the key's type"
-        if str(error.key) not in known and (meant := find_meant(key, known, plain)):
-            value = dict(flatten_settings(plain)).get(key, "...")
-            shown = "..." if isinstance(value, list) else redact_address(str(value))
-            close = meant.removeprefix(f"{key.rpartition('.')[0]}.")
-            allowed, fix = f"one of: {', '.join(sorted(known))}; did you mean '{close}'?", f"{meant}={shown}"
+        if str(error.key) not in known:
+            meant = find_meant(key, known, plain)
+            allowed = choices(str(error.key), known, meant and meant.removeprefix(f"{key.rpartition('.')[0]}."))
+            if meant:
+                value = dict(flatten_settings(plain)).get(key, "...")
+                fix = f"{meant}={'...' if isinstance(value, list) else redact_address(str(value))}"
         raise ConfigError(f"{key}: {str(error).splitlines()[0]}", allowed, fix) from None
 
 

@@ -30,7 +30,7 @@ from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_en
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots, follow_cluster
 from rltune.compat.patching import is_supported
-from rltune.config.changes import check_budgets, check_changes, keep_measured
+from rltune.config.changes import CHANGEABLE, check_budgets, check_changes, keep_measured
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings, require_own_settings
@@ -61,8 +61,6 @@ logger = logging.getLogger(__name__)
 LOCAL = "local"  # what stands for a Ray of one's own where nothing stands for no change
 AUTO = "auto"  # of `resume`: begin a sweep, or go on with it
 ENDED = ("complete", "stopped", "failed")
-# What conf/resume.yaml has.
-CHANGEABLE = ("budget", "callbacks", "certify", "cluster", "notify", "storage", "study", "tracking")
 PREFLIGHT_S = 300.0  # the least time for what RLlib checks before a sweep, its import among it
 
 if TYPE_CHECKING:
