@@ -1,14 +1,20 @@
 """Is the search any good? Whole sweeps replayed over learning curves of configurations that were all trained.
 
-    python -m benchmarks.judge --data FOLDER [--cost 24,48,96] [--slots 1,4] [--repetitions 30] [--surrogate]
+    python -m benchmarks.judge --data FOLDER [--beside 10]
 
 Searcher, stopping rule, ranking and certification are the product's; only the training is looked up, in what
-`judge_pool.py` reads. A proposal is the nearest configuration of the pool that was not tried yet. A choice scores 0
-where it is no better than the median configuration and 1 where it is the best of all, by the mean over all seeds. All
-strategies may spend the same: ``--cost`` full trainings, certification's among them, without the baseline's, which here
-has no worth that is known. ``defaults`` is what conf/ says; ``today`` what it said before it was judged. Intervals are
-95%, by bootstrap over pairs and repetitions. About an hour on two cores for 26 pairs, most of it TPE's proposals; it is
-no timing, so that other work does not matter.
+`judge_pool.py` reads. A proposal is the configuration of the pool that is the most like it, of those that were not
+tried yet. A choice scores 0 where it is no better than the median configuration and 1 where it is the best of all, by
+the mean over all seeds. All strategies may spend the same: ``--cost`` full trainings, certification's among them,
+without the baseline's, which here has no worth that is known. ``defaults`` is what conf/ says; ``today`` what it said
+before it was judged. Intervals are 95%, by bootstrap over pairs and repetitions.
+
+What is like a proposal: the configuration that is near to it on the axes that matter. Where all axes count alike, the
+nearest one of 256 in a dozen dimensions has little to do with it. How well the nearest other configuration stands for
+one is measured too (``likeness``), and ``--beside`` replays with all axes alike.
+
+About an hour on two cores for 26 pairs, most of it TPE's proposals, and as long again for ``--beside 10``; it is no
+timing, so that other work does not matter.
 """
 
 from __future__ import annotations
@@ -21,8 +27,8 @@ import os
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +50,10 @@ from rltune.study.optuna_study import suggest
 from rltune.study.ranking import rank_records
 
 Array = NDArray[np.float64]
+ALONE = ("defaults", "today", "random")  # what is replayed beside
 NOISE = 0.5  # standard deviation of what is added to a report, in those of a configuration's seeds at its end
 RESAMPLES = 2000
-SHOWN_COST = 48.0
+COST = 48.0
 
 
 @dataclass(frozen=True)
@@ -81,20 +88,19 @@ def read_defaults() -> Strategy:
 
 
 RANDOM = {"kind": "random"}
-TPE = {"kind": "tpe"}
-RF = {"kind": "rf"}
-LATER = {"kind": "asha", "args": {"grace_fraction": 0.2, "reduction_factor": 2, "mean_over": 3}}
 ASHA = {"kind": "asha", "args": {"grace_fraction": 0.1, "reduction_factor": 3}}
 NONE = {"kind": "none"}
-TODAY = Strategy({"kind": "tpe", "args": {"n_startup_trials": 8}}, ASHA, 1, 3, 5)
+DEFAULTS = read_defaults()
 STRATEGIES: dict[str, Strategy] = {
-    "defaults": read_defaults(),
-    "today": TODAY,
+    "defaults": DEFAULTS,
+    "today": Strategy({"kind": "tpe", "args": {"n_startup_trials": 8}}, ASHA, 1, 3, 5),
     "random": Strategy(RANDOM, NONE),
-    "tpe_asha": Strategy(TPE, {"kind": "asha", "args": {"grace_fraction": 0.1, "reduction_factor": 4}}),
-    "random_certified": Strategy(RANDOM, ASHA, 1, 3, 5),
-    "rf": Strategy(RF, NONE),
-    "rf_certified": Strategy(RF, LATER, 1, 3, 5),
+    # as users run Optuna's TPE with Ray's ASHA
+    "tpe_asha": Strategy({"kind": "tpe"}, {"kind": "asha", "args": {"grace_fraction": 0.1, "reduction_factor": 4}}),
+    "rf": Strategy({"kind": "rf"}, NONE),
+    # what the searcher adds
+    "defaults_random": replace(DEFAULTS, searcher=RANDOM),
+    "defaults_tpe": replace(DEFAULTS, searcher={"kind": "tpe", "args": {"n_startup_trials": 8}}),
 }
 
 
@@ -269,20 +275,35 @@ def _bound(scores: Array) -> dict[str, float]:
     return {"mean": float(scores.mean()), "low": float(low), "high": float(high)}
 
 
-def judge(
-    pools: Sequence[Pool],
-    strategies: Mapping[str, Strategy],
-    cost: float,
-    slots: int,
-    repetitions: int,
-    surrogate: bool = False,
-) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class Case:
+    """What strategies are compared under.
+
+    Attributes:
+        over: ``pool``; ``all axes alike``: a proposal is the nearest configuration; ``surrogate``: a forest's guess.
+        cost: Full trainings that a sweep may spend.
+        slots: Trials at once.
+        repetitions: Replays a pair.
+    """
+
+    over: str
+    cost: float
+    slots: int
+    repetitions: int
+
+    def __str__(self) -> str:
+        """Name it for a person."""
+        return f"{self.over}, {self.cost:g} trainings, {self.slots} at once"
+
+
+def judge(pools: Sequence[Pool], strategies: Mapping[str, Strategy], case: Case) -> dict[str, dict[str, Any]]:
     """Replay each strategy over all pairs.
 
     Returns:
         By strategy `summarize`'s figures, ``pairs`` with the mean score of each, and ``minus`` with the mean paired
         difference to each strategy before it and its interval.
     """
+    pools = [replace(one, is_plain=case.over == "all axes alike") for one in pools]
     found: dict[str, dict[str, Any]] = {}
     scores: dict[str, Array] = {}
     # Started afresh: a forked process of one that has threads may hang.
@@ -291,7 +312,10 @@ def judge(
             # The defaults may be today's still: these are replayed once.
             twin = next((other for other in scores if strategies[other] == strategy), None)
             if twin is None:
-                jobs = [executor.submit(replay, pool, strategy, cost, slots, repetitions, surrogate) for pool in pools]
+                settings = strategy, case.cost, case.slots, case.repetitions, case.over == "surrogate"
+                jobs = [executor.submit(replay, pool, *settings) for pool in pools]
+                for done, _ in enumerate(as_completed(jobs), 1):
+                    print(f"\r{case}, {name}: {done} of {len(jobs)} pairs", end="", file=sys.stderr, flush=True)
                 own = np.array([job.result() for job in jobs])
             else:
                 own = scores[twin]
@@ -299,7 +323,7 @@ def judge(
             pairs = {pool.name: round(float(mean), 4) for pool, mean in zip(pools, own.mean(axis=1), strict=True)}
             minus = {other: _bound(own - before) for other, before in scores.items() if other != name}
             found[name] = {**summarize(own), "pairs": pairs, "minus": minus}
-            print(f"cost {cost:g}, slots {slots}, {name}: {describe(found[name])}", file=sys.stderr, flush=True)
+            print(f"\r{case}, {name}: {describe(found[name])}", file=sys.stderr, flush=True)
     return found
 
 
@@ -323,6 +347,12 @@ def table(record: Mapping[str, Any]) -> str:
                 f"| {part['over']} | {part['cost']:g} | {part['slots']} | {name} | {describe(one)} "
                 f"| {one['worst_tenth']:.3f} | {less} |"
             )
+    likeness = record["likeness"].values()
+    plain, stretched = (float(np.mean([one[name] for one in likeness])) for name in ("plain", "stretched"))
+    lines.append(
+        f"\nRank correlation of a configuration's worth with that of the one most like it: {stretched:.2f}; "
+        f"with that of the nearest one, all axes alike: {plain:.2f} (means over pairs)."
+    )
     return "\n".join(lines)
 
 
@@ -334,10 +364,16 @@ def main() -> None:
     """Replay, write the figures and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of curves.npz and configurations.json.gz")
-    parser.add_argument("--cost", default="48", help="full trainings, comma-separated")
-    parser.add_argument("--slots", default="1", help="trials at once, comma-separated")
+    parser.add_argument("--cost", type=float, default=COST, help="full trainings that a sweep may spend")
     parser.add_argument("--repetitions", type=int, default=30)
-    parser.add_argument("--surrogate", action="store_true", help="beside it, over a forest fitted to the pool")
+    parser.add_argument(
+        "--beside",
+        type=int,
+        default=0,
+        metavar="N",
+        help=f"N repetitions of {', '.join(ALONE)} at half and twice the cost, with four trials at once, with all axes "
+        "alike, and over a forest that was fitted to the pool",
+    )
     parser.add_argument("--only", default=",".join(STRATEGIES), help=f"comma-separated, of {', '.join(STRATEGIES)}")
     parser.add_argument("--json", type=Path, help="where the record goes; none: benchmarks/results/judge.json")
     given = parser.parse_args()
@@ -348,22 +384,26 @@ def main() -> None:
     except ValueError as error:
         parser.error(f"--data: {error}")
     chosen = {name: STRATEGIES[name] for name in given.only.split(",")}
-    costs, slots = map(float, given.cost.split(",")), [int(one) for one in given.slots.split(",")]
-    cases = [(cost, num, False) for cost in costs for num in slots]
-    cases += [(SHOWN_COST, 1, True)] if given.surrogate else []
-    parts: list[dict[str, Any]] = [
-        {
-            "over": "surrogate" if surrogate else "pool",
-            "cost": cost,
-            "slots": num,
-            "strategies": judge(pools, chosen, cost, num, given.repetitions, surrogate),
+    alone = {name: one for name, one in chosen.items() if name in ALONE}
+    cost = given.cost
+    cases = [(Case("pool", cost, 1, given.repetitions), chosen)]
+    others = (
+        ("pool", cost / 2, 1),
+        ("pool", cost * 2, 1),
+        ("pool", cost, 4),
+        ("all axes alike", cost, 1),
+        ("surrogate", cost, 1),
+    )
+    cases += [(Case(*one, given.beside), alone) for one in others if given.beside]
+    likeness = {pool.name: pool.measure_likeness() for pool in pools}
+    parts: list[dict[str, Any]] = []
+    for case, strategies in cases:
+        parts.append({**asdict(case), "strategies": judge(pools, strategies, case)})
+        shown = {
+            name: {key: one[key] for key in ("mean", "low", "high")} for name, one in parts[0]["strategies"].items()
         }
-        for cost, num, surrogate in cases
-    ]
-    record = make_record("judge", given.repetitions, parts)
-    shown = next((one for one in parts if one["cost"] == SHOWN_COST), parts[0])["strategies"]
-    figures = {name: {key: one[key] for key in ("mean", "low", "high")} for name, one in shown.items()}
-    write_record({**record, **figures}, given.json)
+        record = {**make_record("judge", given.repetitions, parts), "likeness": likeness, **shown}
+        write_record(record, given.json)  # what is there by now, if it is ended
     print(table(record))
 
 

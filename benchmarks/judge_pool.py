@@ -18,6 +18,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
+from scipy.stats import rankdata, spearmanr
+from sklearn.ensemble import ExtraTreesRegressor
 
 from rltune.search.space import Space, parse_space
 
@@ -36,6 +39,7 @@ class Pool:
         marks: Environment steps of the points.
         configurations: Values by name; a parameter that a configuration does not have is left out.
         space: What they were drawn from, as it is seen in them.
+        is_plain: Whether `nearest` counts all axes alike.
     """
 
     name: str
@@ -43,6 +47,7 @@ class Pool:
     marks: tuple[int, ...]
     configurations: tuple[Mapping[str, Any], ...]
     space: Space
+    is_plain: bool = False
 
     @property
     def family(self) -> str:
@@ -80,16 +85,57 @@ class Pool:
         return (worth - middle) / (best - middle)
 
     def nearest(self, drawn: Mapping[str, Any], taken: Sequence[int]) -> int:
-        """Return the configuration that lies nearest to a proposal.
+        """Return the configuration that is the most like a proposal.
 
         Args:
             drawn: The searched quantities by label.
             taken: Configurations that were tried already; each is tried once.
         """
-        wanted = self.locate(drawn)
-        apart = np.nansum((self.places - wanted) ** 2, axis=1)
+        apart = measure_distances(self.places, self.locate(drawn), self.stretch)
         apart[list(taken)] = np.inf
         return int(apart.argmin())
+
+    @cached_property
+    def stretch(self) -> Array:
+        """Return by how much each axis is stretched: by what it matters, or not at all."""
+        if self.is_plain:
+            return np.ones(self.places.shape[1])
+        return self.weigh_axes(np.arange(len(self.configurations)))
+
+    def weigh_axes(self, rows: NDArray[np.int64]) -> Array:
+        """Weigh the axes by what they matter for the worth: importances of a forest, of a choice's axes together.
+
+        Args:
+            rows: The configurations that the forest is fitted to.
+        """
+        ranks = rankdata(self.worth[rows]) - 0.5
+        forest = ExtraTreesRegressor(200, min_samples_leaf=3, max_features=0.8, bootstrap=True, random_state=0)
+        forest.fit(np.nan_to_num(self.places[rows], nan=0.5), ndtri(ranks / len(rows)))
+        widths = [len(one.args) if one.kind == "choice" else 1 for one in self.space.dimensions]
+        parts = np.split(forest.feature_importances_, np.cumsum(widths)[:-1])
+        return np.concatenate([np.full(len(part), part.sum()) for part in parts])
+
+    def measure_likeness(self) -> dict[str, float]:
+        """Measure how well the nearest other configuration stands for one: the rank correlation of their worths.
+
+        Returns:
+            ``plain``: where all axes count alike. ``stretched``: where each counts by what it matters for the other
+            half of the configurations, so that none has a say in which one is near to it.
+        """
+        halves = np.array_split(np.random.default_rng(0).permutation(len(self.configurations)), 2)
+        plain, stretched = np.zeros_like(self.worth), np.zeros_like(self.worth)
+        for rows, others in (halves, halves[::-1]):
+            stretch = self.weigh_axes(others)
+            for row in rows:
+                plain[row] = self._worth_beside(int(row), np.ones_like(stretch))
+                stretched[row] = self._worth_beside(int(row), stretch)
+        found = {"plain": plain, "stretched": stretched}
+        return {name: float(spearmanr(self.worth, beside).statistic) for name, beside in found.items()}
+
+    def _worth_beside(self, row: int, stretch: Array) -> float:
+        apart = measure_distances(self.places, self.places[row], stretch)
+        apart[row] = np.inf
+        return float(self.worth[apart.argmin()])
 
     @cached_property
     def drawn(self) -> list[dict[str, Any]]:
@@ -116,6 +162,11 @@ class Pool:
                 low, high, value = (math.log(x) for x in (low, high, value)) if is_log else (low, high, value)
                 place.append(_place(value, low, high))
         return np.array(place)
+
+
+def measure_distances(places: Array, place: Array, stretch: Array) -> Array:
+    """Return how far each place lies from one, squared; an axis that either lacks counts nothing."""
+    return np.asarray(np.nansum((stretch * (places - place)) ** 2, axis=1))
 
 
 def read_pools(folder: Path) -> list[Pool]:

@@ -45,8 +45,12 @@ def _command(typed: list[str], folder: Path) -> tuple[float, float, str]:
 
 
 def ours(trials: int, env_steps: int, folder: Path, *more: str) -> dict[str, Any]:
-    """Run ``python -m sweeps.run algo=ppo env=cartpole certify=off``: no peer trains its winner again."""
+    """Run ``python -m sweeps.run algo=ppo env=cartpole`` with the peers' search: TPE, rungs that compare one report.
+
+    No peer trains its winner again, so that certification is off.
+    """
     typed = [sys.executable, "-m", "rltune", "run", "algo=ppo", "env=cartpole", "name=bench", "certify=off"]
+    typed += ["searcher=tpe", "scheduler.args.mean_over=1"]
     typed += [f"budget.trials={trials}", f"budget.env_steps={env_steps}", *more]
     began, wall_s, _ = _command(typed, folder)
     summary = json.loads((folder / "outputs" / "bench" / "summary.json").read_text())

@@ -48,6 +48,7 @@ def test_a_resumed_sweep_knows_what_is_unfinished(open_mine: Callable[..., Any],
 
 
 ASHA = ("scheduler=asha", "budget.env_steps=1000", "budget.trials=4", "certify=off")
+ASHA += ("scheduler.args.grace_fraction=0.1", "scheduler.args.reduction_factor=3", "scheduler.args.mean_over=1")
 
 
 def leave(folder: Path, *reports: tuple[int, int, float]) -> Ledger:

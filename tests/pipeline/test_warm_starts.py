@@ -192,8 +192,8 @@ def test_what_only_one_of_two_sweeps_searches_has_the_others_value(request_of):
         ("objective.direction=min", "first has objective.direction=", "leave first out"),
         ("searcher.from_sweeps=[firsst]", "searcher.from_sweeps=firsst: no such sweep in", "sweeps.list"),
         ("searcher.from_sweeps=[latest]", "searcher.from_sweeps=[latest]: a resumed sweep", "sweeps.list"),
-        ("searcher=cmaes", "searcher.from_sweeps=[first]: searcher=cmaes does not learn", "searcher=tpe"),
-        ("searcher=random", "searcher.from_sweeps=[first]: searcher=random does not learn", "searcher=tpe"),
+        ("searcher=cmaes", "searcher.from_sweeps=[first]: searcher=cmaes does not learn", "searcher=rf"),
+        ("searcher=random", "searcher.from_sweeps=[first]: searcher=random does not learn", "searcher=rf"),
     ],
 )
 def test_an_earlier_sweep_that_teaches_nothing_is_refused(request_of, change, what, fix):

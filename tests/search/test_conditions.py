@@ -149,7 +149,7 @@ def test_a_condition_that_cannot_be_is_refused_in_three_parts(name):
 
 def test_a_sweep_begins_with_the_algo_files_own_values(request_of):
     """A sweep begins with the files own values and says what a fixed one leaves out."""
-    made = make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm", "~tuned"))
+    made = make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm", "searcher=tpe", "~tuned"))
     (first,) = made.warm_starts
     assert first["use_lstm"] is False
     assert "lstm_cell_size" not in first

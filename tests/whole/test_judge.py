@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,19 @@ def test_a_configuration_is_the_nearest_to_itself_and_is_tried_once(pool: Pool) 
         assert pool.nearest(pool.drawn[index], [index]) != index
 
 
+def test_what_matters_decides_which_configuration_is_the_most_like_a_proposal(pool: Pool) -> None:
+    """Only lr matters: a proposal far away on the other axes is still the configuration of its lr."""
+    rates = np.array([one["lr"] for one in pool.configurations])
+    index = int(np.argsort(rates)[32])
+    proposal = {**pool.drawn[index], "clip": 1 - pool.drawn[index]["clip"]}
+    plain = replace(pool, is_plain=True)
+    ranks = np.argsort(np.argsort(rates))
+    assert abs(ranks[pool.nearest(proposal, [])] - 32) <= 1
+    assert abs(ranks[plain.nearest(proposal, [])] - 32) > 3
+    likeness = pool.measure_likeness()
+    assert likeness["stretched"] > max(0.95, likeness["plain"])
+
+
 def test_all_strategies_spend_the_same_and_certify_on_other_seeds(pool: Pool) -> None:
     for slots in (1, 4):
         strategy = Strategy({"kind": "random"}, {"kind": "none"}, replicates=2, top=2, seeds=3)
@@ -95,17 +109,20 @@ def test_the_command_writes_what_is_asked_of_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "judge.json"
-    words = ["judge", "--data", str(folder), "--repetitions", "2", "--cost", "18", "--surrogate", "--json", str(path)]
-    monkeypatch.setattr(judge, "SHOWN_COST", 18)
-    monkeypatch.setattr("sys.argv", [*words, "--only", "random,today,defaults"])
+    words = ["judge", "--data", str(folder), "--repetitions", "2", "--cost", "32", "--beside", "1"]
+    monkeypatch.setattr("sys.argv", [*words, "--json", str(path), "--only", "random,today,defaults"])
     judge.main()
     record = json.loads(path.read_text())
     assert all(record[name].keys() == {"mean", "low", "high"} for name in ("random", "today", "defaults"))
-    assert {(one["over"], one["cost"], one["slots"]) for one in record["results"]} == {
-        ("pool", 18, 1),
-        ("surrogate", 18, 1),
-    }
-    assert "| pool | 18 | 1 | defaults |" in capsys.readouterr().out
+    assert [(one["over"], one["cost"], one["slots"], one["repetitions"]) for one in record["results"]] == [
+        ("pool", 32, 1, 2),
+        ("pool", 16, 1, 1),
+        ("pool", 64, 1, 1),
+        ("pool", 32, 4, 1),
+        ("all axes alike", 32, 1, 1),
+        ("surrogate", 32, 1, 1),
+    ]
+    assert "| pool | 32 | 1 | defaults |" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", ["judge", "--data", str(tmp_path / "absent")])
     with pytest.raises(SystemExit):
         judge.main()

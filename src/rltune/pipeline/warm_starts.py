@@ -114,8 +114,8 @@ def collect_earlier_trials(
     if names and name in (*UNTEACHABLE, "cmaes"):  # which learns from its own generations alone
         raise ConfigError(
             f"{FROM_SWEEPS}=[{','.join(names)}]: searcher={name} does not learn from other sweeps' trials",
-            "a searcher that does: tpe, rf, gp",
-            f"searcher=tpe, or {FROM_SWEEPS}=null",
+            "a searcher that does: rf, tpe, gp",
+            f"searcher=rf, or {FROM_SWEEPS}=null",
         )
     if "latest" in names:
         raise ConfigError(

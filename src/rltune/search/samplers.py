@@ -148,7 +148,7 @@ def check_sampler(kind: str, args: Mapping[str, Any], space: Space) -> None:
         _propose_once(build_sampler(kind, args, 0, space.is_conditional), space)
     except ImportError as error:
         raise ConfigError(
-            f"searcher.kind={kind} needs a package: {error}", "a searcher whose packages are installed", "searcher=tpe"
+            f"searcher.kind={kind} needs a package: {error}", "a searcher whose packages are installed", "searcher=rf"
         ) from None
     except Exception as error:  # a sampler raises whatever it likes
         raise ConfigError(

@@ -171,7 +171,7 @@ def check_configuration(asked: AskedSweep, values: Mapping[str, Any]) -> dict[st
         raise ConfigError(
             f"sweep={asked.name} searches a grid, each of whose points it tries anyway",
             "a sweep with another searcher",
-            spell_command("run searcher=tpe ..."),
+            spell_command("run searcher=rf ..."),
         )
     checked = build_search_space(config.algo, config.space).check_values(values)
     if not checked:
