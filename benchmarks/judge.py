@@ -26,9 +26,10 @@ import multiprocessing
 import os
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,11 @@ STRATEGIES: dict[str, Strategy] = {
     # as users run Optuna's TPE with Ray's ASHA
     "tpe_asha": Strategy({"kind": "tpe"}, {"kind": "asha", "args": {"grace_fraction": 0.1, "reduction_factor": 4}}),
     "rf": Strategy({"kind": "rf"}, NONE),
-    # what the searcher adds
-    "defaults_random": replace(DEFAULTS, searcher=RANDOM),
-    "defaults_tpe": replace(DEFAULTS, searcher={"kind": "tpe", "args": {"n_startup_trials": 8}}),
+    # what each part adds
+    "former_rule": replace(DEFAULTS, scheduler=ASHA),
+    "tpe": replace(DEFAULTS, searcher={"kind": "tpe", "args": {"n_startup_trials": 8}}),
+    "random_draws": replace(DEFAULTS, searcher=RANDOM),
+    "little_random": replace(DEFAULTS, searcher={"kind": "rf", "args": {"random_fraction": 0.1}}),
 }
 
 
@@ -114,6 +117,8 @@ class Replay:
         cost: Full trainings that it may spend, certification's among them.
         slots: Trials at once.
         seed: Of all that is drawn.
+        records: The trials.
+        spent: Full trainings; less than the cost where the pool has no more configurations.
     """
 
     pool: Pool | Surrogate
@@ -122,6 +127,7 @@ class Replay:
     slots: int
     seed: int
     records: list[TrialRecord] = field(default_factory=list)
+    spent: float = 0.0
 
     def __post_init__(self) -> None:
         strategy, pool = self.strategy, self.pool
@@ -165,6 +171,7 @@ class Replay:
                 return
             now, number, point = heapq.heappop(running)
             spent += per_point
+            self.spent += per_point / points
             if self._report(number, point):
                 heapq.heappush(running, (now + 1, number, point + 1))
 
@@ -224,6 +231,7 @@ class Replay:
         """Certify the best by seeds that the search did not use, and return the winner."""
         strategy, pool = self.strategy, self.pool
         best = list(itertools.islice(rank_records(self.records), strategy.top))
+        self.spent += len(best) * strategy.seeds
         configurations = []
         for record in best:
             index = self._taken[record.number]
@@ -250,14 +258,16 @@ def _believe(record: TrialRecord) -> tuple[bool, float]:
 
 def replay(
     pool: Pool, strategy: Strategy, cost: float, slots: int, repetitions: int, surrogate: bool = False
-) -> list[float]:
-    """Return the scores of the repetitions of one pair."""
+) -> list[tuple[float, int, float]]:
+    """Return of the repetitions of one pair the score, how many configurations were tried, and the trainings spent."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    scores = []
+    found = []
     for seed in range(repetitions):
         over = Surrogate(pool) if surrogate else pool
-        scores.append(over.score(Replay(over, strategy, cost, slots, seed).choose()))
-    return scores
+        sweep = Replay(over, strategy, cost, slots, seed)
+        score = over.score(sweep.choose())
+        found.append((score, len(sweep.records), sweep.spent))
+    return found
 
 
 def summarize(scores: Array) -> dict[str, float]:
@@ -296,35 +306,32 @@ class Case:
         return f"{self.over}, {self.cost:g} trainings, {self.slots} at once"
 
 
-def judge(pools: Sequence[Pool], strategies: Mapping[str, Strategy], case: Case) -> dict[str, dict[str, Any]]:
+def judge(
+    pools: Sequence[Pool], strategies: Mapping[str, Strategy], case: Case
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Replay each strategy over all pairs.
 
-    Returns:
-        By strategy `summarize`'s figures, ``pairs`` with the mean score of each, and ``minus`` with the mean paired
-        difference to each strategy before it and its interval.
+    Yields:
+        A strategy's name and `summarize`'s figures, ``tried`` configurations and ``spent`` trainings, ``pairs`` with
+        the mean score of each, and ``minus`` with the mean paired difference to each strategy before it and its
+        interval.
     """
     pools = [replace(one, is_plain=case.over == "all axes alike") for one in pools]
-    found: dict[str, dict[str, Any]] = {}
     scores: dict[str, Array] = {}
     # Started afresh: a forked process of one that has threads may hang.
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as executor:
         for name, strategy in strategies.items():
-            # The defaults may be today's still: these are replayed once.
-            twin = next((other for other in scores if strategies[other] == strategy), None)
-            if twin is None:
-                settings = strategy, case.cost, case.slots, case.repetitions, case.over == "surrogate"
-                jobs = [executor.submit(replay, pool, *settings) for pool in pools]
-                for done, _ in enumerate(as_completed(jobs), 1):
-                    print(f"\r{case}, {name}: {done} of {len(jobs)} pairs", end="", file=sys.stderr, flush=True)
-                own = np.array([job.result() for job in jobs])
-            else:
-                own = scores[twin]
-            scores[name] = own
+            settings = strategy, case.cost, case.slots, case.repetitions, case.over == "surrogate"
+            jobs = [executor.submit(replay, pool, *settings) for pool in pools]
+            for done, _ in enumerate(as_completed(jobs), 1):
+                print(f"\r{case}, {name}: {done} of {len(jobs)} pairs", end="", file=sys.stderr, flush=True)
+            own, tried, spent = np.moveaxis([job.result() for job in jobs], -1, 0)
             pairs = {pool.name: round(float(mean), 4) for pool, mean in zip(pools, own.mean(axis=1), strict=True)}
-            minus = {other: _bound(own - before) for other, before in scores.items() if other != name}
-            found[name] = {**summarize(own), "pairs": pairs, "minus": minus}
-            print(f"\r{case}, {name}: {describe(found[name])}", file=sys.stderr, flush=True)
-    return found
+            minus = {other: _bound(own - before) for other, before in scores.items()}
+            figures = {**summarize(own), "tried": tried.mean(), "spent": spent.mean(), "pairs": pairs, "minus": minus}
+            print(f"\r{case}, {name}: {describe(figures)}", file=sys.stderr, flush=True)
+            scores[name] = own
+            yield name, figures
 
 
 def describe(one: Mapping[str, float]) -> str:
@@ -335,8 +342,9 @@ def describe(one: Mapping[str, float]) -> str:
 def table(record: Mapping[str, Any]) -> str:
     """Return the record as Markdown."""
     lines = [
-        "| over | full trainings | slots | strategy | score | all but the worst tenth of pairs | less `today` |",
-        "|---|---|---|---|---|---|---|",
+        "| over | full trainings | slots | strategy | score | all but the worst tenth of pairs | less `today` "
+        "| configurations tried | trainings spent |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for part in record["results"]:
         for name, one in part["strategies"].items():
@@ -345,7 +353,7 @@ def table(record: Mapping[str, Any]) -> str:
             less = "" if other is None else f"{sign * other['mean']:+.3f} [{', '.join(_ends(other, sign))}]"
             lines.append(
                 f"| {part['over']} | {part['cost']:g} | {part['slots']} | {name} | {describe(one)} "
-                f"| {one['worst_tenth']:.3f} | {less} |"
+                f"| {one['worst_tenth']:.3f} | {less} | {one['tried']:.0f} | {one['spent']:.1f} |"
             )
     likeness = record["likeness"].values()
     plain, stretched = (float(np.mean([one[name] for one in likeness])) for name in ("plain", "stretched"))
@@ -395,15 +403,23 @@ def main() -> None:
         ("surrogate", cost, 1),
     )
     cases += [(Case(*one, given.beside), alone) for one in others if given.beside]
+    if given.beside and not alone:
+        parser.error(f"--beside: there is none of {', '.join(ALONE)} in --only")
+    for case, strategies in cases:
+        if wrong := [name for name, one in strategies.items() if case.cost <= one.top * one.seeds]:
+            parser.error(f"--cost={cost:g}: of {case.cost:g} trainings {wrong[0]} would certify alone; at least 32")
     likeness = {pool.name: pool.measure_likeness() for pool in pools}
     parts: list[dict[str, Any]] = []
+    forest = {"scikit-learn": metadata.version("scikit-learn")}
+    record = {**make_record("judge", given.repetitions, parts, forest), "likeness": likeness}
     for case, strategies in cases:
-        parts.append({**asdict(case), "strategies": judge(pools, strategies, case)})
-        shown = {
-            name: {key: one[key] for key in ("mean", "low", "high")} for name, one in parts[0]["strategies"].items()
-        }
-        record = {**make_record("judge", given.repetitions, parts), "likeness": likeness, **shown}
-        write_record(record, given.json)  # what is there by now, if it is ended
+        found: dict[str, Any] = {}
+        parts.append({**asdict(case), "strategies": found})
+        for name, figures in judge(pools, strategies, case):
+            found[name] = figures
+            if len(parts) == 1:
+                record[name] = {key: figures[key] for key in ("mean", "low", "high")}
+            write_record(record, given.json)  # what there is by now, should the rest be ended
     print(table(record))
 
 

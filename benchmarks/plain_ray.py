@@ -5,7 +5,8 @@
 About three minutes on two quiet cores; prints one JSON line. Stock throughout: ``tune.Tuner("PPO", ...)`` with
 OptunaSearch, ASHAScheduler and MLflowLoggerCallback, their own defaults wherever conf/ sets nothing. Space, settings,
 first trial, trials, budget and the rungs of early stopping are those of ``python -m sweeps.run algo=ppo env=cartpole
-'~tuned'`` (shared_settings.py). What is Tune's own and differs: a trial reports after each iteration, not 20 times.
+'~tuned' searcher=tpe scheduler.args.mean_over=1`` (shared_settings.py). What is Tune's own and differs: a trial reports
+after each iteration, not 20 times.
 """
 
 from __future__ import annotations

@@ -45,12 +45,8 @@ def _command(typed: list[str], folder: Path) -> tuple[float, float, str]:
 
 
 def ours(trials: int, env_steps: int, folder: Path, *more: str) -> dict[str, Any]:
-    """Run ``python -m sweeps.run algo=ppo env=cartpole`` with the peers' search: TPE, rungs that compare one report.
-
-    No peer trains its winner again, so that certification is off.
-    """
+    """Run ``python -m sweeps.run algo=ppo env=cartpole certify=off``: no peer trains its winner again."""
     typed = [sys.executable, "-m", "rltune", "run", "algo=ppo", "env=cartpole", "name=bench", "certify=off"]
-    typed += ["searcher=tpe", "scheduler.args.mean_over=1"]
     typed += [f"budget.trials={trials}", f"budget.env_steps={env_steps}", *more]
     began, wall_s, _ = _command(typed, folder)
     summary = json.loads((folder / "outputs" / "bench" / "summary.json").read_text())
@@ -93,7 +89,8 @@ class Contender:
 
 
 CONTENDERS = {
-    "ours": Contender("rltune, `'~tuned'`", ours, ("~tuned",)),
+    # the peers' search: TPE, and rungs that compare one report
+    "ours": Contender("rltune, `'~tuned'`", ours, ("~tuned", "searcher=tpe", "scheduler.args.mean_over=1")),
     "shipped": Contender("rltune as shipped: tuned settings, 8 environments", ours),
     "plain": Contender("plain script: Ray Tune, RLlib, Optuna, ASHA, MLflow", plain),
     "zoo": Contender("rl_zoo3, its defaults: one evaluation, median pruner", zoo.run),

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
-from composing import change_setting
+from composing import change_setting, compose
 from omegaconf import OmegaConf
 
 from rltune.config.changes import check_budgets, check_changes
 from rltune.config.settings_file import format_settings
 from rltune.config.validation import parse_config
 from rltune.errors import StudyError
+
+ROOT = Path(__file__).parents[2]
 
 
 def settings_of(raw, **changes):
@@ -49,6 +52,17 @@ def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
     if "objective" in keys:
         with pytest.raises(StudyError, match=r"objective\.direction=min: the sweep mine has objective\.direction=max"):
             check_changes("mine", before, settings_of(composed, objective__direction="min"))
+
+
+def test_the_changelog_says_how_a_sweep_of_the_former_defaults_goes_on(composed):
+    before = OmegaConf.create(format_settings(settings_of(composed)))
+    before.searcher.update({"kind": "tpe", "args": {"n_startup_trials": 8}})
+    before.scheduler.args = {"grace_fraction": 0.1, "reduction_factor": 3}
+    with pytest.raises(StudyError):
+        check_changes("mine", before, settings_of(composed))
+    told = " ".join((ROOT / "CHANGELOG.md").read_text().split())
+    (words,) = re.findall(r"has to say so: `(searcher=tpe [^`]+)`", told)
+    assert check_changes("mine", before, parse_config(compose("run", *words.split()))) is False
 
 
 @pytest.mark.parametrize(

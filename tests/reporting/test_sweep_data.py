@@ -23,7 +23,7 @@ def test_a_sweep_that_still_runs_has_neither_winner_nor_cost(tmp_path: Path) -> 
 
 def test_rungs_are_those_of_the_sweeps_own_scheduler(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path / "s", 0)
-    assert load_sweep_data(folder).rungs == [100, 300, 900]
+    assert load_sweep_data(folder).rungs == [200, 400, 800]
     settings = folder / "config.yaml"
     settings.write_text(settings.read_text().replace("kind: asha", "kind: none"))
     assert load_sweep_data(folder).rungs == []

@@ -132,6 +132,7 @@ def test_a_sampler_without_constraints_is_told_a_broken_one_as_bad():
     ("kind", "heeds"),
     [
         ("tpe", True),
+        ("rf", True),
         ("random", True),
         ("optuna.samplers:GPSampler", True),
         ("optuna.samplers:NSGAIISampler", True),

@@ -24,6 +24,7 @@ LIGHT = (
     "certified",
     "cluster",
     "coverage",
+    "defaults",
     "driver",
     "engine",
     "gpu",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import judge
+from benchmarks import defaults, judge
 from benchmarks.judge import STRATEGIES, Replay, Strategy, replay
 from benchmarks.judge_pool import Pool, read_pools
 
@@ -98,10 +98,33 @@ def test_all_strategies_spend_the_same_and_certify_on_other_seeds(pool: Pool) ->
 
 
 def test_what_knows_more_scores_higher(pool: Pool) -> None:
-    few = np.mean(replay(pool, STRATEGIES["random"], 2, 1, 20))
-    many = np.mean(replay(pool, STRATEGIES["random"], 40, 1, 20))
+    few, tried, spent = np.mean(replay(pool, STRATEGIES["random"], 2, 1, 20), axis=0)
+    many, _, _ = np.mean(replay(pool, STRATEGIES["random"], 40, 1, 20), axis=0)
     assert few < many - 0.1
     assert many > 0.8
+    assert (tried, spent) == pytest.approx((2, 2))
+
+
+def test_a_pool_without_more_configurations_is_seen_in_what_was_spent(pool: Pool) -> None:
+    _, tried, spent = np.mean(replay(pool, STRATEGIES["random"], 100, 1, 2), axis=0)
+    assert (tried, spent) == pytest.approx((64, 64), abs=1)
+
+
+def test_real_sweeps_are_compared_with_an_interval() -> None:
+    def list_rows(**scores: list[float]) -> list[dict[str, Any]]:
+        return [
+            {"case": "toy", "arm": arm, "certified": score, "cost": {"env_steps": 1000}}
+            for arm, found in scores.items()
+            for score in found
+        ]
+
+    rows = list_rows(defaults=[12.0, 14.0, 13.0, 13.0], today=[10.0, 11.0, 9.0, 10.0])
+    found = defaults.compare(rows)
+    assert found["mean"] == pytest.approx(3)
+    assert 1 < found["low"] < 3 < found["high"] < 5
+    assert "| toy | 4 | 13.0 | 10.0 | +3.0 [" in defaults.table({"results": rows})
+    same = defaults.compare(list_rows(defaults=[9.0, 11.0, 10.0], today=[11.0, 9.0, 10.0]))
+    assert same["low"] < 0 < same["high"]
 
 
 @pytest.mark.slow
@@ -122,8 +145,13 @@ def test_the_command_writes_what_is_asked_of_it(
         ("all axes alike", 32, 1, 1),
         ("surrogate", 32, 1, 1),
     ]
+    assert "--data FOLDER" in record["command"]
     assert "| pool | 32 | 1 | defaults |" in capsys.readouterr().out
     monkeypatch.setattr("sys.argv", ["judge", "--data", str(tmp_path / "absent")])
     with pytest.raises(SystemExit):
         judge.main()
     assert "lacks curves.npz and configurations.json.gz" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", [*words, "--cost", "20"])
+    with pytest.raises(SystemExit):
+        judge.main()
+    assert "--cost=20: of 10 trainings defaults would certify alone" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import importlib
 import threading
 
 NEEDED_AT_END = ("rltune.policies.policy", "rltune.reporting.png_figures")
-NEEDED_BY_FOREST = ("sklearn.tree",)  # by the random forest, after its first trials
+NEEDED_BY_FOREST = ("sklearn.tree", "scipy.special")  # by the random forest, after its first trials
 
 
 def worker_imports(algorithm_class: str) -> list[str]:

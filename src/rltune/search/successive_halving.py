@@ -37,9 +37,9 @@ class SuccessiveHalving:
 
     def __init__(self, env_steps: int, grace_fraction: float, reduction_factor: float, mean_over: int = 1) -> None:
         if not 0 < to_number(grace_fraction) <= 1:
-            raise make_argument_error("grace_fraction", grace_fraction, "above 0, at most 1", 0.1)
+            raise make_argument_error("grace_fraction", grace_fraction, "above 0, at most 1", 0.2)
         if not to_number(reduction_factor) >= 2:
-            raise make_argument_error("reduction_factor", reduction_factor, "at least 2", 3)
+            raise make_argument_error("reduction_factor", reduction_factor, "at least 2", 2)
         if not (to_number(mean_over) >= 1 and int(mean_over) == mean_over):
             raise make_argument_error("mean_over", mean_over, "a whole number, at least 1", 3)
         self.reduction_factor = reduction_factor

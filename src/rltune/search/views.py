@@ -38,7 +38,7 @@ def choose_view(kind: str, view: str = "auto") -> View:
 
 
 def heeds_constraints(kind: str) -> bool:
-    """Whether a sampler proposes away from broken constraints, which it reads of Optuna's trials (5.0), or at random.
+    """Whether a sampler reads broken constraints of Optuna's trials (5.0) and proposes away from them, or at random.
 
     Args:
         kind: A name in SAMPLERS, or ``package.module:Class``.
@@ -48,7 +48,8 @@ def heeds_constraints(kind: str) -> bool:
     """
     from optuna.samplers import GPSampler, NSGAIIISampler, NSGAIISampler, RandomSampler, TPESampler
 
-    return issubclass(import_sampler(kind), TPESampler | GPSampler | NSGAIISampler | NSGAIIISampler | RandomSampler)
+    reads = TPESampler | GPSampler | NSGAIISampler | NSGAIIISampler | RandomSampler
+    return name_sampler(kind) == "rf" or issubclass(import_sampler(kind), reads)
 
 
 def tell_broken_as_diverged(view: View) -> View:

@@ -54,7 +54,7 @@ def test_a_trials_env_runners_and_learners_get_its_bundles(request_of, stream, m
     monkeypatch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
     beside = ("algo.env_runners.num_env_runners=2", "algo.learners.num_learners=1", "resources.gpus_per_trial=1")
     machine = ("cluster.num_cpus=4", "cluster.num_gpus=2")  # the tests' Ray
-    config = request_of(*TOY, *beside, *machine, "tracking=off", "budget.trials=2")
+    config = request_of(*TOY, *beside, *machine, "tracking=off", "scheduler=none", "budget.trials=2")
     outcome = run_sweep(config, stream=stream, trainable=PlacedTrial)
     assert [record.state for record in ledger(outcome)] == ["COMPLETE"] * 2
     for number in (0, 1):

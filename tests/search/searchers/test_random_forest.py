@@ -115,6 +115,30 @@ def test_parameters_under_conditions_are_learned_too():
     assert sum(one.get("cell", 0) > 80 for one in found[20:]) > 5
 
 
+def test_it_turns_away_from_broken_constraints_by_how_much_they_are_broken():
+    """None is kept at first: the larger lr, the better the score, and the more is broken."""
+    study = optuna.create_study(direction="maximize")
+    rates = []
+    for number in range(30):
+        study.sampler = build_sampler("rf", {"random_fraction": 0.1}, number)
+        trial = study.ask(SPACE.distributions())
+        rate = math.log10(trial.params["lr"])
+        trial.set_constraint("train_s", rate + 4.5)
+        study.tell(trial, rate)
+        rates.append(rate)
+    assert sum(rate < -4 for rate in rates[15:]) > 10, "of 15; at random it would be four"
+
+
+def test_the_best_is_tried_again_once_all_of_a_small_space_was_tried():
+    space = parse_space({"lr": ["choice", 1e-4, 1e-3, 1e-2]})
+
+    def end(study, trial):
+        study.tell(trial, trial.params["lr"])
+
+    found = search(20, end, {"random_fraction": 0.0}, space=space)
+    assert sum(one["lr"] == 1e-2 for one in found[12:]) > 6
+
+
 def test_some_trials_are_drawn_at_random_whatever_the_model_thinks():
     """Which here is that lr is to be large."""
 
@@ -156,7 +180,7 @@ def test_a_proposal_after_500_trials_takes_a_moment():
     assert min(took) < 1.0, "of processor time, the import of scikit-learn left out"
 
 
-@pytest.mark.parametrize("wrong", [{"n_startup_trials": -1}, {"random_fraction": 1.5}, {"n_estimators": 1}])
+@pytest.mark.parametrize("wrong", [{"n_startup_trials": -1}, {"random_fraction": 1.5}, {"n_estimators": 0}])
 def test_arguments_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match="random_fraction from 0 to 1"):
         RandomForestSampler(**wrong)

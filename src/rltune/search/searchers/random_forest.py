@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
-from scipy.special import ndtri
 
 from rltune.cluster.background_imports import NEEDED_BY_FOREST, begin_imports
 from rltune.search.searchers.unit_cube import Array, UnitCube
@@ -36,7 +35,8 @@ class RandomForestSampler(BaseSampler):
 
     A trial without a number, such as one that diverged, counts as the worst report of all at the end of a whole
     training. A parameter that a trial lacks, because its condition is not met, has a random value in each of the
-    trial's examples: the forest learns that it does not matter there.
+    trial's examples: the forest learns that it does not matter there. Where a constraint is broken, the trial counts as
+    worse than the worst report, by how much it is broken.
 
     Args:
         n_startup_trials: So many trials are drawn at random before the first model.
@@ -55,8 +55,8 @@ class RandomForestSampler(BaseSampler):
         n_estimators: int = 10,
         seed: int | None = None,
     ) -> None:
-        if not (n_startup_trials >= 0 and 0 <= random_fraction <= 1 and n_estimators >= 2):
-            raise ValueError("n_startup_trials is at least 0, random_fraction from 0 to 1, n_estimators at least 2")
+        if not (n_startup_trials >= 0 and 0 <= random_fraction <= 1 and n_estimators >= 1):
+            raise ValueError("n_startup_trials is at least 0, random_fraction from 0 to 1, n_estimators at least 1")
         self._n_startup_trials, self._random_fraction = n_startup_trials, random_fraction
         self._n_estimators = n_estimators
         self._rng = np.random.default_rng(seed)
@@ -70,8 +70,7 @@ class RandomForestSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Draw at random: before the first model, and what no trial has had."""
-        begin_imports(*NEEDED_BY_FOREST)
+        """Draw at random: before the first model, what no trial has had, and of the later trials a part."""
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
     def sample_relative(
@@ -79,6 +78,8 @@ class RandomForestSampler(BaseSampler):
     ) -> dict[str, Any]:
         """Propose the candidate that is predicted the highest at the end of a whole training."""
         ended = _list_ended(study)
+        if ended:  # a check of the settings has none, and needs no model
+            begin_imports(*NEEDED_BY_FOREST)
         is_early = len(ended) < self._n_startup_trials or not search_space
         if is_early or self._rng.random() < self._random_fraction:
             return {}
@@ -87,12 +88,13 @@ class RandomForestSampler(BaseSampler):
         owners, fractions, objectives = _list_examples(ended)
         examples = np.column_stack([cube.expand(self._fill(tried[owners])), fractions])
         trees = self._grow(examples, _rank(objectives), owners)
-        known = _predict(trees, cube.expand(self._fill(tried)))
-        near = self._step_away(tried[np.argsort(-known)[:NUM_BEST]], cube.is_choice)
+        best = np.argsort(-_predict(trees, cube.expand(self._fill(tried))))[:NUM_BEST]
+        near = self._step_away(tried[best], cube.is_choice)
         candidates = cube.snap(np.concatenate([self._rng.random(near.shape), near]))
         predicted = _predict(trees, cube.expand(candidates))
         running = cube.place(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
-        predicted[_is_among(candidates, np.concatenate([tried, running]))] = -np.inf  # of choices alone many are
+        known = _is_among(candidates, np.concatenate([tried, running]))  # of choices alone many are
+        predicted[known & ~known.all()] = -np.inf
         return cube.read(candidates[predicted.argmax()])
 
     def _fill(self, places: Array) -> Array:
@@ -102,8 +104,7 @@ class RandomForestSampler(BaseSampler):
     def _grow(self, examples: Array, targets: Array, owners: NDArray[np.intp]) -> list[Any]:
         """Fit extremely randomized trees (Geurts et al. 2006), each to trials drawn with replacement.
 
-        Drawn by the example, as scikit-learn's forests do, nearly every trial would be in every tree: they would be
-        sure of what each knows by one trial alone.
+        Drawn by the example, as scikit-learn's forests do, nearly every trial would be in every tree.
         """
         from sklearn.tree import ExtraTreeRegressor  # seconds, for which a check of the settings need not wait
 
@@ -137,25 +138,30 @@ def _list_examples(trials: Sequence[FrozenTrial]) -> tuple[NDArray[np.intp], Arr
     """Return for each example the trial, the fraction of a whole training, and the objective.
 
     A whole training is the longest that was seen. Of each trial there are as many reports as `MAX_EXAMPLES` allows,
-    evenly spread, the last among them.
+    evenly spread, the last among them. What breaks a constraint is below the worst by what it breaks it by.
     """
     whole = max((step for trial in trials for step in trial.intermediate_values), default=1)
     most = max(1, MAX_EXAMPLES // len(trials))
     rows: list[tuple[int, float, float]] = []
+    below = np.zeros(len(trials))
     for owner, trial in enumerate(trials):
+        below[owner] = sum(max(0.0, excess) for excess in trial.constraints.values())
         curve = {step: score for step, score in trial.intermediate_values.items() if np.isfinite(score)}
         if trial.state == TrialState.COMPLETE:  # a searcher may be told another value than the last report's
             curve[max(curve, default=whole)] = trial.value
-        steps = sorted(curve)
+        steps = sorted(curve) if below[owner] == 0 else []
         every = -(-len(steps) // most) or 1
         rows += [(owner, step / whole, curve[step]) for step in steps[::-1][::every]] or [(owner, 1.0, np.nan)] * LEAF
-    owners, fractions, objectives = np.array(rows, dtype=float).T
+    numbers, fractions, objectives = np.array(rows, dtype=float).T
+    owners = numbers.astype(np.intp)
     worst = np.nanmin(objectives) if np.isfinite(objectives).any() else 0.0
-    return owners.astype(np.intp), fractions, np.where(np.isnan(objectives), worst, objectives)
+    return owners, fractions, np.where(np.isnan(objectives), worst - below[owners], objectives)
 
 
 def _rank(objectives: Array) -> Array:
     """Put quantiles of the normal distribution in the objectives' places: a return of -1e6 is the lowest, no more."""
+    from scipy.special import ndtri
+
     ordered = np.sort(objectives)
     ranks = [np.searchsorted(ordered, objectives, side) for side in ("left", "right")]
     return np.asarray(ndtri(np.mean(ranks, axis=0) / len(ordered)))
