@@ -355,6 +355,8 @@ def table(record: Mapping[str, Any]) -> str:
                 f"| {part['over']} | {part['cost']:g} | {part['slots']} | {name} | {describe(one)} "
                 f"| {one['worst_tenth']:.3f} | {less} | {one['tried']:.0f} | {one['spent']:.1f} |"
             )
+    if missing := [name for name in STRATEGIES if name not in record["results"][0]["strategies"]]:
+        lines.append(f"\nNot measured yet: {', '.join(missing)}.")
     likeness = record["likeness"].values()
     plain, stretched = (float(np.mean([one[name] for one in likeness])) for name in ("plain", "stretched"))
     lines.append(
