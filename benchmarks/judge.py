@@ -13,8 +13,8 @@ What is like a proposal: the configuration that is near to it on the axes that m
 nearest one of 256 in a dozen dimensions has little to do with it. How well the nearest other configuration stands for
 one is measured too (``likeness``), and ``--beside`` replays with all axes alike.
 
-About an hour on two cores for 26 pairs, most of it TPE's proposals, and as long again for ``--beside 10``; it is no
-timing, so that other work does not matter.
+About 20 minutes on two cores for 26 pairs and the first three strategies, longer for all, most of it TPE's proposals.
+It is no timing, so that other work does not matter.
 """
 
 from __future__ import annotations
