@@ -31,6 +31,7 @@ WARM = (
 )
 NUM_QUICK = 4  # the others still run when the first of these have ended
 WORDS = (
+    "scheduler.args.grace_fraction=0.3",  # at step 600: the two that break at step 500 are not stopped before
     "cluster.address=null", "cluster.num_cpus=2", "failures.max_retries=0", f"budget.trials={len(WARM)}",
     "+space.fault=[choice,null,raise,nan_loss]", "+space.seconds=[choice,0.0,1.5]", f"warm_start=[{','.join(WARM)}]",
 )  # fmt: skip
