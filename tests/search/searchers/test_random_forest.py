@@ -93,7 +93,7 @@ def test_it_turns_away_from_where_trials_diverge(told):
 
     rates = [params["lr"] for seed in range(3) for params in search(28, end, seed=seed)[16:]]
     assert sum(rate > 1e-2 for rate in rates) < 8, "of 36; at random nine would be"
-    assert sum(1e-3 < rate < 1e-2 for rate in rates) > 18, "the others' differences are not flattened"
+    assert sum(3e-4 < rate < 1e-2 for rate in rates) > 20, "of 36; were the others' differences flattened, 14"
 
 
 def test_parameters_under_conditions_are_learned_too():

@@ -51,4 +51,3 @@ def test_every_value_has_its_piece_up_to_both_ends():
 def test_a_choice_is_an_input_a_value():
     (inputs,) = CUBE.expand(CUBE.place([make_trial(lr=1e-3, batch=1, tau=0.5, layers="b")]))
     assert inputs[2:].tolist() == pytest.approx([0.5, 0, 1, 0, 0])
-    assert CUBE.is_choice.tolist() == [False, False, False, True]

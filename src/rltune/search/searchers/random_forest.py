@@ -2,12 +2,13 @@
 
 As in SMAC (Hutter et al. 2011) a forest predicts objectives, and random configurations come in between. Here each
 report of a trial is an example, with its environment steps as one more input, and what is predicted is the end of a
-whole training. The highest prediction is tried, not the largest expected improvement: the random half explores.
+whole training. The highest prediction among random candidates is tried, not the largest expected improvement: the
+random half of the trials explores. No candidate is made by a small step away from the best trial, as SMAC does: a
+forest has steps, not slopes, so such a candidate would be that trial once more.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 
 MAX_EXAMPLES = 1000  # of fewer trials: 500 give two each, and a proposal takes less than a tenth of a second
 LEAF = 3  # examples at least; a trial without a number gives so many, so that others do not outvote it
-NUM_CANDIDATES = 2000  # of each kind: anywhere, and near the best
-NUM_BEST = 10  # configurations near which is searched
-WIDTHS = 0.02, 0.3  # of the steps away from them, as fractions of a range
+NUM_CANDIDATES = 1000
 
 
 class RandomForestSampler(BaseSampler):
@@ -88,9 +87,7 @@ class RandomForestSampler(BaseSampler):
         owners, fractions, objectives = _list_examples(ended)
         examples = np.column_stack([cube.expand(self._fill(tried[owners])), fractions])
         trees = self._grow(examples, _rank(objectives), owners)
-        best = np.argsort(-_predict(trees, cube.expand(self._fill(tried))))[:NUM_BEST]
-        near = self._step_away(tried[best], cube.is_choice)
-        candidates = cube.snap(np.concatenate([self._rng.random(near.shape), near]))
+        candidates = cube.snap(self._rng.random((NUM_CANDIDATES, tried.shape[1])))
         predicted = _predict(trees, cube.expand(candidates))
         running = cube.place(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
         known = _is_among(candidates, np.concatenate([tried, running]))  # of choices alone many are
@@ -115,17 +112,6 @@ class RandomForestSampler(BaseSampler):
             tree = ExtraTreeRegressor(min_samples_leaf=LEAF, max_features=0.8, random_state=seed)
             trees.append(tree.fit(examples, targets, times_drawn[owners]))
         return trees
-
-    def _step_away(self, best: Array, is_choice: NDArray[np.bool_]) -> Array:
-        """Return candidates near the best: each differs in a parameter or some, by a little or a lot."""
-        rng, shape = self._rng, (NUM_CANDIDATES, best.shape[1])
-        start = self._fill(best[rng.integers(len(best), size=NUM_CANDIDATES)])
-        width = np.exp(rng.uniform(math.log(WIDTHS[0]), math.log(WIDTHS[1]), size=(NUM_CANDIDATES, 1)))
-        stepped = start + width * rng.standard_normal(shape)
-        reflected = 1 - np.abs(1 - np.abs(stepped) % 2)  # at the ends of a range
-        moves = rng.random(shape) < 1 / shape[1]
-        moves[np.arange(NUM_CANDIDATES), rng.integers(shape[1], size=NUM_CANDIDATES)] = True
-        return np.where(moves, np.where(is_choice, rng.random(shape), reflected), start)
 
 
 def _list_ended(study: Study) -> list[FrozenTrial]:

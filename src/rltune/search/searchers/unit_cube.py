@@ -20,15 +20,11 @@ class UnitCube:
 
     Args:
         space: Distributions by label, each of more than one value.
-
-    Attributes:
-        is_choice: Which axes are choices, whose values have no order.
     """
 
     def __init__(self, space: Mapping[str, BaseDistribution]) -> None:
         self._space = dict(space)
         self._counts = [len(one.choices) if isinstance(one, CategoricalDistribution) else 0 for one in space.values()]
-        self.is_choice = np.array(self._counts) > 0
         ranges = [
             (0, count - 1, 1, False) if count else (one.low, one.high, one.step or 0, one.log)
             for one, count in zip(space.values(), self._counts, strict=True)
