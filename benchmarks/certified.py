@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.commands import run_command
+
 EPISODES = 100
 FIRST_EPISODE = 5_000_000  # far from certification's, and from those of training, which reach 2**31 at random
 
@@ -71,9 +70,7 @@ def one(seed: int, overrides: list[str], folder: Path) -> Row:
 
     name = f"seed-{seed}"
     typed = [sys.executable, "-m", "rltune", "run", f"seed={seed}", f"name={name}", *overrides]
-    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    subprocess.run(typed, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
+    run_command(typed, folder)
     sweep = folder / "outputs" / name
     summary: dict[str, Any] = json.loads((sweep / "summary.json").read_text())
     found, policy = summary["certified"], summary["certified"]["policy"]

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.commands import make_environment
 from benchmarks.records import ROOT, make_record, spread_of, write_record
 from rltune.commands import end_command
 
@@ -43,8 +44,7 @@ def start_nodes(num_nodes: int, sleep_s: float) -> Iterator[dict[str, str]]:
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     from joined import ray_head, ray_node
 
-    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    settings = {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    settings = {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": make_environment()["PYTHONPATH"]}
     settings[SECONDS] = str(sleep_s / REPORTS)
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "TUNE_"))}
     with contextlib.ExitStack() as stack:

@@ -27,7 +27,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.records import ROOT, make_record, write_record
+from benchmarks.commands import make_environment
+from benchmarks.records import make_record, write_record
 
 REPORTS = 20
 KINDS = {"tune": "Tune alone", "off": "rltune, tracking=off", "local": "rltune with MLflow"}
@@ -194,11 +195,14 @@ def one(trials: int, kind: str, profile: bool) -> dict[str, Any]:
 def measure(trials: int, kind: str, profile: bool) -> dict[str, Any]:
     """Run it in a process and a folder of its own."""
     typed = [sys.executable, "-m", "benchmarks.driver", "--one", kind, "--trials", str(trials)]
-    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}  # for Ray's workers, too
     with tempfile.TemporaryDirectory(prefix="bench-driver-") as folder:
         done = subprocess.run(
-            typed + ["--profile"] * profile, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
+            typed + ["--profile"] * profile,
+            cwd=folder,
+            env=make_environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
         )
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return answer

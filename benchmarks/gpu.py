@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import shutil
 import subprocess
 import sys
@@ -38,7 +37,8 @@ from typing import Any
 import psutil
 
 from benchmarks import engine, peers
-from benchmarks.records import ROOT, compare_rounds, make_record, spread_of, write_record
+from benchmarks.commands import make_environment
+from benchmarks.records import compare_rounds, make_record, spread_of, write_record
 
 CASES = {  # the contenders of each
     "ppo_cartpole_32": ["ours", "sb3", "compiled"],
@@ -181,11 +181,9 @@ def run_sweep(what: Sequence[str], trials: int, env_steps: int, settings: dict[s
 
     typed = [sys.executable, "-m", "rltune", "run", *what, *SWEEP]
     typed += [f"budget.trials={trials}", f"budget.env_steps={env_steps}", f"budget.wall_time_s={max(60, look.left_s)}"]
-    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **settings}
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as folder:
         began = time.time()
-        sweep = subprocess.Popen(typed, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
+        sweep = subprocess.Popen(typed, cwd=folder, env=make_environment(**settings), stdout=subprocess.DEVNULL)
         memory = Memory(sweep.pid)
         if sweep.wait():
             raise subprocess.CalledProcessError(sweep.returncode, typed)

@@ -23,7 +23,6 @@ import argparse
 import io
 import json
 import math
-import os
 import random
 import subprocess
 import sys
@@ -34,8 +33,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.commands import make_environment
 from benchmarks.driver import REPORTS, request, resident_mb
-from benchmarks.records import ROOT, make_record, write_record
+from benchmarks.records import make_record, write_record
 
 OTHERS = [f"x{index}" for index in range(4)]  # searched beside the quality, which alone counts
 OVERRIDES = (
@@ -362,11 +362,9 @@ def run_done(trials: int) -> dict[str, Any]:
 
 def measure(*words: str) -> dict[str, Any]:
     """Measure one case in a process and a folder of its own."""
-    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}  # for Ray's workers, too
     typed = [sys.executable, "-m", "benchmarks.scale", "--one", *words]
     with tempfile.TemporaryDirectory(prefix="bench-scale-") as folder:
-        done = subprocess.run(typed, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(typed, cwd=folder, env=make_environment(), stdout=subprocess.PIPE, text=True, check=True)
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return answer
 

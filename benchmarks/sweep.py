@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,36 +25,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import peers, zoo
-from benchmarks.records import ROOT, compare_rounds, make_record, spread_of, write_record
-
-
-def _command(typed: list[str], folder: Path) -> tuple[float, float, str]:
-    """Run it in a folder; return when it began, its wall seconds and its output."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    began = time.time()
-    done = subprocess.run(typed, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    wall_s = time.time() - began
-    (folder / "output.txt").write_text(done.stdout + done.stderr)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(typed)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
-    return began, wall_s, done.stdout
+from benchmarks.commands import run_command
+from benchmarks.records import compare_rounds, make_record, spread_of, write_record
 
 
 def ours(trials: int, env_steps: int, folder: Path, *more: str) -> dict[str, Any]:
     """Run ``python -m sweeps.run algo=ppo env=cartpole certify=off``: no peer trains its winner again."""
     typed = [sys.executable, "-m", "rltune", "run", "algo=ppo", "env=cartpole", "name=bench", "certify=off"]
     typed += [f"budget.trials={trials}", f"budget.env_steps={env_steps}", *more]
-    began, wall_s, _ = _command(typed, folder)
+    done = run_command(typed, folder)
     summary = json.loads((folder / "outputs" / "bench" / "summary.json").read_text())
     with sqlite3.connect(folder / "mlflow.db") as store:  # a point carries the moment at which its report came
         (first_ms,) = store.execute("select min(timestamp) from metrics where key = 'objective'").fetchone()
     winner = summary["winner"] or {}
     played = winner.get("evaluation") or {"episodes": 0, "mean": 0.0}
     return {
-        "wall_s": wall_s,
-        "first_report_s": first_ms / 1000 - began,
+        "wall_s": done.wall_s,
+        "first_report_s": first_ms / 1000 - done.began,
         "env_steps": summary["cost"]["env_steps"],
         "evaluation_steps": round(played["episodes"] * played["mean"]),  # CartPole pays 1 a step
         "stopped": summary["trials"]["pruned"],
@@ -68,9 +53,9 @@ def ours(trials: int, env_steps: int, folder: Path, *more: str) -> dict[str, Any
 def plain(trials: int, env_steps: int, folder: Path) -> dict[str, Any]:
     """Run ``plain_ray.py``, which evaluates nothing."""
     typed = [sys.executable, "-m", "benchmarks.plain_ray", "--trials", str(trials), "--env-steps", str(env_steps)]
-    _, wall_s, output = _command([*typed, "--folder", str(folder / "plain"), "--began", str(time.time())], folder)
-    answer: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
-    return {**answer, "evaluation_steps": 0, "wall_s": wall_s}
+    done = run_command([*typed, "--folder", str(folder / "plain"), "--began", str(time.time())], folder)
+    answer: dict[str, Any] = json.loads(done.output.strip().splitlines()[-1])
+    return {**answer, "evaluation_steps": 0, "wall_s": done.wall_s}
 
 
 @dataclass(frozen=True)
