@@ -2,9 +2,9 @@
 
     python -m benchmarks.defaults [--sweeps 8] [--only ppo_acrobot]
 
-`benchmarks/judge.py` chose them over learning curves that others had trained. Here both search the same spaces, for about
-as many environment steps, begin with the algorithm file's own values, and certify their best three on five fresh seeds.
-The score of a sweep is that of the best configuration that it tried, by these seeds, which flatters both alike; the
+`benchmarks/judge.py` chose them over learning curves that others had trained. Here both search the same spaces, for
+about as many environment steps, begin with the algorithm file's own values, and certify their best three on five fresh
+seeds. A sweep's score is that of the best configuration that it tried, by these seeds, which flatters both alike; the
 interval of the difference is 95%, by bootstrap over sweeps. It is no timing, so that other work does not matter. About
 an hour on two quiet cores.
 """
