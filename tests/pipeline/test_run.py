@@ -450,10 +450,21 @@ def test_a_wall_time_budget_ends_the_sweep_cleanly(toy_run: Callable[..., Outcom
     assert outcome.trials["interrupted"] >= 1
 
 
-def test_a_total_of_environment_steps_ends_the_sweep(toy_run: Callable[..., Outcome]) -> None:
-    outcome = toy_run("budget.total_env_steps=5000", "budget.trials=50", "scheduler=none", "tracking=off")
-    assert 5000 <= outcome.cost["env_steps"] <= 5000 + 2 * 2000
-    assert outcome.reason == "budget.total_env_steps is spent"
+def test_a_total_of_environment_steps_ends_the_search_and_its_best_are_certified(
+    toy_run: Callable[..., Outcome], stream: io.StringIO
+) -> None:
+    words = ("name=total", "budget.trials=50", "scheduler=none", "tracking=off", "certify=on", "certify.seeds=2")
+    words += ("certify.top=1", "certify.episodes=1", "certify.champion_episodes=1")
+    outcome = toy_run("budget.total_env_steps=5000", *words)
+    assert 5000 <= outcome.cost["env_steps"] < 5000 + 2 * 2000, "what has begun comes to its end"
+    assert outcome.cost["env_steps"] == 2000 * outcome.trials["complete"]
+    assert (outcome.status, outcome.reason) == ("complete", "budget.total_env_steps is spent")
+    assert outcome.certified is not None
+    assert stream.getvalue().count("budget.total_env_steps is spent: no further trial begins") == 1
+    again = toy_run("budget.total_env_steps=5000", *words, "resume=auto")
+    assert again.cost == outcome.cost, "there is nothing left to do"
+    more = toy_run("budget.total_env_steps=9000", *words, "resume=auto")
+    assert 9000 <= more.cost["env_steps"] < 9000 + 2 * 2000
 
 
 def test_replicates_run_several_seeds_and_report_their_mean(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ def test_steps_of_earlier_drivers_count_into_the_budget(make_stopper, more, ends
     stopper = make_stopper("budget.total_env_steps=1000", spent_steps=600)
     stopper.env_steps += more
     stopper.check_budgets()
-    assert stopper.is_requested() is ends
+    assert stopper.has_spent_steps() is ends
+    assert not stopper.is_requested(), "what runs comes to its end"
 
 
 def test_time_is_counted_from_the_start(make_stopper, monkeypatch):

@@ -89,9 +89,10 @@ class OpenSweep:
         return self.plan.shown
 
     def is_searched(self) -> bool:
-        """Whether the search's budget of trials is spent and none of them is unfinished."""
+        """Whether the search's budget of trials or environment steps is spent and no trial is unfinished."""
         ended = sum(record.state != "RUNNING" for record in self.ledger.trials.records())
-        return ended == self.ledger.trials.num_trials >= self.config.budget.trials
+        is_spent = ended >= self.config.budget.trials or self.stopper.has_spent_steps()
+        return is_spent and ended == self.ledger.trials.num_trials
 
     def is_certified(self) -> bool:
         """Whether certification has nothing left to train."""
@@ -172,6 +173,8 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         name=context.name,
         num_trials=config.budget.trials,
         env_steps=config.budget.env_steps,
+        total_env_steps=config.budget.total_env_steps,
+        replicates=config.replicates,
         slots=slots.count,
         num_reports=config.budget.reports,
         shown=plan.shown,

@@ -27,7 +27,7 @@ from rltune.reporting.closing_page import make_closing_page, trial_view_of
 from rltune.reporting.sweep_data import read_sweep_data
 from rltune.reporting.wording import describe_verdict
 from rltune.search.conditions import format_yaml_value
-from rltune.study.outcome import Outcome, count_states
+from rltune.study.outcome import STEPS_SPENT, Outcome, count_states
 from rltune.study.sweep_folder import TOLD, make_resume_command
 from rltune.tracking.callbacks import CLOSE_S
 from rltune.tracking.ledger_view import NOTE_TAG
@@ -118,7 +118,10 @@ def publish_outcome(
         console.note(warning)
     console.stop()
     if waiting := len(sweep.ledger.read_requests(ENQUEUE)):
-        larger = f"budget.trials={max(sweep.config.budget.trials, outcome.trials['total'] + waiting)}"
+        budget = sweep.config.budget
+        larger = f"budget.trials={max(budget.trials, outcome.trials['total'] + waiting)}"
+        if outcome.reason == STEPS_SPENT and budget.total_env_steps:
+            larger += f" budget.total_env_steps={budget.total_env_steps + waiting * budget.env_steps}"
         console.note(
             f"{format_number(waiting, 'enqueued configuration')} not begun: {make_resume_command(folder)} {larger}"
         )

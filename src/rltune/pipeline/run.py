@@ -143,7 +143,7 @@ def find_end(folder: Path, config: RunConfig) -> Outcome | None:
         folder: Its folder.
         config: Names the ledger's address, login included.
     """
-    from rltune.study.outcome import STEPS_SPENT, load_outcome
+    from rltune.study.outcome import load_outcome
     from rltune.study.storage import open_ledger
 
     try:
@@ -155,7 +155,7 @@ def find_end(folder: Path, config: RunConfig) -> Outcome | None:
     except StudyError:
         return None  # opening it to go on makes one, or says why it cannot
     outcome = load_outcome(folder) if status in ENDED else None
-    if outcome and outcome.reason != STEPS_SPENT and any(record.state == "RUNNING" for record in records):
+    if outcome and any(record.state == "RUNNING" for record in records):
         return None  # the wall time counts anew; and what an error has left behind is gone on with
     return outcome
 

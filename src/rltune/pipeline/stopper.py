@@ -12,7 +12,6 @@ from ray.tune import Stopper
 
 from rltune.config.schema import RunConfig
 from rltune.study.bucket import GLANCE_S, BucketError, find_bucket
-from rltune.study.outcome import STEPS_SPENT
 from rltune.trial.stop_flag import STOP_FILE
 
 GRACE_S = 8.0  # for trials to save their state after an end was requested
@@ -85,15 +84,18 @@ class SweepStopper(Stopper):
         return max(1.0, self._deadline - GRACE_S + EXIT_S - time.monotonic())
 
     def check_budgets(self) -> None:
-        """Request the end when a budget of the whole sweep is spent."""
+        """Request the end when the sweep's wall time is spent."""
         budget, now = self._config.budget, time.monotonic()
         if self._began is None and self.live:
             self._began = now
         began = now if self._began is None else self._began
         if budget.wall_time_s is not None and now - began >= budget.wall_time_s:
             self.request("budget.wall_time_s is spent")
-        if budget.total_env_steps is not None and self.env_steps >= budget.total_env_steps:
-            self.request(STEPS_SPENT)
+
+    def has_spent_steps(self) -> bool:
+        """Whether the search has had its environment steps: no trial begins any more, what runs comes to its end."""
+        total = self._config.budget.total_env_steps
+        return total is not None and self.env_steps >= total
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Stop no single trial: Tune asks after each result."""

@@ -17,6 +17,7 @@ from rltune.study.outcome import (
     EXIT_HEAD_GONE,
     EXIT_NONE,
     EXIT_WINNER,
+    STEPS_SPENT,
     Outcome,
     compute_cost,
     count_states,
@@ -96,7 +97,9 @@ def save_outcome(
         model=model,
         cost=compute_cost(records, sweep.config, sweep.slots.mean(), wall_s, runs),
         certified=certification.summary() if certification else None,
-        reason=stopper.reason or (explain_no_winner(records) if failed and find_nearest(records) else None),
+        reason=stopper.reason
+        or (explain_no_winner(records) if failed and find_nearest(records) else None)
+        or (STEPS_SPENT if stopper.has_spent_steps() and len(records) < sweep.config.budget.trials else None),
         front=describe_front(records, sweep.plan.criteria),
         exit_code=_exit_code(sweep, failed),
         folder=folder,

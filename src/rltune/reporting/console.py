@@ -107,6 +107,8 @@ class Console:
         num_trials: How many trials the budget has, those of earlier drivers included.
         env_steps: A trial's whole budget in environment steps.
         slots: How many trials run at once; see `show_slots`.
+        total_env_steps: So many of all trials and seeds, and no trial begins any more; None: no limit.
+        replicates: Seeds of a trial.
         num_reports: Reports of a trial over its whole budget.
         shown: Shows scores.
         scored: How many of a trial's last reports its score is the mean of; None is all.
@@ -123,6 +125,8 @@ class Console:
         num_trials: int,
         env_steps: int,
         slots: int,
+        total_env_steps: int | None = None,
+        replicates: int = 1,
         num_reports: int = 1,
         shown: Shown = AS_RETURN,
         scored: int | None = SCORED_REPORTS,
@@ -130,6 +134,7 @@ class Console:
         plain_every_s: float = 15.0,
     ) -> None:
         self.name, self.num_trials, self.env_steps, self.slots = name, num_trials, env_steps, slots
+        self._steps_of_all = math.inf if total_env_steps is None else total_env_steps / replicates
         self._num_reports, self._shown, self._scored = num_reports, shown, scored
         out = stream if stream is not None else sys.stdout
         # FORCE_COLOR makes rich call a file a terminal: ask the stream itself whether somebody watches.
@@ -420,6 +425,7 @@ class Console:
         running = [view.env_steps for view in self._trials.values() if view.state in ("RUNNING", "INTERRUPTED")]
         expected = (sum(ended) + self.env_steps) / (len(ended) + 1)
         to_come = max(0, self.num_trials - len(self._trials)) * expected
+        to_come = min(to_come, max(0.0, self._steps_of_all - sum(ended) - sum(running)))
         certifying = sum(min(self.env_steps, steps) for steps in self._runs.values())
         return (
             to_come

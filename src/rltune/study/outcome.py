@@ -15,7 +15,7 @@ from rltune.records import TrialRecord
 from rltune.study.ranking import find_front, find_nearest
 
 EXIT_WINNER, EXIT_NONE = 0, 1
-STEPS_SPENT = "budget.total_env_steps is spent"  # why a sweep was stopped that the same command does not go on with
+STEPS_SPENT = "budget.total_env_steps is spent"  # why a search has ended before its number of trials
 EXIT_HEAD_GONE = 75  # EX_TEMPFAIL of sysexits.h: the same command may be typed again
 
 

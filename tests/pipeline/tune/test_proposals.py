@@ -53,7 +53,7 @@ class Search:
         )
         unfinished = [record for record in records if record.state == "RUNNING"]
         inbox = Inbox(self.ledger, SimpleNamespace())
-        self.proposals = SearchProposals(self.plan, self.ledger.trials, self.study, unfinished, inbox)
+        self.proposals = SearchProposals(self.plan, self.ledger.trials, self.study, unfinished, inbox, lambda: False)
 
     def end(self, record):
         self.study.tell(self.ledger.trials.end(record.number, "FAIL", "done"))

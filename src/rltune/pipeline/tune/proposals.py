@@ -6,7 +6,7 @@ Runs in the driver; knows nothing of Tune.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rltune.pipeline.plan import Plan
@@ -42,21 +42,29 @@ class SearchProposals:
         study: Optuna's, which agrees with the ledger.
         unfinished: Trials of earlier drivers to go on with.
         inbox: Knows the configurations that were enqueued by hand.
+        is_spent: Whether no further trial may begin.
     """
 
     def __init__(
-        self, plan: Plan, trials: TrialTable, study: OptunaStudy, unfinished: Sequence[TrialRecord], inbox: Inbox
+        self,
+        plan: Plan,
+        trials: TrialTable,
+        study: OptunaStudy,
+        unfinished: Sequence[TrialRecord],
+        inbox: Inbox,
+        is_spent: Callable[[], bool],
     ) -> None:
+        self._is_spent = is_spent
         self._plan, self._trials, self._study, self._inbox = plan, trials, study, inbox
         self._waiting = list(unfinished)
         self._num_enqueued = inbox.count_begun()  # which push back the warm starts
 
     def propose(self, is_search_over: bool) -> TrialRecord | None:
-        """Return the next trial; None when the budget of trials is spent."""
+        """Return the next trial; None when the budget of trials or environment steps is spent."""
         if self._waiting:
             return self._waiting.pop(0)
         number, plan = self._trials.num_trials, self._plan
-        if number >= plan.config.budget.trials:
+        if number >= plan.config.budget.trials or self._is_spent():
             return None
         enqueued = self._inbox.find_enqueued()
         given = plan.space.encode(enqueued.payload) if enqueued else plan.given(number - self._num_enqueued)

@@ -32,6 +32,7 @@ from rltune.pipeline.tune.stages import CertificationConsole, Stage
 from rltune.records import TRIALS, TrialRecord
 from rltune.study.bucket import BUCKET_AWAY, BucketAwayError
 from rltune.study.disk_full import DISK_FULL, is_disk_full, make_disk_full_error
+from rltune.study.outcome import STEPS_SPENT
 from rltune.study.sweep_folder import make_resume_command
 from rltune.trial.trainable import Trial
 
@@ -129,8 +130,15 @@ def describe_progress(sweep: OpenSweep) -> str:
 def _build_stages(sweep: OpenSweep) -> list[Stage]:
     """Build the search's stage, and the certification's where something is certified."""
     trials = sweep.ledger.trials
+    tell_spent = functools.cache(lambda: sweep.console.note(f"{STEPS_SPENT}: no further trial begins"))
+
+    def is_spent() -> bool:
+        if spent := sweep.stopper.has_spent_steps():
+            tell_spent()
+        return spent
+
     unfinished = [record for record in trials.records() if record.state == "RUNNING"]
-    proposals = SearchProposals(sweep.plan, trials, sweep.study, unfinished, sweep.inbox)
+    proposals = SearchProposals(sweep.plan, trials, sweep.study, unfinished, sweep.inbox, is_spent)
     stages = [Stage(trials, proposals, sweep.console)]
     if sweep.retraining:
         console = CertificationConsole(sweep.console, sweep.retraining, sweep.shown)
