@@ -1,4 +1,4 @@
-"""Commands that a benchmark runs, each in a process and a folder of its own."""
+"""Commands that a benchmark runs in processes of their own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Finished:
 
 
 def run_command(typed: Sequence[str], folder: Path) -> Finished:
-    """Run a command in a folder, which is made; what it said lies there in ``output.txt``.
+    """Run a command in a folder, which need not be there; what it said is kept in its ``output.txt``.
 
     Raises:
         RuntimeError: It ended with another code than 0.

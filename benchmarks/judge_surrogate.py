@@ -1,6 +1,6 @@
 """A guess at what lies between the configurations of a pool, so that a proposal need not be put on one of them.
 
-It flatters whoever models: a forest's guesses are smoother than learning is. The pool decides; this stands beside it.
+A forest's guesses are steps, and the highest lies below the best that was trained. The pool decides.
 """
 
 from __future__ import annotations

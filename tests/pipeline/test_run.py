@@ -461,6 +461,7 @@ def test_a_total_of_environment_steps_ends_the_search_and_its_best_are_certified
     assert (outcome.status, outcome.reason) == ("complete", "budget.total_env_steps is spent")
     assert outcome.certified is not None
     assert stream.getvalue().count("budget.total_env_steps is spent: no further trial begins") == 1
+    assert "not begun: budget.total_env_steps is spent" in stream.getvalue()
     again = toy_run("budget.total_env_steps=5000", *words, "resume=auto")
     assert again.cost == outcome.cost, "there is nothing left to do"
     more = toy_run("budget.total_env_steps=9000", *words, "resume=auto")
@@ -478,7 +479,7 @@ def test_replicates_run_several_seeds_and_report_their_mean(toy_run: Callable[..
 
 def test_a_sweep_leaves_the_programs_thread_switching_alone(toy_run: Callable[..., Outcome], monkeypatch: Any) -> None:
     before, during = sys.getswitchinterval(), set()
-    monkeypatch.setattr(SweepStopper, "check_budgets", lambda self: during.add(sys.getswitchinterval()))
+    monkeypatch.setattr(SweepStopper, "check_wall_time", lambda self: during.add(sys.getswitchinterval()))
     toy_run("budget.trials=1", "tracking=off")
     assert during == {before} == {sys.getswitchinterval()}
 

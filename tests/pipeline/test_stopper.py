@@ -35,7 +35,7 @@ def test_a_stop_file_of_an_earlier_driver_stops_nothing(make_stopper, tmp_path):
 def test_steps_of_earlier_drivers_count_into_the_budget(make_stopper, more, ends):
     stopper = make_stopper("budget.total_env_steps=1000", spent_steps=600)
     stopper.env_steps += more
-    stopper.check_budgets()
+    stopper.check_wall_time()
     assert stopper.has_spent_steps() is ends
     assert not stopper.is_requested(), "what runs comes to its end"
 
@@ -45,7 +45,7 @@ def test_time_is_counted_from_the_start(make_stopper, monkeypatch):
     monkeypatch.setattr("rltune.pipeline.stopper.time.monotonic", lambda: clock[0])
     stopper = make_stopper("budget.wall_time_s=60")
     for clock[0], ends in ((159.9, False), (160.0, True)):
-        stopper.check_budgets()
+        stopper.check_wall_time()
         assert stopper.is_requested() is ends
     assert stopper.reason == "budget.wall_time_s is spent"
 
@@ -56,10 +56,10 @@ def test_a_wait_for_others_on_a_cluster_spends_no_time(make_stopper, monkeypatch
     stopper = make_stopper("budget.wall_time_s=60", "cluster=address")
     for clock[0], live, ends in ((1000.0, set(), False), (1001.0, {"trials/0"}, False), (1060.9, set(), False)):
         stopper.live = live
-        stopper.check_budgets()
+        stopper.check_wall_time()
         assert stopper.is_requested() is ends
     clock[0] = 1061.0
-    stopper.check_budgets()
+    stopper.check_wall_time()
     assert stopper.reason == "budget.wall_time_s is spent"
 
 

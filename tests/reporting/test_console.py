@@ -444,15 +444,18 @@ def test_time_left_learns_from_trials_that_were_stopped_early(make, clock):
 
 
 def test_time_left_ends_with_the_total_of_environment_steps(make, clock):
-    """Of two seeds each: 20,000 steps of each are left of 70,000."""
+    """Of two seeds each: 20,000 steps of each are left of 70,000, failed trials' steps among those spent."""
     console, _ = make(num_trials=10, total_env_steps=140_000, replicates=2)
     console.start()
     for number in range(5):
         console.show_start(trial(number, {}))
         clock.now += 10
         console.show_report(Report(number, 10_000, 1.0))
-        console.show_end(trial(number, {}, "PRUNED", 1.0))
+        console.show_end(trial(number, {}, "PRUNED" if number else "FAIL", 1.0))
     assert console.time_left_s() == pytest.approx(20_000 / 1_000)
+    console.show_start(trial(5, {}))  # takes all that is left, and as much as it needs
+    console.show_report(Report(5, 10_000, 1.0))
+    assert console.time_left_s() == pytest.approx(90_000 / 1_250)
 
 
 def test_a_failure_is_told_once_per_cause_and_listed_at_the_end(make, tmp_path):

@@ -94,6 +94,15 @@ def test_what_is_enqueued_into_an_ended_sweep_has_it_wait_again(desk: Desk) -> N
         assert [request.kind for request in ledger.read_requests()] == [ENQUEUE]
 
 
+def test_what_is_enqueued_after_the_last_environment_step_has_more_of_them(desk: Desk) -> None:
+    desk.submit([], "one")
+    end(desk, "one")
+    write_sweep(desk.folder.sweeps / "one", 2, None, "complete", "budget.total_env_steps=1000", "budget.env_steps=1000")
+    told = desk.act("enqueue", "one", {"space": {"lr": 0.001}})
+    (word,) = told["overrides"]
+    assert word.startswith("budget.total_env_steps="), "there are trials left"
+
+
 def test_failed_trials_wait_to_be_tried_again(desk: Desk) -> None:
     desk.submit([], "one")
     end(desk, "one", 1)

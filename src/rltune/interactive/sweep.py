@@ -93,7 +93,7 @@ class Sweep:
 
     @property
     def status(self) -> str:
-        """``complete``, ``stopped`` (by a budget), ``interrupted``, ``failed`` or ``running``."""
+        """``complete``, ``stopped`` (its wall time is over), ``interrupted``, ``failed`` or ``running``."""
         with self._ledger() as ledger:
             return ledger.sweep().status or "running"
 

@@ -13,6 +13,7 @@ from rltune.certification.result import Certification
 from rltune.certification.selection import TABLE, write_table
 from rltune.cluster.gpus import MPS, find_mps
 from rltune.cluster.resources import count_on_gpu
+from rltune.config.budget import SpentBudget
 from rltune.config.schema import MLFLOW
 from rltune.config.settings_file import format_settings
 from rltune.config.uris import redact, redact_address, resolve_uri
@@ -27,7 +28,7 @@ from rltune.reporting.closing_page import make_closing_page, trial_view_of
 from rltune.reporting.sweep_data import read_sweep_data
 from rltune.reporting.wording import describe_verdict
 from rltune.search.conditions import format_yaml_value
-from rltune.study.outcome import STEPS_SPENT, Outcome, count_states
+from rltune.study.outcome import Outcome, count_states
 from rltune.study.sweep_folder import TOLD, make_resume_command
 from rltune.tracking.callbacks import CLOSE_S
 from rltune.tracking.ledger_view import NOTE_TAG
@@ -118,13 +119,9 @@ def publish_outcome(
         console.note(warning)
     console.stop()
     if waiting := len(sweep.ledger.read_requests(ENQUEUE)):
-        budget = sweep.config.budget
-        larger = f"budget.trials={max(budget.trials, outcome.trials['total'] + waiting)}"
-        if outcome.reason == STEPS_SPENT and budget.total_env_steps:
-            larger += f" budget.total_env_steps={budget.total_env_steps + waiting * budget.env_steps}"
-        console.note(
-            f"{format_number(waiting, 'enqueued configuration')} not begun: {make_resume_command(folder)} {larger}"
-        )
+        larger = SpentBudget(sweep.config, len(records), sweep.stopper.env_steps).spell_larger(waiting)
+        command = f"{make_resume_command(folder)} {larger}".rstrip()
+        console.note(f"{format_number(waiting, 'enqueued configuration')} not begun: {command}")
     unfinished = outcome.trials["interrupted"] or interrupted or not sweep.is_certified()
     resume = make_resume_command(folder) if unfinished else None
     to_begin = max(0, sweep.config.budget.trials - outcome.trials["total"])

@@ -83,7 +83,7 @@ class SweepStopper(Stopper):
         """Return the seconds for what is left to do after a signal: MLflow may be laying out its first store."""
         return max(1.0, self._deadline - GRACE_S + EXIT_S - time.monotonic())
 
-    def check_budgets(self) -> None:
+    def check_wall_time(self) -> None:
         """Request the end when the sweep's wall time is spent."""
         budget, now = self._config.budget, time.monotonic()
         if self._began is None and self.live:

@@ -10,6 +10,7 @@ from rltune.certification.champion import Candidate, register_champion
 from rltune.certification.finalists import Finalist, describe_winner, rank_finalists
 from rltune.certification.result import Certification
 from rltune.certification.selection import measure_policies
+from rltune.config.budget import STEPS_SPENT
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.records import TrialRecord
 from rltune.study.bucket import BucketError
@@ -17,7 +18,6 @@ from rltune.study.outcome import (
     EXIT_HEAD_GONE,
     EXIT_NONE,
     EXIT_WINNER,
-    STEPS_SPENT,
     Outcome,
     compute_cost,
     count_states,
@@ -89,6 +89,7 @@ def save_outcome(
     trials = count_states(records)
     failed = winner is None and (stopper.failed or not trials["interrupted"])
     runs = sweep.retraining.runs() if sweep.retraining else []
+    has_more = len(records) < sweep.config.budget.trials
     outcome = Outcome(
         name=sweep.context.name,
         status=_describe_status(sweep, failed),
@@ -99,7 +100,7 @@ def save_outcome(
         certified=certification.summary() if certification else None,
         reason=stopper.reason
         or (explain_no_winner(records) if failed and find_nearest(records) else None)
-        or (STEPS_SPENT if stopper.has_spent_steps() and len(records) < sweep.config.budget.trials else None),
+        or (STEPS_SPENT if stopper.has_spent_steps() and not failed and has_more else None),
         front=describe_front(records, sweep.plan.criteria),
         exit_code=_exit_code(sweep, failed),
         folder=folder,

@@ -93,6 +93,7 @@ class ClosingPage:
         certified: `Certification.summary`; None when nothing was certified.
         winner: As `Outcome` has it; None without.
         num_to_begin: Trials that the budget has and nobody has begun.
+        why_not_begun: Which other budget is spent; None where none is.
         why_none: Why there is no winner; empty where there is one.
         num_broken: Trials that cannot win for a constraint.
         second: What the second objective measures; None without one.
@@ -112,6 +113,7 @@ class ClosingPage:
     certified: Mapping[str, Any] | None = None
     winner: Mapping[str, Any] | None = None
     num_to_begin: int = 0
+    why_not_begun: str | None = None
     why_none: str = "no trial reported a return, so there is no winner"
     num_broken: int = 0
     second: str | None = None
@@ -168,6 +170,7 @@ def make_closing_page(
         certified=outcome.certified,
         winner=outcome.winner,
         num_to_begin=num_to_begin,
+        why_not_begun=outcome.reason if (outcome.reason or "").startswith("budget.") else None,
         why_none=explain_no_winner(records),
         num_broken=sum(bool(record.broken) for record in records if record.score is not None),
         second=criteria.second,
@@ -209,6 +212,7 @@ def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
         f"{count('pruned', 0)} stopped, {count('failed', 0)} failed"
         + (f", {count('interrupted')} interrupted" if count("interrupted") else "")
         + (f"; {page.num_to_begin} not begun" if page.num_to_begin else "")
+        + (f": {page.why_not_begun}" if page.num_to_begin and page.why_not_begun else "")
         + (f"; {page.num_broken} of them cannot win, for a constraint" if page.num_broken else "")
     )
     if not page.top:

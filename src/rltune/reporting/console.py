@@ -425,13 +425,11 @@ class Console:
         running = [view.env_steps for view in self._trials.values() if view.state in ("RUNNING", "INTERRUPTED")]
         expected = (sum(ended) + self.env_steps) / (len(ended) + 1)
         to_come = max(0, self.num_trials - len(self._trials)) * expected
-        to_come = min(to_come, max(0.0, self._steps_of_all - sum(ended) - sum(running)))
+        to_run = sum(max(0, self.env_steps - steps) for steps in running)
+        had = sum(view.env_steps for view in self._trials.values())
+        to_come = min(to_come, max(0.0, self._steps_of_all - had - to_run))
         certifying = sum(min(self.env_steps, steps) for steps in self._runs.values())
-        return (
-            to_come
-            + sum(max(0, self.env_steps - steps) for steps in running)
-            + max(0, self._runs_left * self.env_steps - certifying)
-        )
+        return to_come + to_run + max(0, self._runs_left * self.env_steps - certifying)
 
     def _begin_pace(self) -> None:
         """Leave the start out of the pace: the first steps that are shown were taken since the last look for them."""

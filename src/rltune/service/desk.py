@@ -178,8 +178,7 @@ class Desk:
         where = str(self.folder.sweeps)
         enqueue_configuration(name, values, output_dir=where, stream=io.StringIO())
         with open_asked(name, where) as asked:
-            wanted = asked.ledger.trials.num_trials + len(asked.ledger.read_requests(ENQUEUE))
-            return [f"budget.trials={wanted}"] if wanted > asked.config.budget.trials else []
+            return asked.spent().spell_larger(len(asked.ledger.read_requests(ENQUEUE))).split()
 
 
 def _read_words(facts: Mapping[str, Any]) -> Sequence[str]:

@@ -205,10 +205,12 @@ def _read_progress(folder: Path) -> Progress:
     parts = [
         1.0 if one.state != "RUNNING" else min(1.0, one.env_steps / env_steps) if env_steps else 0.0 for one in records
     ]
-    percent = 100 if found.status == "complete" else min(99, math.floor(100 * sum(parts) / max(1, trials)))
+    steps = int(settings.get("replicates") or 1) * sum(one.env_steps for one in records)
+    total = budget.get("total_env_steps")
+    part = max(sum(parts) / max(1, trials), steps / total if total else 0.0)
+    percent = 100 if found.status == "complete" else min(99, math.floor(100 * part))
     best = next((one.score for one in rank_records(records)), None)
     ended = sum(one.state != "RUNNING" for one in records)
-    steps = sum(one.env_steps for one in records)
     shown = format_objective(Shown.of(settings.get("objective"))(best))
     return Progress(percent, ended, trials, shown, steps, found.status or "running")
 

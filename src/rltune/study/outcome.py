@@ -15,7 +15,6 @@ from rltune.records import TrialRecord
 from rltune.study.ranking import find_front, find_nearest
 
 EXIT_WINNER, EXIT_NONE = 0, 1
-STEPS_SPENT = "budget.total_env_steps is spent"  # why a search has ended before its number of trials
 EXIT_HEAD_GONE = 75  # EX_TEMPFAIL of sysexits.h: the same command may be typed again
 
 
@@ -25,7 +24,7 @@ class Outcome:
 
     Attributes:
         name: The sweep.
-        status: complete, stopped (a budget of the whole sweep), interrupted or failed.
+        status: complete, stopped (its wall time is over, or its disk full), interrupted or failed.
         trials: total, complete, pruned, failed, interrupted.
         winner: name, trial (None for a baseline that the search did not try), params, objective, checkpoint (relative
             to the folder), evaluation; None without.

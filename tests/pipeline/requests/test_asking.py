@@ -145,6 +145,20 @@ def test_a_sweep_with_nothing_left_to_begin_says_what_extends_it(mine, stream):
     assert len(mine.ledger.read_requests()) == 1
 
 
+@pytest.mark.parametrize(("replicates", "larger"), [(1, 2100), (2, 4200)])
+def test_a_sweep_whose_steps_are_spent_says_what_extends_it(replicates, larger, make_mine, stream):
+    mine = make_mine("budget.total_env_steps=1000", f"replicates={replicates}")
+    mine.begin()
+    mine.train(0, 1100)
+    with mine.drive(), pytest.raises(StudyError) as refused:
+        enqueue_configuration("mine", VALUES, output_dir=mine.root)
+    assert "budget.total_env_steps is spent" in refused.value.what
+    assert f"budget.total_env_steps={larger}" in refused.value.fix
+    mine.end("complete")
+    enqueue_configuration("mine", VALUES, output_dir=mine.root, stream=stream)
+    assert stream.getvalue().rstrip().endswith(f"sweep=mine budget.total_env_steps={larger}"), "trials there are enough"
+
+
 def test_without_a_driver_it_waits_for_the_next_resume(mine, stream):
     for _ in range(4):
         mine.begin()

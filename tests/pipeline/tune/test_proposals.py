@@ -45,6 +45,7 @@ class Search:
     """Proposals over a real ledger and a real study, as a driver opens them."""
 
     def __init__(self, folder, *, ledger=None, **plan):
+        self.is_spent = False
         self.plan = Plan(**plan)
         self.ledger = ledger or make_ledger(folder, "sweep")
         records = self.ledger.trials.records()
@@ -53,7 +54,9 @@ class Search:
         )
         unfinished = [record for record in records if record.state == "RUNNING"]
         inbox = Inbox(self.ledger, SimpleNamespace())
-        self.proposals = SearchProposals(self.plan, self.ledger.trials, self.study, unfinished, inbox, lambda: False)
+        self.proposals = SearchProposals(
+            self.plan, self.ledger.trials, self.study, unfinished, inbox, lambda: self.is_spent
+        )
 
     def end(self, record):
         self.study.tell(self.ledger.trials.end(record.number, "FAIL", "done"))
@@ -71,6 +74,20 @@ class Search:
         self.study.close()
         self.ledger.close()
         return Search(folder, ledger=Ledger(self.ledger.url, "sweep"), **plan)
+
+
+def test_once_the_steps_are_spent_what_was_begun_goes_on_and_nothing_else(tmp_path):
+    search = Search(tmp_path, trials=5)
+    begun = [search.proposals.propose(False) for _ in range(2)]
+    resumed = search.kill(tmp_path, trials=5)
+    resumed.is_spent = True
+    assert [resumed.proposals.propose(False).number for _ in begun] == [0, 1]
+    assert resumed.proposals.propose(False) is None
+    resumed.proposals.retry(begun[1])
+    assert resumed.proposals.propose(False).number == 1
+    assert resumed.proposals.propose(False) is None
+    resumed.is_spent = False
+    assert resumed.proposals.propose(False).number == 2
 
 
 def test_as_many_trials_are_proposed_as_the_budget_says(tmp_path):

@@ -12,6 +12,7 @@ from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from rltune.config.budget import SpentBudget
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
@@ -45,6 +46,11 @@ class AskedSweep:
     def config(self) -> RunConfig:
         """Its settings, typed."""
         return parse_config(self.settings)
+
+    def spent(self) -> SpentBudget:
+        """Return what its search has had of its budget."""
+        records = self.ledger.trials.records()
+        return SpentBudget(self.config, len(records), self.config.replicates * sum(one.env_steps for one in records))
 
     @property
     def resume_command(self) -> str:

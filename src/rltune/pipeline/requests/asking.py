@@ -115,7 +115,7 @@ def enqueue_configuration(
     bucket: str | None = None,
     stream: TextIO | None = None,
 ) -> int:
-    """Have a sweep try a configuration: it is the next trial that begins, and one of ``budget.trials``.
+    """Have a sweep try a configuration: it is the next trial that begins, and counts in the budget.
 
     Where the sweep does not run, the configuration waits for the next resume.
 
@@ -137,12 +137,13 @@ def enqueue_configuration(
     with open_asked(sweep, output_dir, storage, bucket) as asked:
         checked = check_configuration(asked, values)
         num_waiting = len(asked.ledger.read_requests(ENQUEUE))
-        num_left = asked.config.budget.trials - asked.ledger.trials.num_trials - num_waiting
-        larger = f"budget.trials={asked.config.budget.trials + 1 - min(0, num_left)}"
+        spent = asked.spent()
+        larger = spent.spell_larger(num_waiting + 1)
         where = asked.find_driver()
-        if where and num_left <= 0 and asked.folder:  # else the budget may have grown since, which no file here says
+        why = spent.explain(num_waiting)
+        if where and why and asked.folder:  # else the budget may have grown since, which no file here says
             raise StudyError(
-                f"sweep={asked.name}: no trial of budget.trials={asked.config.budget.trials} is left to begin",
+                f"sweep={asked.name}: {why}",
                 "a sweep with trials left, or one that does not run",
                 f"{asked.resume_command} {larger}, when it has ended and this command was typed again",
             )
@@ -151,8 +152,7 @@ def enqueue_configuration(
         if where:
             _say(stream, f"{what}; it is the next trial that begins")
         else:
-            resume = f"{asked.resume_command} {larger}" if num_left <= 0 else asked.resume_command
-            _say(stream, f"{what}; it is tried by {resume}")
+            _say(stream, f"{what}; it is tried by {f'{asked.resume_command} {larger}'.rstrip()}")
         return request
 
 

@@ -130,8 +130,8 @@ class Recorder(Callback):
     # Tune calls this once per turn of its loop.
     @_guarded
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Check the sweep's budgets, show warnings, draw."""
-        self.stopper.check_budgets()
+        """Check the sweep's wall time, show warnings, draw."""
+        self.stopper.check_wall_time()
         if self._moves and time.monotonic() - self._moves_since > GATHER_S:
             self._tell_moves()
         for warning in self._tracker.warnings():

@@ -18,6 +18,7 @@ from rltune.cluster.gpus import GpuState, GpuWatch
 from rltune.cluster.losses import wait_for_head
 from rltune.cluster.shared_storage import not_shared
 from rltune.compat.tune_controller import adapt_tune
+from rltune.config.budget import STEPS_SPENT
 from rltune.errors import StudyError
 from rltune.formatting import format_duration
 from rltune.pipeline.open_sweep import OpenSweep
@@ -32,7 +33,6 @@ from rltune.pipeline.tune.stages import CertificationConsole, Stage
 from rltune.records import TRIALS, TrialRecord
 from rltune.study.bucket import BUCKET_AWAY, BucketAwayError
 from rltune.study.disk_full import DISK_FULL, is_disk_full, make_disk_full_error
-from rltune.study.outcome import STEPS_SPENT
 from rltune.study.sweep_folder import make_resume_command
 from rltune.trial.trainable import Trial
 
