@@ -16,7 +16,6 @@ from rltune.cluster.resources import (
     count_slots,
     describe_idle_gpu,
     fit_share,
-    fraction_for,
     local_machine,
 )
 from rltune.errors import ResourceError
@@ -69,7 +68,9 @@ def test_as_many_trials_run_at_once_as_fit(request_, machine, slots):
         (0.2, 1, 5),
         (0.1, 1, 10),
         (0.6, 1, 1),
-        (1 / 6, 1, 5),  # for Ray it is 0.1667
+        (1 / 6, 1, 6),  # for Ray it is 0.1666
+        (0.1667, 1, 6),  # 1,666.999... ten thousandths as a float: 0.1666 for Ray, too
+        (0.1668, 1, 5),
         (1.0, 1, 1),
         (0.5, 4, 8),
     ],
@@ -79,7 +80,7 @@ def test_fractions_of_a_gpu_are_counted_as_ray_places_them(fraction, gpus, slots
 
 
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("fraction", [0.5, 1 / 3, 0.3333, 1 / 6, fraction_for(6), 1 / 7, fraction_for(7), 0.6, 0.4])
+@pytest.mark.parametrize("fraction", [0.5, 0.34, 1 / 3, 1 / 6, 0.1667, 0.1668, 1 / 7, 0.6, 0.4])
 def test_ray_places_as_many_fractions_as_are_counted(fraction):
     """On two logical GPUs; places are asked for without the processes that would take them."""
     counted = count_slots([{"GPU": fraction}], [Machine(64, 2)], 99)
@@ -87,7 +88,7 @@ def test_ray_places_as_many_fractions_as_are_counted(fraction):
     try:
         assert all(group.wait(20) for group in groups)
         groups.append(placement_group([{"GPU": fraction}]))
-        assert not groups[-1].wait(0.5)
+        assert not groups[-1].wait(1)  # whole seconds: of half a one, Ray waits none
     finally:
         for group in groups:
             remove_placement_group(group)
@@ -95,7 +96,7 @@ def test_ray_places_as_many_fractions_as_are_counted(fraction):
 
 @pytest.mark.parametrize("gpus", [1, 3])
 def test_as_many_trials_share_each_gpu_as_are_asked_for(gpus):
-    counted = [count_slots([{"GPU": fraction_for(trials)}], [Machine(64, gpus)], 999) for trials in range(1, 101)]
+    counted = [count_slots([{"GPU": 1 / trials}], [Machine(64, gpus)], 999) for trials in range(1, 101)]
     assert counted == [gpus * trials for trials in range(1, 101)]
 
 
@@ -104,9 +105,9 @@ def test_as_many_trials_share_each_gpu_as_are_asked_for(gpus):
     [
         (0.3, "3 trials on each GPU, and 10% of it idle; resources.trials_per_gpu=3 uses all of it"),
         (0.6, "1 trial on each GPU, and 40% of it idle; resources.trials_per_gpu=1 uses all of it"),
-        (1 / 6, "5 trials on each GPU, and 17% of it idle; resources.trials_per_gpu=5 uses all of it"),
+        (0.17, "5 trials on each GPU, and 15% of it idle; resources.trials_per_gpu=5 uses all of it"),
         (1e-5, "10000 trials on each GPU, and 90% of it idle; resources.trials_per_gpu=100 uses all of it"),
-        *[(whole, "") for whole in (0, 0.25, 0.3333, 0.5, 1, 2)],
+        *[(whole, "") for whole in (0, 1 / 6, 0.25, 0.3333, 0.5, 1, 2)],
     ],
 )
 def test_what_a_fraction_wastes_of_each_gpu_is_said(fraction, note):

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from rltune.cluster.resources import GRAIN, Machine, Share, fraction_for
+from rltune.cluster.resources import GRAIN, Machine, Share
 from rltune.cluster.slots import Slots
 
 HEAD, NODE = Machine(0, 0), Machine(2, 0)
@@ -127,7 +127,7 @@ class Cards:
     def place(self, trial, gpus):
         """Return whether there was room; one of several places is taken, whichever."""
         num_gpus = math.ceil(gpus)
-        units = round(gpus / num_gpus * GRAIN)
+        units = int(gpus / num_gpus * GRAIN)
         for cards in self.random.sample(self.held, len(self.held)):
             able = [card for card in cards if sum(card.values()) + units <= GRAIN]
             if len(able) >= num_gpus:
@@ -149,10 +149,10 @@ def test_no_card_ever_holds_more_trials_than_fit(case):
     """Nodes come and go, trials end and outgrow their share; each draw has its own cards and fraction."""
     drawn = random.Random(case)
     nodes = [Machine(1000, drawn.randint(1, 4)) for _ in range(drawn.randint(1, 3))]
-    fractions = [fraction_for(drawn.randint(1, 16)), round(drawn.uniform(0.05, 1), 3), 1 / drawn.randint(2, 12), 1.0]
+    fractions = [1 / drawn.randint(1, 16), round(drawn.uniform(0.05, 1), 3), 1.0]
     share = Share(1.0, drawn.choice(fractions), 0)
     slots, cards = make(*nodes, limit=1000, bundles=share.bundles), Cards(drawn, nodes)
-    assert slots.count == sum(int(node.gpus) for node in nodes) * (GRAIN // round(share.gpus * GRAIN))
+    assert slots.count == sum(int(node.gpus) for node in nodes) * (GRAIN // int(share.gpus * GRAIN))
     live, waiting, started = set(), set(), 0
     for _ in range(120):
         if len(live) < slots.count:

@@ -104,7 +104,7 @@ def test_a_gpu_is_asked_for_only_where_there_is_one(make, monkeypatch):
         make(resources__gpus_per_trial=0.25)
 
 
-@pytest.mark.parametrize(("trials", "gpus"), [(4, 0.25), (3, 0.3333), (6, 0.1666), (1, 1.0)])
+@pytest.mark.parametrize(("trials", "gpus"), [(4, 0.25), (3, 1 / 3), (6, 1 / 6), (1, 1.0)])
 def test_trials_per_gpu_are_a_fraction_of_each(make, trials, gpus):
     made = make(resources__trials_per_gpu=trials, cluster__num_gpus=2, cluster__num_cpus=64)
     assert (made.request.gpus, made.build.gpus) == (gpus, gpus)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from fake_cuda import GIB, FakeCuda
 
-from rltune.cluster.resources import Machine, fraction_for
+from rltune.cluster.resources import Machine
 from rltune.config.changes import check_changes, keep_measured
 from rltune.config.settings_file import read_settings, write_settings
 from rltune.config.validation import parse_config
@@ -71,7 +71,7 @@ def test_memory_cpus_and_sixteen_limit_how_many_share_a_gpu(use, cpus, trials):
 def test_a_share_holds_what_was_measured_under_its_cap(card, tensors, context):
     use = GpuUse(int(tensors), int(context), card)
     cuda = FakeCuda(card)
-    cap_memory(fraction_for(choose_trials(use, 64)), cuda)
+    cap_memory(1 / choose_trials(use, 64), cuda)
     cuda.allocate(use.tensors)
 
 

@@ -17,7 +17,7 @@ from rltune.config.validation import MAX_ON_GPU
 from rltune.errors import ResourceError
 
 EPSILON = 1e-6  # 3 x 0.3333 must fit in 1
-GRAIN = 10_000  # Ray counts in ten thousandths and rounds: of 1/6, which becomes 0.1667, five fit into a GPU (2.60)
+GRAIN = 10_000  # Ray counts in ten thousandths and cuts off the rest: of 1/6, which becomes 0.1666, six fit (2.60)
 WORTH_SAYING = 0.01  # of a GPU: three trials of 0.33 leave that much
 WIDE_LAYER = 512  # units from which a second torch thread was measured to pay, see `choose_cpus`
 
@@ -70,14 +70,9 @@ class Share:
         return replace(self, gpus=min(1.0, 2 * self.gpus)) if 0 < self.gpus < 1 else None
 
 
-def fraction_for(trials: int) -> float:
-    """Return the fraction of a GPU of which so many fit into one, as Ray counts them."""
-    return math.floor(GRAIN / trials) / GRAIN
-
-
 def count_on_gpu(gpus: float) -> int:
     """Count the trials with this fraction of a GPU that fit into one, as Ray counts them."""
-    return GRAIN // max(1, round(gpus * GRAIN))
+    return GRAIN // max(1, int(gpus * GRAIN))
 
 
 def describe_idle_gpu(gpus: float) -> str:
@@ -227,7 +222,7 @@ class _FreeNode:
 
     def take(self, bundle: Mapping[str, float]) -> bool:
         """Take a bundle's CPUs and GPUs if they are there: a fraction of one GPU, or whole ones."""
-        cpus, gpus = bundle.get("CPU", 0.0), round(bundle.get("GPU", 0.0) * GRAIN) / GRAIN
+        cpus, gpus = bundle.get("CPU", 0.0), int(bundle.get("GPU", 0.0) * GRAIN) / GRAIN
         num_gpus = math.ceil(gpus - EPSILON)
         of_each = gpus / num_gpus if num_gpus else 0.0
         able = [index for index, left in enumerate(self._gpus) if left >= of_each - EPSILON][:num_gpus]

@@ -24,7 +24,7 @@ from rltune.algorithms.arguments import (
 from rltune.algorithms.build import Build, make_inputs_absolute
 from rltune.algorithms.preflight import check_actions, check_corners
 from rltune.cluster.ray_cluster import check_address, machine_of
-from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share, fraction_for
+from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share
 from rltune.compat.ray_registry import wait_for_ray
 from rltune.config.capabilities import find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
@@ -200,7 +200,7 @@ def _gpus_of(resources: ResourcesConfig) -> float:
     trials = resources.trials_per_gpu
     if trials is None:
         return resources.gpus_per_trial
-    return 1.0 if trials == MEASURED else fraction_for(int(trials))
+    return 1.0 if trials == MEASURED else 1 / int(trials)
 
 
 def measure_share(plan: Plan) -> Plan:
@@ -218,7 +218,7 @@ def measure_share(plan: Plan) -> Plan:
     cpus = sum(bundle["CPU"] for bundle in share.bundles)
     of_use = math.ceil(plan.request.limit / machine.gpus)
     trials = min(choose_trials(use, machine.cpus / machine.gpus / cpus), of_use)
-    gpus = fraction_for(trials)
+    gpus = 1 / trials
     note = f"resources.trials_per_gpu={trials}, measured: {use}; {machine.cpus:g} CPUs beside {machine.gpus:g} GPUs"
     request, build = replace(plan.request, gpus=gpus), replace(plan.build, gpus=gpus)
     config = replace(plan.config, resources=replace(plan.config.resources, trials_per_gpu=trials))
