@@ -9,6 +9,12 @@ from rltune.config.schema import RunConfig
 STEPS_SPENT = "budget.total_env_steps is spent"
 
 
+def has_spent_steps(config: RunConfig, env_steps: int) -> bool:
+    """Whether a search has had its environment steps, those of all trials and all their seeds."""
+    total = config.budget.total_env_steps
+    return total is not None and env_steps >= total
+
+
 @dataclass(frozen=True)
 class SpentBudget:
     """What a search has had.
@@ -27,18 +33,17 @@ class SpentBudget:
         """Say why no trial begins beyond so many that wait to be begun; None where one may."""
         if self.num_trials + num_waiting >= self.config.budget.trials:
             return f"no trial of budget.trials={self.config.budget.trials} is left to begin"
-        return STEPS_SPENT if self._has_spent_steps() else None
+        return STEPS_SPENT if has_spent_steps(self.config, self.env_steps) else None
 
     def spell_larger(self, wanted: int) -> str:
-        """Return the overrides with which so many more trials begin; empty where they do without."""
+        """Return the overrides with which so many more trials begin; empty where the next one begins without.
+
+        Steps that are not spent yet may be before the last one begins.
+        """
         budget, words = self.config.budget, []
         if self.num_trials + wanted > budget.trials:
             words.append(f"budget.trials={self.num_trials + wanted}")
-        if self._has_spent_steps():
+        if has_spent_steps(self.config, self.env_steps):
             whole = budget.env_steps * self.config.replicates
             words.append(f"budget.total_env_steps={self.env_steps + wanted * whole}")
         return " ".join(words)
-
-    def _has_spent_steps(self) -> bool:
-        total = self.config.budget.total_env_steps
-        return total is not None and self.env_steps >= total

@@ -10,6 +10,7 @@ from typing import Any
 
 from ray.tune import Stopper
 
+from rltune.config.budget import has_spent_steps
 from rltune.config.schema import RunConfig
 from rltune.study.bucket import GLANCE_S, BucketError, find_bucket
 from rltune.trial.stop_flag import STOP_FILE
@@ -94,8 +95,7 @@ class SweepStopper(Stopper):
 
     def has_spent_steps(self) -> bool:
         """Whether the search has had its environment steps: no trial begins any more, what runs comes to its end."""
-        total = self._config.budget.total_env_steps
-        return total is not None and self.env_steps >= total
+        return has_spent_steps(self._config, self.env_steps)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         """Stop no single trial: Tune asks after each result."""
