@@ -368,13 +368,14 @@ def main() -> None:
     if arguments.device == "cpu":
         print("on the processor, to try the code: no figure means anything")
     results = {}
+    rounds = 3 if arguments.quick else engine.ROUNDS
+    keeps_record = arguments.device == "cuda" and (arguments.json or not arguments.quick)
     for part in arguments.only.split(","):
         results[part] = MEASURE[part](Look(arguments.quick, arguments.device))
         print(make_tables({part: results[part]}) or f"{part}: needs a GPU", flush=True)
-    rounds = 3 if arguments.quick else engine.ROUNDS
-    if arguments.device == "cuda" and (arguments.json or not arguments.quick):
-        versions = peers.versions() if "engine" in results else None
-        write_record(make_record("gpu", rounds, results, versions), arguments.json)
+        if keeps_record:  # after each part: an hour on a GPU may end before the last one
+            versions = peers.versions() if "engine" in results else None
+            write_record(make_record("gpu", rounds, results, versions), arguments.json)
 
 
 if __name__ == "__main__":

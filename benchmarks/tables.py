@@ -28,7 +28,7 @@ PAGES = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{page}.md"
-        for page in ("measurements", "certification", "sharing-a-cluster", "many-cores", "scale")
+        for page in ("measurements", "certification", "sharing-a-cluster", "many-cores", "scale", "what-mattered")
     ),
 )
 SPEED_CASES = {

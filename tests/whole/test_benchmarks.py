@@ -15,7 +15,7 @@ import pytest
 from composing import compose
 from nvidia_tools import put_mps
 
-from benchmarks import engine, gpu, records, runners, shared_settings, sweep, tables
+from benchmarks import engine, gpu, importance, records, runners, shared_settings, sweep, tables
 from rltune.config.validation import parse_config
 from rltune.pipeline.plan import make_plan
 
@@ -239,3 +239,15 @@ def test_what_does_not_fit_into_a_parts_time_is_left_out(monkeypatch):
     parts = {"together": gpu.measure_together(over), "workers": gpu.measure_workers(over)}
     parts["precision"] = gpu.measure_precision(over)
     assert all("(" not in line for line in gpu.make_tables(parts).splitlines())
+
+
+def test_a_kind_of_sweep_is_counted_over_the_sweeps_that_were_told_anything():
+    def tell(mean, low, high, wrong):
+        shares = {one.name: (0.0, 0.0, 0.1, False) for one in importance.SPACE.dimensions}
+        return {**shares, "lr": (mean, low, high, True), "gamma": (0.1, 0.05, 0.2, wrong)}
+
+    found = [tell(0.7, 0.6, 0.9, True), tell(0.5, 0.3, 0.7, False), {}]
+    row = importance.count_sweeps("one matters, best inside", "weak", found)
+    (line,) = importance.table({"results": [row]}).splitlines()[2:]
+    # The truth, 80%, is in the first interval alone; one of ten times was a parameter told that has no effect.
+    assert line == "| one matters, best inside | weak ones | lr 80% | 60% | 50% | 33% | 10.0% |"
