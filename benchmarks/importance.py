@@ -174,7 +174,7 @@ def count_sweeps(
     """Return a row of the record: what was told of so many sweeps of a kind."""
     true = {name: (1 - LUCK) * share for name, share in KINDS[kind].true.items()}
     told = [one for one in found if one]
-    wrong = [one[each.name][3] for one in told for each in SPACE.dimensions if each.name not in true]
+    idle = [each.name for each in SPACE.dimensions if each.name not in true]
     return {
         "kind": kind,
         "stopped": stop,
@@ -184,7 +184,7 @@ def count_sweeps(
         "mean": {name: float(np.mean([one[name][0] for one in told])) for name in true if told},
         "held": {name: float(np.mean([one[name][1] <= share <= one[name][2] for one in told]))
                  for name, share in true.items() if told},
-        "without_effect": float(np.mean(wrong)) if wrong else None,
+        "without_effect": float(np.mean([bool(one) and one[name][3] for one in found for name in idle])),
     }  # fmt: skip
 
 
@@ -197,8 +197,7 @@ def table(record: Mapping[str, Any]) -> str:
     for row in record["results"]:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in row["true"].items()) or "none"
         means, held = (", ".join(f"{one:.0%}" for one in row[each].values()) or "-" for each in ("mean", "held"))
-        wrong = "-" if row["without_effect"] is None else f"{row['without_effect']:.1%}"
-        silent = f"{1 - row['told'] / row['sweeps']:.0%}"
+        silent, wrong = f"{1 - row['told'] / row['sweeps']:.0%}", f"{row['without_effect']:.1%}"
         cells = (row["kind"], STOPPED[row["stopped"]], shares, means, held, silent, wrong)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
