@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from composing import compose
 from ended import make_certification, write_sweep
 from fake_nvml import FakeNvml
 from ledger import add_reports
+from omegaconf import OmegaConf
 
+from rltune.commands.compare import list_group
 from rltune.config.settings_file import format_settings
 from rltune.config.validation import parse_config
 from rltune.service.folder import ServiceFolder
@@ -47,6 +50,20 @@ def test_what_runs_comes_first_then_the_queue_then_the_newest_end(folder: Servic
         ("runs", None), ("first", 1), ("second", 2), ("new", None), ("old", None),
     ]  # fmt: skip
     assert shown[-1]["ended"] == "1970-01-01T00:00:01+00:00"
+
+
+def test_a_group_is_compared_in_the_order_of_its_submission(
+    folder: ServiceFolder, queue: Submissions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even of one second, and even where the first one was resumed and ended last."""
+    monkeypatch.setattr("rltune.service.submissions.time.time", lambda: 1000.0)
+    for place, name in enumerate(("c", "b", "a")):
+        queue.change(queue.add(name, []), state="complete", ended_s=2000.0 + place)
+    queue.queue_again(queue.get("c"))
+    queue.change(queue.get("c"), state="complete", ended_s=3000.0)
+    client = SimpleNamespace(list=lambda group: Views(folder).list(queue.list()))
+    monkeypatch.setattr("rltune.commands.compare.find_service", lambda settings: client)
+    assert list_group(OmegaConf.create({"group": "all"})) == ["c", "b", "a"]
 
 
 def test_progress_counts_ended_trials_and_the_steps_of_running_ones(folder: ServiceFolder) -> None:

@@ -54,9 +54,7 @@ def list_group(settings: DictConfig) -> list[str]:
     """
     client = find_service(settings)
     found = client.list(settings.group) if client else []
-    complete = [
-        one["name"] for one in sorted(found, key=lambda one: str(one["submitted"])) if one["state"] == "complete"
-    ]
+    complete = [one["name"] for one in sorted(found, key=lambda one: int(one["id"])) if one["state"] == "complete"]
     if not complete:
         raise ConfigError(
             f"group={settings.group}: no complete sweep of it"

@@ -72,7 +72,7 @@ class Submission:
     """A sweep that was submitted.
 
     Attributes:
-        id: Its row.
+        id: Its row; who was submitted earlier has a smaller one.
         name: The sweep's.
         words: What is typed for it, besides its name.
         state: queued, running, complete, failed, interrupted or refused.

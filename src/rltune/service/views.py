@@ -87,6 +87,7 @@ class Views:
             progress = _extend(progress, _read_trials(one.words))
         far = {key: value for key, value in asdict(progress).items() if key != "status"}
         return {
+            "id": one.id,
             "name": one.name,
             "state": one.state,
             "in_words": describe_state(one, place, is_starting),
