@@ -342,18 +342,17 @@ def describe(one: Mapping[str, float]) -> str:
 def table(record: Mapping[str, Any]) -> str:
     """Return the record as Markdown."""
     lines = [
-        "| over | full trainings | slots | strategy | score | all but the worst tenth of pairs | less `today` "
+        "| over | full trainings | slots | strategy | score | all but the worst tenth of pairs | `defaults` less it "
         "| configurations tried | trainings spent |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for part in record["results"]:
         for name, one in part["strategies"].items():
-            other = one["minus"].get("today") or part["strategies"].get("today", {}).get("minus", {}).get(name)
-            sign = 1 if "today" in one["minus"] else -1
-            less = "" if other is None else f"{sign * other['mean']:+.3f} [{', '.join(_ends(other, sign))}]"
+            other = one["minus"].get("defaults")
+            lead = f"{-other['mean']:+.3f} [{-other['high']:+.3f}, {-other['low']:+.3f}]" if other else ""
             lines.append(
                 f"| {part['over']} | {part['cost']:g} | {part['slots']} | {name} | {describe(one)} "
-                f"| {one['worst_tenth']:.3f} | {less} | {one['tried']:.0f} | {one['spent']:.1f} |"
+                f"| {one['worst_tenth']:.3f} | {lead} | {one['tried']:.0f} | {one['spent']:.1f} |"
             )
     if missing := [name for name in STRATEGIES if name not in record["results"][0]["strategies"]]:
         lines.append(f"\nNot measured yet: {', '.join(missing)}.")
@@ -364,10 +363,6 @@ def table(record: Mapping[str, Any]) -> str:
         f"with that of the nearest one, all axes alike: {plain:.2f} (means over pairs)."
     )
     return "\n".join(lines)
-
-
-def _ends(one: Mapping[str, float], sign: int) -> list[str]:
-    return [f"{end:+.3f}" for end in sorted((sign * one["low"], sign * one["high"]))]
 
 
 def main() -> None:
@@ -393,7 +388,7 @@ def main() -> None:
         pools = read_pools(given.data)
     except ValueError as error:
         parser.error(f"--data: {error}")
-    chosen = {name: STRATEGIES[name] for name in given.only.split(",")}
+    chosen = {name: one for name, one in STRATEGIES.items() if name in given.only.split(",")}
     alone = {name: one for name, one in chosen.items() if name in ALONE}
     cost = given.cost
     cases = [(Case("pool", cost, 1, given.repetitions), chosen)]

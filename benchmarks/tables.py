@@ -34,6 +34,7 @@ PAGES = (
 SPEED_CASES = {
     "ppo_cartpole_32": "PPO CartPole, 32 environments", "dqn_cartpole": "DQN CartPole", "sac_pendulum": "SAC Pendulum",
 }  # fmt: skip
+JUDGED = ("defaults", "tpe_asha", "random")
 MARKER = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -80,8 +81,8 @@ def make_soak_table(record: dict[str, Any]) -> str:
 
 
 def make_speed_table(folder: Path) -> str:
-    """Return README.md's few rows, out of two records."""
-    found, swept = (read_record(name, folder) for name in ("engine", "sweep"))
+    """Return README.md's few rows, out of three records."""
+    found, swept, judged = (read_record(name, folder) for name in ("engine", "sweep", "judge"))
     if found is None and swept is None:
         return "Not measured yet on equal terms: `make bench` does."
     lines = ["| | rltune | rltune / Stable-Baselines3 | rltune / stock RLlib |", "|---|---|---|---|"]
@@ -96,7 +97,12 @@ def make_speed_table(folder: Path) -> str:
     cells |= {kind: _describe_sweep(kind, swept["results"]) for kind in cells if swept and kind in swept["results"]}
     others = f"rl_zoo3: {cells['zoo']}; with ten evaluations and halving: {cells['zoo_halving']}"
     trials = f"{swept['trials']} PPO trials of {swept['env_steps']:,} steps" if swept else "a sweep"
-    return "\n".join([*lines, f"| {trials} | {cells['ours']} | {others} | plain Ray Tune script: {cells['plain']} |"])
+    lines.append(f"| {trials} | {cells['ours']} | {others} | plain Ray Tune script: {cells['plain']} |")
+    scores = judged["results"][0]["strategies"] if judged else {}
+    means = [f"{scores[name]['mean']:.2f}" if name in scores else "not measured" for name in JUDGED]
+    what = "What a search finds: 0 is the median configuration, 1 the best of 256"
+    lines.append(f"| {what} | {means[0]} | Optuna's TPE with Ray's ASHA: {means[1]} | random search: {means[2]} |")
+    return "\n".join(lines)
 
 
 def _describe_sweep(kind: str, results: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ import pytest
 from composing import compose
 from nvidia_tools import put_mps
 
-from benchmarks import engine, gpu, importance, records, runners, shared_settings, sweep, tables
+from benchmarks import engine, gpu, importance, records, runners, scale, shared_settings, sweep, tables
 from rltune.config.validation import parse_config
 from rltune.pipeline.plan import make_plan
 
@@ -251,3 +251,11 @@ def test_a_kind_of_sweep_is_counted_over_the_sweeps_that_were_told_anything():
     (line,) = importance.table({"results": [row]}).splitlines()[2:]
     # The truth, 80%, is in the first interval alone; once in three sweeps was one of five told that have no effect.
     assert line == "| one matters, best inside | weak ones | lr 80% | 60% | 50% | 33% | 6.7% |"
+
+
+@pytest.mark.slow
+def test_a_full_ledger_is_measured():
+    found = scale.measure("20")
+    assert all(found[f"{searcher}_ms"][0] > 0 for searcher in ("tpe", "rf"))
+    assert found["read_ms"] > 0
+    assert found["ledger_mb"] > 0
