@@ -73,7 +73,7 @@ def _flip(places: Array) -> Array:
 
 KINDS = {
     "one matters, best inside": Kind(
-        lambda at, done: (0.37 / 3 - (at["lr"] - 0.7) ** 2) / np.sqrt(0.0177556), {"lr": 1.0}
+        lambda at, done: (0.37 / 3 - (at["lr"] - 0.7) ** 2) / np.sqrt(0.0341 - (0.37 / 3) ** 2), {"lr": 1.0}
     ),
     "two act together only": Kind(
         lambda at, done: _rise(at["lr"]) * _rise(at["ent_coef"]), {"lr": 1.0, "ent_coef": 1.0}

@@ -5,13 +5,20 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import ray
 from ray.air._internal import usage
-from ray.air.execution import FixedResourceManager
+from ray.air.execution import ResourceRequest
 from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 from ray.tune.execution import tune_controller
 
-from rltune.compat.tune_controller import adapt_tune, keep_starting_actors, survive_lost_processes
+from rltune.cluster.resources import Machine, count_slots
+from rltune.compat.tune_controller import (
+    adapt_tune,
+    keep_starting_actors,
+    make_resource_manager,
+    survive_lost_processes,
+)
 
 pytestmark = pytest.mark.replacement
 
@@ -40,10 +47,21 @@ def test_any_error_of_rays_is_one_that_tune_knows(error, kind, monkeypatch):
 def test_warm_processes_are_for_trials_of_one_process(one_process):
     own = tune_controller._ActorClassCache
     with adapt_tune(one_process):
-        assert (tune_controller.PlacementGroupResourceManager is FixedResourceManager) is one_process
+        assert (tune_controller.PlacementGroupResourceManager is make_resource_manager) is one_process
         assert (tune_controller._ActorClassCache is own) is not one_process
         assert usage.tag_callbacks([]) is False
     assert tune_controller._ActorClassCache is own
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
+@pytest.mark.parametrize("fraction", [*[1 / trials for trials in range(1, 17)], 1 / 88, 0.01, 0.1667, 0.29, 0.57])
+def test_tune_begins_as_many_fractions_of_a_gpu_as_are_counted(fraction, gpus, monkeypatch):
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 999.0, "GPU": float(gpus)})
+    manager, request = make_resource_manager(), ResourceRequest([{"CPU": 1, "GPU": fraction}])
+    counted = count_slots([{"CPU": 1, "GPU": fraction}], [Machine(999, gpus)], 999)
+    for _ in range(counted):
+        manager.request_resources(request)
+        assert manager.acquire_resources(request)
 
 
 @pytest.mark.parametrize(

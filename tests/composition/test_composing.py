@@ -100,6 +100,16 @@ def test_certify_off_with_seeds_is_refused():
         compose("certify=off", "certify.seeds=2")
 
 
+@pytest.mark.parametrize(("replicates", "fix"), [(1, 4000), (3, 12_000)])
+def test_steps_for_less_than_one_trial_are_refused(replicates, fix):
+    words, one = ("budget.env_steps=1000", "budget.trials=4", f"replicates={replicates}"), 1000 * replicates
+    assert compose(*words, f"budget.total_env_steps={one}").budget.total_env_steps == one
+    with pytest.raises(ConfigError) as refused:
+        compose(*words, f"budget.total_env_steps={one - 1}")
+    assert refused.value.what.startswith(f"budget.total_env_steps={one - 1} is less than one trial takes")
+    assert refused.value.fix == f"budget.total_env_steps={fix}"
+
+
 @pytest.mark.parametrize(("algo", "space", "strange"), [("ppo", "dqn", "n_step"), ("dqn", "ppo_lstm", "lambda_")])
 def test_the_space_of_another_algorithm_is_named_as_such(algo, space, strange):
     with pytest.raises(ConfigError) as refused:

@@ -129,18 +129,6 @@ def test_more_reports_than_steps_are_refused(composed):
     assert error.fix == "budget.reports=10"
 
 
-@pytest.mark.parametrize(("replicates", "fix"), [(1, 4000), (3, 12_000)])
-def test_steps_for_less_than_one_trial_are_refused(composed, replicates, fix):
-    asked = composed
-    for key, value in {"budget.env_steps": 1000, "budget.trials": 4, "replicates": replicates}.items():
-        asked = change_setting(asked, key, value)
-    one = 1000 * replicates
-    assert parse_config(change_setting(asked, "budget.total_env_steps", one)).budget.total_env_steps == one
-    error = refusal(change_setting(asked, "budget.total_env_steps", one - 1))
-    assert error.what.startswith(f"budget.total_env_steps={one - 1} is less than one trial")
-    assert error.fix == f"budget.total_env_steps={fix}"
-
-
 def test_this_machine_has_no_autoscaler(composed):
     error = refusal(change_setting(composed, "cluster.autoscale", True))
     assert error.fix == "cluster=address cluster.autoscale=true"

@@ -96,6 +96,11 @@ def test_a_figure_changed_by_hand_is_found(tmp_path):
 def test_what_was_not_measured_says_so(tmp_path):
     assert "Not measured yet: `python -m benchmarks.engine`" in tables.make_table("engine", tmp_path)
     assert "Not measured yet: `python -m benchmarks.learning`" in tables.make_table("learning", tmp_path)
+    judged = {"results": [{"strategies": {"defaults": {"mean": 0.834}, "random": {"mean": 0.5}}}]}
+    (tmp_path / "judge.json").write_text(json.dumps({**records.make_record("judge", 1, []), **judged}))
+    (tmp_path / "engine.json").write_text(json.dumps(speed_record(ours=[1, 1], sb3=[1, 1])))
+    last = tables.make_table("speed", tmp_path).splitlines()[-1]
+    assert last.endswith("| 0.83 | Optuna's TPE, halving as in Ray Tune: not measured | random search: 0.50 |")
     rows = engine.table(speed_record(ours=[1, 1], sb3=[1, 1])).splitlines()
     assert [row.count("not measured") for row in rows] == [0, 0, 1, 1, 1, 1, 0, 1]
     assert len({row.count("|") for row in rows}) == 1

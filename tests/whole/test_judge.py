@@ -127,6 +127,16 @@ def test_real_sweeps_are_compared_with_an_interval() -> None:
     assert same["low"] < 0 < same["high"]
 
 
+def test_the_table_shows_the_lead_of_the_defaults() -> None:
+    facts = {"mean": 0.5, "low": 0.4, "high": 0.6, "worst_tenth": 0.3, "tried": 9, "spent": 8}
+    behind = {"defaults": {"mean": -0.2, "low": -0.3, "high": 0.05}}
+    strategies = {"defaults": {**facts, "minus": {}}, "random": {**facts, "minus": behind}}
+    part = {"over": "pool", "cost": 48, "slots": 1, "strategies": strategies}
+    rows = judge.table({"results": [part], "likeness": {"toy": {"plain": 0.1, "stretched": 0.2}}}).splitlines()
+    assert "| defaults | 0.500 [0.400, 0.600] | 0.300 |  | 9 |" in rows[2]
+    assert "| random | 0.500 [0.400, 0.600] | 0.300 | +0.200 [-0.050, +0.300] | 9 |" in rows[3]
+
+
 @pytest.mark.slow
 def test_the_command_writes_what_is_asked_of_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -72,7 +72,11 @@ class Share:
 
 def count_on_gpu(gpus: float) -> int:
     """Count the trials with this fraction of a GPU that fit into one, as Ray counts them."""
-    return GRAIN // max(1, int(gpus * GRAIN))
+    return GRAIN // _count_grains(gpus)
+
+
+def _count_grains(gpus: float) -> int:
+    return max(1, int(gpus * GRAIN))
 
 
 def describe_idle_gpu(gpus: float) -> str:
@@ -222,7 +226,8 @@ class _FreeNode:
 
     def take(self, bundle: Mapping[str, float]) -> bool:
         """Take a bundle's CPUs and GPUs if they are there: a fraction of one GPU, or whole ones."""
-        cpus, gpus = bundle.get("CPU", 0.0), int(bundle.get("GPU", 0.0) * GRAIN) / GRAIN
+        cpus, gpus = bundle.get("CPU", 0.0), bundle.get("GPU", 0.0)
+        gpus = _count_grains(gpus) / GRAIN if gpus else 0.0
         num_gpus = math.ceil(gpus - EPSILON)
         of_each = gpus / num_gpus if num_gpus else 0.0
         able = [index for index, left in enumerate(self._gpus) if left >= of_each - EPSILON][:num_gpus]

@@ -54,7 +54,8 @@ def list_group(settings: DictConfig) -> list[str]:
     """
     client = find_service(settings)
     found = client.list(settings.group) if client else []
-    complete = [one["name"] for one in sorted(found, key=lambda one: int(one["id"])) if one["state"] == "complete"]
+    found.sort(key=lambda one: (str(one["submitted"]), one.get("id", 0)))  # a service of an older version tells no id
+    complete = [one["name"] for one in found if one["state"] == "complete"]
     if not complete:
         raise ConfigError(
             f"group={settings.group}: no complete sweep of it"

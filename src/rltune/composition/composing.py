@@ -155,11 +155,19 @@ def read_request(settings: DictConfig, words: Sequence[str]) -> RunConfig:
         words: What was typed.
 
     Raises:
-        ConfigError: A key is wrong, the space is another algorithm's, or certification was turned off and is asked for
-            all the same.
+        ConfigError: A key is wrong, the space is another algorithm's, no trial fits into the steps of all, or
+            certification was turned off and is asked for all the same.
     """
     config = parse_config(settings)
     _check_space(config, words)
+    total, of_one = config.budget.total_env_steps, config.budget.env_steps * config.replicates
+    if total is not None and total < of_one:
+        raise ConfigError(
+            f"budget.total_env_steps={total} is less than one trial takes: budget.env_steps={config.budget.env_steps}"
+            + (f" with replicates={config.replicates}" if config.replicates > 1 else ""),
+            f"at least {of_one}, for all trials together, or null",
+            f"budget.total_env_steps={of_one * config.budget.trials}",
+        )
     if config.certify.seeds and "certify=off" in words:
         raise ConfigError(
             f"certify.seeds={config.certify.seeds} with certify=off, which retrains nothing",

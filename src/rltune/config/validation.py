@@ -160,14 +160,6 @@ def check_config(config: RunConfig) -> None:
             "at most one report per environment step",
             f"budget.reports={min(20, config.budget.env_steps)}",
         )
-    total, of_one = config.budget.total_env_steps, config.budget.env_steps * config.replicates
-    if total is not None and total < of_one:
-        raise ConfigError(
-            f"budget.total_env_steps={total} is less than one trial takes: budget.env_steps={config.budget.env_steps}"
-            + (f" with replicates={config.replicates}" if config.replicates > 1 else ""),
-            f"at least {of_one}, for all trials together, or null",
-            f"budget.total_env_steps={of_one * config.budget.trials}",
-        )
     if config.cluster.autoscale and config.cluster.address is None:
         raise ConfigError(
             "cluster.autoscale=true without a cluster",

@@ -107,7 +107,7 @@ def test_moving_the_winner_off_its_peak_costs_score() -> None:
     assert {move.name for move in moves} == {one.name for one in SPACE.dimensions}
     apart = abs(np.log(moves[0].after / peak) / np.log(1e3))
     assert apart == pytest.approx(what_mattered.MOVE)
-    true = 100 * (1 - LUCK) ** 0.5 * 0.1**2 / 0.0177556**0.5
+    true = 100 * (1 - LUCK) ** 0.5 * 0.1**2 / (0.0341 - (0.37 / 3) ** 2) ** 0.5
     assert 0 < moves[0].fall.low < true < moves[0].fall.high
     assert all(move.fall.low <= 0 for move in moves[1:])
     assert all(move.after != winner[move.name] for move in moves)
