@@ -216,7 +216,7 @@ def test_a_typed_probe_measures_an_environment_of_ones_own(tmp_path):
     assert "failed" not in typed.out
     assert "stock RLlib" not in typed.out
     # A second thread may be worth its CPU or not, as the machine is: what is advised is what was measured.
-    advised = re.search(r"^one trial   2 envs, (\d+) threads?: [\d,]+ env steps/s$", typed.out, re.M)
+    advised = re.search(r"^one trial   2 envs, (\d+) threads?: [\d,.]+k? env steps/s$", typed.out, re.M)
     assert advised, typed.out
     assert f"algo.env_runners.num_envs_per_env_runner=2 resources.cpus_per_trial={advised[1]}" in typed.out
 
