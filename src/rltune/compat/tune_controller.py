@@ -48,8 +48,8 @@ def use_warm_processes() -> AbstractContextManager[None]:
 def make_resource_manager() -> Any:
     """Make Tune's count of what this machine has left, which is to let as many fractions of a GPU begin as Ray does.
 
-    Tune adds them up as they are: a third six times is more than two GPUs by rounding, and 0.1667 six times more than
-    one. Ray cuts them off after four digits. For as many as a hundred trials on a GPU that is a hundredth of it.
+    Tune adds them up as they are: by rounding, fourteen sevenths are more than two GPUs, and 0.1667 six times is more
+    than one. Ray cuts them off after four digits. For as many as a hundred trials on a GPU that is a hundredth of it.
     """
     import ray
     from ray.air.execution import FixedResourceManager
