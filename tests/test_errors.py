@@ -13,6 +13,7 @@ from rltune.errors import (
     ResourceError,
     RltuneError,
     StudyError,
+    UnavailableError,
     choices,
     describe_exception,
     nearest,
@@ -49,3 +50,10 @@ def test_nothing_to_choose_from_is_said_as_a_person_would():
 def test_another_librarys_error_is_named_by_its_first_line():
     assert describe_exception(ValueError("\nno such level\n  in line 3")) == "ValueError: no such level"
     assert describe_exception(AssertionError()) == "AssertionError", "an assertion has no message"
+
+
+def test_an_error_names_its_key_and_its_exit_code():
+    assert ConfigError("training.lr=2 is too large").key == "training.lr"
+    assert ConfigError("no policy was named").key == ""
+    assert ConfigError("name=x").exit_code == 2
+    assert UnavailableError("tracking.uri=http://127.0.0.1:9 does not answer").exit_code == 75

@@ -1,12 +1,18 @@
 """Define the errors that a person sees: what was wrong, what is allowed, what to type next.
 
-The driver and the workers raise them. The commands print them without a traceback and exit with 2.
+The driver and the workers raise them. The commands print them without a traceback and exit with the error's
+`exit_code`: 2 for a request that is wrong whenever it is typed, 75 for one that may succeed when it is typed again.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+from typing import ClassVar
+
+EXIT_REQUEST = 2  # The request is wrong: typing it again gives the same answer.
+EXIT_TRY_AGAIN = 75  # EX_TEMPFAIL of sysexits.h: the same command may succeed later.
 
 
 class RltuneError(Exception):
@@ -18,6 +24,8 @@ class RltuneError(Exception):
         fix: What to type next.
     """
 
+    exit_code: ClassVar[int] = EXIT_REQUEST
+
     def __init__(self, what: str, allowed: str = "", fix: str = "") -> None:
         super().__init__("\n".join(part for part in (what, allowed, fix) if part))
         self.what, self.allowed, self.fix = what, allowed, fix
@@ -25,6 +33,12 @@ class RltuneError(Exception):
     def __reduce__(self) -> tuple[type[RltuneError], tuple[str, str, str]]:
         """Keep the three parts when the error crosses a process boundary."""
         return type(self), (self.what, self.allowed, self.fix)
+
+    @property
+    def key(self) -> str:
+        """The setting or argument that is wrong, such as ``training.lr``; empty if the error is not about one."""
+        match = re.match(r"([\w.+@/-]+)=", self.what)
+        return match[1] if match else ""
 
     def pretty(self) -> str:
         """Return the three parts, one a line, as the commands print them."""
@@ -46,6 +60,12 @@ class ResourceError(RltuneError):
 
 class StudyError(RltuneError):
     """A sweep's folder or ledger that is missing, damaged or in use."""
+
+
+class UnavailableError(RltuneError):
+    """A server, disk, database or cluster that the request needs does not work at the moment; try again later."""
+
+    exit_code: ClassVar[int] = EXIT_TRY_AGAIN
 
 
 class PolicyError(RltuneError):

@@ -383,12 +383,12 @@ def _watch_head(sweep: OpenSweep, concluding: threading.Lock) -> AbstractContext
         sweep: Which.
         concluding: Is held by the main thread when it needs the head no more.
     """
-    from rltune.study.outcome import EXIT_HEAD_GONE
+    from rltune.errors import EXIT_TRY_AGAIN
 
     def end() -> None:  # in another thread: Ray may hold the main one
         if not concluding.acquire(blocking=False):
             return
-        limit = threading.Timer(LEAVE_S, os._exit, [EXIT_HEAD_GONE])
+        limit = threading.Timer(LEAVE_S, os._exit, [EXIT_TRY_AGAIN])
         limit.daemon = True
         limit.start()
         folder = sweep.context.folder
@@ -411,6 +411,6 @@ def _watch_head(sweep: OpenSweep, concluding: threading.Lock) -> AbstractContext
         finally:
             sweep.stopper.clear()
             leave_folder(folder)
-            os._exit(EXIT_HEAD_GONE)
+            os._exit(EXIT_TRY_AGAIN)
 
     return watch_head(end) if sweep.config.cluster.address is not None else contextlib.nullcontext()

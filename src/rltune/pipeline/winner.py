@@ -11,11 +11,11 @@ from rltune.certification.finalists import Finalist, describe_winner, rank_final
 from rltune.certification.result import Certification
 from rltune.certification.selection import measure_policies
 from rltune.config.budget import STEPS_SPENT
+from rltune.errors import EXIT_TRY_AGAIN
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.records import TrialRecord
 from rltune.study.bucket import BucketError
 from rltune.study.outcome import (
-    EXIT_HEAD_GONE,
     EXIT_NONE,
     EXIT_WINNER,
     Outcome,
@@ -128,5 +128,5 @@ def _exit_code(sweep: OpenSweep, failed: bool) -> int:
     if sweep.stopper.signal is not None:
         return 128 + sweep.stopper.signal
     if sweep.stopper.head_gone:
-        return EXIT_HEAD_GONE
+        return EXIT_TRY_AGAIN
     return EXIT_NONE if failed else EXIT_WINNER

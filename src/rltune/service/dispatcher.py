@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rltune.errors import StudyError, describe_exception
+from rltune.errors import EXIT_REQUEST, EXIT_TRY_AGAIN, StudyError, describe_exception
 from rltune.formatting import spell_command
 from rltune.service.submissions import (
     COMPLETE,
@@ -28,10 +28,9 @@ from rltune.service.submissions import (
     Submission,
     Submissions,
 )
-from rltune.study.outcome import EXIT_HEAD_GONE, EXIT_NONE, EXIT_WINNER
+from rltune.study.outcome import EXIT_NONE, EXIT_WINNER
 
 EVERY_S = 0.5
-EXIT_REQUEST = 2
 ON_REQUEST = "stopped on request"
 SIGNALLED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM}
 logger = logging.getLogger(__name__)
@@ -94,7 +93,7 @@ def judge(submission: Submission, ending: Ending) -> tuple[str, str | None]:
         return REFUSED, message
     if code in SIGNALLED:
         return INTERRUPTED, ON_REQUEST if submission.stopping else "its process was told to end"
-    if code == EXIT_HEAD_GONE:
+    if code == EXIT_TRY_AGAIN:
         return INTERRUPTED, message or "the head of the cluster is gone"
     if code < 0:
         return FAILED, f"its process was killed by {signal.Signals(-code).name}"

@@ -15,7 +15,6 @@ from rltune.records import TrialRecord
 from rltune.study.ranking import find_front, find_nearest
 
 EXIT_WINNER, EXIT_NONE = 0, 1
-EXIT_HEAD_GONE = 75  # EX_TEMPFAIL of sysexits.h: the same command may be typed again
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,6 @@ from rltune.config.uris import redact, resolve_uri
 from rltune.errors import ConfigError, RltuneError
 from rltune.formatting import spell_command
 
-EXIT_REQUEST = 2
 COMPLETION = ("-sc", "--shell-completion")  # what a shell asks with, at each TAB
 
 
@@ -191,6 +190,6 @@ def print_without_logins(kind: type[BaseException], error: BaseException, trace:
 
 
 def leave(error: RltuneError) -> NoReturn:
-    """Say what was wrong and end as a request that cannot be carried out does."""
+    """Print the error and exit with its code: 2 for a wrong request, 75 for one that may succeed later."""
     print(error.pretty(), file=sys.stderr)
-    sys.exit(EXIT_REQUEST)
+    sys.exit(error.exit_code)

@@ -11,13 +11,14 @@ from signal import SIGINT
 from typing import TextIO
 
 from rltune.envs.objective import Shown
+from rltune.errors import EXIT_TRY_AGAIN
 from rltune.formatting import spell_command
 from rltune.pipeline.requests.asked_sweep import AskedSweep, open_asked
 from rltune.pipeline.tune.stages import CertificationConsole, StageConsole
 from rltune.records import Report, TrialRecord
 from rltune.reporting.closing_page import make_closing_page, trial_view_of
 from rltune.reporting.console import Console
-from rltune.study.outcome import EXIT_HEAD_GONE, EXIT_NONE, EXIT_WINNER, load_outcome
+from rltune.study.outcome import EXIT_NONE, EXIT_WINNER, load_outcome
 from rltune.study.trial_table import TrialTable
 
 LOOK_S = 1.0  # between two looks into the ledger
@@ -65,7 +66,7 @@ def watch_sweep(
         if status == "running":
             said = f"{asked.name}: its driver is gone without an end; to go on: {asked.resume_command}"
             print(said, file=stream or sys.stdout, flush=True)
-            return EXIT_HEAD_GONE
+            return EXIT_TRY_AGAIN
         show_end(asked, console, status, stream)
         return EXIT_CODES.get(status, EXIT_WINNER)
 
