@@ -1,0 +1,219 @@
+"""What a finished sweep leaves behind, compared with files in this folder: a change of behavior shows as a diff.
+
+``RLTUNE_UPDATE_GOLDEN=1 python -m pytest tests/golden`` writes the files anew; the diff belongs into the same commit.
+Values that differ between two runs of the same sweep (times, paths, digests, ids) are replaced by placeholders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+GOLDEN = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
+COMMANDS = sorted(path.stem for path in (ROOT / "src" / "rltune" / "commands").glob("*.py") if path.stem != "__init__")
+SWEEP = (  # Two trials run their whole budget, one is stopped at its first rung, and one raises an error.
+    "name=golden",
+    "seed=1",
+    "budget.trials=5",
+    "resources.max_concurrent=1",
+    "certify=on",
+    "certify.top=1",
+    "certify.seeds=2",
+    "certify.episodes=5",
+    "+space.fault=[choice,null,raise]",
+    "warm_start=[{quality:0.9,fault:null},{quality:0.8,fault:null},{quality:0.1,fault:null},"
+    "{quality:0.95,fault:raise},{quality:0.05,fault:null}]",
+)
+# Strings of these forms differ between two runs: digests, ids, commits, points in time.
+VOLATILE_TEXT = re.compile(
+    r"\b(?=[0-9a-f]*[a-f])(?:[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32}|[0-9a-f]{16})\b"
+    r"|\d{8}-\d{6}-[0-9a-f]{4}"
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[+-]\d\d:\d\d|Z)?"
+)
+VOLATILE_KEY = re.compile(r"(_s|_at|_bytes|_gb|seconds|_percentage|_megabytes|efficiency|pid|host|user|version|^node)$")
+
+
+def compare(name: str, text: str) -> None:
+    """Compare a text with its golden file, or write the file where that is asked for."""
+    path = GOLDEN / name
+    text = text.rstrip("\n") + "\n"
+    if os.environ.get("RLTUNE_UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def normalize(text: str, folder: Path) -> str:
+    """Replace what two runs of the same sweep do not share."""
+    text = text.replace(str(ROOT), "<root>").replace(str(folder), "<folder>")
+    return VOLATILE_TEXT.sub("<varies>", text)
+
+
+def describe(value: Any, folder: Path, key: str = "") -> Any:
+    """Return a JSON value with floats rounded, and with what differs between two runs replaced by its type."""
+    if isinstance(value, dict):
+        return {name: describe(value[name], folder, name) for name in sorted(value)}
+    if isinstance(value, list):
+        return [describe(item, folder, key) for item in value]
+    if VOLATILE_KEY.search(key) and value is not None:
+        return f"<{type(value).__name__}>"
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, str) and value.startswith("{"):  # A column that holds JSON.
+        with contextlib.suppress(json.JSONDecodeError):
+            return describe(json.loads(value), folder)
+    return normalize(value, folder) if isinstance(value, str) else value
+
+
+def to_json(value: Any, folder: Path) -> str:
+    """Return a value as JSON, with what two runs do not share replaced."""
+    return json.dumps(describe(value, folder), indent=1)
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> Any:
+    """A monkeypatch that lasts for the module."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def sweep(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch_module: Any) -> tuple[Path, str]:
+    """The folder of a toy sweep that has ended, and what it printed."""
+    from composing import compose
+    from server import put_store
+    from toy import TOY, ToyTrial
+
+    from rltune.config.validation import parse_config
+    from rltune.pipeline.run import run_sweep
+
+    folder = tmp_path_factory.mktemp("golden")
+    monkeypatch_module.chdir(folder)
+    monkeypatch_module.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch_module.setattr("rltune.pipeline.plan.preflight", lambda plan: None)  # RLlib does not know the toy
+    put_store(folder)
+    settings = parse_config(compose("run", f"output_dir={folder / 'outputs'}", *TOY, *SWEEP))
+    stream = io.StringIO()
+    run_sweep(settings, stream=stream, trainable=ToyTrial)
+    return folder, stream.getvalue()
+
+
+def test_the_summary_stays_as_it_is(sweep: tuple[Path, str]) -> None:
+    folder, _ = sweep
+    summary = json.loads((folder / "outputs" / "golden" / "summary.json").read_text())
+    compare("summary.json", to_json(summary, folder))
+
+
+def test_the_rows_of_the_ledger_stay_as_they_are(sweep: tuple[Path, str]) -> None:
+    folder, _ = sweep
+    with sqlite3.connect(folder / "outputs" / "golden" / "ledger.db") as ledger:
+        ledger.row_factory = sqlite3.Row
+        names = [
+            row["name"] for row in ledger.execute("SELECT name FROM sqlite_master WHERE type='table' ORDER BY name")
+        ]
+        lines = []
+        for name in names:
+            rows = [dict(row) for row in ledger.execute(f"SELECT * FROM {name}")]
+            if name == "reports":  # Four reports of each trial show what all of them hold.
+                rows = [row for row in rows if row["env_steps"] % 500 == 0]
+            for row in rows:
+                row.update((key, "<text>") for key in ("config", "versions", "traceback") if row.get(key))
+            lines += [f"{name} {json.dumps(describe(row, folder))}" for row in rows]
+    compare("ledger.txt", "\n".join(lines))
+
+
+def test_the_files_of_the_folder_stay_as_they_are(sweep: tuple[Path, str]) -> None:
+    folder, _ = sweep
+    files = sorted(
+        str(path.relative_to(folder / "outputs")) for path in (folder / "outputs").rglob("*") if path.is_file()
+    )
+    assert (folder / "outputs" / "golden").stat().st_mode & 0o777 == 0o700
+    compare("files.txt", "\n".join(name for name in files if not name.endswith(("-wal", "-shm"))))
+
+
+def test_the_runs_in_mlflow_stay_as_they_are(sweep: tuple[Path, str]) -> None:
+    folder, _ = sweep
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    runs = client.search_runs([each.experiment_id for each in client.search_experiments()], max_results=1000)
+    listed = [
+        {
+            "name": run.info.run_name,
+            "status": run.info.status,
+            "tags": {key: value for key, value in run.data.tags.items() if key != "mlflow.note.content"},
+            "params": sorted(run.data.params),
+            "metrics": {key: value for key, value in run.data.metrics.items() if not key.startswith("system/")},
+            "artifacts": sorted(file.path for file in client.list_artifacts(run.info.run_id)),
+        }
+        for run in sorted(runs, key=lambda run: run.info.run_name)
+    ]
+    compare("mlflow.json", to_json(listed, folder))
+
+
+def test_the_closing_page_stays_as_it_is(sweep: tuple[Path, str]) -> None:
+    folder, printed = sweep
+    printed = re.sub(r"\d+(\.\d+)? (s|min|h)\b|\d+:\d\d\b|\d+%|[\d.,]+k? env steps/s", "<varies>", printed)
+    compare("closing_page.txt", re.sub(r"(?m) +$", "", normalize(printed, folder)))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_stays_as_it_is(command: str) -> None:
+    from rltune.commands.application.help_page import write_help
+
+    compare(f"help/{command}.txt", write_help(command, 100))
+
+
+EXIT_CODES = {
+    "list": 0,
+    "list --help": 0,
+    "show sweep=missing": 2,
+    "run budget.trialz=3": 2,
+    "run algo=pp0": 2,
+    "evaluate policy=sweep:missing": 2,
+    "resume sweep=missing": 2,
+    "stop sweep=missing": 2,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", EXIT_CODES)
+def test_the_exit_code_of_a_command_stays_as_it_is(words: str, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "rltune", *words.split()]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == EXIT_CODES[words], done.stderr
+    assert (done.stderr[:6] == "error:") == (done.returncode != 0)
+
+
+def test_the_policy_of_a_winner_stays_as_it_is(finished_sweep: Any) -> None:
+    folder = finished_sweep.sweep / finished_sweep.summary["winner"]["checkpoint"]
+    shapes: Callable[[Any], Any]
+
+    def shapes(value: Any) -> Any:
+        """Return the keys and types of a JSON value: weights and returns differ between machines."""
+        if isinstance(value, dict):
+            return {key: shapes(value[key]) for key in sorted(value)}
+        if isinstance(value, list):
+            return [shapes(value[0])] if value else []
+        return value if isinstance(value, (str, bool)) or value is None else type(value).__name__
+
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    files = [name for name in files if not name.startswith("algorithm/")]  # RLlib's own
+    described = {
+        str(path.relative_to(folder)): shapes(json.loads(path.read_text()))
+        for path in sorted(folder.rglob("*.json"))
+        if path.relative_to(folder).parts[0] != "algorithm"
+    }
+    compare("policy.json", to_json({"files": files, "json": described}, finished_sweep.folder))
