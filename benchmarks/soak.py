@@ -3,9 +3,8 @@
     python -m benchmarks.soak [--quick] [--only kills,signals,...] [--seed 7] [--down-s 40]
 
 Each part runs real drivers, real Ray, ledger and MLflow; only the training is pretended. Kills and outages meet
-ledgers in PostgreSQL too, where it is installed; the kills are thrown at a plain Ray Tune script as well
-(``soak_plain.py``). What is left is counted by ``soak_books.py``. All of it takes about 35 minutes on two cores. Prints
-each part's figures; a run of all parts writes benchmarks/results/soak.json.
+ledgers in PostgreSQL too, where it is installed. `soak_books.py` counts what is left. All of it takes about 25 minutes
+on two cores. Prints each part's figures; a run of all parts writes benchmarks/results/soak.json.
 """
 
 from __future__ import annotations
@@ -26,23 +25,18 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent / "tests" / "support")]
 
-from benchmarks import soak_cluster, soak_faults, soak_real, soak_storm, soak_tracking  # noqa: E402
+from benchmarks import soak_cluster, soak_real, soak_storm, soak_tracking  # noqa: E402
 from benchmarks.records import make_record, write_record  # noqa: E402
 
 
 def parts(quick: bool, seed: int, down_s: float) -> dict[str, Callable[[Path], dict[str, Any]]]:
     """Every part by its name; ``quick`` takes fewer and shorter ones."""
-    kills, signals, doubles, trials = (4, 4, 2, 60) if quick else (20, 20, 10, 500)
+    kills, signals = (4, 4) if quick else (20, 20)
     down_s = min(down_s, 8.0) if quick else down_s
     return {
         "kills": lambda folder: soak_storm.ours(folder, 12, kills, 0.1, seed),
         "kills_postgres": lambda folder: soak_storm.ours_in_postgres(folder, 12, kills, 0.1, seed),
-        "kills_plain": lambda folder: soak_storm.plain(folder, 12, kills, 0.1, seed),
         "signals": lambda folder: soak_storm.signals(folder, signals, seed),
-        "two_drivers": lambda folder: soak_storm.two_drivers(folder, doubles),
-        "best": lambda folder: soak_faults.best(folder, 10 if quick else 50),
-        "faults": soak_faults.faults,
-        "damaged": lambda folder: soak_faults.damaged(folder, 4 if quick else 1),
         "tracking": lambda folder: soak_tracking.outages(folder, down_s),
         "postgres": lambda folder: soak_tracking.together(folder, 2 if quick else 4),
         "certification": lambda folder: soak_real.certification(folder, 3 if quick else 6, seed),
@@ -50,7 +44,6 @@ def parts(quick: bool, seed: int, down_s: float) -> dict[str, Callable[[Path], d
         "cluster": lambda folder: soak_cluster.storms(folder, 1 if quick else 5, 8 if quick else 24),
         "full_disk": soak_real.full_disk,
         "memory_limit": soak_real.memory_limit,
-        "memory": lambda folder: soak_faults.memory(folder, trials),
     }
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -123,55 +120,6 @@ def ours_in_postgres(folder: Path, trials: int, kills: int, seconds: float, seed
         return ours(folder, trials, kills, seconds, seed, postgres.database(address, "studies"))
 
 
-def plain(folder: Path, trials: int, kills: int, seconds: float, seed: int) -> dict[str, Any]:
-    """A plain Ray Tune script through the same storm, for as long as it has anything left to do."""
-    words = (str(trials), str(seconds), "0.05")
-    process = start(folder, "soak_plain.py", "run", *words)
-    killed = failed = 0
-    for kind, moment in moments(kills, seed):
-        wait_for(process, folder, kind, moment, "writing/*")
-        if not kill(process):
-            if process.returncode == 0:
-                break
-            failed += 1
-        killed += process.returncode == -signal.SIGKILL
-        for mark in folder.glob("writing/*"):
-            mark.unlink(missing_ok=True)
-        process = start(folder, "soak_plain.py", "resume", *words)
-    try:
-        code: int | None = process.wait(PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        code = None
-    text = (folder / "output.txt").read_text()
-    last = [line for line in text.splitlines() if line.startswith('{"trials"')]
-    answer = json.loads(last[-1]) if last else {}
-    lines = {path.name: Counter(path.read_text().split()) for path in folder.glob("trained/*")}
-    repeated = sum(count - 1 for counts in lines.values() for count in counts.values())
-    return {
-        "killed": killed,
-        "last_exit": code,
-        "failed_resumes": failed,
-        **answer,
-        "trials_begun": len(lines),
-        "doubled": max(0, len(lines) - trials),
-        **_plain_books(folder),
-        "repeated_s": round(repeated * (seconds + 0.05), 1),
-    }
-
-
-def _plain_books(folder: Path) -> dict[str, Any]:
-    """What MLflow shows of a plain script: its runs, and how many trials have their whole curve in one of them."""
-    with sqlite3.connect(folder / "mlflow.db") as store:
-        statuses = Counter(status for (status,) in store.execute("select status from runs"))
-        points = store.execute(
-            "select r.name, r.run_uuid, count(distinct m.step) from runs r join metrics m on m.run_uuid = r.run_uuid "
-            "and m.key = 'objective' group by 1, 2"
-        ).fetchall()
-    whole = {name for name, _, count in points if count == 20}
-    return {"runs": sum(statuses.values()), "running": statuses["RUNNING"], "curves_whole": len(whole)}
-
-
 def signals(folder: Path, count: int, seed: int) -> dict[str, Any]:
     """First signals at drawn moments: exit codes and seconds; each driver goes on with the last one's sweep.
 
@@ -206,17 +154,3 @@ def _starts_ray(process: subprocess.Popen[str]) -> bool:
     with contextlib.suppress(psutil.Error):
         return any("gcs_server" in child.name() for child in psutil.Process(process.pid).children(recursive=True))
     return False
-
-
-def two_drivers(folder: Path, count: int) -> dict[str, Any]:
-    """A second driver while the first works: refused each time, and the first goes on."""
-    first = start(folder, "soak_sweep.py", "run", f"name={NAME}", "budget.trials=1000", "+space.seconds=0.1",
-                  "tracking=off")  # fmt: skip
-    wait_for(first, folder, "training", 0.0, "")
-    refused = 0
-    for _ in range(count):
-        second = start(folder, "soak_sweep.py", "resume", NAME)
-        refused += second.wait(60) == 2
-    going_on = first.poll() is None
-    first.send_signal(signal.SIGTERM)
-    return {"attempts": count, "refused": refused, "first_goes_on": going_on, "first_exit": first.wait(60)}

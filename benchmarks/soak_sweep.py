@@ -1,13 +1,12 @@
 """One driver of a toy sweep, as ``benchmarks/soak.py`` starts and kills it: ``run`` or ``resume``, then overrides.
 
-Everything is a real sweep's but the training: the objective is ``quality * env_steps / 1000``, or for ``curve`` a
-seeded one that goes up and down. Each iteration leaves a line in ``trained/<number>``, so that work done twice is seen.
+Everything is real but the training, whose objective is ``quality * env_steps / 1000``. Each iteration appends a line to
+``trained/<number>``, so that repeated work can be counted.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import sys
 import time
 from collections.abc import Mapping
@@ -25,19 +24,14 @@ from rltune.trial.trainable import Trial  # noqa: E402
 TOY = (
     "+algo.training.ballast=4096",
     "+algo.training.quality=1.0", "+algo.training.fault=null", "+algo.training.seconds=0.0",
-    "+algo.training.curve=0", "+algo.training.saving=0.0", "~tuned", "~space", "+space.quality=[uniform,0,1]",
+    "+algo.training.saving=0.0", "~tuned", "~space", "+space.quality=[uniform,0,1]",
     "searcher=random", "scheduler=none", "budget.env_steps=2000", "certify=off", "certify.top=0",
     "tracking.register=false", "report=false", "resources.max_concurrent=2", "cluster.num_cpus=2",
 )  # fmt: skip
 
 
-def curve(seed: int, env_steps: int) -> float:
-    """A seeded curve that goes up and down."""
-    return random.Random(f"{seed}:{env_steps}").uniform(-100.0, 100.0)
-
-
 class SoakRunner(ToyRunner):
-    """A toy that can write slowly, follow a seeded curve, and keeps a diary."""
+    """A toy that can write checkpoints slowly, and appends each iteration to a file."""
 
     def __init__(self, params: Mapping[str, Any], seed: int, diary: Path) -> None:
         self.diary = diary
@@ -49,11 +43,6 @@ class SoakRunner(ToyRunner):
         made = super().train()
         with self.diary.open("a") as file:
             file.write(f"{self.env_steps}\n")
-        if seed := int(self.params.get("curve") or 0):
-            value = curve(seed, self.env_steps)
-            made = Progress(made.env_steps, made.episodes, value, value - 1, value + 1, 10.0, made.learner)
-        if self.params.get("fault") == "memory" and self.env_steps == 500:
-            raise MemoryError("no room for the replay buffer")
         if self.params.get("fault") == "grow":
             self.grown.append(b"x" * 200_000_000)
         return made

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -267,14 +266,3 @@ def test_a_module_without_its_test_file_is_found(tmp_path):
     (tmp_path / "tests" / "study").mkdir(parents=True)
     (tmp_path / "tests" / "study" / "test_new.py").touch()
     assert untested(tmp_path) == []
-
-
-@pytest.mark.parametrize(("path", "bar"), [("First path", 30), ("Second path", 10), ("Third path", 16)])
-def test_a_path_through_the_house_stays_short(path, bar):
-    """Each numbered step of docs/architecture.md names its files; another file on the way is another thing to know."""
-    section = (ROOT / "docs" / "architecture.md").read_text().split(f"## {path}")[1].split("\n## ")[0]
-    steps = re.findall(r"^\d+\. .*(?:\n   .*)*", section, re.MULTILINE)
-    files = {name for step in steps for name in re.findall(r"`([\w/]+\.py)`", step)}
-    assert len(steps) > 3
-    assert [name for name in files if not any((ROOT / top / name).is_file() for top in (".", "src/rltune"))] == []
-    assert len(files) <= bar, sorted(files)

@@ -21,7 +21,6 @@ from rltune.pipeline.plan import make_plan
 
 ROOT = Path(__file__).parents[2]
 LIGHT = (
-    "certified",
     "cluster",
     "coverage",
     "defaults",
@@ -38,7 +37,7 @@ LIGHT = (
     "tuned",
     "zoo",
 )
-HEAVY = ("plain_ray", "smoke")  # these import RLlib as they start
+HEAVY = ("plain_ray",)  # these import RLlib as they start
 pytestmark = pytest.mark.fast
 
 
