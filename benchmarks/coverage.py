@@ -3,8 +3,10 @@
     python -m benchmarks.coverage [--simulations 5000] [--policies 2000]
 
 The functions are those that a sweep calls. First table: runs of one configuration, and the winner among four equal
-ones, whose interval and score must not owe anything to being chosen. Second table: the registered policy, whose
-interval is to hold the mean of fresh episodes. About six minutes; it is no timing, so that other work does not matter.
+ones, whose interval and score must not owe anything to being chosen. Two rows differ in the start states alone: each
+training seed plays others, as a sweep's do, or all seeds play the same ones, whose luck no interval can see. Second
+table: the registered policy, whose interval is to hold the mean of fresh episodes. About six minutes; it is no timing,
+so that other work does not matter.
 """
 
 from __future__ import annotations
@@ -32,6 +34,21 @@ def draw_bimodal(share: float) -> Draw:
     return lambda rng, shape: np.where(rng.random(shape) < share, 10.0, 200.0) + rng.normal(0, 10, shape)
 
 
+def draw_on_start_states(shared: bool) -> Draw:
+    """Return what draws runs whose start states move their return by one standard deviation of a training seed.
+
+    Args:
+        shared: All runs of a certification play the same start states. Else each training seed has its own, which the
+            configurations share.
+    """
+
+    def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        luck = shape if len(shape) == 1 else (shape[0], 1, 1 if shared else shape[2])
+        return rng.normal(200, 20, shape) + rng.normal(0, 20, luck)
+
+    return draw
+
+
 RUNS: dict[str, Draw] = {
     "normal": lambda rng, shape: rng.normal(200, 20, shape),
     "skewed upwards (exponential)": lambda rng, shape: rng.exponential(100, shape),
@@ -42,6 +59,8 @@ RUNS: dict[str, Draw] = {
     "bimodal, 30% bad seeds": draw_bimodal(0.3),
     "bimodal, 45% bad seeds": draw_bimodal(0.45),
     "at a cap (500 in half of the runs)": lambda rng, shape: np.minimum(rng.normal(500, 5, shape).round(), 500),
+    "start states of its own for each seed": draw_on_start_states(shared=False),
+    "the same start states for all seeds (not so here)": draw_on_start_states(shared=True),
 }
 EPISODES: dict[str, Draw] = {
     "normal": lambda rng, shape: rng.normal(100, 20, shape),

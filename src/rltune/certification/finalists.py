@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 
 EVALUATION_SEED = 1_000_003  # the same episodes for all sweeps, so that a champion and its challenger are comparable
-RUN_SEED = 2_000_003  # others for the runs of a certification: what chooses a policy must not measure it too
-OWN_SEED = 10_000_003  # from here on the episodes of one sweep alone, see `derive_own_seed`
+OWN_SEED = 10_000_003  # from here on the episodes that measure one sweep's winner, see `derive_own_seed`
+RUN_SEED = 1_010_000_003  # from here on the episodes of one sweep's certification runs, see `derive_run_seed`
+SEEDS_APART = 1_000_000_000  # Both ranges are this long, so that all seeds stay below 2**31, which all libraries take.
 Show = Callable[[str, int, int], None]
 """Shows a person who plays, how many episodes are done, and of how many."""
 
@@ -38,8 +39,27 @@ def derive_own_seed(sweep: str) -> int:
     Args:
         sweep: Its name.
     """
-    digest = hashlib.sha256(sweep.encode()).digest()
-    return OWN_SEED + int.from_bytes(digest[:8]) % 2_000_000_000  # below 2**31, which all libraries take
+    return OWN_SEED + _hash_name(sweep)
+
+
+def derive_run_seed(sweep: str, seed_index: int, episodes: int) -> int:
+    """Return the environment seed of the first episode that a certification run plays.
+
+    Each training seed has start states of its own. If all runs played the same ones, then the luck of these start
+    states would be common to all runs, and an interval of the runs' returns could not see it. Configurations are
+    compared seed by seed on the same start states.
+
+    Args:
+        sweep: The sweep's name.
+        seed_index: Which of the certification's training seeds, from 0.
+        episodes: How many episodes each run plays.
+    """
+    return RUN_SEED + _hash_name(sweep) + seed_index * episodes
+
+
+def _hash_name(sweep: str) -> int:
+    """Return a number below `SEEDS_APART` that differs between sweeps."""
+    return int.from_bytes(hashlib.sha256(sweep.encode()).digest()[:8]) % SEEDS_APART
 
 
 @dataclass(frozen=True)

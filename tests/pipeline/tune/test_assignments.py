@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from rltune.certification.finalists import EVALUATION_SEED, derive_own_seed
 from rltune.cluster.resources import Share
 from rltune.pipeline.context import SweepContext
 from rltune.pipeline.plan import make_plan
 from rltune.pipeline.tune.assignments import build_assignment
 from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
+from rltune.search.seeds import derive_certification_seeds, derive_trial_seeds
 from rltune.study.checkpoints import copy_checkpoint, write_checkpoint
 
 NEW = TrialRecord(3, "RUNNING", {"lr": 0.1}, seeds=(7, 8))
@@ -91,3 +93,25 @@ def test_a_run_of_the_certification_plays_at_its_end(assign: Callable[..., Any])
         True,
     )
     assert (assign(NEW, []).episodes, assign(NEW, []).kind) == (0, "trials")
+
+
+def test_each_training_seed_plays_start_states_of_its_own(request_of: Callable[..., Any], tmp_path: Path) -> None:
+    """Two sweeps differ, and configurations are compared seed by seed on the same start states."""
+    config = make_plan(request_of("tracking=off", "certify.seeds=5", "certify.episodes=50"))
+
+    def play(sweep: str, number: int, seed_index: int) -> range:
+        context = SweepContext(config, sweep, tmp_path, False, 0.0)
+        run = TrialRecord(number, "RUNNING", {}, kind=CERTIFY, seed_index=seed_index)
+        task = build_assignment(context, Share(1.0, 0.0, 0), lambda note: None, run)
+        return range(task.evaluation_seed, task.evaluation_seed + task.episodes)
+
+    sweeps = ("cartpole-1", "cartpole-2")
+    played = [env_seed for sweep in sweeps for seed_index in range(5) for env_seed in play(sweep, 3, seed_index)]
+    assert len(set(played)) == len(played) == 2 * 5 * 50
+    assert play("cartpole-1", 4, 2) == play("cartpole-1", 3, 2)
+    others = [derive_trial_seeds(0, number, 1)[0] for number in range(24)]
+    others += derive_certification_seeds(0, 5, others)
+    others += range(EVALUATION_SEED, EVALUATION_SEED + 100)
+    others += (first + episode for first in map(derive_own_seed, sweeps) for episode in range(100))
+    assert not set(played) & set(others)
+    assert max(played) < 2**31

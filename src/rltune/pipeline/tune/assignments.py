@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rltune.certification.finalists import RUN_SEED
+from rltune.certification.finalists import derive_run_seed
 from rltune.cluster.resources import Share
 from rltune.pipeline.context import SweepContext
 from rltune.records import CERTIFY, TrialRecord, trial_dir_of
@@ -40,7 +40,9 @@ def build_assignment(
         notify(f"{record.name}: its checkpoint {lost.path} is damaged or gone; it goes on from {latest.path}")
     # A worker that had it before may have been cut off, and not know that it is over.
     attempt = begin_attempt(context.folder, trial_dir_of(record.kind, record.number)) if record.node else ""
-    is_run, bucket = record.kind == CERTIFY, find_bucket(context.folder)
+    bucket = find_bucket(context.folder)
+    episodes = config.certify.episodes if record.kind == CERTIFY else 0
+    first_seed = derive_run_seed(context.name, record.seed_index or 0, episodes) if episodes else 0
     older = next((checkpoint for checkpoint in whole if checkpoint != latest), None)
     return Assignment(
         number=record.number,
@@ -62,7 +64,7 @@ def build_assignment(
         best=best.to_dict() if best and best in whole else None,
         tags={"sweep": context.name, "env_name": config.env.name},
         kind=record.kind,
-        episodes=config.certify.episodes if is_run else 0,
-        evaluation_seed=RUN_SEED if is_run else 0,
+        episodes=episodes,
+        evaluation_seed=first_seed,
         attempt=attempt,
     )
