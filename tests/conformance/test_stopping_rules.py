@@ -11,7 +11,7 @@ from toy import ToyTrial, make_task
 
 from rltune.composition.composing import conf_dir
 from rltune.records import Report, TrialRecord
-from rltune.search.schedulers import GO_ON, Exploit, GoOn, Stop, build_stopping_rule, replay_reports
+from rltune.search.schedulers import GO_ON, GoOn, Stop, build_stopping_rule, replay_reports
 from rltune.trial.metrics import make_report
 
 FILES = {path.stem: path for path in sorted((conf_dir() / "scheduler").glob("*.yaml"))}
@@ -45,7 +45,7 @@ def run(rule, curves, slots=4, seed=0, come=None):
         env_steps, objective = running[number].pop(0)
         records[number].reports[env_steps] = objective
         decision = rule.decide(report := Report(number, env_steps, objective))
-        assert isinstance(decision, GoOn | Stop | Exploit)
+        assert isinstance(decision, GoOn | Stop)
         if come is not None:
             come.append((report, decision))
         if isinstance(decision, Stop):
@@ -101,12 +101,12 @@ def test_trials_without_an_episode_do_not_stop_each_other(build):
     assert all(map(is_whole, run(build(), dict.fromkeys(range(12), silent))))
 
 
-def test_a_trial_without_an_episode_is_the_first_to_go(build):
-    """It never outlives one that has a number."""
-    silent = dict.fromkeys(STEPS, math.nan)
-    curves = {number: climb(-1e6) for number in range(8)} | {8: silent, 9: climb(-1e6)}
-    *others, last, after = run(build(), curves, slots=1)
-    assert len(last.reports) <= min(len(record.reports) for record in (*others, after))
+def test_a_trial_is_not_stopped_before_its_first_episode(build):
+    """A policy that survives for half of the budget is the best of all, and the last to have a return."""
+    survivor = {env_steps: math.nan if env_steps < BUDGET / 2 else 1e6 for env_steps in STEPS}
+    curves = {number: climb(24.0 - number) for number in range(12)} | {12: survivor}
+    *_, last = run(build(), curves, slots=1)
+    assert is_whole(last)
 
 
 def test_a_rule_that_stops_any_stops_the_worst_of_many(build):

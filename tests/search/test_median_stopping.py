@@ -74,9 +74,15 @@ def test_no_trial_is_stopped_in_its_grace():
     assert show(make(*[flat(5.0)] * 4, grace=1.0), 9, flat(1.0)) == [GO_ON] * 10
 
 
-def test_a_trial_without_an_episode_ranks_below_every_number():
-    assert show(make(*[flat(-1e9)] * 3), 9, {100: math.nan}) == [Stop(100)]
+def test_a_trial_is_judged_at_its_first_mark_with_a_return():
+    rule = make(*[flat(5.0)] * 3)
+    assert show(rule, 9, {100: math.nan, 200: math.nan, 300: 4.0}) == [GO_ON, GO_ON, Stop(300)]
+    assert show(rule, 10, {100: math.nan, 200: 6.0}) == [GO_ON, GO_ON]
+
+
+def test_a_trial_without_a_return_is_compared_with_nobody():
     assert show(make(*[flat(math.nan)] * 5), 9, {100: -1e9}) == [GO_ON]
+    assert show(make(*[flat(math.nan)] * 5, *[flat(1.0)] * 2), 9, {100: -1e9}) == [GO_ON], "two others, not seven"
 
 
 def test_trials_without_an_episode_do_not_stop_each_other():

@@ -84,13 +84,21 @@ def test_equals_are_not_stopped_by_each_other():
     assert [decide(made, number, 100, 8.0) for number in range(10)] == [None] * 10
 
 
-def test_a_report_without_an_episode_ranks_below_every_number():
+def test_a_trial_is_judged_at_its_first_mark_with_a_return():
+    """With 16 environments and episodes of 1,000 steps none ends before the first rung."""
+    made = SuccessiveHalving(50_000, 0.2, 2, 3)
+    for number in range(4):
+        assert decide(made, number, 10_000, 20.0 - number % 2) is None or number % 2
+    for survivor, later in ((4, 900.0), (5, 1.0)):
+        assert [decide(made, survivor, mark, math.nan) for mark in (10_000, 12_500)] == [None, None]
+        assert decide(made, survivor, 15_000, later) == (15_000 if later == 1.0 else None)
+
+
+def test_a_trial_without_a_return_is_compared_with_nobody():
     made = SuccessiveHalving(1000, 0.1, 3)
-    assert decide(made, 0, 100, -1e9) is None
-    assert decide(made, 1, 100, -2e9) is None
-    assert decide(made, 2, 100, math.nan) == 100
-    assert decide(made, 3, 100, -3e9) == 100
-    assert decide(made, 4, 100, -5.0) is None
+    for number in range(6):
+        decide(made, number, 100, math.nan)
+    assert decide(made, 6, 100, -1e9) is None, "the first one with a return"
 
 
 def test_trials_without_an_episode_do_not_stop_each_other():
@@ -150,7 +158,7 @@ def test_reports_without_an_episode_are_left_out_of_a_mean():
     for number in range(3):
         report_before_the_rung(made, number, [10.0] * 5)
     assert report_before_the_rung(made, 3, [math.nan] * 4 + [11.0]) is None
-    assert report_before_the_rung(made, 4, [math.nan] * 5) == 200
+    assert report_before_the_rung(made, 4, [math.nan] * 4 + [9.0]) == 200
 
 
 def test_a_report_that_comes_again_is_counted_once():

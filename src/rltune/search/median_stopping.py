@@ -45,8 +45,8 @@ class MedianStopping:
         """Take in a trial's report and decide whether the trial goes on.
 
         Args:
-            report: An objective of NaN, before its first episode has ended, is left out of an average; a trial that
-                has none but such ranks below every number.
+            report: An objective of NaN, before its first episode has ended, is left out of an average. A trial that
+                has no other yet is neither judged nor compared with.
 
         Returns:
             To stop at the report's mark, or to go on.
@@ -55,6 +55,8 @@ class MedianStopping:
         if mark <= trial.mark:
             return GO_ON  # it failed and trains the same steps again: they are counted
         trial.add(report)
+        if not trial.num_numbers:
+            return GO_ON
         others = self._averages[mark]
         is_below = self._first <= mark < self._budget and self._is_below(trial.best, others)
         bisect.insort(others, trial.average)  # whatever the verdict: the others are compared with it
@@ -75,7 +77,7 @@ class _Progress:
 
     @property
     def average(self) -> float:
-        return self.total / self.num_numbers if self.num_numbers else -math.inf
+        return self.total / self.num_numbers
 
     def add(self, report: Report) -> None:
         self.mark = report.nominal_steps

@@ -19,7 +19,9 @@ class SuccessiveHalving:
     """Stop trials at the rungs of asynchronous successive halving (Li et al. 2020, algorithm 2, stopping variant).
 
     A trial that reaches a rung goes on if it is among the best ``1/reduction_factor`` of all trials that have reached
-    it. The first ``reduction_factor - 1`` always go on, because there is nothing to compare them with.
+    it. The first ``reduction_factor - 1`` always go on, because there is nothing to compare them with. A trial that has
+    not finished an episode when it reaches a rung goes on and is judged at its first report with a return: a policy
+    that survives long finishes its first episode late.
 
     Args:
         env_steps: A trial's whole budget, in environment steps.
@@ -56,26 +58,32 @@ class SuccessiveHalving:
         """Take in a trial's report and decide whether the trial goes on. Each rung judges a trial once.
 
         Args:
-            report: A trial without an objective that is a number ranks below every number.
+            report: One whose objective is not a number judges nothing while the trial has no other.
 
         Returns:
-            To stop at the first rung at which it is not among the best, or to go on.
+            To stop where the trial is not among the best of a rung, or to go on.
         """
-        number, value = report.number, self._take_in(report)
-        reached = [one for one in self._rungs if report.nominal_steps >= one.level and number not in one.trials]
+        number, value = report.number, self._compute_value(report)
+        if value is None:
+            return GO_ON
+        reached = [rung for rung in self._rungs if report.nominal_steps >= rung.level and number not in rung.trials]
         for rung in reached:  # every rung first, whatever the verdict: the others are compared with it
             rung.trials.add(number)
             bisect.insort(rung.values, value)
-        return next((Stop(one.level) for one in reached if not self._goes_on(value, one.values)), GO_ON)
+        is_best = all(self._goes_on(value, rung.values) for rung in reached)
+        return GO_ON if is_best else Stop(report.nominal_steps)
 
-    def _take_in(self, report: Report) -> float:
-        """Return what is compared of a trial by its report; the first one at a mark counts."""
+    def _compute_value(self, report: Report) -> float | None:
+        """Return what is compared of a trial by its report; None before its first episode.
+
+        Of several reports at one mark the first counts.
+        """
         recent = self._recent[report.number]
         if report.nominal_steps > self._marks.get(report.number, -1):
             self._marks[report.number] = report.nominal_steps
             if math.isfinite(report.objective):
                 recent.append(report.objective)
-        return sum(recent) / len(recent) if recent else -math.inf
+        return sum(recent) / len(recent) if recent else None
 
     def _goes_on(self, value: float, values: Sequence[float]) -> bool:
         if len(values) < self.reduction_factor:

@@ -10,7 +10,7 @@ from ray.tune.schedulers import TrialScheduler
 
 from rltune.pipeline.tune.scheduler import StoppingRuleScheduler
 from rltune.records import Report
-from rltune.search.schedulers import GO_ON, Exploit, NoStopping, Stop
+from rltune.search.schedulers import GO_ON, NoStopping, Stop
 from rltune.search.successive_halving import SuccessiveHalving
 
 GO, STOP = TrialScheduler.CONTINUE, TrialScheduler.STOP
@@ -32,11 +32,11 @@ def make_result(number=0, env_steps=120, objective=1.0, **more):
     return {"kind": "trials", "number": number, **steps, "objective": objective, **more}
 
 
-def test_tune_stops_what_the_rungs_stop_and_the_rung_is_remembered():
+def test_tune_stops_what_the_rungs_stop():
     scheduler = StoppingRuleScheduler(SuccessiveHalving(1000, 0.1, 3))
     results = [make_result(number, objective=objective) for number, objective in enumerate([5.0, 9.0, 1.0, 12.0])]
     assert [scheduler.on_trial_result(None, None, result) for result in results] == [GO, GO, STOP, GO]
-    assert scheduler.decisions == {2: Stop(100)}
+    assert scheduler.decisions == {2: Stop(120)}
 
 
 def test_the_rule_sees_the_report_that_the_ledger_gets():
@@ -53,12 +53,6 @@ def test_without_stopping_every_trial_runs_to_its_end():
     told = {scheduler.on_trial_result(None, None, make_result(number, 500, float(-number))) for number in range(20)}
     assert told == {GO}
     assert scheduler.decisions == {}
-
-
-def test_a_trial_that_is_to_go_on_from_another_is_stopped_first():
-    scheduler = StoppingRuleScheduler(Rule(Exploit(7, {"lr": 0.1})))
-    assert scheduler.on_trial_result(None, None, make_result(4)) == STOP
-    assert scheduler.decisions == {4: Exploit(7, {"lr": 0.1})}
 
 
 @pytest.mark.parametrize("what", ["a certification's", "a checkpoint alone"])
