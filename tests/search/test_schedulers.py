@@ -7,13 +7,13 @@ import pytest
 from rltune.errors import ConfigError
 from rltune.records import Report
 from rltune.search.median_stopping import MedianStopping
-from rltune.search.schedulers import GO_ON, ByAllReports, Exploit, Stop, build_stopping_rule, replay_reports
+from rltune.search.schedulers import GO_ON, ByAllReports, Stop, build_stopping_rule, replay_reports
 
 ASHA = {"grace_fraction": 0.1, "reduction_factor": 3}
 
 
-class Follow:
-    """A rule of one's own, which needs no change of ours: every trial goes on from trial 0."""
+class FirstAlone:
+    """A rule of one's own, which needs no change of ours: every trial but the first is stopped."""
 
     def __init__(self, env_steps, patience, factor=1.2):
         if patience < 1:
@@ -21,10 +21,10 @@ class Follow:
         self.patience, self.factor = patience, factor
 
     def decide(self, report):
-        return Exploit(0, {"lr": self.factor}) if report.number else GO_ON
+        return Stop(report.nominal_steps) if report.number else GO_ON
 
 
-FOLLOW = f"{__name__}:Follow"
+FIRST_ALONE = f"{__name__}:FirstAlone"
 
 
 def test_the_rules_that_a_file_may_name():
@@ -70,9 +70,9 @@ def test_no_stopping_ignores_the_other_rules_arguments():
 
 
 def test_a_rule_of_ones_own_is_named_by_its_class():
-    rule = build_stopping_rule(FOLLOW, {"patience": 3}, 1000)
-    assert rule.decide(Report(4, 10, 1.0)) == Exploit(0, {"lr": 1.2})
-    assert build_stopping_rule(FOLLOW, {"patience": 3, "factor": 0.8}, 1000).factor == 0.8
+    rule = build_stopping_rule(FIRST_ALONE, {"patience": 3}, 1000)
+    assert rule.decide(Report(4, 10, 1.0)) == Stop(10)
+    assert build_stopping_rule(FIRST_ALONE, {"patience": 3, "factor": 0.8}, 1000).factor == 0.8
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_a_rule_of_ones_own_is_named_by_its_class():
         ("asha", {**ASHA, "grace_fraction": 0}, "scheduler.args.grace_fraction=0", "above 0"),
         ("asha", {"reduction_factor": 3}, "scheduler.args.grace_fraction has no value", "grace_fraction"),
         ("median", {**ASHA, "min_trials": 5}, "scheduler.args.reduction_factor=3", "min_trials"),
-        (FOLLOW, {}, "scheduler.args.patience has no value", "patience, factor"),
-        (FOLLOW, {"patient": 3}, "scheduler.args.patient=3", "'patience'"),
-        (FOLLOW, {"patience": 0}, "scheduler.args={'patience': 0}: ValueError: patience must be", FOLLOW),
+        (FIRST_ALONE, {}, "scheduler.args.patience has no value", "patience, factor"),
+        (FIRST_ALONE, {"patient": 3}, "scheduler.args.patient=3", "'patience'"),
+        (FIRST_ALONE, {"patience": 0}, "scheduler.args={'patience': 0}: ValueError: patience must be", FIRST_ALONE),
         ("nosuchmodule:Rule", {}, "scheduler.kind=nosuchmodule:Rule cannot be imported", "package.module:Class"),
         ("os:system", {}, "scheduler.kind=os:system is no stopping rule", "package.module:Class"),
         ("collections:Counter", {}, "scheduler.kind=collections:Counter is no stopping rule", "package.module:Class"),

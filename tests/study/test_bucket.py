@@ -34,7 +34,6 @@ from rltune.study.checkpoints import (
     REPLAY,
     SupersededError,
     begin_attempt,
-    copy_checkpoint,
     drop_replays,
     is_foreign,
     is_recorded,
@@ -166,18 +165,6 @@ def test_a_replay_memory_travels_and_is_dropped_alone(node: Callable[[str], Path
     folder = is_whole(third, record)
     assert folder is not None
     assert not (folder / REPLAY).exists()
-
-
-def test_a_state_is_copied_to_another_trial_inside_the_bucket(node: Callable[[str], Path]) -> None:
-    one, other = node("one"), node("other")
-    record = write(one, 100)
-    taken = copy_checkpoint(other, record, "trials/8")
-    assert taken is not None
-    assert taken.path.startswith("trials/8/latest-000000000100-")
-    assert not (other / "trials").exists(), "nothing was downloaded"
-    bucket_of(one).delete_folder(record.path)
-    assert is_whole(other, taken) is not None
-    assert copy_checkpoint(other, record, "trials/9") is None
 
 
 def test_a_mark_goes_with_the_checkpoint(

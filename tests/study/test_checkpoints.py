@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from rltune.study.checkpoints import (
     begin_attempt,
     choose_newest,
     compute_digest,
-    copy_checkpoint,
     drop_replays,
     find_replay,
     is_whole,
@@ -192,37 +190,6 @@ def test_a_digest_changes_with_content_name_and_place(tmp_path):
     assert compute_digest(folder) != first
 
 
-def test_another_trials_checkpoint_is_copied_whole(write, tmp_path):
-    source = write(5000, kind="best", number=1)
-    copy = copy_checkpoint(tmp_path, source, "trials/2")
-    assert copy == replace(source, path="trials/2/latest-000000005000", saved_s=copy.saved_s)
-    edit(tmp_path / source.path)
-    assert (is_whole(tmp_path, copy) / "weights.bin").read_text() == "weights", "it is the trial's own"
-    assert copy_checkpoint(tmp_path, source, "trials/2") is None, "a damaged one is not copied"
-    assert folders(tmp_path, 2) == ["latest-000000005000"]
-
-
-def test_a_copy_that_broke_off_does_not_stop_the_next(write, tmp_path, monkeypatch):
-    source = write(5000, number=1)
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "_find_free_name", lambda folder: tmp_path / "no" / "such" / "folder")
-        with pytest.raises(OSError, match="No such file"):
-            copy_checkpoint(tmp_path, source, "trials/2")
-    assert folders(tmp_path, 2) == [], "a full disk gets its room back"
-    assert is_whole(tmp_path, copy_checkpoint(tmp_path, source, "trials/2"))
-
-
-def test_a_copy_outlives_the_next_checkpoint(write, tmp_path):
-    """The ledger names it until the next one is recorded; the other trial had written it long ago."""
-    source = write(1000, number=1)
-    time.sleep(0.01)
-    write(2000, number=2)
-    write(3000, number=2)
-    copy = copy_checkpoint(tmp_path, source, "trials/2")
-    write(1500, number=2)
-    assert is_whole(tmp_path, copy)
-
-
 @pytest.fixture
 def write_with_replay(tmp_path):
     def fill(folder):
@@ -259,16 +226,6 @@ def test_a_replay_memory_goes_before_a_newer_state(write, write_with_replay, tmp
     assert choose_newest(tmp_path, [best, newer, latest]) == latest
     assert choose_newest(tmp_path, [best, newer]) == newer
     assert choose_newest(tmp_path, []) is None
-
-
-def test_another_trials_replay_memory_is_not_copied(write_with_replay, tmp_path):
-    """Both trials have it, and the disk once."""
-    source = write_with_replay(1000, number=1)
-    copy = copy_checkpoint(tmp_path, source, "trials/2")
-    theirs, ours = (tmp_path / record.path / REPLAY / "0" / "rows.npy" for record in (source, copy))
-    assert ours.stat().st_ino == theirs.stat().st_ino
-    drop_replays(tmp_path, "trials/1")
-    assert find_replay(is_whole(tmp_path, copy))
 
 
 @pytest.mark.parametrize("name", ["weights.bin", "more"])

@@ -10,7 +10,7 @@ import inspect
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 from rltune.errors import ConfigError, choices, describe_exception
@@ -46,20 +46,7 @@ class Stop:
         return f"stopped by the scheduler at {self.env_steps:,} environment steps, after the iteration that passed them"
 
 
-@dataclass(frozen=True)
-class Exploit:
-    """Let the trial go on from another one's checkpoint with other values, as population based training does.
-
-    Attributes:
-        source: The number of the trial whose newest checkpoint it goes on from.
-        params: Values by name from then on; those that are missing stay what they were.
-    """
-
-    source: int
-    params: Mapping[str, Any] = field(default_factory=dict)
-
-
-Decision = GoOn | Stop | Exploit
+Decision = GoOn | Stop
 GO_ON = GoOn()
 
 
@@ -75,8 +62,8 @@ class StoppingRule(Protocol):
         """Take in a trial's report and decide about the trial.
 
         Args:
-            report: Its objective is NaN before the first episode has ended: that ranks below every number. A trial
-                that failed and trains some steps again reports them again.
+            report: Its objective is NaN before the first episode has ended: a rule that judges by it stops those
+                whose episodes are long. A trial that failed and trains some steps again reports them again.
         """
 
 

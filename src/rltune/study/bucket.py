@@ -241,19 +241,6 @@ class Bucket:
         self._each(fetch, [*manifest["files"], *([extra] if extra else [])])
         return str(manifest["digest"])
 
-    def copy(self, source: str, target: str) -> bool:
-        """Copy a checkpoint inside the bucket; return whether there was one."""
-        manifest = self.read_manifest(source)
-        if manifest is None:
-            return False
-
-        def copy(file: str) -> None:
-            self._ask(lambda: self._fs.copy_file(self._path(f"{source}/{file}"), self._path(f"{target}/{file}")))
-
-        self._each(copy, manifest["files"])
-        copy(MANIFEST)
-        return True
-
     # -- the way there ------------------------------------------------------------------------------------------------
 
     def _path(self, name: str) -> str:

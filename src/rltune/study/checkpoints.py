@@ -19,7 +19,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -134,38 +133,6 @@ def _drop_others(bucket: Bucket, trial_dir: str, kind: str, kept: Set[str]) -> N
             bucket.delete_folder(f"{trial_dir}/{name}")
 
 
-def copy_checkpoint(sweep: Path, record: CheckpointRecord, trial_dir: str) -> CheckpointRecord | None:
-    """Copy another trial's checkpoint, from which a trial is to go on; None where it is not whole.
-
-    Args:
-        sweep: The sweep's folder.
-        record: The other's.
-        trial_dir: The trial's own folder in it.
-    """
-    if bucket := find_bucket(sweep):
-        name = f"{trial_dir}/latest-{record.env_steps:012d}-{record.digest[:8]}"
-        if not is_recorded(sweep, record) or not bucket.copy(record.path, name):
-            return None
-        return replace(record, path=name, saved_s=time.time())
-    source = is_whole(sweep, record)
-    if source is None:
-        return None
-    home = sweep / trial_dir
-    with _make_draft(home, "latest") as draft:
-        shutil.copytree(source, draft, dirs_exist_ok=True, ignore=shutil.ignore_patterns(REPLAY))
-        if (source / REPLAY).is_dir():  # large, and never changed: links will do
-            shutil.copytree(source / REPLAY, draft / REPLAY, copy_function=_link_or_copy)
-        target = _place(draft, _find_free_name(home / f"latest-{record.env_steps:012d}"))
-    return replace(record, path=str(target.relative_to(sweep)), saved_s=time.time())
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without links
-        shutil.copy2(source, target)
-
-
 def choose_newest(sweep: Path, records: Iterable[CheckpointRecord]) -> CheckpointRecord | None:
     """Choose the checkpoint from which a trial goes on; None where there is none.
 
@@ -180,7 +147,7 @@ def choose_newest(sweep: Path, records: Iterable[CheckpointRecord]) -> Checkpoin
     def has_replay(one: CheckpointRecord) -> bool:  # records of older versions do not say it
         return one.replay or (sweep / one.path / REPLAY).is_dir()
 
-    # By time, not by steps: a trial that took over another's state may have gone back.
+    # By time, not by steps: a checkpoint that is damaged sends its trial back to fewer steps.
     return max(records, key=lambda one: (has_replay(one), one.saved_s), default=None)
 
 

@@ -16,7 +16,7 @@ from rltune.pipeline.plan import make_plan
 from rltune.pipeline.tune.assignments import build_assignment
 from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
 from rltune.search.seeds import derive_certification_seeds, derive_trial_seeds
-from rltune.study.checkpoints import copy_checkpoint, write_checkpoint
+from rltune.study.checkpoints import write_checkpoint
 
 NEW = TrialRecord(3, "RUNNING", {"lr": 0.1}, seeds=(7, 8))
 
@@ -74,14 +74,6 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(assign: Callable[..., Any
     assert (task.latest, task.best) == (None, None)
     assert "goes on from trials/3/best" in notes[0]
     assert notes[1].endswith("starts anew: no other one is left")
-
-
-def test_another_trials_state_counts_though_it_is_behind(assign: Callable[..., Any], tmp_path: Path) -> None:
-    """A rule let the trial go on from another's state, which has fewer steps than the trial's own best."""
-    own, other = save(tmp_path, "best", 300), save(tmp_path, "best", 100)
-    taken = copy_checkpoint(tmp_path, other, "trials/4")
-    assert taken is not None
-    assert assign(replace(NEW, checkpoint=own, latest=taken), []).latest == taken.to_dict()
 
 
 def test_a_run_of_the_certification_plays_at_its_end(assign: Callable[..., Any]) -> None:

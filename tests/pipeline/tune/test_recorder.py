@@ -19,7 +19,7 @@ from rltune.pipeline.tune import recorder as module
 from rltune.pipeline.tune.recorder import Recorder
 from rltune.pipeline.tune.stages import Stage
 from rltune.records import CheckpointRecord
-from rltune.search.schedulers import Exploit, Stop
+from rltune.search.schedulers import Stop
 from rltune.study.checkpoints import is_whole, write_checkpoint
 
 BUDGET = 1000
@@ -254,28 +254,6 @@ def test_what_the_rule_stopped_is_pruned(sweep):
     sweep.end(trial)
     assert sweep.told[0].state == "PRUNED"
     assert "at 150 environment steps, after the iteration" in sweep.told[0].stop_reason
-
-
-def test_a_trial_exploits_another(sweep):
-    source, trial = sweep.begin(), sweep.begin()
-    best = sweep.save(source, 100)
-    sweep.report(source, 100, 9.0, records={"best": best.to_dict()})
-    sweep.report(trial, 100, 1.0)
-    sweep.scheduler.decisions[1] = Exploit(0, {"lr": 0.3})
-    sweep.end(trial)
-    (record,) = sweep.retried
-    assert (record.number, record.state, dict(record.params)) == (1, "RUNNING", {"lr": 0.3, "clip": 0.2})
-    assert record.latest.path.startswith("trials/1/latest-")
-    assert is_whole(sweep.folder, record.latest)
-    assert sweep.told == [], "it has not ended"
-
-
-def test_nothing_to_exploit_costs_the_trial_nothing(sweep):
-    _, trial = sweep.begin(), sweep.begin()
-    sweep.scheduler.decisions[1] = Exploit(0, {"lr": 0.3})
-    sweep.end(trial)
-    (record,) = sweep.retried
-    assert (record.params["lr"], record.latest) == (0.1, None)
 
 
 def test_an_interrupted_trial_stays_running(sweep):

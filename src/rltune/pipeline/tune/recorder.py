@@ -35,9 +35,9 @@ from rltune.pipeline.tune.failures import (
 from rltune.pipeline.tune.scheduler import StoppingRuleScheduler
 from rltune.pipeline.tune.stages import Stage
 from rltune.records import WHOLE_BUDGET, CheckpointRecord, TrialRecord, trial_dir_of
-from rltune.search.schedulers import Exploit, Stop
+from rltune.search.schedulers import Stop
 from rltune.study.bucket import BUCKET_AWAY, BucketAwayError, find_bucket
-from rltune.study.checkpoints import choose_newest, copy_checkpoint, drop_replays, mark_checkpoint
+from rltune.study.checkpoints import choose_newest, drop_replays, mark_checkpoint
 from rltune.study.disk_full import DISK_FULL, is_disk_full, names_full_disk
 from rltune.study.optuna_study import OptunaStudy
 from rltune.study.trial_table import CHECKPOINTS
@@ -194,8 +194,6 @@ class Recorder(Callback):
             self._retry_or_fail(stage, number, result)
         elif isinstance(decision, Stop):
             self._end(stage, number, "PRUNED", decision.reason, result)
-        elif isinstance(decision, Exploit):
-            self._exploit(stage, number, decision)
         elif any(path.startswith(f"{own}/") for path in self.stopper.lost):
             self._interrupt(stage, number, {})  # what it has reached is out of reach
         elif int(result.get("nominal_steps", 0)) < self._config.budget.env_steps:
@@ -424,20 +422,6 @@ class Recorder(Callback):
             if len(self._first_failures) >= limit and len(set(map(classify_failure, self._first_failures))) == 1:
                 self.stopper.failed = True
                 self.stopper.request(f"the first {limit} trials all failed: {failure.reason}")
-
-    def _exploit(self, stage: Stage, number: int, decision: Exploit) -> None:
-        """Let a trial go on from another's newest state, with the values that the rule wants."""
-        record, source = stage.trials.record(number), stage.trials.record(decision.source)
-        newest = choose_newest(self._folder, filter(None, (source.latest, source.checkpoint)))
-        taken = copy_checkpoint(self._folder, newest, trial_dir_of(stage.kind, number)) if newest else None
-        if taken:
-            mark_checkpoint(self._folder, taken)
-        if taken is None:
-            self.notify(f"{record.name}: {source.name} has no checkpoint yet; it goes on as it was")
-        else:
-            self.notify(f"{record.name} goes on from {source.name} at {taken.env_steps} environment steps")
-            stage.trials.change(number, params={**record.params, **decision.params}, latest=taken)
-        stage.proposer.retry(stage.trials.record(number))
 
 
 def explain_env_runners_loss(reason: str, trace: str) -> str | None:

@@ -9,14 +9,12 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from rltune.records import TRIALS
-from rltune.search.schedulers import Exploit, GoOn, Stop, StoppingRule
+from rltune.search.schedulers import Stop, StoppingRule
 from rltune.trial.metrics import is_report, make_report
 
 
 class StoppingRuleScheduler(FIFOScheduler):
     """Stop in Tune what a stopping rule would stop.
-
-    A trial that is to go on from another one's checkpoint is stopped, too, and proposed again.
 
     Args:
         rule: Decides about the search's trials. A certification's runs have their whole budget.
@@ -28,7 +26,7 @@ class StoppingRuleScheduler(FIFOScheduler):
     def __init__(self, rule: StoppingRule) -> None:
         super().__init__()
         self._rule = rule
-        self.decisions: dict[int, Stop | Exploit] = {}
+        self.decisions: dict[int, Stop] = {}
         self._waiting: list[Any] = []
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
@@ -41,10 +39,10 @@ class StoppingRuleScheduler(FIFOScheduler):
             return str(TrialScheduler.CONTINUE)
         report = make_report(result)
         decision = self._rule.decide(report)
-        if isinstance(decision, GoOn):
-            return str(TrialScheduler.CONTINUE)
-        self.decisions[report.number] = decision
-        return str(TrialScheduler.STOP)
+        if isinstance(decision, Stop):
+            self.decisions[report.number] = decision
+            return str(TrialScheduler.STOP)
+        return str(TrialScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
         """Show the rule a trial's last report: a resumed sweep's rule finds it in the ledger."""
