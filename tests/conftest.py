@@ -70,7 +70,7 @@ def choose_mark(item: pytest.Item) -> str:
     asked = set(getattr(item, "fixturenames", ()))
     folder = item.path.relative_to(HERE).parts[0]
     trains = folder == "conformance" and "ray_cluster" in asked
-    if folder == "whole" or trains or asked & {"finished_sweep", "server"}:
+    if folder in ("whole", "pending") or trains or asked & {"finished_sweep", "server"}:
         return "slow"
     return "ray" if asked & {"ray_cluster", "toy_run", "checkpoint"} else "fast"  # stock RLlib starts one
 
