@@ -9,7 +9,7 @@ the limit of a GPU's memory, and keeps no record either.
 - ``engine``: PPO, SAC, and PPO on Breakout's images (extra atari) against Stable-Baselines3, with the learner on the
   GPU; the first two also compiled.
 - ``together``: environment steps per second of 1, 2, 4, 8 and 16 SAC trials at once, each in a sweep that runs all of
-  them with ``resources.trials_per_gpu``; under MPS and without it, where its daemon runs or can be started.
+  them with ``resources.trials_per_gpu``; without MPS, and under MPS if its daemon runs.
 - ``workers``: seconds until all trials of a sweep have reported, and the memory of their processes: forked by the fork
   server and started without it, both to train on the processor; and those on the GPU, which cannot be forked.
 - ``cap``: what a process with a quarter of the GPU can take of it, and whether its neighbour trains on meanwhile.
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import shutil
+import os
 import subprocess
 import sys
 import tempfile
@@ -50,6 +50,7 @@ LIMIT_S = 600.0  # of a part
 TOGETHER = (1, 2, 4, 8, 16)
 SHARE, BLOCK = 0.25, 64 * 2**20  # of the part `cap`
 NO_GPU = 2  # the exit code
+MPS_PIPE, MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"  # the default of the daemon
 SAC = ("algo=sac", "env=pendulum", "~tuned")
 SMALL = ("algo=ppo", "env=cartpole", "~tuned")
 ATARI = ("algo=ppo", "env=breakout")  # with its tuned settings
@@ -118,19 +119,17 @@ def measure_engine(look: Look) -> dict[str, Any]:
 
 def measure_together(look: Look) -> dict[str, dict[str, list[float]]]:
     """Run so many trials at once; return the steps per second of each, by how many, under MPS and without it."""
-    from rltune.cluster.gpus import MPS, MPS_PIPE, find_mps
-
     with tempfile.TemporaryDirectory(prefix="bench-gpu-") as nowhere:
-        ways: dict[str, tuple[list[str], dict[str, str]]] = {"without MPS": ([], {MPS_PIPE: nowhere})}
-        if look.device == "cuda" and (find_mps() or shutil.which(MPS)):
-            ways["with MPS"] = (["resources.mps=true"], {})
+        ways: dict[str, dict[str, str]] = {"without MPS": {MPS_PIPE: nowhere}}
+        if look.device == "cuda" and (Path(os.environ.get(MPS_PIPE, MPS_FOLDER)) / "control").exists():
+            ways["with MPS"] = {}
         found: dict[str, dict[str, list[float]]] = {way: {} for way in ways}
         steps = 1_000 if look.quick else 3_000
         counts = TOGETHER[:2] if look.device == "cpu" else TOGETHER[::2] if look.quick else TOGETHER
         for trials in counts:
-            for way, (words, settings) in ways.items():  # in turns
-                if look.left_s > 0 and (trials > 1 or not words):  # one trial alone has nobody beside it
-                    typed = [*SAC, *words, *look.share(trials)]
+            for way, settings in ways.items():  # in turns
+                if look.left_s > 0 and (trials > 1 or way == "without MPS"):  # one trial alone has nobody beside it
+                    typed = [*SAC, *look.share(trials)]
                     found[way][str(trials)] = run_sweep(typed, trials, steps, settings, look).rates
     return found
 

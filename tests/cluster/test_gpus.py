@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import sys
 import threading
 import time
 
-import psutil
 import pytest
 from fake_nvml import FakeNvml
-from nvidia_tools import CUT, put_mps, put_smi
+from nvidia_tools import CUT, put_smi
 
 from rltune.cluster import gpus
 from rltune.cluster.gpus import (
     EVERY_S,
     GpuState,
     GpuWatch,
-    find_mps,
     list_devices,
     list_gpus,
     read_state,
-    read_total_bytes,
-    start_mps,
 )
 from rltune.cluster.ray_cluster import prepare_environment
 from rltune.cluster.resources import local_machine
-from rltune.cluster.stale_processes import FILE, record_processes
 from rltune.config.schema import ClusterConfig
-from rltune.errors import ResourceError
 
 
 @pytest.fixture
@@ -71,7 +63,6 @@ def test_only_gpus_that_this_process_may_use_are_watched(nvml, monkeypatch, visi
 def test_a_slice_tells_its_memory_alone(nvml, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-7")
     assert str(read_state(nvml, 0, "MIG-7")) == "GPU 0: 0.0 of 10.0 GB"
-    assert (read_total_bytes(), nvml.num_open) == (10_000_000_000, 0)
 
 
 def test_gpus_are_looked_at_in_a_thread_and_shown_in_ours(nvml, monkeypatch):
@@ -103,7 +94,7 @@ def test_without_nvml_or_a_driver_nothing_is_watched(monkeypatch):
         shown: list[GpuState] = []
         with GpuWatch(lambda states, time_s, shown=shown: shown.extend(states)) as watch:
             watch.tick()
-        assert (shown, read_total_bytes()) == ([], None)
+        assert shown == []
 
 
 @pytest.mark.parametrize("question", ["nvmlDeviceGetCount", "nvmlDeviceGetMemoryInfo", "nvmlShutdown"])
@@ -125,7 +116,7 @@ def test_a_driver_that_counts_no_gpus_fails_no_trial(nvml, monkeypatch):
         raise nvml.NVMLError("Unknown Error")
 
     monkeypatch.setattr(nvml, "nvmlDeviceGetCount", refuse)
-    assert (list_devices(nvml), read_total_bytes()) == ({}, None)
+    assert list_devices(nvml) == {}
 
 
 @pytest.fixture
@@ -160,62 +151,3 @@ def test_ray_gives_each_trial_the_slice_that_it_names(monkeypatch):
     names = Nvidia.get_current_process_visible_accelerator_ids()
     Nvidia.set_current_process_visible_accelerator_ids(names[1:])
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "MIG-GPU-5d1c/1/0"
-
-
-def test_an_mps_daemon_lives_as_long_as_it_is_needed(tmp_path, monkeypatch):
-    journal = put_mps(tmp_path, monkeypatch)
-    before = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    with contextlib.suppress(KeyError), start_mps():
-        pipe = find_mps()
-        assert str(pipe) == os.environ["CUDA_MPS_PIPE_DIRECTORY"] != before, "Ray's processes find it by that"
-        seen, number = re.fullmatch(r"begins with (.*), pid (\d+)\n", journal.read_text()).groups()
-        assert seen == "", "it would number the cards anew, and its clients would miss theirs"
-        assert os.getsid(int(number)) == int(number), "Ctrl-C would end it before the trials"
-        record_processes(tmp_path)
-        assert f'"pid": {number}' in (tmp_path / FILE).read_text(), "a killed driver's successor ends it"
-        raise KeyError("a sweep breaks")
-    assert journal.read_text().splitlines()[1:] == ["ends"]
-    assert not psutil.pid_exists(int(number))
-    assert (os.environ["CUDA_MPS_PIPE_DIRECTORY"], find_mps(), pipe.exists()) == (before, None, False)
-
-
-def test_an_mps_daemon_that_runs_is_used_and_left(tmp_path, monkeypatch):
-    journal = put_mps(tmp_path, monkeypatch)
-    (tmp_path / "none").mkdir()
-    (tmp_path / "none" / "control").touch()
-    with start_mps():
-        assert find_mps() == tmp_path / "none"
-    assert not journal.exists()
-    assert find_mps() == tmp_path / "none"
-
-
-def test_an_mps_daemon_that_does_not_end_is_ended(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpus, "MPS_S", 0.3)
-    stubborn = '[ "$1" = -f ] && touch "$CUDA_MPS_PIPE_DIRECTORY/control" && echo $$ > "$JOURNAL" && exec sleep 60'
-    journal = put_mps(tmp_path, monkeypatch, stubborn)
-    with start_mps():
-        wait_until(journal.exists)
-    assert not psutil.pid_exists(int(journal.read_text()))
-
-
-@pytest.mark.parametrize(
-    ("script", "listed", "why"),
-    [
-        ("echo 'Cannot bind control socket'; exit 1", "", "its daemon does not begin: Cannot bind control socket"),
-        ('[ "$1" = -f ] && sleep 60', "", "its daemon does not begin: it said nothing"),
-        (None, "", "nvidia-cuda-mps-control is not installed here"),
-        ("exit 1", CUT, "each slice of a card needs a daemon of its own"),
-    ],
-)
-def test_what_hinders_mps_is_said(tmp_path, monkeypatch, visible, script, listed, why):
-    monkeypatch.setattr(gpus, "MPS_S", 0.3)
-    put_mps(tmp_path, monkeypatch, script or "")
-    put_smi(tmp_path, monkeypatch, listed)
-    if script is None:
-        monkeypatch.setenv("PATH", str(tmp_path / "smi"))
-    before = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
-    with pytest.raises(ResourceError) as refused, start_mps():
-        pytest.fail("nothing is to run without it")
-    assert refused.value.what == f"resources.mps=true: {why}"
-    assert os.environ["CUDA_MPS_PIPE_DIRECTORY"] == before

@@ -37,7 +37,7 @@ def test_the_same_command_changes_nothing(composed):
     assert "env.kwargs.gravity=null" in refused.value.what
 
 
-YOUNGER = ("objective", "resume", "tracking.tensorboard", "resources.trials_per_gpu", "resources.mps", "precision")
+YOUNGER = ("objective", "resume", "tracking.tensorboard", "resources.trials_per_gpu", "precision")
 """Keys that sweeps of earlier versions lack."""
 
 
@@ -83,11 +83,6 @@ def test_the_changelog_says_how_a_sweep_of_the_former_defaults_goes_on(composed)
 )
 def test_an_address_may_change(composed, key, value):
     assert check(composed, **{key: value}) is False
-
-
-def test_a_sweep_may_go_on_where_there_is_no_mps(composed):
-    shared = {"resources.gpus_per_trial": 0.25}
-    assert check(composed, known={**shared, "resources.mps": True}, **shared) is False
 
 
 @pytest.mark.parametrize(

@@ -109,15 +109,6 @@ def test_only_a_trials_own_process_here_is_measured(composed, key, value):
     assert error.fix == "resources.trials_per_gpu=4"
 
 
-@pytest.mark.parametrize("key", ["resources.trials_per_gpu", "resources.gpus_per_trial"])
-def test_mps_is_started_where_gpus_are_shared(composed, key):
-    asked = change_setting(composed, "resources.mps", True)
-    assert refusal(change_setting(asked, key, 1)).fix == "resources.mps=true resources.trials_per_gpu=4"
-    shared = change_setting(asked, key, 4 if key.endswith("gpu") else 0.25)
-    assert parse_config(shared).resources.mps
-    assert refusal(change_setting(shared, "cluster.address", "auto")).fix == "resources.mps=false"
-
-
 def test_null_leaves_a_bound_out(composed):
     config = parse_config(change_setting(composed, "budget.wall_time_s", None))
     assert config.budget.wall_time_s is None

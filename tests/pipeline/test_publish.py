@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from nvidia_tools import put_mps
 
-from rltune.errors import ResourceError, StudyError
-from rltune.pipeline import run as pipeline
+from rltune.errors import StudyError
 from rltune.pipeline.publish import (
     make_closing_page,
     publish_outcome,
@@ -60,37 +57,6 @@ def test_only_what_is_unfinished_is_told_how_to_go_on(open_mine, stream, status,
         ended.save()
         publish_outcome(sweep, [], ended, None)
     assert ("sweeps.resume" in stream.getvalue()) is resumes
-
-
-@pytest.mark.parametrize(
-    ("runs", "installed", "how"),
-    [
-        (True, True, "side by side, through the MPS daemon of "),
-        (False, True, "taking turns: no MPS daemon runs here; resources.mps=true starts one"),
-        (False, False, "taking turns: no MPS daemon runs here\n"),
-    ],
-)
-def test_it_is_said_how_trials_share_a_gpu(open_mine, stream, tmp_path, monkeypatch, runs, installed, how):
-    (tmp_path / "mps").mkdir()
-    put_mps(tmp_path / "mps", monkeypatch)
-    if not installed:
-        monkeypatch.setenv("PATH", str(tmp_path))
-    if runs:
-        (tmp_path / "mps/none").mkdir()
-        (tmp_path / "mps/none/control").touch()
-    with open_mine("report=false") as sweep:
-        start_console(replace(sweep, share=replace(sweep.share, gpus=0.25)))
-    assert f"up to 4 trials on each GPU, {how}" in stream.getvalue()
-
-
-def test_a_sweep_goes_on_where_there_is_no_mps_and_says_so(open_mine, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "none"))
-    with open_mine("report=false") as sweep, contextlib.ExitStack() as stack:
-        with pytest.raises(ResourceError, match=r"resources\.mps=true"):
-            pipeline._start_mps(replace(sweep.context, resumed=False), stack)
-        found = pipeline._start_mps(replace(sweep.context, resumed=True), stack)
-    assert found.plan.notes[-1].endswith("is not installed here; trials on one GPU take turns")
 
 
 def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, tmp_path, stream):

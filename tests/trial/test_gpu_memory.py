@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from fake_cuda import GIB, FakeCuda
 from hog import MESSAGE
 
 from rltune.records import CROWDED, OUT_OF_MEMORY, TrialRecord
-from rltune.trial import gpu_memory
-from rltune.trial.gpu_memory import PINNED_LIMIT, cap_memory, describe_out_of_memory, free_memory
+from rltune.trial.gpu_memory import cap_memory, describe_out_of_memory, free_memory
 from rltune.trial.trainable import describe_exception
-
-
-@pytest.fixture(autouse=True)
-def no_mps(monkeypatch, tmp_path):
-    """No daemon runs, and the limit is forgotten."""
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "mps"))
-    monkeypatch.setenv(PINNED_LIMIT, "")
-    monkeypatch.delenv(PINNED_LIMIT)
 
 
 def fill(cuda, size=GIB // 16):
@@ -67,20 +56,6 @@ def test_what_a_trial_kept_is_given_back_when_it_ends():
     cuda.allocate(GIB)
     free_memory(cuda)
     assert cuda.emptied == 1
-
-
-@pytest.mark.parametrize(("share", "limit"), [(0.25, "0=10240M"), (0.5, "0=20480M")])
-def test_mps_limits_the_whole_process(share, limit, monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu_memory, "read_total_bytes", lambda: 40 * GIB)
-    cap_memory(share, FakeCuda())
-    assert PINNED_LIMIT not in os.environ, "no daemon runs"
-    (tmp_path / "mps").mkdir()
-    (tmp_path / "mps" / "control").touch()
-    cap_memory(share, FakeCuda())
-    assert os.environ[PINNED_LIMIT] == limit
-    os.environ[PINNED_LIMIT] = "0=1G"
-    cap_memory(share, FakeCuda())
-    assert os.environ[PINNED_LIMIT] == "0=1G", "somebody knew better"
 
 
 def test_an_out_of_memory_error_says_what_was_asked_and_what_there_was():

@@ -1,4 +1,4 @@
-"""Know NVIDIA's GPUs: which there are, what they hold and do, and whether programs share them side by side.
+"""Know NVIDIA's GPUs: which there are, and what they hold and do.
 
 What they hold and do is read by NVML: the package nvidia-ml-py, in the extra ``gpu``. Without it, or without a driver,
 nothing is read. NVML starts no CUDA, so that reading takes no memory of a GPU.
@@ -14,26 +14,19 @@ import os
 import queue
 import re
 import shutil
-import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-from rltune.errors import ResourceError
 
 EVERY_S = 5.0  # between two looks; one takes about a millisecond a GPU
 MB = 1e6
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SLICE = "MIG-"  # how the UUID begins of a part of a card that is cut into some
-MPS, MPS_PIPE = "nvidia-cuda-mps-control", "CUDA_MPS_PIPE_DIRECTORY"
-MPS_S = 10.0  # for its daemon to begin, and to end
 logger = logging.getLogger("rltune")
 
 
@@ -77,76 +70,6 @@ def has_slices() -> bool:
     return any(name.startswith(SLICE) for name in list_gpus())
 
 
-def find_mps() -> Path | None:
-    """Find the folder by which clients reach a daemon of NVIDIA's Multi-Process Service; None where none runs here."""
-    folder = Path(os.environ.get(MPS_PIPE, "/tmp/nvidia-mps"))  # noqa: S108  the daemon's own choice
-    return folder if (folder / "control").exists() else None
-
-
-@contextmanager
-def start_mps() -> Iterator[None]:
-    """Have programs share GPUs side by side while this lasts: by the MPS daemon that runs, or by one of our own.
-
-    Ours has a folder of its own, which the processes that we start find in their environment. It leads a session, so
-    that Ctrl-C does not end it before the trials, and so that what a killed driver leaves is found.
-
-    Raises:
-        ResourceError: There is no daemon to start, or it does not begin.
-    """
-    if find_mps():
-        yield
-        return
-    tool, before = shutil.which(MPS), os.environ.get(MPS_PIPE)
-    if tool is None:
-        raise _make_mps_error(f"{MPS} is not installed here")
-    if has_slices():
-        raise _make_mps_error("each slice of a card needs a daemon of its own")
-    with tempfile.TemporaryDirectory(prefix="rltune-mps-", ignore_cleanup_errors=True) as folder:
-        settings = {MPS_PIPE: folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        environment = {name: value for name, value in os.environ.items() if name != VISIBLE} | settings
-        with (Path(folder) / "output").open("w+") as output:
-            daemon = subprocess.Popen(
-                [tool, "-f"], env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True,
-            )  # fmt: skip
-            try:
-                os.environ[MPS_PIPE] = folder
-                _await_mps(daemon, Path(folder))
-                yield
-            finally:
-                os.environ.pop(MPS_PIPE)
-                os.environ.update({MPS_PIPE: before} if before is not None else {})
-                _end_mps(daemon, tool, environment)
-
-
-def _await_mps(daemon: subprocess.Popen[bytes], folder: Path) -> None:
-    deadline = time.monotonic() + MPS_S
-    while find_mps() is None:
-        if daemon.poll() is not None or time.monotonic() > deadline:
-            said = (folder / "output").read_text(errors="replace").strip().splitlines() or ["it said nothing"]
-            raise _make_mps_error(f"its daemon does not begin: {said[-1][:200]}")
-        time.sleep(0.02)
-
-
-def _end_mps(daemon: subprocess.Popen[bytes], tool: str, environment: dict[str, str]) -> None:
-    """Have the daemon end itself and the server that it has started; or end them."""
-    if daemon.poll() is None:
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run([tool], input=b"quit\n", env=environment, capture_output=True, timeout=MPS_S, check=False)
-            daemon.wait(MPS_S)
-    if daemon.poll() is None:
-        os.killpg(daemon.pid, signal.SIGKILL)
-        daemon.wait()
-
-
-def _make_mps_error(why: str) -> ResourceError:
-    return ResourceError(
-        f"resources.mps=true: {why}",
-        "a machine with NVIDIA's Multi-Process Service, or GPUs whose trials take turns",
-        "resources.mps=false",
-    )
-
-
 @contextmanager
 def open_nvml() -> Iterator[Any]:
     """Open NVML, and yield None where there is none."""
@@ -162,14 +85,6 @@ def open_nvml() -> Iterator[Any]:
         yield pynvml
     finally:
         pynvml.nvmlShutdown()
-
-
-def read_total_bytes() -> int | None:
-    """Return the memory of the first GPU that this process may use, its own in a worker; None where it is not known."""
-    with open_nvml() as nvml:
-        devices = list_devices(nvml) if nvml else {}
-        first = read_state(nvml, *next(iter(devices.items()))) if devices else None
-        return int(first.total_mb * MB) if first else None
 
 
 @dataclass(frozen=True)

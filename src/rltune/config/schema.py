@@ -107,7 +107,6 @@ class ResourcesConfig:
     cpus_per_trial: float | None = None
     gpus_per_trial: float = 0.0
     trials_per_gpu: int | str | None = None  # older sweeps' settings have none
-    mps: bool = False  # nor this
     max_concurrent: int | None = None
 
 

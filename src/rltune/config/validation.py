@@ -171,7 +171,6 @@ def check_config(config: RunConfig) -> None:
     _check_one_of("tracking.kind", config.tracking.kind, (*MLFLOW, "wandb", "off"))
     check_pair(config.algo, config.env, config.engine)
     _check_trials_per_gpu(config)
-    _check_mps(config)
     _check_one_of("resume", config.resume, RESUME)
     _check_name("name", config.name)
     if config.resume == "auto" and config.name is None:
@@ -303,24 +302,6 @@ def _check_trials_per_gpu(config: RunConfig) -> None:
                 f"a whole number from 1 to {MAX_ON_GPU}",
                 "resources.trials_per_gpu=4",
             )
-
-
-def _check_mps(config: RunConfig) -> None:
-    """Refuse to start MPS where no GPU is shared, or where others start it."""
-    resources = config.resources
-    is_shared = resources.trials_per_gpu not in (None, 1) or 0 < resources.gpus_per_trial < 1
-    if resources.mps and not is_shared:
-        raise ConfigError(
-            "resources.mps=true, but no GPU is shared",
-            "several trials on each GPU",
-            "resources.mps=true resources.trials_per_gpu=4",
-        )
-    if resources.mps and config.cluster.address is not None:
-        raise ConfigError(
-            f"resources.mps=true with cluster.address={config.cluster.address}: who runs the cluster starts MPS there",
-            "a sweep that starts a Ray of its own; a daemon that runs is used in any case",
-            "resources.mps=false",
-        )
 
 
 def _check_one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:

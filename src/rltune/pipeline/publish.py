@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import shutil
 from collections.abc import Sequence
 from urllib.parse import quote
 
 from rltune.certification.result import Certification
 from rltune.certification.selection import TABLE, write_table
-from rltune.cluster.gpus import MPS, find_mps
 from rltune.cluster.resources import count_on_gpu
 from rltune.config.budget import SpentBudget
 from rltune.config.schema import MLFLOW
@@ -80,10 +78,7 @@ def start_console(sweep: OpenSweep) -> None:
     for one in sweep.plan.criteria.constraints:
         sweep.console.note(f"constraint: {one.name} {one.bound}; a trial that breaks it cannot win")
     if 0 < sweep.share.gpus < 1:
-        pipe, is_ours = find_mps(), sweep.config.cluster.address is None and shutil.which(MPS)
-        how = f"side by side, through the MPS daemon of {pipe}" if pipe else "taking turns: no MPS daemon runs here"
-        how += "; resources.mps=true starts one" if is_ours and not pipe else ""
-        sweep.console.note(f"up to {format_number(count_on_gpu(sweep.share.gpus), 'trial')} on each GPU, {how}")
+        sweep.console.note(f"up to {format_number(count_on_gpu(sweep.share.gpus), 'trial')} on each GPU")
     for note in sweep.plan.notes:
         sweep.console.note(note)
     if sweep.config.report:

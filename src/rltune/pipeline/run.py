@@ -24,7 +24,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from rltune.cluster.background_imports import worker_imports
 from rltune.cluster.fork_server import ForkServer, acquire_fork_server
-from rltune.cluster.gpus import start_mps
 from rltune.cluster.losses import LEAVE_S, watch_head
 from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_environment
 from rltune.cluster.resources import Share
@@ -36,7 +35,7 @@ from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings, require_own_settings
 from rltune.config.uris import HIDDEN
 from rltune.config.validation import check_whole, parse_config
-from rltune.errors import ResourceError, StudyError, describe_exception
+from rltune.errors import StudyError, describe_exception
 from rltune.formatting import spell_command
 from rltune.pipeline import plan
 from rltune.pipeline.context import SweepContext
@@ -223,8 +222,6 @@ def resume_sweep(
     wanted = _without_none(changes or {})
     if wanted.get("cluster", {}).get("address") == LOCAL:
         wanted["cluster"]["address"] = None
-    if wanted.get("cluster", {}).get("address"):
-        wanted["resources"] = {"mps": False}  # who runs a cluster starts it there
     merged = OmegaConf.merge(raw, wanted)
     config = parse_config(cast(DictConfig, merged))
     check_budgets(folder.name, raw, config)
@@ -271,8 +268,6 @@ def _start(context: SweepContext) -> Outcome:
         if context.resumed:  # first of all: what a killed driver left running must not meet what we start
             stack.enter_context(claim_folder(context))
             _prepare_requests(context)
-        if context.plan.config.resources.mps:
-            context = _start_mps(context, stack)
         context = replace(context, plan=plan.measure_share(context.plan))
         server = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
         # The check registers classes with a Ray that starts meanwhile: only a Ray that was tested allows that.
@@ -283,18 +278,6 @@ def _start(context: SweepContext) -> Outcome:
             slots = Slots(share.bundles, context.plan.request.limit, nodes, cluster.autoscale)
             with contextlib.nullcontext() if cluster.address is None else follow_cluster(slots):
                 return _run(context, share, slots)
-
-
-def _start_mps(context: SweepContext, stack: contextlib.ExitStack) -> SweepContext:
-    """Start MPS; a sweep that goes on, perhaps on another machine, goes on without where there is none."""
-    try:
-        stack.enter_context(start_mps())
-    except ResourceError as error:
-        if not context.resumed:
-            raise
-        note = f"{error.what}; trials on one GPU take turns"
-        return replace(context, plan=replace(context.plan, notes=(*context.plan.notes, note)))
-    return context
 
 
 def _prepare_requests(context: SweepContext) -> None:

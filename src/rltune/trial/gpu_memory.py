@@ -5,17 +5,14 @@ Ray counts fractions of a GPU and stops nobody from taking all of it. Runs in th
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
-from rltune.cluster.gpus import find_mps, read_total_bytes
 from rltune.records import CROWDED, OUT_OF_MEMORY
 
 CONTEXT_BYTES = 512 * 2**20  # CUDA's own in each process, which torch does not count; it differs by card and driver
 LEAST = 0.5  # of a share is left to tensors, however small the card
-PINNED_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-# What the driver says that refuses memory, as it does under MPS, and what its libraries say.
+# What the driver and its libraries say where they refuse memory.
 REFUSALS = ("CUDA error: out of memory", "STATUS_ALLOC_FAILED")
 _AMOUNT = r"([\d.]+ (?:GiB|MiB|KiB|bytes))"
 _SAID = {  # in torch's message (2.13)
@@ -31,8 +28,7 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 def cap_memory(share: float, cuda: Any = None) -> None:
     """Let this process take no more of its GPU than its share, CUDA's context included.
 
-    torch's allocator raises ``OutOfMemoryError`` beyond it, in this process alone. Under MPS the driver refuses, too,
-    what other libraries ask for. To be called before the first tensor.
+    torch's allocator raises ``OutOfMemoryError`` beyond it, in this process alone. Call it before the first tensor.
 
     Args:
         share: The part of the GPU; with a whole one there is nobody to be spared.
@@ -40,7 +36,6 @@ def cap_memory(share: float, cuda: Any = None) -> None:
     """
     if not 0 < share < 1:
         return
-    _limit_pinned_memory(share)  # first of all: CUDA reads it when it starts
     if cuda is None:
         from torch import cuda
     if not cuda.is_available():
@@ -55,13 +50,6 @@ def free_memory(cuda: Any = None) -> None:
         from torch import cuda
     if cuda.is_initialized():
         cuda.empty_cache()
-
-
-def _limit_pinned_memory(share: float) -> None:
-    """Have MPS limit what this process takes of its GPU; one that somebody has set stays."""
-    total = read_total_bytes() if find_mps() else None
-    if total and PINNED_LIMIT not in os.environ:
-        os.environ[PINNED_LIMIT] = f"0={int(share * total / 2**20)}M"
 
 
 def describe_out_of_memory(error: BaseException, share: float) -> str | None:

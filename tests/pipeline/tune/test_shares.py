@@ -13,7 +13,6 @@ from fake_nvml import FakeNvml
 from hog import HogTrial
 from ledger import make_ledger
 from mlflow import MlflowClient
-from nvidia_tools import put_mps
 from optuna.trial import TrialState
 from toy import TOY
 from toy import ledger as read_records
@@ -75,7 +74,7 @@ def test_who_has_a_whole_gpu_or_none_gets_no_more(gpus, ledger):
 def sweep(ray_cluster, tmp_path_factory):
     """Six trials, two on each of two logical GPUs; the second needs more than a half, the fourth more than there is.
 
-    With an MPS daemon of the sweep's own, and cards that NVML tells of.
+    NVML tells of the cards.
     """
     from composing import compose
 
@@ -86,7 +85,7 @@ def sweep(ray_cluster, tmp_path_factory):
     starts = ",".join(f"{{quality:{0.9 - number / 10:.1f},needs:{need}}}" for number, need in enumerate(needs))
     words = (
         *("resources.trials_per_gpu=2", "resources.cpus_per_trial=0.5", "resources.max_concurrent=null"),
-        *("cluster.num_cpus=4", "cluster.num_gpus=2", "resources.mps=true"),  # the tests' Ray
+        *("cluster.num_cpus=4", "cluster.num_gpus=2"),  # the tests' Ray
         *("+algo.training.needs=0.0", "+space.needs=[choice,0.0,0.75,2.0]", "+space.seconds=0.02"),
         *(f"warm_start=[{starts}]", "scheduler=none", "checkpoint.every_s=0", f"output_dir={folder / 'outputs'}"),
         *("tracking=server", f"tracking.uri=sqlite:///{folder / 'mlflow.db'}"),
@@ -96,7 +95,6 @@ def sweep(ray_cluster, tmp_path_factory):
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
         patch.setitem(sys.modules, "pynvml", FakeNvml())
-        put_mps(folder, patch)
         outcome = run_sweep(parse_config(compose("run", *TOY, *words)), stream=stream, trainable=HogTrial)
     return outcome, " ".join(stream.getvalue().split())
 
@@ -127,13 +125,6 @@ def test_a_trial_that_needs_more_than_there_is_is_infeasible(sweep):
     client = MlflowClient(f"sqlite:///{outcome.folder.parents[1] / 'mlflow.db'}")
     (run,) = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id], "tags.`rltune.trial` = '3'")
     assert run.data.tags["rltune.stop_reason"].startswith(why)
-
-
-def test_a_sweep_has_an_mps_daemon_where_it_asks_for_one(sweep):
-    outcome, said = sweep
-    assert "up to 2 trials on each GPU, side by side, through the MPS daemon of " in said
-    began, ended = (outcome.folder.parents[1] / "journal").read_text().splitlines()[:2]
-    assert (began.split(",")[0], ended) == ("begins with ", "ends")
 
 
 def test_what_the_gpus_did_is_in_mlflow(sweep):
@@ -175,7 +166,6 @@ def test_a_resumed_sweep_knows_which_trials_outgrew_theirs(sweep):
     stream = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
-        put_mps(outcome.folder.parents[1], patch)
         resume_sweep(
             outcome.name, output_dir=str(outcome.folder.parent), stream=stream, trainable=HogTrial, retry={TRIALS: [3]}
         )
