@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +61,8 @@ def told() -> list[str]:
 
 
 @pytest.fixture
-def finals(tmp_path: Path, aside: Aside) -> Iterator[FinalEvaluation]:
-    made = FinalEvaluation(tmp_path, top=3, episodes=2, slots=2, aside=aside)
-    yield made
-    made.close()
+def finals(tmp_path: Path, aside: Aside) -> FinalEvaluation:
+    return FinalEvaluation(tmp_path, top=3, episodes=2, slots=2, aside=aside)
 
 
 def test_the_best_of_the_finalists_wins_and_they_play_beside_each_other(
@@ -88,24 +86,12 @@ def test_a_finalist_whose_process_died_costs_the_others_nothing(
 
     finals = FinalEvaluation(tmp_path, top=3, episodes=2, slots=2, aside=call)
     winner = finals.select([entry(tmp_path, number) for number in WORTH], told.append)
-    finals.close()
     assert winner is not None
     assert winner.trial != 1
     assert "trial 1 cannot be evaluated: the process ended without an answer" in told
 
 
-def test_who_has_played_before_the_search_ended_does_not_play_again(
-    tmp_path: Path, finals: FinalEvaluation, aside: Aside, told: list[str]
-) -> None:
-    early = [entry(tmp_path, number) for number in (0, 1, 2)]
-    finals.begin(early)
-    winner = finals.select([*early, entry(tmp_path, 3)], told.append)
-    assert winner is not None
-    assert winner.trial == 1
-    assert sorted(aside.asked) == [0, 1, 1, 2]
-
-
-def test_without_a_process_for_it_nothing_plays_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_process_for_it_finalists_play_in_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[Path] = []
 
     def here(folder: Path, episodes: int, seed: int, progress: Any) -> Evaluation:
@@ -115,10 +101,7 @@ def test_without_a_process_for_it_nothing_plays_before_the_end(tmp_path: Path, m
 
     monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", here)
     entries = [entry(tmp_path, number) for number in WORTH]
-    finals = FinalEvaluation(tmp_path, top=2, episodes=1, slots=2, aside=None)
-    finals.begin(entries)
-    assert not played
-    winner = finals.select(entries, lambda line: None)
+    winner = FinalEvaluation(tmp_path, top=2, episodes=1, slots=2, aside=None).select(entries, lambda line: None)
     assert winner is not None
     assert winner.trial == 2
     assert len(played) == 3
@@ -141,7 +124,6 @@ def test_how_far_those_are_that_play_is_shown_meanwhile(tmp_path: Path, told: li
 
     finals = FinalEvaluation(tmp_path, top=2, episodes=40, slots=2, aside=call)
     finals.select([entry(tmp_path, number) for number in (0, 1)], told.append, show)
-    finals.close()
     assert ("the best play", 20, 80) in shown, "both of them, beside each other"
 
 
@@ -214,5 +196,4 @@ def test_of_several_seeds_the_first_is_judged_and_it_is_told(tmp_path: Path, tol
     saved = write_checkpoint(tmp_path, "trials/1", "best", {"env_steps": 100, "objective": 2.0}, fill)
     finals = FinalEvaluation(tmp_path, top=1, episodes=2, slots=1, aside=aside)
     finals.select([TrialRecord(1, "COMPLETE", {}, {100: 2.0}, checkpoint=saved)], told.append)
-    finals.close()
     assert "replicates without certification: the policy of its first seed stands for each trial" in told

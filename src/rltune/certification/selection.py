@@ -11,7 +11,7 @@ import io
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,10 +42,9 @@ LOOK_S = 0.5  # between two looks at how far those are that play
 
 
 class FinalEvaluation:
-    """The finalists of a sweep that is not certified, each on the same fresh episodes, once.
+    """Evaluates the finalists of a sweep that is not certified, each on the same fresh episodes.
 
-    With processes to play in they play beside each other, and the best of those that have ended while the last trials
-    still run and leave a slot without work.
+    With processes of their own they play at the same time.
 
     Args:
         sweep: The sweep's folder.
@@ -65,23 +64,9 @@ class FinalEvaluation:
         aside: Callable[..., Any] | None,
         shown: Shown = AS_RETURN,
     ) -> None:
-        self._sweep, self._top, self._episodes = sweep, top, episodes
+        self._sweep, self._top, self._episodes, self._slots = sweep, top, episodes, slots
         self._aside, self._shown = aside, shown
-        self._pool = ThreadPoolExecutor(slots if aside else 1)
-        self._known: dict[tuple[Path, int], Future[Evaluation]] = {}
-        self._played: dict[tuple[Path, int], int] = {}  # episodes; other threads write
-
-    @property
-    def can_begin(self) -> bool:
-        """Whether `begin` would let any trial play."""
-        return self._aside is not None and self._top > 0
-
-    def begin(self, records: Sequence[TrialRecord]) -> None:
-        """Let the best trials so far play, before it is known that none is better."""
-        if self.can_begin:
-            for finalist in itertools.islice(rank_finalists(self._sweep, records), self._top):
-                if is_playable(finalist.folder):
-                    self._start_playing(finalist.folder)
+        self._played: list[int] = []  # Episodes of each evaluation that was begun; the evaluations' threads write.
 
     def select(
         self, records: Sequence[TrialRecord], notify: Callable[[str], None], show: Show = show_nothing
@@ -93,59 +78,65 @@ class FinalEvaluation:
         Args:
             records: All trials.
             notify: Shows a person a line.
-            show: Shows how far those are that play.
+            show: Shows how far the evaluations are.
         """
-        best = list(itertools.islice(rank_finalists(self._sweep, records), max(1, self._top)))
-        playing = [
-            (one, self._start_playing(one.folder) if is_playable(one.folder) else None) for one in best[: self._top]
+        finalists = list(itertools.islice(rank_finalists(self._sweep, records), max(1, self._top)))
+        pool = ThreadPoolExecutor(self._slots if self._aside else 1)
+        try:
+            evaluated = self._evaluate(pool, finalists[: self._top], notify, show)
+            if any((finalist.folder / "seed-1").is_dir() for finalist in finalists):
+                notify("replicates without certification: the policy of its first seed stands for each trial")
+            if evaluated:
+                return self._measure(pool, max(evaluated, key=lambda finalist: finalist.score), notify, show)
+            return finalists[0] if finalists else None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _evaluate(
+        self, pool: Executor, finalists: Sequence[Finalist], notify: Callable[[str], None], show: Show
+    ) -> list[Finalist]:
+        """Evaluate all finalists on the same episodes; leave out those whose policy cannot play."""
+        futures = [
+            self._start_playing(pool, finalist.folder) if is_playable(finalist.folder) else None
+            for finalist in finalists
         ]
         evaluated = []
-        for finalist, future in playing:
+        for finalist, future in zip(finalists, futures, strict=True):
             if future is None:
                 notify(f"{finalist.name} cannot be evaluated: its network needs RLlib")
                 continue
             try:
                 evaluation = self._wait(future, "the best play", show)
-            except RltuneError as error:  # its process died or hangs: the others' results are no worse for that
+            except RltuneError as error:  # A process that died or hangs does not spoil the other results.
                 notify(f"{finalist.name} cannot be evaluated: {error.what}")
                 continue
             notify(f"{finalist.name} on {self._episodes} fresh episodes: {self._shown(evaluation.mean):.1f}")
             evaluated.append(replace(finalist, evaluation=evaluation))
-        if any((one.folder / "seed-1").is_dir() for one in best):
-            notify("replicates without certification: the policy of its first seed stands for each trial")
-        if evaluated:
-            return self._measure(max(evaluated, key=lambda one: one.score), notify, show)
-        return best[0] if best else None
+        return evaluated
 
-    def close(self) -> None:
-        """Cancel what waits to play, and wait for nothing that plays."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _measure(self, winner: Finalist, notify: Callable[[str], None], show: Show) -> Finalist:
+    def _measure(self, pool: Executor, winner: Finalist, notify: Callable[[str], None], show: Show) -> Finalist:
         try:
-            future = self._start_playing(winner.folder, derive_own_seed(self._sweep.name))
+            future = self._start_playing(pool, winner.folder, derive_own_seed(self._sweep.name))
             played = self._wait(future, "the winner is measured", show)
-        except RltuneError as error:  # what was chosen stays chosen
+        except RltuneError as error:  # The choice stands without this measurement.
             notify(f"{winner.name} cannot be measured once more: {error.what}")
             return winner
         worst = winner.evaluation.min if winner.evaluation else played.min
         return replace(winner, measured=_bound(played, worst))
 
     def _wait(self, future: Future[Evaluation], who: str, show: Show) -> Evaluation:
-        """Wait for an evaluation, and show meanwhile how far all of them are."""
+        """Wait for an evaluation, and show meanwhile how many episodes all evaluations have played."""
         while not wait([future], LOOK_S).done:
-            show(who, sum(self._played.values()), len(self._known) * self._episodes)
+            show(who, sum(self._played), len(self._played) * self._episodes)
         return future.result()
 
-    def _start_playing(self, folder: Path, seed: int = EVALUATION_SEED) -> Future[Evaluation]:
-        key = folder, seed
-        if key not in self._known:
-            tell = partial(self._note_played, key)
-            self._known[key] = self._pool.submit(_play, folder, self._episodes, seed, tell, self._aside)
-        return self._known[key]
+    def _start_playing(self, pool: Executor, folder: Path, seed: int = EVALUATION_SEED) -> Future[Evaluation]:
+        self._played.append(0)
+        note = partial(self._note_played, len(self._played) - 1)
+        return pool.submit(_play, folder, self._episodes, seed, note, self._aside)
 
-    def _note_played(self, key: tuple[Path, int], done: int, _: int) -> None:
-        self._played[key] = done
+    def _note_played(self, index: int, done: int, _: int) -> None:
+        self._played[index] = done
 
 
 def measure_policies(

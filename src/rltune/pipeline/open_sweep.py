@@ -21,7 +21,6 @@ from rltune.pipeline.requests.inbox import Inbox, reopen_failed
 from rltune.pipeline.stopper import SweepStopper
 from rltune.records import WHOLE_BUDGET, TrialRecord, trial_dir_of
 from rltune.reporting.console import Console
-from rltune.reporting.live_report import LiveReport
 from rltune.search.schedulers import ByAllReports, Stop, StoppingRule, build_stopping_rule, replay_reports
 from rltune.search.views import choose_view, heeds_constraints, tell_broken_as_diverged
 from rltune.study.bucket import THREADS, find_bucket
@@ -53,7 +52,6 @@ class OpenSweep:
         final_evaluation: What chooses the winner where nothing is certified.
         tracker: MLflow, or nothing.
         console: What a person watches.
-        live_report: The page that shows the sweep while it runs.
         inbox: What is asked of it meanwhile.
         callbacks: A person's own code, which the tracker tells what happens; None without.
     """
@@ -69,7 +67,6 @@ class OpenSweep:
     final_evaluation: FinalEvaluation
     tracker: Tracker
     console: Console
-    live_report: LiveReport
     inbox: Inbox
     callbacks: Callbacks | None = None
 
@@ -127,8 +124,6 @@ def open_sweep(context: SweepContext, share: Share, slots: Slots) -> Iterator[Op
     finally:
         sweep.console.stop()
         sweep.tracker.close(status, timeout_s=5.0)  # without effect after a sweep's proper end
-        sweep.final_evaluation.close()
-        sweep.live_report.close()
         sweep.close_ledger()
         sweep.stopper.clear()
 
@@ -207,7 +202,6 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
         ),
         tracker=tracker,
         console=console,
-        live_report=LiveReport(folder, ledger, config.report),
         inbox=Inbox(ledger, stopper),
         callbacks=told,
     )

@@ -81,9 +81,6 @@ def start_console(sweep: OpenSweep) -> None:
         sweep.console.note(f"up to {format_number(count_on_gpu(sweep.share.gpus), 'trial')} on each GPU")
     for note in sweep.plan.notes:
         sweep.console.note(note)
-    if sweep.config.report:
-        sweep.live_report.tick(lambda: "The first trials start.")
-        sweep.console.note(f"to watch it in a browser: {sweep.live_report.page}")
 
 
 def publish_outcome(
@@ -102,7 +99,6 @@ def publish_outcome(
     if certification:
         _publish_certification(sweep, certification)
     tracker.artifact(folder / "summary.json")
-    sweep.live_report.end()
     wanted = sweep.config.report and not interrupted  # seconds that a signal does not give
     if pages := html.try_report(folder, sweep.ledger, console.note) if wanted else None:
         tracker.artifact(pages, html.FOLDER)

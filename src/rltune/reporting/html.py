@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.resources
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -35,9 +34,7 @@ from rltune.study.outcome import count_states
 from rltune.study.ranking import order_records
 
 FOLDER, PAGE = "report", "index.html"
-PLOTLY = "plotly.min.js"  # of the package, and beside the page while the sweep runs
-LIVE = 'id="live"'  # marks a page that reloads itself
-HEAD_CHARS = 8_000  # of a page, within which the mark stands
+PLOTLY = "plotly.min.js"
 LONG_S = 600.0  # a sweep from which on its efficiency says something
 Figure = Any  # plotly's, which is not imported before there is something to draw
 Figures = Mapping[str, Sequence[Figure]]
@@ -69,44 +66,8 @@ def write_report(sweep: Path, ledger: Ledger | None = None, storage: str | None 
     mattered = find_what_mattered(data)
     drawn = draw_figures(data, mattered.shares)
     save_page(folder, render_page(data, drawn, mattered))
-    (folder / PLOTLY).unlink(missing_ok=True)
     save_figures(drawn, folder)
     return folder
-
-
-def make_live_page(sweep: Path, ledger: Ledger, progress: str | None, *, draw: bool = True) -> str:
-    """Make the page of a sweep that runs, which reloads itself; or that of one which has come to no proper end.
-
-    Plotly, most of a page, lies beside it in a file that is written once. There are no PNG files. What mattered is
-    left out: it takes seconds, in the process that starts and records trials.
-
-    Args:
-        sweep: The sweep's folder.
-        ledger: The sweep's.
-        progress: How far it is, in words. None where it has ended: the page reloads no more.
-        draw: Whether there is time to draw.
-    """
-    data, drawn = read_sweep_data(sweep, ledger), {}
-    if progress is None and data.status == "running":  # an error has ended it
-        data = replace(data, record=replace(data.record, status="interrupted"))
-    folder = sweep / FOLDER
-    folder.mkdir(exist_ok=True)
-    if draw and data.trials:
-        from rltune.reporting.plotly_figures import draw_figures
-
-        drawn = draw_figures(data)
-        if not (folder / PLOTLY).exists():
-            (folder / PLOTLY).write_text(_read_plotly(), encoding="utf-8")
-    return render_page(data, drawn, beside=True, live="" if progress is None else _live(progress))
-
-
-def is_live(sweep: Path) -> bool:
-    """Whether the page of a sweep is one that reloads itself."""
-    try:
-        with (sweep / FOLDER / PAGE).open(encoding="utf-8") as page:
-            return LIVE in page.read(HEAD_CHARS)
-    except OSError:
-        return False
 
 
 def save_page(folder: Path, page: str) -> None:
@@ -119,15 +80,6 @@ def save_page(folder: Path, page: str) -> None:
 def _read_plotly() -> str:
     """Read Plotly's script without importing Plotly."""
     return importlib.resources.files("plotly").joinpath("package_data", PLOTLY).read_text(encoding="utf-8")
-
-
-def _live(progress: str) -> str:
-    """Render how far the sweep is; the template's script reloads a page that has this, and keeps its place."""
-    now = datetime.now(UTC)
-    told = f"Written {now:%Y-%m-%d %H:%M:%S} UTC; this page reloads itself."
-    return (
-        f'<p class="live"><b>{escape(progress)}</b> <span {LIVE} data-written="{now.timestamp():.0f}">{told}</span></p>'
-    )
 
 
 def try_report(sweep: Path, ledger: Ledger | None, note: Callable[[str], None]) -> Path | None:
@@ -147,20 +99,16 @@ def try_report(sweep: Path, ledger: Ledger | None, note: Callable[[str], None]) 
         return None
 
 
-def render_page(
-    data: SweepData, drawn: Figures, mattered: WhatMattered | None = None, *, beside: bool = False, live: str = ""
-) -> str:
+def render_page(data: SweepData, drawn: Figures, mattered: WhatMattered) -> str:
     """Render the whole page as HTML.
 
     Args:
         data: The sweep.
         drawn: Its figures, as `plotly_figures.draw_figures` makes them.
-        mattered: What mattered; None where there was no time to find it.
-        beside: Whether Plotly's script lies beside the page, and not in it.
-        live: What only the page of a sweep that runs has.
+        mattered: What mattered.
     """
     # Its own closing tag would end the script.
-    script = "" if beside else _read_plotly().replace("</script", "<\\/script")
+    script = _read_plotly().replace("</script", "<\\/script")
     plots: list[Figure] = []
     sections = "\n".join(_sections(data, drawn, mattered, plots))
     frame = Template(
@@ -176,9 +124,7 @@ def render_page(
         plots=f"[{','.join(str(figure.to_json()) for figure in plots)}]".replace("<", "\\u003c"),
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         versions=escape(_versions(data)),
-        plotly=f'<script src="{PLOTLY}"></script>' * bool(drawn) if beside else f"<script>{script}</script>",
-        sources=" 'self' file:" if beside else "",
-        live=live,
+        plotly=f"<script>{script}</script>",
     )
 
 
@@ -221,13 +167,13 @@ def _tiles(data: SweepData) -> str:
 # -- the sections, in the order in which a reader asks ----------------------------------------------------------------
 
 
-def _sections(data: SweepData, drawn: Figures, mattered: WhatMattered | None, plots: list[Figure]) -> Iterator[str]:
+def _sections(data: SweepData, drawn: Figures, mattered: WhatMattered, plots: list[Figure]) -> Iterator[str]:
     """Render section by section, and collect their figures for the page's script.
 
     Args:
         data: The sweep.
         drawn: Its figures.
-        mattered: What mattered; None where it was not found.
+        mattered: What mattered.
         plots: The figures are appended here, in the page's order.
     """
 
@@ -270,11 +216,7 @@ def _listed(data: SweepData) -> str:
     return ", ".join(f"{level:,}" for level in data.rungs) + " steps"
 
 
-def _mattered(data: SweepData, mattered: WhatMattered | None, plot: str) -> Iterator[str]:
-    if mattered is None:
-        how = spell_command(f"report sweep={data.name}")
-        yield _section("What mattered", "", f"The report at the end of the sweep tells it; so does {how}")
-        return
+def _mattered(data: SweepData, mattered: WhatMattered, plot: str) -> Iterator[str]:
     yield _section("What mattered", plot, mattered.words)
     if mattered.moves:
         told = [move for move in mattered.moves if move.fall.low or move.fall.high]

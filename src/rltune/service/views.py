@@ -23,7 +23,7 @@ from rltune.envs.objective import Shown
 from rltune.errors import RltuneError, StudyError
 from rltune.formatting import first_line, format_count, format_objective, format_params
 from rltune.reporting.closing_page import explain_scores
-from rltune.reporting.html import FOLDER, PAGE, PLOTLY
+from rltune.reporting.html import FOLDER, PAGE
 from rltune.reporting.sweep_data import SweepData, load_sweep_data
 from rltune.reporting.wording import describe_verdict
 from rltune.service.folder import ServiceFolder
@@ -141,8 +141,8 @@ class Views:
 
 
 def has_report(folder: Path) -> bool:
-    """Whether a sweep has a report that is whole in one file, as the one of its end: a browser opens it apart."""
-    return (folder / FOLDER / PAGE).is_file() and not (folder / FOLDER / PLOTLY).exists()
+    """Whether a sweep has a report."""
+    return (folder / FOLDER / PAGE).is_file()
 
 
 def describe_state(one: Submission, place: int | None, is_starting: bool) -> str:

@@ -110,16 +110,6 @@ def test_nothing_is_begun_after_an_end_was_requested(make_searcher):
     assert searcher.suggest("t0") == Searcher.FINISHED
 
 
-def test_each_slot_that_falls_idle_is_reported_once(make_searcher):
-    idle = []
-    searcher = make_searcher(2, slots=2, on_idle=lambda: idle.append(1))
-    searcher.suggest("t0")
-    searcher.suggest("t1")
-    searcher.on_trial_complete("t0")
-    assert [searcher.suggest("t2"), searcher.suggest("t3")] == [None, None]
-    assert len(idle) == 1
-
-
 def test_tune_can_pickle_the_searcher_though_it_holds_a_database(make_searcher):
     searcher = make_searcher(1)
     searcher._assign = lambda record: open("/dev/null")  # noqa: SIM115  no pickle

@@ -20,7 +20,6 @@ from rltune.cluster.shared_storage import not_shared
 from rltune.compat.tune_controller import adapt_tune
 from rltune.config.budget import STEPS_SPENT
 from rltune.errors import StudyError
-from rltune.formatting import format_duration
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.pipeline.tune.assignments import build_assignment
 from rltune.pipeline.tune.heartbeats import Heartbeats
@@ -61,7 +60,6 @@ def run_trials(sweep: OpenSweep) -> None:
             watch.tick()
         console.show_slots(slots.count, slots.describe_wait())
         console.tick()
-        sweep.live_report.tick(lambda: describe_progress(sweep))
 
     scheduler = StoppingRuleScheduler(sweep.rule)
     shares = Shares(sweep.share, sweep.ledger)
@@ -86,9 +84,6 @@ def run_trials(sweep: OpenSweep) -> None:
         own = {} if share == sweep.share else {BUNDLES: share.bundles}
         return task | own | {AVOIDED: sorted(stopper.blind)}
 
-    def begin_evaluation() -> None:
-        sweep.final_evaluation.begin(sweep.ledger.trials.records())
-
     def reopen_failed() -> None:
         again = sweep.inbox.reopen_failed(console.note)
         if any(record.kind == TRIALS for record in again):
@@ -99,9 +94,7 @@ def run_trials(sweep: OpenSweep) -> None:
         for record in reversed(again):
             next(stage for stage in stages if stage.kind == record.kind).proposer.retry(record)
 
-    can_begin = sweep.final_evaluation.can_begin and not sweep.retraining  # else the ledger would be read for nothing
-    on_idle = begin_evaluation if can_begin else None
-    searcher = StageSearcher(stages, slots, assign, stopper.is_requested, on_idle, reopen_failed)
+    searcher = StageSearcher(stages, slots, assign, stopper.is_requested, reopen_failed)
     with beats, watch or contextlib.nullcontext():
         _fit(sweep, searcher, scheduler, recorder)
     if stopper.reason == DISK_FULL:
@@ -114,17 +107,6 @@ def run_trials(sweep: OpenSweep) -> None:
         )
     for path, node in stopper.lost.items():
         raise not_shared(sweep.context.folder, node, path)
-
-
-def describe_progress(sweep: OpenSweep) -> str:
-    """Say how far a sweep is, and how long it will take."""
-    ended = sum(record.state != "RUNNING" for record in sweep.ledger.trials.records())
-    parts = [f"{ended} of {sweep.config.budget.trials} trials ended"]
-    if sweep.retraining and sweep.retraining.runs():
-        parts.append(f"certification: {sweep.retraining.describe_progress()}")
-    if (left_s := sweep.console.time_left_s()) is not None:
-        parts.append(f"about {format_duration(left_s)} left")
-    return ", ".join(parts)
 
 
 def _build_stages(sweep: OpenSweep) -> list[Stage]:

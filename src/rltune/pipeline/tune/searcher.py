@@ -27,7 +27,6 @@ class StageSearcher(Searcher):
             knows all that is known by then.
         assign: Turns a record into Tune's config for the worker.
         is_stopping: Whether no more are wanted.
-        on_idle: Called for each slot that falls idle while others still work; None for nothing.
         look: Called before something is proposed: gives the stages what is to be tried again.
     """
 
@@ -37,14 +36,13 @@ class StageSearcher(Searcher):
         slots: Slots,
         assign: Callable[[TrialRecord], dict[str, Any]],
         is_stopping: Callable[[], bool],
-        on_idle: Callable[[], None] | None = None,
         look: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(metric="objective", mode="max")
         self._stages, self._slots, self._assign = stages, slots, assign
-        self._is_stopping, self._on_idle, self._look = is_stopping, on_idle, look
+        self._is_stopping, self._look = is_stopping, look
         self._live: dict[str, Stage] = {}
-        self._num_idle = self._num_in_a_row = 0
+        self._num_in_a_row = 0
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Return the next config; None while all slots are taken or a trial may yet be retried, FINISHED at the end.
@@ -66,17 +64,7 @@ class StageSearcher(Searcher):
                 config = self._assign(record)
                 self._slots.hold(trial_id, config.get(BUNDLES))
                 return config
-        if self._live:
-            self._report_idle_slots()
-            return None
-        return str(Searcher.FINISHED)
-
-    def _report_idle_slots(self) -> None:
-        """Call ``on_idle`` once for each slot that falls idle: Tune calls `suggest` again and again meanwhile."""
-        num_idle = self._slots.count - len(self._live)
-        if num_idle > self._num_idle and self._on_idle:
-            self._on_idle()
-        self._num_idle = num_idle
+        return None if self._live else str(Searcher.FINISHED)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Free the slot; the recorder has written the ledger already."""
