@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,13 @@ def node(tmp_path: Path, s3: str, request: pytest.FixtureRequest) -> Callable[[s
 
 
 def write(
-    sweep: Path, env_steps: int, content: str = "weights", kind: str = "latest", replay: str = "", attempt: str = ""
+    sweep: Path,
+    env_steps: int,
+    content: str = "weights",
+    kind: str = "latest",
+    replay: str = "",
+    attempt: str = "",
+    keep: Sequence[CheckpointRecord] = (),
 ) -> CheckpointRecord:
     def fill(folder: Path) -> None:
         (folder / "algorithm").mkdir()
@@ -70,7 +76,8 @@ def write(
             (folder / REPLAY).mkdir()
             (folder / REPLAY / "0").write_text(replay)
 
-    return write_checkpoint(sweep, "trials/7", kind, {"env_steps": env_steps, "objective": 1.5}, fill, attempt)
+    state, kept = {"env_steps": env_steps, "objective": 1.5}, [record.path for record in keep]
+    return write_checkpoint(sweep, "trials/7", kind, state, fill, attempt, kept)
 
 
 def bucket_of(folder: Path) -> Bucket:
@@ -97,14 +104,14 @@ def test_a_checkpoint_of_one_node_is_read_on_another(node: Callable[[str], Path]
 
 def test_what_has_no_manifest_yet_is_no_checkpoint(node: Callable[[str], Path]) -> None:
     one, other = node("one"), node("other")
-    older, newer = write(one, 100), write(one, 200)
+    older = write(one, 100)
+    newer = write(one, 200, keep=[older])
     bucket_of(one).delete(f"{newer.path}/{MANIFEST}")  # its worker was killed before it was written
     assert not is_recorded(other, newer)
     assert is_whole(other, newer) is None
     assert is_whole(other, older) is not None, "the state before it"
-    third = write(one, 300, "at 300")
-    assert names_in(bucket_of(one)) >= {third.path}
-    assert newer.path in names_in(bucket_of(one)), "as one of the newest two here"
+    third = write(one, 300, "at 300", keep=[older])
+    assert names_in(bucket_of(one)) == {older.path, third.path}
 
 
 def test_a_truncated_object_is_seen_without_a_download(node: Callable[[str], Path]) -> None:
@@ -125,27 +132,22 @@ def test_a_corrupted_object_of_the_same_size_is_refused(node: Callable[[str], Pa
     assert not (other / record.path).exists()
 
 
-def test_the_newest_two_of_a_kind_are_kept(node: Callable[[str], Path]) -> None:
-    one = node("one")
+def test_what_the_ledger_names_is_kept_on_any_node(node: Callable[[str], Path]) -> None:
+    one, other = node("one"), node("other")
     bucket = bucket_of(one)
     bucket.write("trials/7/latest-000000000050-deadbeef/algorithm/weights.bin", b"of a killed worker")
-    records = [write(one, steps, f"at {steps}") for steps in (100, 200, 150)]
     best = write(one, 100, kind="best")
-    assert names_in(bucket) == {record.path for record in (*records[1:], best)}, "by time, not by steps"
-
-
-def test_another_node_keeps_what_the_ledger_may_name(node: Callable[[str], Path]) -> None:
-    one, other = node("one"), node("other")
-    first = [write(one, steps, f"at {steps}") for steps in (100, 200)]
-    second = write(other, 300, "at 300")
-    assert names_in(bucket_of(one)) == {record.path for record in (*first, second)}
-    third = write(other, 400, "at 400")
-    assert names_in(bucket_of(one)) == {second.path, third.path}
+    recorded = write(one, 200, "at 200")
+    again = write(other, 150, "at 150", keep=[recorded])
+    assert names_in(bucket) == {record.path for record in (best, recorded, again)}
+    third = write(other, 250, "at 250", keep=[again])
+    assert names_in(bucket) == {record.path for record in (best, again, third)}
 
 
 def test_a_name_that_comes_again_overwrites_nothing(node: Callable[[str], Path]) -> None:
     one, other = node("one"), node("other")
-    before, again = write(one, 100, "first"), write(other, 100, "second")
+    before = write(one, 100, "first")
+    again = write(other, 100, "second", keep=[before])
     assert before.path != again.path
     third = node("third")
     assert is_whole(third, before) is not None
@@ -209,7 +211,7 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(s3_instance: Server, tm
     gate.close()
     threading.Timer(8.0, gate.open).start()
     began = time.monotonic()
-    second = write(tmp_path, 200, "at 200")
+    second = write(tmp_path, 200, "at 200", keep=[first])
     assert 6 < time.monotonic() - began < 60
     gate.close()
     direct = tmp_path / "direct"
@@ -355,7 +357,8 @@ def test_a_worker_that_was_cut_off_drops_nothing_of_the_one_that_goes_on(node: C
     write(cut_off, 100, "first")
     write(cut_off, 200, "second")
     name = begin_attempt(driver, "trials/7")
-    kept = [write(other, env_steps, str(env_steps), attempt=name) for env_steps in (300, 400)]
+    kept = [write(other, 300, "300", attempt=name)]
+    kept.append(write(other, 400, "400", attempt=name, keep=kept))
     with pytest.raises(SupersededError, match="another worker goes on with trials/7"):
         write(cut_off, 300, "third")
     assert all(is_recorded(driver, one) for one in kept)
@@ -372,7 +375,8 @@ def test_a_worker_that_was_replaced_while_it_uploaded_drops_its_own_alone(
     def wait_while_another_goes_on(bucket: Bucket, folder: Path, name: str, digest: str) -> None:
         monkeypatch.setattr(Bucket, "upload", upload)
         attempt = begin_attempt(driver, "trials/7")
-        kept.extend(write(other, env_steps, str(env_steps), attempt=attempt) for env_steps in (300, 400))
+        kept.append(write(other, 300, "300", attempt=attempt))
+        kept.append(write(other, 400, "400", attempt=attempt, keep=kept))
         upload(bucket, folder, name, digest)
 
     monkeypatch.setattr(Bucket, "upload", wait_while_another_goes_on)

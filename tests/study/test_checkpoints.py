@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from pathlib import Path
@@ -10,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from rltune.records import CheckpointRecord
-from rltune.study import checkpoints
 from rltune.study.checkpoints import (
     REPLAY,
     SupersededError,
@@ -27,10 +27,11 @@ from rltune.study.checkpoints import (
 
 @pytest.fixture
 def write(tmp_path):
-    def at(env_steps, kind="latest", content="weights", number=7):
+    def at(env_steps, kind="latest", content="weights", number=7, keep=()):
         state = {"env_steps": env_steps, "objective": 1.5, "note": "kept"}
         fill = lambda folder: (folder / "weights.bin").write_text(content)  # noqa: E731
-        return write_checkpoint(tmp_path, f"trials/{number}", kind, state, fill)
+        kept = [record.path for record in keep]
+        return write_checkpoint(tmp_path, f"trials/{number}", kind, state, fill, keep=kept)
 
     return at
 
@@ -94,10 +95,24 @@ def test_a_moved_sweep_keeps_its_checkpoints(write, tmp_path):
     assert is_whole(moved, record) == moved / record.path
 
 
-def test_the_newest_two_of_a_kind_are_kept_and_older_ones_dropped(write, tmp_path):
-    records = [write(steps) for steps in (1000, 2000, 10_000, 30_000)]
-    assert folders(tmp_path) == ["latest-000000010000", "latest-000000030000"]
-    assert [is_whole(tmp_path, r) is not None for r in records] == [False, False, True, True]
+def test_what_the_ledger_names_is_kept_and_the_rest_dropped(write, tmp_path):
+    first, second = write(1000), write(2000)
+    assert [is_whole(tmp_path, record) is not None for record in (first, second)] == [False, True]
+    third = write(500, keep=[second])  # a trial that went back writes a lower number
+    assert folders(tmp_path) == ["latest-000000000500", "latest-000000002000"]
+    assert is_whole(tmp_path, third)
+
+
+@pytest.mark.parametrize("kind", ["best", "latest"])
+def test_a_clock_that_was_set_back_drops_nothing_needed(kind, write, tmp_path, monkeypatch):
+    recorded = write(100, kind)
+    for path in (tmp_path / "trials" / "7").iterdir():
+        os.utime(path, (time.time() + 3600, time.time() + 3600))  # a node whose clock is an hour ahead wrote it
+    for steps in (200, 300, 400):
+        written = write(steps, kind, keep=[recorded])
+        assert is_whole(tmp_path, written)
+        assert is_whole(tmp_path, recorded), "a driver that is killed now goes on from it"
+        recorded = written
 
 
 def test_the_best_is_not_dropped_for_a_newer_latest(write, tmp_path):
@@ -105,7 +120,7 @@ def test_the_best_is_not_dropped_for_a_newer_latest(write, tmp_path):
     for steps in (2000, 3000, 4000):
         write(steps)
     assert is_whole(tmp_path, best) is not None
-    assert len(folders(tmp_path)) == 3
+    assert len(folders(tmp_path)) == 2
 
 
 def test_trials_do_not_drop_each_others_checkpoints(write, tmp_path):
@@ -126,25 +141,18 @@ def test_writing_that_breaks_off_leaves_the_earlier_checkpoint_and_nothing_that_
         write_checkpoint(tmp_path, "trials/7", "latest", {"env_steps": 2000, "objective": None}, fail)
     assert [name for name in folders(tmp_path) if not name.startswith(".")] == ["latest-000000001000"]
     assert is_whole(tmp_path, record) is not None
-    write(2000)
+    write(2000, keep=[record])
     assert folders(tmp_path) == ["latest-000000001000", "latest-000000002000"], "the broken draft is gone"
 
 
 def test_a_trial_that_comes_by_the_same_step_again_keeps_the_recorded_checkpoint_until_the_next_is(write, tmp_path):
-    old, new = write(1000, content="before"), write(1000, content="after")
+    old = write(1000, content="before")
+    new = write(1000, content="after", keep=[old])
     assert old.digest != new.digest
     assert is_whole(tmp_path, old) is not None  # a kill now leaves the ledger with this one
-    write(1000, content="later still")
+    write(1000, content="later still", keep=[new])
     assert is_whole(tmp_path, old) is None
     assert (is_whole(tmp_path, new) / "weights.bin").read_text() == "after"
-
-
-def test_a_trial_that_went_back_keeps_what_it_writes_next(write, tmp_path):
-    for steps in (3000, 4000):
-        write(steps)
-    again = write(2000)  # it went on from 1000, since the two above were found damaged, say
-    assert is_whole(tmp_path, again) is not None
-    assert len(folders(tmp_path)) <= checkpoints.KEEP
 
 
 def test_the_same_content_has_the_same_digest_and_another_content_another(write):

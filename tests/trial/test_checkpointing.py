@@ -112,3 +112,20 @@ def test_the_older_checkpoint_serves_where_the_newest_is_damaged(tmp_path: Path)
     again = checkpoints(tmp_path, latest=newest, older=older)
     assert again.restore(make_runners()) == make_state(100)
     assert again.notes == [f"goes on from {older['path']}: its checkpoint {newest['path']} is damaged or gone"]
+
+
+def test_what_the_ledger_names_outlives_the_next_checkpoint(tmp_path: Path) -> None:
+    """The best state may serve as the latest for many reports: the ledger names it twice, then once."""
+    saver = checkpoints(tmp_path, checkpoint_every_s=0.0)
+    named = saver.save_if_due(make_state(100), make_runners(100), 1.0)
+    saver = checkpoints(tmp_path, latest=named["latest"], best=named["best"])
+    for steps in (200, 300, 400):
+        written = saver.save_if_due(make_state(steps), make_runners(steps), float(steps))
+        named |= written
+        assert written.keys() == {"best"}
+        assert all((tmp_path / record["path"]).is_dir() for record in named.values())
+    assert len(list((tmp_path / "trials" / "0").iterdir())) == 3
+    named |= saver.save_latest(make_state(450), make_runners(450))
+    saver.save_if_due(make_state(500), make_runners(500), 500.0)
+    names = {path.name for path in (tmp_path / "trials" / "0").iterdir()}
+    assert names == {"best-000000000400", "best-000000000500", "latest-000000000450"}

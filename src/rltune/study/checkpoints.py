@@ -18,15 +18,14 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rltune.config.authorship import MARK, is_own, is_own_mark, make_mark, mark_own
 from rltune.records import CheckpointRecord
-from rltune.study.bucket import GLANCE_S, MANIFEST, Bucket, BucketError, find_bucket
+from rltune.study.bucket import GLANCE_S, Bucket, BucketError, find_bucket
 
-KEEP = 2  # the newest, and the one before it, which the ledger may still name
 REPLAY = "replay"  # the folder of the replay memories in a checkpoint, one for each seed
 
 
@@ -74,9 +73,17 @@ def _check_attempt(sweep: Path, trial_dir: str, attempt: str) -> None:
 
 
 def write_checkpoint(
-    sweep: Path, trial_dir: str, kind: str, state: Mapping[str, Any], fill: Callable[[Path], None], attempt: str = ""
+    sweep: Path,
+    trial_dir: str,
+    kind: str,
+    state: Mapping[str, Any],
+    fill: Callable[[Path], None],
+    attempt: str = "",
+    keep: Collection[str] = (),
 ) -> CheckpointRecord:
-    """Write one checkpoint and drop the kind's older ones.
+    """Write one checkpoint, and drop the kind's others but those that the ledger may name.
+
+    No clock decides what is dropped: clocks of nodes differ, and may be set back.
 
     Args:
         sweep: The sweep's folder.
@@ -85,6 +92,8 @@ def write_checkpoint(
         state: JSON-able; must hold ``env_steps`` and ``objective``.
         fill: Writes the rest into the folder that it is given.
         attempt: The worker's name, of `begin_attempt`; "" is a trial's first one.
+        keep: Paths, relative to the sweep's folder, of the trial's checkpoints that the ledger names, or will name
+            once it has the trial's last report.
 
     Raises:
         SupersededError: Another worker goes on with the trial; nothing is written or dropped.
@@ -97,8 +106,9 @@ def write_checkpoint(
         (draft / "state.json").write_text(json.dumps({**state, **replay}))
         fingerprint = compute_digest(draft)
         _check_attempt(sweep, trial_dir, attempt)  # filling it takes a while
-        target = _place(draft, _choose_name(sweep, home / f"{kind}-{state['env_steps']:012d}", fingerprint))
+        target = draft.rename(_choose_name(sweep, home / f"{kind}-{state['env_steps']:012d}", fingerprint))
     path = str(target.relative_to(sweep))
+    kept = {path, *keep}
     if bucket := find_bucket(sweep):
         bucket.upload(target, path, fingerprint)
         try:  # it may have waited for the bucket for minutes, and what it drops below would be the other's
@@ -106,31 +116,14 @@ def write_checkpoint(
         except SupersededError:
             bucket.delete_folder(path)
             raise
-    # By time, not by name: a trial that went back to an earlier state writes a lower number than those before it.
-    written = sorted(home.glob(f"{kind}-[0-9]*"), key=lambda path: path.stat().st_mtime_ns)
-    for old in written[:-KEEP]:
-        shutil.rmtree(old, ignore_errors=True)
-    if bucket:
-        _drop_others(bucket, trial_dir, kind, {old.name for old in written[-KEEP:]})
+        stored = [PurePosixPath(name).relative_to(trial_dir).parts[0] for name in bucket.list_files(trial_dir)]
+        for name in {f"{trial_dir}/{name}" for name in stored if name.startswith(f"{kind}-")} - kept:
+            bucket.delete_folder(name)  # older ones, and what killed workers had half written
+    for old in home.glob(f"{kind}-[0-9]*"):
+        if str(old.relative_to(sweep)) not in kept:
+            shutil.rmtree(old, ignore_errors=True)
     has_replay = bool(replay)
     return CheckpointRecord(path, int(state["env_steps"]), state["objective"], fingerprint, time.time(), has_replay)
-
-
-def _drop_others(bucket: Bucket, trial_dir: str, kind: str, kept: Set[str]) -> None:
-    """Drop a kind's older checkpoints in the bucket, and what killed workers had half written there.
-
-    Args:
-        bucket: The sweep's.
-        trial_dir: The trial's own folder in it.
-        kind: ``best`` or ``latest``.
-        kept: The newest ones by name. With fewer than KEEP, the newest of an earlier worker's is among the others.
-    """
-    files = [PurePosixPath(name) for name in bucket.list_files(trial_dir)]
-    names = {path.relative_to(trial_dir).parts[0] for path in files}
-    whole = {path.parent.name for path in files if path.name == MANIFEST}
-    for name in names - kept:
-        if name.startswith(f"{kind}-") and (name not in whole or len(kept) >= KEEP):
-            bucket.delete_folder(f"{trial_dir}/{name}")
 
 
 def choose_newest(sweep: Path, records: Iterable[CheckpointRecord]) -> CheckpointRecord | None:
@@ -184,16 +177,6 @@ def _make_draft(home: Path, kind: str) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-
-
-def _place(draft: Path, target: Path) -> Path:
-    """Give a draft its name and the time by which old ones are dropped.
-
-    A copy has another's, and Linux gives what is written within some milliseconds the same.
-    """
-    now = time.time_ns()
-    os.utime(draft, ns=(now, now))
-    return draft.rename(target)
 
 
 def _choose_name(sweep: Path, folder: Path, digest: str) -> Path:

@@ -57,6 +57,9 @@ class TrialCheckpoints:
         self.best = CheckpointRecord(**task.best) if task.best else None
         self._best = -math.inf if self.best is None or self.best.objective is None else self.best.objective
         self._saved_at = time.monotonic()
+        # What the ledger names, so that no later checkpoint drops it: by the fields of the trial's record.
+        recorded = {"best": task.best, "latest": task.latest, "older": task.older}
+        self._recorded = {name: str(record["path"]) for name, record in recorded.items() if record}
         self.notes: list[str] = []
 
     def restore(self, runners: Sequence[Runner]) -> TrialState:
@@ -115,13 +118,21 @@ class TrialCheckpoints:
             shared = None if keeps_replay else records.get("best")
             records["latest"] = shared or self._save("latest", state, runners, objective, keeps_replay)
             self._saved_at = time.monotonic()
+        self._note_recorded(records)
         return records
 
     def save_latest(self, state: TrialState, runners: Sequence[Runner]) -> dict[str, Any]:
         """Save the latest state between two reports, and return its record; it has no objective."""
         record = self._save("latest", state, runners, math.nan, self._keeps_replay(runners))
         self._saved_at = time.monotonic()
+        self._note_recorded({"latest": record})
         return {"latest": record}
+
+    def _note_recorded(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """Note what the ledger will name before the next checkpoint is written: Tune records a report first."""
+        if "latest" in records:
+            self._recorded.pop("older", None)
+        self._recorded |= {name: str(record["path"]) for name, record in records.items()}
 
     def _keeps_replay(self, runners: Sequence[Runner]) -> bool:
         """Whether the latest state has the replay memories: those of all seeds, or none."""
@@ -153,7 +164,8 @@ class TrialCheckpoints:
                     memory.mkdir(parents=True)
                     runner.save_replay(memory)
 
-        return write_checkpoint(self._sweep, task.trial_dir, kind, saved, fill, task.attempt).to_dict()
+        keep = set(self._recorded.values())
+        return write_checkpoint(self._sweep, task.trial_dir, kind, saved, fill, task.attempt, keep).to_dict()
 
     def _policy_info(self, index: int, progress: Progress) -> Mapping[str, Any]:
         """Say where a policy came from; it is kept inside the policy."""
