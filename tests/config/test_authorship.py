@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from rltune.config.authorship import KEY_BYTES, MARK, find_key_file, is_own, mark_own
-from rltune.config.settings_file import make_foreign_sweep_error
+from rltune.config.settings_file import require_own_sweep
+from rltune.errors import StudyError
 
 
 def test_a_mark_holds_for_its_content_wherever_it_lies(tmp_path: Path) -> None:
@@ -72,7 +73,9 @@ def test_without_any_home_a_foreign_sweep_is_still_named(tmp_path: Path, monkeyp
     mark_own(tmp_path, "abc")
     assert not is_own(tmp_path, "abc")
     assert list(tmp_path.iterdir()) == [], "no folder of the name ~"
-    assert "trust=true" in make_foreign_sweep_error(tmp_path, "why", "resume it").fix
+    with pytest.raises(StudyError) as refused:
+        require_own_sweep(tmp_path, "resume it")
+    assert (refused.value.key, "trust=true" in refused.value.fix) == ("sweep", True)
 
 
 def test_a_mark_that_is_no_text_is_none(tmp_path: Path) -> None:

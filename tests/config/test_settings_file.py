@@ -6,7 +6,7 @@ import pytest
 from composing import change_setting
 from omegaconf import OmegaConf
 
-from rltune.config.settings_file import format_settings, read_settings, require_own_settings, write_settings
+from rltune.config.settings_file import format_settings, read_settings, require_own_sweep, write_settings
 from rltune.config.uris import redact_address
 from rltune.config.validation import parse_config
 from rltune.errors import StudyError
@@ -97,9 +97,9 @@ def test_settings_that_a_person_changed_on_purpose_are_taken(composed, tmp_path)
 def test_settings_that_somebody_else_wrote_are_not_ones_own(composed, tmp_path):
     """They name modules, which a resume imports."""
     write_settings(tmp_path, parse_config(composed))
-    require_own_settings(tmp_path, "resume it")
+    require_own_sweep(tmp_path, "resume it")
     kept = (tmp_path / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(kept.replace("CartPole-v1", "evil:CartPole-v1"))
-    with pytest.raises(StudyError, match="not as your rltune wrote it") as refused:
-        require_own_settings(tmp_path, "resume it")
-    assert "resume it trust=true" in refused.value.fix
+    with pytest.raises(StudyError, match="sweep=") as refused:
+        require_own_sweep(tmp_path, "resume it")
+    assert "trust=true" in refused.value.fix

@@ -141,9 +141,9 @@ def test_a_resume_may_leave_out_code_that_is_not_here(folder, monkeypatch):
     begun = []
     monkeypatch.setattr(run, "_run_interruptibly", begun.append)
     with pytest.raises(ConfigError, match="gone_module:Log cannot be imported") as refused:
-        sweep.resume(trust=True)
+        sweep.resume()
     assert "callbacks=[]" in refused.value.allowed
-    sweep.resume(trust=True, callbacks=[])
+    sweep.resume(callbacks=[])
     assert [context.plan.config.callbacks for context in begun] == [[]]
 
 

@@ -26,10 +26,10 @@ Opener = Callable[..., AbstractContextManager[OpenSweep]]
 def open_mine(request_of: Callable[..., Any], tmp_path: Path, stream: io.StringIO) -> Opener:
     """Open a sweep ``mine`` of a plain CartPole from overrides; its folder is there."""
 
-    def make(*overrides: str, resumed: bool = False, trust: bool = False) -> AbstractContextManager[OpenSweep]:
+    def make(*overrides: str, resumed: bool = False) -> AbstractContextManager[OpenSweep]:
         plan = make_plan(request_of("tracking=off", "budget.trials=2", *overrides))
         (tmp_path / "mine").mkdir(exist_ok=True)
-        context = SweepContext(plan, "mine", tmp_path / "mine", resumed, time.monotonic(), stream, trust=trust)
+        context = SweepContext(plan, "mine", tmp_path / "mine", resumed, time.monotonic(), stream)
         share = Share(cpus=1.0, gpus=0.0, env_runners=0)
         return open_sweep(context, share, Slots(share.bundles, 2, [Machine(2, 0)]))
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from rltune.errors import StudyError
-from rltune.records import CheckpointRecord, Report
+from rltune.records import Report
 from rltune.search.schedulers import Stop
 from rltune.study.checkpoints import REPLAY
 from rltune.study.ledger import Ledger
@@ -106,20 +105,6 @@ def test_a_sweep_closes_whatever_happens(
     assert ends == [status]
     assert not (sweep.context.folder / STOP_FILE).exists()
     assert (sweep.context.folder / LEDGER_COPY).is_file(), "the ledger as it was at the end, to go back to"
-
-
-@pytest.mark.usefixtures("begun")
-def test_checkpoints_that_somebody_else_wrote_need_trust_once(open_mine: Callable[..., Any], tmp_path: Path) -> None:
-    ledger = start_ledger(None, tmp_path / "mine", new=False)
-    (tmp_path / "mine" / "trials" / "1" / "latest-1").mkdir(parents=True)
-    ledger.trials.change(1, latest=CheckpointRecord("trials/1/latest-1", 1, 1.0, "abc"))
-    ledger.close()
-    with pytest.raises(StudyError, match="trials/1/latest-1 was not written by a sweep of yours") as refused:
-        open_mine(resumed=True).__enter__()
-    assert "trust=true" in refused.value.fix
-    for trust in (True, False):  # what was trusted is one's own from then on
-        with open_mine(resumed=True, trust=trust) as sweep:
-            assert sweep.ledger.trials.record(1).latest is not None
 
 
 def test_what_is_to_be_tried_again_is_open_before_all_else(

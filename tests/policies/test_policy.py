@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from bundles import BOX, write_linear
 from checkpoints import OBSERVATIONS
+from composing import compose
 
-from rltune.config.authorship import mark_own
+from rltune.config.settings_file import write_settings
+from rltune.config.validation import parse_config
 from rltune.errors import PolicyError
 from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_policy
-from rltune.study.checkpoints import compute_digest
 
 
 @pytest.mark.parametrize("part", ["", "policy"])
@@ -100,9 +101,9 @@ def test_no_module_of_a_strangers_choice_is_imported(spec, chosen, tmp_path):
 
 @pytest.mark.parametrize("way", ["trust", "own", "imported"])
 def test_a_module_is_imported_for_ones_own_and_for_trust(way, chosen, tmp_path):
-    folder = write_linear(tmp_path / "best" / "policy", BOX, FOREIGN[0])
+    folder = write_linear(tmp_path / "mine" / "trials" / "7" / "best-1" / "policy", BOX, FOREIGN[0])
     if way == "own":
-        mark_own(folder.parent, compute_digest(folder.parent))
+        write_settings(tmp_path / "mine", parse_config(compose("run")))
     elif way == "imported":
         __import__("chosen")
     assert load_policy(folder, trust=way == "trust").env().reset(seed=0)[0].shape == (4,)

@@ -6,13 +6,14 @@ import shutil
 
 import pytest
 from checkpoints import OBSERVATIONS, make_sweep, relabel
+from composing import compose
 
-from rltune.config.authorship import mark_own
+from rltune.config.settings_file import write_settings
+from rltune.config.validation import parse_config
 from rltune.errors import PolicyError
 from rltune.policies import mlflow_artifacts
 from rltune.policies.policy import load_playable, load_policy
 from rltune.policies.uri import Source, keep_with_run, locate_trusted_algorithm
-from rltune.study.checkpoints import compute_digest
 
 
 def test_a_damaged_summary_is_named(outputs, tmp_path):
@@ -79,24 +80,28 @@ def test_a_network_without_a_bundle_says_why_and_what_else_works(tmp_path):
         load_playable(tmp_path, trust=True)
 
 
-def test_a_checkpoint_that_was_unpacked_is_trusted_only_on_demand(tmp_path):
-    """Who unpacks an archive owns its files, whoever made them."""
-    for part in ("algorithm", "policy"):
-        (tmp_path / "best" / part).mkdir(parents=True)
-    (tmp_path / "best" / "algorithm" / "rllib_checkpoint.json").write_text("{}")
-    source = Source(str(tmp_path / "best"), tmp_path)
-    unpacked = "not as a sweep of yours wrote it"
-    with pytest.raises(PolicyError, match=unpacked) as refused, locate_trusted_algorithm(source):
-        pass
-    assert "trust=True" in refused.value.fix
-    mark_own(tmp_path / "best", compute_digest(tmp_path / "best"))
-    shutil.copytree(tmp_path / "best", tmp_path / "moved")
-    with locate_trusted_algorithm(Source(str(tmp_path / "moved"), tmp_path)) as folder:
-        assert folder == tmp_path / "moved" / "algorithm"
-    (tmp_path / "moved" / "algorithm" / "state.pkl").write_bytes(b"another's")
-    with pytest.raises(PolicyError), locate_trusted_algorithm(Source(str(tmp_path / "moved"), tmp_path)):
-        pass
-    with locate_trusted_algorithm(Source(str(tmp_path / "moved"), tmp_path, trust=True)):
+def test_a_checkpoint_is_trusted_where_its_sweep_is_ones_own(tmp_path, monkeypatch):
+    """Who unpacks an archive owns its files, whoever made them: the mark of the sweep's folder tells."""
+    checkpoint = tmp_path / "mine" / "trials" / "7" / "best-1"
+    (checkpoint / "algorithm").mkdir(parents=True)
+    (checkpoint / "algorithm" / "rllib_checkpoint.json").write_text("{}")
+    write_settings(tmp_path / "mine", parse_config(compose("run")))
+    shutil.copytree(tmp_path / "mine", tmp_path / "moved")
+    for path in (checkpoint, tmp_path / "moved" / "trials" / "7" / "best-1"):
+        with locate_trusted_algorithm(Source(str(path), tmp_path)) as folder:
+            assert folder == path / "algorithm"
+    shutil.copytree(checkpoint, tmp_path / "alone")
+    settings = tmp_path / "moved" / "config.yaml"
+    settings.write_text(settings.read_text().replace("CartPole-v1", "evil:CartPole-v1"))
+    foreign = [tmp_path / "alone", tmp_path / "moved" / "trials" / "7" / "best-1"]
+    for path in foreign:
+        with pytest.raises(PolicyError) as refused, locate_trusted_algorithm(Source(str(path), tmp_path)):
+            pass
+        assert (refused.value.key, "trust=True" in refused.value.fix) == ("policy", True)
+        with locate_trusted_algorithm(Source(str(path), tmp_path, trust=True)):
+            pass
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody"))
+    with pytest.raises(PolicyError), locate_trusted_algorithm(Source(str(checkpoint), tmp_path)):
         pass
 
 

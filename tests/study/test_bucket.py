@@ -35,11 +35,9 @@ from rltune.study.checkpoints import (
     SupersededError,
     begin_attempt,
     drop_replays,
-    is_foreign,
     is_recorded,
     is_whole,
     lend_checkpoint,
-    mark_checkpoint,
     read_state,
     write_checkpoint,
 )
@@ -167,20 +165,6 @@ def test_a_replay_memory_travels_and_is_dropped_alone(node: Callable[[str], Path
     folder = is_whole(third, record)
     assert folder is not None
     assert not (folder / REPLAY).exists()
-
-
-def test_a_mark_goes_with_the_checkpoint(
-    node: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    one, other = node("one"), node("other")
-    record = write(one, 100)
-    assert is_foreign(other, record)
-    mark_checkpoint(one, record)
-    assert bucket_of(one).flush(10)
-    assert not is_foreign(other, record)
-    assert is_whole(other, record) is not None, "the mark is no part of the digest"
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody-else"))
-    assert is_foreign(other, record)
 
 
 def test_a_lent_checkpoint_leaves_nothing(node: Callable[[str], Path]) -> None:

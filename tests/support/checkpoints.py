@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -78,7 +79,9 @@ def make_sweep(sweep: Path, checkpoint: Path, storage: str | None = None) -> Non
     from rltune.study.ledger import Ledger
 
     sweep.mkdir()
-    (sweep / "config.yaml").write_text(json.dumps({"format": FORMAT, "study": {"storage": storage}}))
+    settings = json.dumps({"format": FORMAT, "study": {"storage": storage}})
+    (sweep / "config.yaml").write_text(settings)
+    mark_own(sweep, hashlib.sha256(settings.encode()).hexdigest())
     ledger = Ledger(storage or f"sqlite:///{sweep}/ledger.db", sweep.name, create=True)
     for number, objective in enumerate((None, 150.0, 90.0, 170.0)):
         ledger.trials.add({"lr": 1e-3}, [number])
@@ -87,7 +90,6 @@ def make_sweep(sweep: Path, checkpoint: Path, storage: str | None = None) -> Non
             shutil.copytree(checkpoint, sweep / path)
             relabel(sweep / path / "policy", number)
             record = CheckpointRecord(path, 2048, objective, compute_digest(sweep / path))
-            mark_own(sweep / path, record.digest)
             ledger.trials.add_report(Report(number, 2048, objective), {"checkpoint": record})
             ledger.trials.set_mlflow_run(number, f"run-{number}")
         ledger.trials.end(number, "PRUNED" if number == 3 else "COMPLETE", "done")

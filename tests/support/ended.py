@@ -10,7 +10,7 @@ from typing import Any
 from composing import compose
 from ledger import add_reports, make_ledger
 
-from rltune.config.settings_file import format_settings
+from rltune.config.settings_file import format_settings, write_settings
 from rltune.config.validation import parse_config
 from rltune.envs.objective import Shown
 from rltune.study.storage import open_ledger
@@ -55,7 +55,7 @@ def write_sweep(
     config = parse_config(
         compose("run", "budget.env_steps=1000", "~tuned", "~space", "+space.lr=[loguniform,1e-4,1e-2]", *words)
     )
-    (folder / "config.yaml").write_text(format_settings(config))
+    write_settings(folder, config)
     with closing(make_ledger(folder, folder.name)) as ledger:
         for number in range(num_trials):
             ledger.trials.add({"lr": 10 ** (-4 + 2 * number / max(1, num_trials - 1))}, [number], train_s=1.0)

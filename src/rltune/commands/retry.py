@@ -19,7 +19,6 @@ class RetryConfig:
     study: StudyConfig = field(default_factory=StudyConfig)
     service: ServiceConfig = field(default_factory=ServiceConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
-    trust: bool = MISSING
 
 
 def work(settings: DictConfig) -> int:
@@ -31,7 +30,7 @@ def work(settings: DictConfig) -> int:
     from rltune.pipeline.requests.asking import retry_failed
 
     changes = {"tracking": {"uri": settings.tracking.uri}}
-    done = retry_failed(settings.sweep, trials, **where, changes=changes, trust=settings.trust)
+    done = retry_failed(settings.sweep, trials, **where, changes=changes)
     return done.exit_code if done else 0
 
 

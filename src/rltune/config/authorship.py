@@ -1,13 +1,13 @@
-"""Mark what this user has made, so that it is known from what was downloaded, unpacked or handed over.
+"""Mark the sweeps' folders that this user has made, to tell them from those that others made.
 
-Who unpacks a file owns it. So a mark is made with a key that only this user can read: HMAC-SHA256 over the sha256 of
-what is marked. Whoever lacks the key can copy a mark, but not make one for other content. Runs anywhere.
+Whoever unpacks an archive owns its files, and a bucket has no owners. So each sweep's folder has a mark, made with a
+key that only this user can read: HMAC-SHA256 over the digest of its settings. Whoever lacks the key can copy a mark
+together with its settings, but not make one for other settings. Runs anywhere.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hmac
 import logging
 import os
@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
-MARK = ".made-by"  # the file with the mark, in the folder that is marked
+MARK = ".made-by"  # the file with the mark, in the sweep's folder and in its bucket
 KEY_BYTES = 32
 
 
@@ -27,48 +27,25 @@ def find_key_file() -> Path:
 
 
 def mark_own(folder: Path, digest: str) -> None:
-    """Mark a folder as made by this user; without a home to keep a key in, or on a full disk, it stays unmarked.
+    """Mark a sweep's folder as this user's; without a home to keep a key in, or on a full disk, it stays unmarked.
 
     Args:
-        folder: What is marked.
-        digest: sha256 (hex) over what counts of its content.
+        folder: The sweep's.
+        digest: sha256 (hex) of its settings.
     """
     try:
-        if mark := make_mark(digest):
-            (folder / MARK).write_text(mark)
+        (folder / MARK).write_text(_sign(_make_key(), digest))
     except OSError as error:
-        _warn_of_no_mark(str(error))
-
-
-def make_mark(digest: str) -> str | None:
-    """Make this user's mark of a content; None without a home to keep a key in."""
-    try:
-        return _sign(_make_key(), digest)
-    except OSError as error:
-        _warn_of_no_mark(str(error))
-        return None
+        logger.warning("%s cannot be marked as yours, so that resuming it needs trust=true: %s", folder, error)
 
 
 def is_own(folder: Path, digest: str) -> bool:
-    """Return whether this user has marked a folder when its content had this digest."""
+    """Return whether this user has marked a sweep's folder when its settings had this digest."""
     try:
-        return is_own_mark((folder / MARK).read_text(), digest)
+        mark, key = (folder / MARK).read_text(), _read_key()
     except (OSError, ValueError):
         return False
-
-
-def is_own_mark(mark: str, digest: str) -> bool:
-    """Return whether a mark is this user's, of a content with this digest."""
-    try:
-        key = _read_key()
-    except OSError:
-        return False
     return key is not None and hmac.compare_digest(mark.encode(), _sign(key, digest).encode())
-
-
-@functools.cache  # the same reason holds for the next checkpoint
-def _warn_of_no_mark(reason: str) -> None:
-    logger.warning("this sweep's files cannot be marked as yours, so that resuming it needs trust=true: %s", reason)
 
 
 def _sign(key: bytes, digest: str) -> str:

@@ -103,24 +103,28 @@ def write_settings(folder: Path, config: RunConfig) -> None:
     draft.rename(folder / "config.yaml")
 
 
-def require_own_settings(folder: Path, resume: str) -> None:
-    """Refuse a sweep that somebody else made: its settings name the modules that a resume imports.
+def is_own_sweep(folder: Path) -> bool:
+    """Return whether this user's rltune has made a sweep's folder, or taken it over, with its present settings."""
+    try:
+        return is_own(folder, _compute_digest((folder / "config.yaml").read_text()))
+    except (OSError, ValueError):
+        return False
+
+
+def require_own_sweep(folder: Path, resume: str) -> None:
+    """Refuse a sweep that somebody else made: a resume imports what its settings name, and unpickles its checkpoints.
 
     Args:
         folder: The sweep's.
         resume: What to type to go on with it.
 
     Raises:
-        StudyError: This user's rltune has not written the settings as they are.
+        StudyError: The folder lacks this user's mark of its settings.
     """
-    if not is_own(folder, _compute_digest((folder / "config.yaml").read_text())):
-        raise make_foreign_sweep_error(folder, "its config.yaml is not as your rltune wrote it", resume)
-
-
-def make_foreign_sweep_error(folder: Path, why: str, resume: str) -> StudyError:
-    """Say that a sweep is not known as this user's own, and how it is resumed all the same."""
-    return StudyError(
-        f"sweep={folder.name}: {why}, and a resume runs code that its settings name and its checkpoints hold",
-        f"sweeps that you ran with the key in {find_key_file()}, unchanged",
-        f"{resume} trust=true, if you trust whoever made it",
-    )
+    if not is_own_sweep(folder):
+        raise StudyError(
+            f"sweep={folder.name}: its config.yaml is not as your rltune wrote it, and a resume runs code that its "
+            "settings name and its checkpoints hold",
+            f"sweeps that you ran with the key in {find_key_file()}, unchanged",
+            f"{resume} trust=true, if you trust whoever made it",
+        )

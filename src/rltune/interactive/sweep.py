@@ -184,12 +184,11 @@ class Sweep:
         first = next(iter(rank_records(records)), None)
         return Best(first.name, first.number, first.params, scores[first.number]) if first else None
 
-    def policy(self, trial: int | None = None, *, trust: bool = False) -> Policy | MultiAgentPolicy:
+    def policy(self, trial: int | None = None) -> Policy | MultiAgentPolicy:
         """Load the winner's policy, or a trial's: see `rltune.load_policy`.
 
         Args:
             trial: Its number; None is the winner.
-            trust: As for `rltune.load_policy`.
 
         Raises:
             PolicyError: There is none.
@@ -199,7 +198,7 @@ class Sweep:
         if trial is not None and (not isinstance(trial, int) or isinstance(trial, bool)):
             raise PolicyError(f"trial={trial!r}", "a trial's number, as in .trials", "policy() or policy(0)")
         which = self.name if trial is None else f"{self.name}/{trial}"
-        return load_policy(f"sweep:{which}", trust=trust, output_dir=self.folder.parent, storage=self._storage)
+        return load_policy(f"sweep:{which}", output_dir=self.folder.parent, storage=self._storage)
 
     def report(self) -> Path:
         """Write the report as it is now; return the page's path."""
@@ -207,11 +206,10 @@ class Sweep:
 
         return html.write_report(self.folder, storage=self._storage) / html.PAGE
 
-    def resume(self, *, trust: bool = False, **changes: Any) -> Sweep:
+    def resume(self, **changes: Any) -> Sweep:
         """Go on with it where it was interrupted, or extend it: see `rltune.resume_sweep`.
 
         Args:
-            trust: As for `rltune.resume_sweep`.
             changes: What may change: ``budget={"trials": 48}``.
         """
         from rltune.pipeline.run import resume_sweep
@@ -219,7 +217,7 @@ class Sweep:
         if self._storage is not None:
             changes = {"study": {"storage": self._storage}} | changes
         with find_stream() as stream:
-            resume_sweep(self.name, output_dir=str(self.folder.parent), changes=changes, stream=stream, trust=trust)
+            resume_sweep(self.name, output_dir=str(self.folder.parent), changes=changes, stream=stream)
         return self
 
     def __repr__(self) -> str:

@@ -22,7 +22,6 @@ class SweepContext:
         began: When the command started, on the monotonic clock.
         stream: Where the console writes; None is standard output.
         trainable: The Tune trainable; None is `rltune.trial.trainable.Trial`. Tests give a toy.
-        trust: Whether a folder that somebody else made is resumed.
         typed: The command that does the same, for the report; None is what was typed in this process.
         call_aside: Calls a function in a process that has RLlib imported, as `ForkServer.call` does; None where there
             is none.
@@ -36,7 +35,6 @@ class SweepContext:
     began: float
     stream: TextIO | None = None
     trainable: type | None = None
-    trust: bool = False
     typed: str | None = None
     call_aside: Callable[..., Any] | None = None
     retry: Mapping[str, Sequence[int]] | None = None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rltune.certification.retraining import Retraining
@@ -13,22 +11,20 @@ from rltune.certification.selection import FinalEvaluation
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots
 from rltune.config.schema import MLFLOW, RunConfig
-from rltune.config.settings_file import make_foreign_sweep_error
 from rltune.envs.objective import Shown
 from rltune.pipeline.context import SweepContext
 from rltune.pipeline.plan import Plan, tracking_uri_of
 from rltune.pipeline.requests.inbox import Inbox, reopen_failed
 from rltune.pipeline.stopper import SweepStopper
-from rltune.records import WHOLE_BUDGET, TrialRecord, trial_dir_of
+from rltune.records import WHOLE_BUDGET, trial_dir_of
 from rltune.reporting.console import Console
 from rltune.search.schedulers import ByAllReports, Stop, StoppingRule, build_stopping_rule, replay_reports
 from rltune.search.views import choose_view, heeds_constraints, tell_broken_as_diverged
-from rltune.study.bucket import THREADS, find_bucket
-from rltune.study.checkpoints import drop_replays, is_foreign, mark_checkpoint
+from rltune.study.bucket import find_bucket
+from rltune.study.checkpoints import drop_replays
 from rltune.study.ledger import Ledger
 from rltune.study.optuna_study import OptunaStudy, open_optuna_study
 from rltune.study.storage import STUDY, make_storage_url, save_copy, start_ledger
-from rltune.study.sweep_folder import make_resume_command
 from rltune.tracking.callbacks import Callbacks, CallbackTracker
 from rltune.tracking.ledger_feed import Book, FedTracker
 from rltune.tracking.tensorboard import FOLDER, TensorBoardFiles
@@ -140,7 +136,6 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
     ledger.make_requests()
     if context.resumed:
         save_copy(folder)
-        _check_made_here(context, [*ledger.trials.records(), *ledger.runs.records()])
         notes = list(plan.notes)
         reopen_failed(ledger, notes.append)
         context = replace(context, plan=replace(plan, notes=tuple(notes)))
@@ -227,25 +222,6 @@ def _end_unfinished(rule: StoppingRule, ledger: Ledger, env_steps: int) -> None:
             ledger.trials.end(record.number, "PRUNED", decision.reason)
         elif max(record.reports) >= env_steps and record.score is not None:
             ledger.trials.end(record.number, "COMPLETE", WHOLE_BUDGET)
-
-
-def _check_made_here(context: SweepContext, records: Sequence[TrialRecord]) -> None:
-    """Refuse checkpoints that somebody else made; where they are trusted, take them as this user's own.
-
-    Raises:
-        StudyError: There are some.
-    """
-    recorded = list(filter(None, (one for record in records for one in (record.checkpoint, record.latest))))
-    if context.trust:
-        for found in recorded:
-            mark_checkpoint(context.folder, found)
-        return
-    with ThreadPoolExecutor(THREADS) as threads:  # each may be a request to a bucket
-        foreign = threads.map(functools.partial(is_foreign, context.folder), recorded)
-        for found, is_others in zip(recorded, foreign, strict=True):
-            if is_others:
-                why = f"{found.path} was not written by a sweep of yours"
-                raise make_foreign_sweep_error(context.folder, why, make_resume_command(context.folder))
 
 
 def _open_tracker(context: SweepContext, ledger: Ledger) -> Tracker:

@@ -32,7 +32,7 @@ from rltune.compat.patching import is_supported
 from rltune.config.changes import CHANGEABLE, check_budgets, check_changes, keep_measured
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
-from rltune.config.settings_file import read_settings, require_own_settings
+from rltune.config.settings_file import read_settings, require_own_sweep
 from rltune.config.uris import HIDDEN
 from rltune.config.validation import check_whole, parse_config
 from rltune.errors import StudyError, describe_exception
@@ -97,6 +97,7 @@ def run_sweep(
             how = f"{begun.name} has ended ({ended.status}) and nothing asks for more: see {begun / 'summary.json'}"
             print(how, file=stream or sys.stdout, flush=True)
             return ended
+        require_own_sweep(begun, make_resume_command(begun))
         return _run_interruptibly(
             SweepContext(make_plan(config, resumed=True), begun.name, begun, True, began, stream, trainable)
         )
@@ -218,7 +219,7 @@ def resume_sweep(
     _follow(folder, stream)
     raw = read_settings(folder, whole=True)
     if not trust:
-        require_own_settings(folder, make_resume_command(folder))
+        require_own_sweep(folder, make_resume_command(folder))
     wanted = _without_none(changes or {})
     if wanted.get("cluster", {}).get("address") == LOCAL:
         wanted["cluster"]["address"] = None
@@ -237,7 +238,7 @@ def resume_sweep(
         how = f"notify={config.notify}: nobody is told of the end, no file keeps all of it; notify=... has them told"
         print(how, file=stream or sys.stdout, flush=True)
     plan = make_plan(config, resumed=True)
-    context = SweepContext(plan, folder.name, folder, True, began, stream, trainable, trust, retry=retry)
+    context = SweepContext(plan, folder.name, folder, True, began, stream, trainable, retry=retry)
     return _run_interruptibly(context)
 
 

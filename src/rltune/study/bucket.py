@@ -218,13 +218,12 @@ class Bucket:
         needed = {file: size for file, size in manifest["files"].items() if not _is_below(file, optional)}
         return all(there.get(file) == size for file, size in needed.items())
 
-    def download(self, name: str, folder: Path, extra: str = "") -> str | None:
+    def download(self, name: str, folder: Path) -> str | None:
         """Download a checkpoint into a folder that it makes.
 
         Args:
             name: Where it is.
             folder: Where to.
-            extra: A file that the manifest does not know, which is taken too where it is there.
 
         Returns:
             The digest that its manifest has; None where it has no manifest or lacks a file.
@@ -238,7 +237,7 @@ class Bucket:
             with contextlib.suppress(FileNotFoundError):  # the digest tells whether it was needed
                 self._ask(lambda: self._download(f"{name}/{file}", target))
 
-        self._each(fetch, [*manifest["files"], *([extra] if extra else [])])
+        self._each(fetch, manifest["files"])
         return str(manifest["digest"])
 
     # -- the way there ------------------------------------------------------------------------------------------------

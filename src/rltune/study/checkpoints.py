@@ -22,9 +22,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from rltune.config.authorship import MARK, is_own, is_own_mark, make_mark, mark_own
-from rltune.records import CheckpointRecord
-from rltune.study.bucket import GLANCE_S, Bucket, BucketError, find_bucket
+from rltune.config.settings_file import is_own_sweep
+from rltune.records import CERTIFY, TRIALS, CheckpointRecord
+from rltune.study.bucket import Bucket, find_bucket
 
 REPLAY = "replay"  # the folder of the replay memories in a checkpoint, one for each seed
 
@@ -231,7 +231,7 @@ def lend_checkpoint(sweep: Path, path: str) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="rltune-checkpoint-") as room:
         copy = Path(room) / folder.name
-        digest = bucket.download(path, copy, MARK)
+        digest = bucket.download(path, copy)
         yield copy if digest and compute_digest(copy) == digest else folder
 
 
@@ -250,36 +250,13 @@ def _fetch(sweep: Path, path: str, digest: str | None = None) -> Path | None:
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetched-", dir=home) as room:
         draft = Path(room) / "checkpoint"
-        said = bucket.download(path, draft, MARK)
+        said = bucket.download(path, draft)
         if said is None or compute_digest(draft) != (digest or said):
             return None
         shutil.rmtree(sweep / path, ignore_errors=True)
         with contextlib.suppress(OSError):  # another thread was faster
             draft.rename(sweep / path)
     return sweep / path
-
-
-def mark_checkpoint(sweep: Path, record: CheckpointRecord) -> None:
-    """Mark a recorded checkpoint as this user's own."""
-    if bucket := find_bucket(sweep):
-        if mark := make_mark(record.digest):
-            name = f"{record.path}/{MARK}"
-            try:  # at once: a driver that is killed must not leave a recorded checkpoint that nobody knows as its own
-                bucket.write(name, mark.encode(), GLANCE_S)
-            except BucketError:
-                bucket.submit(bucket.write, name, mark.encode())
-    else:
-        mark_own(sweep / record.path, record.digest)
-
-
-def is_foreign(sweep: Path, record: CheckpointRecord) -> bool:
-    """Return whether a recorded checkpoint is there without this user's mark."""
-    if bucket := find_bucket(sweep):
-        mark = bucket.read(f"{record.path}/{MARK}")
-        is_marked = mark is not None and is_own_mark(mark.decode(errors="replace"), record.digest)
-        return not is_marked and bucket.read_manifest(record.path) is not None
-    folder = sweep / record.path
-    return folder.is_dir() and not is_own(folder, record.digest)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -289,18 +266,19 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def is_own_checkpoint(folder: Path) -> bool:
-    """Return whether this user's own sweep wrote a checkpoint, and nobody has changed it since."""
-    return (folder / MARK).is_file() and is_own(folder, compute_digest(folder))
+    """Return whether a checkpoint lies in a sweep's folder that this user's rltune has marked."""
+    sweep = folder.absolute().parents[2:3]  # sweep / kind / number / checkpoint
+    return bool(sweep) and folder.absolute().parents[1].name in (TRIALS, CERTIFY) and is_own_sweep(sweep[0])
 
 
 def compute_digest(folder: str | Path) -> str:
     """Compute the sha256 (hex) over a folder's relative paths, in order, and their contents.
 
-    Two things are left out: the mark, which is made of the digest, and ``replay/``, which may be dropped.
+    The folder ``replay/`` is left out: it may be dropped.
     """
     total, root = hashlib.sha256(), Path(folder)
     for path in sorted(p for p in root.rglob("*") if p.is_file() or p.is_symlink()):
-        if path == root / MARK or path.relative_to(root).parts[0] == REPLAY:
+        if path.relative_to(root).parts[0] == REPLAY:
             continue
         # Lengths keep "ab" + "c" apart from "a" + "bc".
         name = path.relative_to(root).as_posix().encode()

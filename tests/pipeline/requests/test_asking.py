@@ -212,11 +212,9 @@ def test_one_that_does_not_run_is_gone_on_with(mine, stream, monkeypatch):
     mine.fail(0)
     mine.end("failed")
     resumed = []
-    monkeypatch.setattr(
-        "rltune.pipeline.run.resume_sweep", lambda name, **more: resumed.append((name, more["trust"], more["retry"]))
-    )
-    asking.retry_failed("mine", output_dir=mine.root, trust=True, stream=stream)
-    assert resumed == [("mine", True, {TRIALS: [0], CERTIFY: []})]
+    monkeypatch.setattr("rltune.pipeline.run.resume_sweep", lambda name, **more: resumed.append((name, more["retry"])))
+    asking.retry_failed("mine", output_dir=mine.root, stream=stream)
+    assert resumed == [("mine", {TRIALS: [0], CERTIFY: []})]
     assert mine.ledger.read_requests(RETRY) == [], "the resume asks: its ledger may be another one, fetched anew"
 
 

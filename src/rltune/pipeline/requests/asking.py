@@ -238,7 +238,6 @@ def retry_failed(
     storage: str | None = None,
     bucket: str | None = None,
     changes: Mapping[str, Any] | None = None,
-    trust: bool = False,
     stream: TextIO | None = None,
 ) -> Outcome | None:
     """Try failed trials again: in the sweep that runs, else by going on with it.
@@ -250,7 +249,6 @@ def retry_failed(
         storage: As for `stop_sweep`.
         bucket: As for `stop_sweep`.
         changes: As for `rltune.pipeline.run.resume_sweep`.
-        trust: Likewise.
         stream: As for `stop_sweep`.
 
     Returns:
@@ -275,9 +273,7 @@ def retry_failed(
 
     wanted = {"study": {"storage": storage}, "storage": bucket, **(changes or {})}
     # It asks itself, of the ledger that it goes on with: that may be fetched anew from a bucket.
-    return resume_sweep(
-        retry.sweep, output_dir=output_dir, changes=wanted, trust=trust, stream=stream, retry=retry.numbers
-    )
+    return resume_sweep(retry.sweep, output_dir=output_dir, changes=wanted, stream=stream, retry=retry.numbers)
 
 
 def _wait_until_taken(asked: AskedSweep, request: int, stream: TextIO | None) -> bool:

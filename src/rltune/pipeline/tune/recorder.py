@@ -37,7 +37,7 @@ from rltune.pipeline.tune.stages import Stage
 from rltune.records import WHOLE_BUDGET, CheckpointRecord, TrialRecord, trial_dir_of
 from rltune.search.schedulers import Stop
 from rltune.study.bucket import BUCKET_AWAY, BucketAwayError, find_bucket
-from rltune.study.checkpoints import choose_newest, drop_replays, mark_checkpoint
+from rltune.study.checkpoints import choose_newest, drop_replays
 from rltune.study.disk_full import DISK_FULL, is_disk_full, names_full_disk
 from rltune.study.optuna_study import OptunaStudy
 from rltune.study.trial_table import CHECKPOINTS
@@ -164,8 +164,6 @@ class Recorder(Callback):
         shares = self._config.cluster.address is not None and find_bucket(self._folder) is None
         if shares and not self._check_visible(written, str(result.get("node"))):
             return
-        for record in written.values():  # before the ledger names them: what it names has a mark
-            mark_checkpoint(self._folder, record)
         costs = self._charge(stage, number, result)
         if not is_report(result):
             stage.trials.change(number, **written, **costs)
