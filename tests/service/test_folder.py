@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,12 +23,50 @@ def test_folder_and_token_are_for_their_user_alone(tmp_path: Path) -> None:
         assert (folder.path / "token").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("content", ["", "\n", "short"])
+def test_a_token_file_that_a_crash_cut_is_made_anew(tmp_path: Path, content: str) -> None:
+    folder = ServiceFolder(tmp_path)
+    with folder.hold():
+        file = folder.path / "token"
+        file.write_text(content)
+        token = folder.make_token()
+        assert len(token) > 40
+        assert file.read_text() == token == folder.make_token()
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_token_is_whole_or_absent_on_a_full_disk(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path)
+    with folder.hold():
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # Files can be made, and nothing can be written.
+        try:
+            with pytest.raises(OSError, match="large"):
+                folder.make_token()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            signal.signal(signal.SIGXFSZ, before)
+        assert folder.read_token() is None
+
+
+def test_a_token_that_others_may_read_becomes_private(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path)
+    with folder.hold():
+        token = folder.make_token()
+        (folder.path / "token").chmod(0o644)
+        assert folder.make_token() == token
+        assert (folder.path / "token").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_second_service_is_told_where_the_first_one_is(tmp_path: Path) -> None:
     folder = ServiceFolder(tmp_path)
     with folder.hold():
         folder.write_address("http://127.0.0.1:1")
-        with pytest.raises(StudyError, match=r"a service runs here already, http://127\.0\.0\.1:1"):
+        with pytest.raises(StudyError) as error:
             ServiceFolder(tmp_path).check_free()
+        assert error.value.key == "output_dir"
+        assert "http://127.0.0.1:1" in error.value.what
     with folder.hold():
         folder.clear_address()
     assert folder.read_address() is None

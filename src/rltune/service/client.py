@@ -10,7 +10,8 @@ from typing import Any
 import requests
 
 from rltune.composition.overrides import spell_settings
-from rltune.errors import RltuneError, StudyError
+from rltune.config.uris import HIDDEN
+from rltune.errors import ConfigError, StudyError, UnavailableError
 from rltune.formatting import spell_command
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 
@@ -19,8 +20,12 @@ EVERY_S = 1.0
 WAITING = ("queued", "running")
 
 
-class ServiceError(RltuneError):
+class ServiceError(UnavailableError):
     """A service that cannot be reached."""
+
+
+class TokenError(ConfigError):
+    """A token that the service does not accept."""
 
 
 class Client:
@@ -29,7 +34,8 @@ class Client:
     Args:
         address: Where it is reached, such as ``http://127.0.0.1:8288``. None is the environment variable
             RLTUNE_SERVICE; without it, the service that runs over ``output_dir``.
-        token: What ``rltune serve`` has printed. None is RLTUNE_SERVICE_TOKEN; without it, the one in ``output_dir``.
+        token: What ``rltune serve`` has printed. None is RLTUNE_SERVICE_TOKEN; without it, the one in ``output_dir``,
+            which is sent to the service that runs over ``output_dir`` alone.
         output_dir: The service's folder of sweeps, where it is on this machine.
 
     Raises:
@@ -38,26 +44,28 @@ class Client:
 
     def __init__(self, address: str | None = None, token: str | None = None, output_dir: str = "outputs") -> None:
         folder = ServiceFolder(output_dir)
-        found = address or os.environ.get(ADDRESS) or folder.read_address()
-        if found is None:
+        local = folder.read_address()
+        chosen = address or os.environ.get(ADDRESS) or local
+        if chosen is None:
             raise ServiceError(
                 f"no service runs over {folder.sweeps}",
                 f"a service that runs there, or service.address=http://host:port, or {ADDRESS}",
                 spell_command("serve"),
             )
-        self.address = found.rstrip("/")
+        self.address = chosen.rstrip("/")
         self._session = requests.Session()
         self._session.trust_env = False  # a .netrc would take the token's place, a proxy knows no loopback
-        known = token or os.environ.get(TOKEN) or folder.read_token()
-        if known:
-            self._session.headers["Authorization"] = f"Bearer {known}"
+        # The folder's token goes to the folder's service alone, whatever address was typed.
+        chosen_token = token or os.environ.get(TOKEN) or (folder.read_token() if self.address == local else None)
+        if chosen_token:
+            self._session.headers["Authorization"] = f"Bearer {chosen_token}"
 
     def check(self) -> None:
         """Ask whether it is there and knows the token.
 
         Raises:
             ServiceError: It is not there.
-            StudyError: It does not know the token.
+            TokenError: It does not accept the token.
         """
         self._ask("GET", "health")
 
@@ -170,6 +178,12 @@ class Client:
             ) from None
         if answer.ok:
             return answer
+        if answer.status_code == 401:
+            raise TokenError(
+                f"{TOKEN}={HIDDEN}: {self.address} does not accept this token",
+                "the token that the service printed when it started",
+                f"export {TOKEN}=...",
+            )
         try:
             parts = answer.json()
             raise StudyError(parts["error"], parts["allowed"], parts["try"])

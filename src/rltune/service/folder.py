@@ -6,14 +6,16 @@ import contextlib
 import json
 import os
 import secrets
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 from rltune.errors import StudyError
-from rltune.study.sweep_folder import lock_sweep
+from rltune.study.sweep_folder import is_locked, lock_sweep
 
 ADDRESS, TOKEN = "RLTUNE_SERVICE", "RLTUNE_SERVICE_TOKEN"  # variables that name a service elsewhere
 FOLDER = ".service"
+TOKEN_BYTES = 32
 LINE_BYTES = 64 * 1024  # of a log, in one answer
 LAST_BYTES = 16 * 1024  # of a log, for why a sweep was refused
 
@@ -72,13 +74,22 @@ class ServiceFolder:
                 pass
 
     def make_token(self) -> str:
-        """Return the token by which a service knows its users; the first call makes it."""
+        """Return the service's token; make it if there is none, or if the file was cut short by a crash.
+
+        A file that is empty or too short must not count: everybody could send an empty token.
+        """
         file = self.path / "token"
-        with contextlib.suppress(FileExistsError):
-            handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w") as draft:
-                draft.write(secrets.token_urlsafe(32))
-        return file.read_text().strip()
+        token = self.read_token() or ""
+        if len(token) < TOKEN_BYTES:
+            token = secrets.token_urlsafe(TOKEN_BYTES)
+            draft = self.path / ".token"
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as content:
+                content.write(token)
+                content.flush()
+                os.fsync(content.fileno())
+            draft.rename(file)
+        file.chmod(0o600)
+        return token
 
     def read_token(self) -> str | None:
         """Return the token, where there is one that this user may read."""
@@ -87,9 +98,9 @@ class ServiceFolder:
         return None
 
     def write_address(self, address: str) -> None:
-        """Say where the service is reached, for commands that are typed beside it."""
+        """Record where the service is reached, for commands that are typed on the same host."""
         draft = self.path / ".address"
-        draft.write_text(json.dumps({"address": address}))
+        draft.write_text(json.dumps({"address": address, "host": socket.gethostname()}))
         draft.rename(self.path / "address.json")
 
     def clear_address(self) -> None:
@@ -97,9 +108,15 @@ class ServiceFolder:
         (self.path / "address.json").unlink(missing_ok=True)
 
     def read_address(self) -> str | None:
-        """Return where the service is reached; None where none runs, though it may also have been killed."""
+        """Return where the service is reached; None if none runs on this host.
+
+        The file outlives a service that was killed, and then anybody may listen on its port. So it counts only while
+        the service holds its lock, and only on the service's own host, since the address is usually a loopback one.
+        """
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            return str(json.loads((self.path / "address.json").read_text())["address"])
+            content = json.loads((self.path / "address.json").read_text())
+            if content["host"] == socket.gethostname() and is_locked(self.path):
+                return str(content["address"])
         return None
 
     def read_log(self, name: str, start: int = 0) -> tuple[str, int]:

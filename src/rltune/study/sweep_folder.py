@@ -263,7 +263,7 @@ def find_driver(folder: Path) -> str | None:
         folder: The sweep's.
     """
     driver = _read_driver(folder)
-    if _is_locked(folder) or (_is_elsewhere(driver) and _is_beating(folder)):
+    if is_locked(folder) or (_is_elsewhere(driver) and _is_beating(folder)):
         return _describe_driver(driver)
     return None
 
@@ -273,8 +273,8 @@ def is_driven_elsewhere(folder: Path) -> bool:
     return _is_elsewhere(_read_driver(folder))
 
 
-def _is_locked(folder: Path) -> bool:
-    """Whether a driver has the sweep's lock, which one that begins misses for the blink of this look."""
+def is_locked(folder: Path) -> bool:
+    """Return whether a driver or a service holds a folder's lock; one that starts in this instant may be refused."""
     try:
         with (folder / ".lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,7 +1,14 @@
-"""A command asks the service for what is the service's, and nobody for the rest."""
+"""A command asks the service about the service's sweeps, and sends its token to nobody else."""
 
 from __future__ import annotations
 
+import contextlib
+import http.server
+import json
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from serviced import Serviced, run_service
 
 from rltune.commands.application.serviced import find_service, find_service_of, tell
-from rltune.service.client import ServiceError
-from rltune.service.folder import ADDRESS, TOKEN
+from rltune.service.client import Client, ServiceError, TokenError
+from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 
 
 @pytest.fixture
@@ -43,11 +50,87 @@ def test_a_killed_service_is_none_but_a_named_one_has_to_answer(
 ) -> None:
     service.desk.folder.write_address("http://127.0.0.1:1")
     assert find_service(settings_of(tmp_path / "outputs")) is None
-    with pytest.raises(ServiceError, match="no service answers"):
+    with pytest.raises(ServiceError) as error:
         find_service(settings_of(tmp_path / "outputs", address="http://127.0.0.1:1"))
+    assert error.value.exit_code == 75
     monkeypatch.setenv(ADDRESS, "http://127.0.0.1:1")
-    with pytest.raises(ServiceError, match="no service answers"):
+    with pytest.raises(ServiceError):
         find_service(settings_of(tmp_path / "outputs"))
+
+
+# A service that is killed: it leaves its address and its token behind, and its lock ends with it.
+KILLED = """
+import os, signal, sys
+from rltune.service.folder import ServiceFolder
+folder = ServiceFolder(sys.argv[1])
+with folder.hold():
+    folder.make_token()
+    folder.write_address(sys.argv[2])
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@contextlib.contextmanager
+def listening_stranger() -> Iterator[tuple[str, list[str | None]]]:
+    """Somebody else's server, and the Authorization headers that it was sent."""
+    headers: list[str | None] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            headers.append(self.headers.get("Authorization"))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"[]")
+
+        def log_message(self, *words: object) -> None:
+            """Stay silent."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", headers
+        server.shutdown()
+
+
+def test_the_port_of_a_killed_service_gets_no_token(tmp_path: Path) -> None:
+    with listening_stranger() as (address, headers):
+        killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), address], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert find_service(settings_of(tmp_path)) is None
+        with pytest.raises(ServiceError):
+            Client(output_dir=str(tmp_path))
+        assert headers == []
+
+
+def test_a_service_on_another_host_gets_no_token(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path)
+    with listening_stranger() as (address, headers), folder.hold():
+        folder.make_token()
+        (folder.path / "address.json").write_text(json.dumps({"address": address, "host": "another-login-node"}))
+        assert find_service(settings_of(tmp_path)) is None
+        assert headers == []
+
+
+def test_an_address_that_was_typed_gets_no_token_of_a_folder(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path)
+    with listening_stranger() as (address, headers), folder.hold():
+        folder.make_token()
+        folder.write_address("http://127.0.0.1:1")
+        Client(address, output_dir=str(tmp_path)).list()
+        assert headers == [None]
+
+
+def test_a_stranger_on_the_usual_port_is_no_service_of_ours(
+    service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(TOKEN)
+    ours = ServiceFolder(tmp_path / "ours")
+    with ours.hold():
+        ours.make_token()
+        ours.write_address(service.address)
+        assert find_service(settings_of(ours.sweeps)) is None
+        with pytest.raises(TokenError) as error:
+            find_service(settings_of(ours.sweeps, address=service.address))
+    assert (error.value.key, error.value.exit_code) == (TOKEN, 2)
 
 
 def test_what_came_of_it_is_one_line(service: Serviced, capsys: pytest.CaptureFixture[str]) -> None:

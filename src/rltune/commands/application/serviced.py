@@ -14,23 +14,26 @@ if TYPE_CHECKING:
 
 
 def find_service(settings: DictConfig) -> Client | None:
-    """Return the service that a command is to ask; None where none runs.
+    """Return the service that a command is to ask; None if none runs.
+
+    A service that the user did not name and that does not accept the token is another one: this folder has none.
 
     Raises:
-        ServiceError: One is named, and does not answer.
+        ServiceError: The user named a service, and it does not answer.
+        TokenError: The user named a service, and it does not accept the token.
     """
     is_named = bool(settings.service.address or os.environ.get(ADDRESS))
     if not is_named and ServiceFolder(settings.output_dir).read_address() is None:
         return None
-    from rltune.service.client import Client, ServiceError
+    from rltune.service.client import Client, ServiceError, TokenError
 
-    client = Client(settings.service.address, output_dir=settings.output_dir)
     try:
+        client = Client(settings.service.address, output_dir=settings.output_dir)
         client.check()
-    except ServiceError:
+    except (ServiceError, TokenError):
         if is_named:
             raise
-        return None  # it was killed; its sweeps are where they were
+        return None
     return client
 
 
