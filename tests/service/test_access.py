@@ -2,80 +2,127 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
+import requests
+from serviced import TOKEN, Serviced, run_service
 
-from rltune.service.access import Access, name_cookie
+from rltune.service.access import MAX_BODY_BYTES, Access, list_hosts
 
-ACCESS = Access("the-token", ("sweeps.example.org",))
-HOST = {"host": "127.0.0.1:8288"}
-BEARER = HOST | {"authorization": "Bearer the-token"}
-COOKIE = HOST | {"cookie": f"other=1; {name_cookie(HOST['host'])}={ACCESS.cookie}"}
-OURS = {"origin": "http://127.0.0.1:8288"}
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
-def status(method: str, path: str, headers: dict[str, str]) -> int:
-    """What is answered; 200 stands for whatever comes of it."""
-    refusal = ACCESS.refuse(method, path, headers)
-    return refusal.status if refusal else 200
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serviced]:
+    with run_service(tmp_path_factory.mktemp("service") / "outputs") as service:
+        yield service
 
 
 @pytest.mark.parametrize(
-    ("method", "headers", "wanted"),
+    ("method", "user", "origin", "status"),
     [
-        ("GET", HOST, 401),
-        ("GET", BEARER, 200),
-        ("GET", COOKIE, 200),
-        ("POST", HOST, 403),
-        ("POST", BEARER, 200),
-        ("POST", COOKIE, 403),
-        ("POST", COOKIE | OURS, 200),
-        ("POST", COOKIE | {"origin": "http://127.0.0.1:9999"}, 403),
-        ("POST", COOKIE | {"origin": "https://evil.example"}, 403),
-        ("POST", COOKIE | {"origin": "null"}, 403),
-        ("POST", BEARER | {"origin": "https://evil.example"}, 403),
-        ("POST", HOST | OURS, 401),
-        ("DELETE", COOKIE, 403),
-        ("GET", HOST | {"authorization": "Bearer the-toke"}, 401),
-        ("GET", HOST | {"authorization": "Bearer ü"}, 401),
-        ("GET", HOST | {"authorization": "Basic the-token"}, 401),
-        ("GET", HOST | {"cookie": f"{name_cookie(HOST['host'])}=the-token"}, 401),
-        ("GET", HOST | {"cookie": "=;;\x01"}, 401),
+        ("GET", "nobody", None, 401),
+        ("GET", "token", None, 200),
+        ("GET", "cookie", None, 200),
+        ("POST", "nobody", None, 403),
+        ("POST", "token", None, 422),  # The request was let in; its body is missing.
+        ("POST", "cookie", None, 403),
+        ("POST", "cookie", "own", 422),
+        ("POST", "cookie", "http://127.0.0.1:9999", 403),
+        ("POST", "cookie", "https://evil.example", 403),
+        ("POST", "cookie", "null", 403),
+        ("POST", "token", "https://evil.example", 403),
+        ("POST", "nobody", "own", 401),
+        ("POST", "wrong", None, 401),
+        ("GET", "wrong", None, 401),
+        ("GET", "empty", None, 401),
+        ("GET", "basic", None, 401),
+        ("GET", "token as cookie", None, 401),
+        ("GET", "cookie as token", None, 401),
+        ("GET", "broken cookie", None, 401),
     ],
 )
-def test_who_may_do_what(method: str, headers: dict[str, str], wanted: int) -> None:
-    assert status(method, "/api/sweeps", headers) == wanted
+def test_who_may_do_what(service: Serviced, method: str, user: str, origin: str | None, status: int) -> None:
+    cookie = service.log_in()["Cookie"]
+    name, _, value = cookie.partition("=")
+    headers = {
+        "nobody": {},
+        "token": BEARER,
+        "cookie": {"Cookie": f"other=1; {cookie}"},
+        "wrong": {"Authorization": f"Bearer {TOKEN[:-1]}"},
+        "empty": {"Authorization": "Bearer "},
+        "basic": {"Authorization": f"Basic {TOKEN}"},
+        "token as cookie": {"Cookie": f"{name}={TOKEN}"},
+        "cookie as token": {"Authorization": f"Bearer {value}"},
+        "broken cookie": {"Cookie": f"{name}={value[:-1]}x; =;;\x01"},
+    }[user]
+    if origin is not None:
+        headers = headers | {"Origin": service.address if origin == "own" else origin}
+    assert service.ask(method, "/api/sweeps", headers=headers).status_code == status
 
 
 @pytest.mark.parametrize(
-    ("host", "wanted"),
+    ("host", "status"),
     [
         ("127.0.0.1:8288", 200),
         ("localhost:8288", 200),
         ("[::1]:8288", 200),
-        ("192.168.1.7", 200),
-        ("sweeps.example.org", 200),
-        ("evil.example:8288", 421),
-        ("127.0.0.1.evil.example", 421),
-        ("", 421),
-        ("[", 421),
+        ("evil.example:8288", 400),
+        ("127.0.0.1.evil.example", 400),
+        ("", 400),
+        ("[", 400),
     ],
 )
-def test_a_name_that_is_not_ours_is_refused(host: str, wanted: int) -> None:
-    assert status("GET", "/api/sweeps", BEARER | {"host": host}) == wanted
+def test_a_host_name_of_somebody_else_is_refused(service: Serviced, host: str, status: int) -> None:
+    assert service.ask("GET", "/api/sweeps", headers=BEARER | {"Host": host}).status_code == status
 
 
-def test_without_a_token_the_login_alone_is_seen() -> None:
-    assert status("GET", "/login", HOST) == 200
-    assert status("POST", "/login", HOST) == 403
-    assert status("POST", "/login", HOST | OURS) == 200
-    assert status("GET", "/", HOST) == 401
+def test_names_that_were_given_are_among_the_hosts() -> None:
+    assert {"sweeps.example.org", "localhost", "127.0.0.1", "[::1]"} <= set(list_hosts(["sweeps.example.org"]))
 
 
-def test_a_cookie_is_no_token() -> None:
-    assert not ACCESS.is_token(ACCESS.cookie)
-    assert ACCESS.is_token("the-token\n")
-    assert status("GET", "/", HOST | {"authorization": f"Bearer {ACCESS.cookie}"}) == 401
+def test_without_a_token_only_the_login_is_seen(service: Serviced) -> None:
+    ours = {"Origin": service.address}
+    assert service.ask("GET", "/login").status_code == 200
+    assert service.ask("POST", "/login").status_code == 403
+    assert service.ask("POST", "/login", headers=ours).status_code == 401
+    assert service.ask("GET", "/").headers["Location"] == "/login"
+    assert service.ask("GET", "/api/openapi.json").status_code == 401
+    assert service.ask("GET", "/api/openapi.json", headers=BEARER).status_code == 200
 
 
-def test_two_services_of_a_machine_have_a_cookie_each() -> None:
-    assert name_cookie("127.0.0.1:1") != name_cookie("127.0.0.1:2")
+def test_a_cookie_is_private_and_is_not_the_token(service: Serviced) -> None:
+    answer = service.ask("POST", "/login", data={"token": TOKEN}, headers={"Origin": service.address})
+    cookie = answer.headers["Set-Cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert TOKEN not in cookie
+
+
+def test_two_services_of_a_machine_have_a_cookie_each(service: Serviced, tmp_path: Path) -> None:
+    with run_service(tmp_path / "outputs") as other:
+        names = {one.log_in()["Cookie"].partition("=")[0] for one in (service, other)}
+    assert len(names) == 2
+
+
+def test_a_token_is_compared_in_constant_time(service: Serviced, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    monkeypatch.setattr("hmac.compare_digest", lambda *words: bool(compared.append(words)))
+    assert not Access("a", 1).is_token("b\n")
+    assert compared == [(b"b", b"a")]
+
+
+@pytest.mark.parametrize("path", ["/login", "/api/sweeps"])
+def test_a_body_from_a_stranger_is_limited(service: Serviced, path: str) -> None:
+    def send_parts() -> Iterator[bytes]:
+        for _ in range(3):
+            yield b"x" * (MAX_BODY_BYTES // 2)
+
+    for body in (b"x" * (MAX_BODY_BYTES + 1), send_parts()):
+        try:
+            status = service.ask("POST", path, data=body, headers={"Origin": service.address}).status_code
+        except requests.ConnectionError:  # The service answered and hung up before everything was sent.
+            continue
+        assert status == 413

@@ -15,7 +15,6 @@ from ledger import add_reports
 from serviced import TOKEN, Serviced, run_service
 
 from rltune.errors import RltuneError
-from rltune.service.access import name_cookie
 from rltune.service.dispatcher import Ending
 from rltune.service.page import find_wrong, list_groups, read_facts, spell_form
 from rltune.study.storage import open_ledger
@@ -40,11 +39,6 @@ def state(service: Serviced, name: str) -> str:
     return service.queue.get(name).state
 
 
-def cookie_of(service: Serviced) -> dict[str, str]:
-    """What a browser sends that has logged in."""
-    return {"Cookie": f"{name_cookie(service.address.removeprefix('http://'))}={service.access.cookie}"}
-
-
 def field_of(page: str, key: str) -> str:
     """The form's part that asks for a setting, from its label on."""
     start = page.index(f'<label for="field-{key}">')
@@ -61,7 +55,7 @@ def test_the_form_says_only_what_was_chosen() -> None:
 
 
 def test_the_form_shows_each_default_and_what_it_means(service: Serviced) -> None:
-    page = service.ask("GET", "/submit", headers=cookie_of(service)).text
+    page = service.ask("GET", "/submit", headers=service.log_in()).text
     for key, default, meaning in (
         ("budget.trials", "24", "configurations to try"),
         ("certify.seeds", "5", "fresh training seeds"),
@@ -72,13 +66,13 @@ def test_the_form_shows_each_default_and_what_it_means(service: Serviced) -> Non
         assert f'placeholder="{default}"' in field
         assert meaning in field.partition(f'id="hint-{key}"')[2]
     assert '<details class="wide" id="more">' in page
-    smoke = service.ask("GET", "/submit?experiment=smoke", headers=cookie_of(service)).text
+    smoke = service.ask("GET", "/submit?experiment=smoke", headers=service.log_in()).text
     assert 'placeholder="2"' in field_of(smoke, "budget.trials")
     assert "<option selected>smoke</option>" in smoke
 
 
 def test_a_wrong_value_is_kept_and_told_at_its_key(service: Serviced) -> None:
-    ours = cookie_of(service) | {"Origin": service.address}
+    ours = service.log_in() | {"Origin": service.address}
     given = {"algo": "dqn", "certify.seeds": "many", "seed": "3"}
     answer = service.ask("POST", "/submit", data=given, headers=ours)
     assert (answer.status_code, service.queue.list()) == (422, [])
@@ -112,7 +106,7 @@ def test_an_error_is_about_what_was_typed(what: str, field: str) -> None:
 def test_of_many_trials_the_best_twenty_come_first(service: Serviced) -> None:
     service.queue.change(service.queue.add("s", []), state="interrupted", reason="stopped on request", ended_s=1.0)
     write_sweep(service.desk.folder.sweeps / "s", 23)
-    page = service.ask("GET", "/sweeps/s", headers=cookie_of(service)).text
+    page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
     shown, _, others = page.partition("<details")
     assert re.findall(r'<th scope="row">(\d+)</th>', shown) == [*map(str, range(22, 2, -1))]
     assert re.findall(r'<th scope="row">(\d+)</th>', others) == ["2", "1", "0"]
@@ -145,16 +139,13 @@ def test_without_a_login_there_is_a_login(service: Serviced) -> None:
     wrong = service.ask("POST", "/login", data={"token": "guess"}, headers=ours)
     assert wrong.status_code == 401
     assert "Set-Cookie" not in wrong.headers
-    right = service.ask("POST", "/login", data={"token": TOKEN}, headers=ours)
-    assert "HttpOnly" in right.headers["Set-Cookie"]
-    assert "SameSite=strict" in right.headers["Set-Cookie"]
 
 
 def test_a_name_of_markup_and_a_log_of_markup_stay_text(service: Serviced) -> None:
     service.queue.add("s", ["+algo.x=<script>alert(1)</script>"])
     service.desk.folder.log_of("s").write_text("<img src=x onerror=alert(1)>")
     for path in ("/", "/sweeps/s", "/sweeps/s?part=true"):
-        page = service.ask("GET", path, headers=cookie_of(service)).text
+        page = service.ask("GET", path, headers=service.log_in()).text
         assert "<script>alert" not in page
         assert "<img" not in page
     assert "&lt;img" in page
@@ -166,7 +157,7 @@ def test_a_report_runs_apart_and_nothing_beside_it_is_shown(service: Serviced) -
     report.mkdir()
     (report / "index.html").write_text("the report")
     (report / ".index.html").write_text("a draft")
-    cookie = cookie_of(service)
+    cookie = service.log_in()
     answer = service.ask("GET", "/sweeps/s/report/index.html", headers=cookie)
     assert answer.text == "the report"
     assert answer.headers["Content-Security-Policy"].startswith("sandbox")

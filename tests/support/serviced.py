@@ -21,6 +21,7 @@ from rltune.service.desk import Desk
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.page import make_router
+from rltune.service.serving import listen
 from rltune.service.submissions import Submissions
 from rltune.service.views import Views
 
@@ -34,7 +35,11 @@ class Serviced:
     address: str
     desk: Desk
     processes: FakeProcesses
-    access: Access
+
+    def log_in(self) -> dict[str, str]:
+        """Log in as a browser does; the headers that it sends from then on."""
+        answer = self.ask("POST", "/login", data={"token": TOKEN}, headers={"Origin": self.address})
+        return {"Cookie": answer.headers["Set-Cookie"].partition(";")[0]}
 
     @property
     def client(self) -> Client:
@@ -55,21 +60,21 @@ class Serviced:
 def run_service(outputs: Path, width: int = 1) -> Iterator[Serviced]:
     """Run one in a thread; its queue moves only when a test lets it."""
     folder = ServiceFolder(outputs)
-    with folder.hold():
+    with folder.hold(), listen("127.0.0.1", 0) as listening:
         processes = FakeProcesses()
         queue = Submissions(folder.database, str(folder.sweeps))
         desk = Desk(folder, queue, Dispatcher(queue, processes, width), Views(folder))
-        access = Access(TOKEN)
+        port = listening.getsockname()[1]
+        access = Access(TOKEN, port)
         app = make_app(desk, access)
         app.include_router(make_router(desk, access, lambda: "http://127.0.0.1:5000"))
-        server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
-        thread = threading.Thread(target=server.run, daemon=True)
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         while not server.started:
             time.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
         try:
-            yield Serviced(f"http://127.0.0.1:{port}", desk, processes, access)
+            yield Serviced(f"http://127.0.0.1:{port}", desk, processes)
         finally:
             server.should_exit = True
             thread.join(10)

@@ -1,98 +1,116 @@
-"""Let in who has the token, and nobody by another site's page.
+"""Token authentication with protection against CSRF and DNS rebinding.
 
-A browser sends its cookie along whatever page made it ask. So whoever changes something must say the page's own origin,
-or hold the token itself; nothing is changed by GET. A name that somebody else's DNS resolves to this machine is no name
-of this service.
+A browser sends its cookie along whatever page made the request. So a request that changes something must come from the
+service's own page, by its Origin, or carry the token; nothing is changed by GET. A host name that somebody else's DNS
+resolves to this machine is refused, because a page of that name would count as the service's own.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import ipaddress
 import socket
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
+from typing import Annotated
 from urllib.parse import urlsplit
 
+import psutil
+from fastapi import Depends, FastAPI, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from rltune.errors import RltuneError
+
 READING = ("GET", "HEAD")
-OPEN_PATHS = ("/login", "/style.css", "/page.js")  # what somebody without the token may see
+OPEN_PATHS = ("/login", "/style.css", "/page.js")  # These are served without a token.
+LOGGED_IN = "logged_in"
+SESSION_S = 365 * 24 * 3600  # A browser stays logged in for a year.
+MAX_BODY_BYTES = 2**20  # A body is read before its sender is known, so it must fit into memory.
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why a request is not answered."""
+class AccessError(RltuneError):
+    """A request from somebody who may not make it.
 
-    status: int
-    what: str
-    fix: str
+    Args:
+        status: The HTTP status of the answer.
+        what: What is wrong with the request.
+        allowed: Which requests are answered.
+        fix: What to send instead.
+    """
+
+    def __init__(self, status: int, what: str, allowed: str, fix: str) -> None:
+        super().__init__(what, allowed, fix)
+        self.status = status
 
 
 @dataclass(frozen=True)
 class Access:
-    """Who may do what.
+    """Decide who may use a service.
 
     Attributes:
-        token: By which users are known.
-        names: By which this service may be called, besides addresses and this machine's own names.
+        token: The secret that its users have.
+        port: Where it listens; it names the cookie, because a browser sends one jar to all ports of a machine.
+        names: Host names by which it may be called, besides this machine's own names and addresses.
     """
 
     token: str
+    port: int
     names: tuple[str, ...] = ()
 
-    @property
-    def cookie(self) -> str:
-        """What a browser holds once somebody has logged in; no use as a token elsewhere."""
-        return hmac.new(self.token.encode(), b"page", hashlib.sha256).hexdigest()
+    def protect(self, app: FastAPI) -> None:
+        """Add the middleware that checks the host, reads the session's cookie and limits the size of a request."""
+        app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY_BYTES)
+        app.add_middleware(
+            SessionMiddleware,
+            secret_key=self.token,
+            session_cookie=f"rltune-{self.port}",
+            max_age=SESSION_S,
+            same_site="strict",
+        )
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=list_hosts(self.names), www_redirect=False)
 
-    def refuse(self, method: str, path: str, headers: Mapping[str, str]) -> Refusal | None:
-        """Return why a request is refused; None where it is not.
+    def is_token(self, text: str) -> bool:
+        """Return whether somebody has sent the token, in a time that tells nothing about it."""
+        return hmac.compare_digest(text.strip().encode(), self.token.encode())
 
-        Args:
-            method: GET, POST ...
-            path: What is asked for.
-            headers: By their names in small letters.
+    def check(
+        self,
+        request: Request,
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))],
+    ) -> None:
+        """Let a request through that has the token, or that comes from the service's own page after a login.
+
+        Raises:
+            AccessError: The request is refused.
         """
-        host = headers.get("host", "")
-        if not self._is_own(host):
-            return Refusal(421, f"Host: {host} is no name of this service", "http://127.0.0.1:<port>, or names=[...]")
-        by_token = self._has_token(headers.get("authorization", ""))
-        if method not in READING:
-            origin = headers.get("origin")
-            if (origin is None and not by_token) or (origin is not None and urlsplit(origin).netloc != host):
-                return Refusal(403, f"Origin: {origin} is another page than ours", "the service's own page, or curl")
-        if path in OPEN_PATHS or by_token or self._has_cookie(headers):
-            return None
-        return Refusal(401, "no token, or a wrong one", "Authorization: Bearer <token>; rltune serve prints it")
-
-    def is_token(self, given: str) -> bool:
-        """Whether somebody has given the token."""
-        return hmac.compare_digest(given.strip().encode(), self.token.encode())
-
-    def _has_token(self, authorization: str) -> bool:
-        kind, _, given = authorization.partition(" ")
-        return kind.lower() == "bearer" and self.is_token(given)
-
-    def _has_cookie(self, headers: Mapping[str, str]) -> bool:
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(name_cookie(headers.get("host", "")))
-        except CookieError:
-            return False
-        return found is not None and hmac.compare_digest(found.value.encode(), self.cookie.encode())
-
-    def _is_own(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            return False
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return name in {"localhost", socket.gethostname().lower(), *self.names}
-        return True  # nobody's DNS has a say in an address
+        has_token = credentials is not None and self.is_token(credentials.credentials)
+        if credentials is not None and not has_token:
+            raise _make_token_error()
+        if request.method not in READING:
+            origin = request.headers.get("origin")
+            is_own_page = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+            if not is_own_page and (origin is not None or not has_token):
+                raise AccessError(
+                    403,
+                    f"Origin={origin} is another page",
+                    "the service's own page, or the token",
+                    "Authorization: ...",
+                )
+        if not (has_token or request.session.get(LOGGED_IN) or request.url.path in OPEN_PATHS):
+            raise _make_token_error()
 
 
-def name_cookie(host: str) -> str:
-    """Name the cookie by the port too: a browser keeps one jar for all services of a machine."""
-    return f"rltune-{host.rpartition(':')[2] if ':' in host else '80'}"
+def _make_token_error() -> AccessError:
+    return AccessError(
+        401, "no token, or a wrong one", "the token that rltune serve printed", "Authorization: Bearer <token>"
+    )
+
+
+def list_hosts(names: Sequence[str]) -> list[str]:
+    """List the hosts by which a service may be called: this machine's names and addresses, and those that are given."""
+    found = [address for interface in psutil.net_if_addrs().values() for address in interface]
+    version_4 = [one.address for one in found if one.family == socket.AF_INET]
+    version_6 = [f"[{one.address.partition('%')[0]}]" for one in found if one.family == socket.AF_INET6]
+    return ["localhost", "127.0.0.1", "[::1]", socket.gethostname(), *version_4, *version_6, *names]

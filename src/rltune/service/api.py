@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse
 from pydantic import BaseModel, ConfigDict
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rltune.errors import RltuneError
-from rltune.service.access import READING, Access, Refusal
+from rltune.service.access import READING, Access, AccessError
 from rltune.service.desk import Desk
 from rltune.service.submissions import UnknownSubmissionError
 
@@ -42,12 +42,22 @@ def make_app(desk: Desk, access: Access) -> FastAPI:
         desk: Does what is asked for.
         access: Who may ask.
     """
-    app = FastAPI(title="rltune", docs_url=None, redoc_url=None, openapi_url=f"{API}openapi.json")
+    app = FastAPI(title="rltune", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(access.check)])
     app.include_router(make_router(desk))
-    app.add_middleware(Guard, access=access)
+    app.add_api_route(f"{API}openapi.json", app.openapi, include_in_schema=False)
+    access.protect(app)
+    app.middleware("http")(add_headers)
     app.add_exception_handler(RltuneError, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_invalid)
     return app
+
+
+async def add_headers(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Add the headers that keep a browser from loading or framing anything that is not the service's own."""
+    response = await answer(request)
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
 
 
 def make_router(desk: Desk) -> APIRouter:
@@ -85,14 +95,17 @@ def make_router(desk: Desk) -> APIRouter:
 
 def status_of(error: RltuneError) -> int:
     """Return the status of HTTP that goes with an error."""
-    if isinstance(error, UnknownSubmissionError):
-        return 404
-    return 422
+    if isinstance(error, AccessError):
+        return error.status
+    return 404 if isinstance(error, UnknownSubmissionError) else 422
 
 
-def _answer_error(_: Request, error: Exception) -> Response:
+def _answer_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RltuneError)
-    return _spell(status_of(error), error.what, error.allowed, error.fix)
+    status, path = status_of(error), request.url.path
+    if status == 401 and request.method in READING and not path.startswith(API):
+        return RedirectResponse("/login", 303)
+    return _spell(status, error.what, error.allowed, error.fix)
 
 
 def _answer_invalid(_: Request, error: Exception) -> Response:
@@ -104,35 +117,5 @@ def _answer_invalid(_: Request, error: Exception) -> Response:
 
 
 def _spell(status: int, what: str, allowed: str, fix: str) -> Response:
-    return JSONResponse({"error": what, "allowed": allowed, "try": fix}, status)
-
-
-class Guard:
-    """Lets a request through, or answers why not; it adds what keeps a browser from being led astray."""
-
-    def __init__(self, app: ASGIApp, access: Access) -> None:
-        self._app, self._access = app, access
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-
-        async def send_guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                known = {name.lower() for name, _ in message["headers"]}
-                added = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*message["headers"], *(one for one in added if one[0] not in known)]
-            await send(message)
-
-        refusal = self._access.refuse(scope["method"], scope["path"], headers)
-        answer = self._app if refusal is None else _answer_refusal(refusal, scope)
-        await answer(scope, receive, send_guarded)
-
-
-def _answer_refusal(refusal: Refusal, scope: Scope) -> Response:
-    if refusal.status == 401 and scope["method"] in READING and not scope["path"].startswith(API):
-        return RedirectResponse("/login", 303)
-    return _spell(refusal.status, refusal.what, "who has the token, from the service's own page", refusal.fix)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return JSONResponse({"error": what, "allowed": allowed, "try": fix}, status, headers)

@@ -20,7 +20,7 @@ from rltune.composition.composing import conf_dir, find_own_dir
 from rltune.composition.form import list_fields, list_keys
 from rltune.composition.overrides import spell_value
 from rltune.errors import ConfigError, RltuneError, choices
-from rltune.service.access import Access, name_cookie
+from rltune.service.access import LOGGED_IN, Access
 from rltune.service.desk import VERBS, Desk
 from rltune.service.submissions import ENDED
 
@@ -29,7 +29,6 @@ FIRST = ("budget.trials", "budget.env_steps")  # what nearly everybody changes
 SETTINGS = ("budget", "seed", "replicates", "certify", "resources", "objective", "engine", "precision", "notify")
 FIRST_TRIALS = 20  # which a sweep's page shows; the others are a click away
 LOG_BYTES = 6000
-KEPT_S = 365 * 24 * 3600  # for which a browser stays logged in
 STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
 # A report is a page with a script of its own: it may run, but not as one of ours.
 REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
@@ -132,10 +131,8 @@ def make_router(desk: Desk, access: Access, find_mlflow: Callable[[], str | None
         if not access.is_token(given.get("token", "")):
             wrong = ConfigError("this is not the service's token", "what rltune serve printed", "copy it from there")
             return render("login.html", 401, error=wrong)
-        answer = RedirectResponse("/", 303)
-        name = name_cookie(request.headers["host"])
-        answer.set_cookie(name, access.cookie, max_age=KEPT_S, httponly=True, samesite="strict")
-        return answer
+        request.session[LOGGED_IN] = True
+        return RedirectResponse("/", 303)
 
     for file, kind in STATIC.items():
         router.add_api_route(f"/{file}", _make_static(file, kind))

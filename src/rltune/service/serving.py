@@ -77,8 +77,9 @@ def serve(settings: ServiceSettings) -> int:
         dispatcher = Dispatcher(submissions, processes, settings.width)
         desk = Desk(folder, submissions, dispatcher, Views(folder))
         find_mlflow = stack.enter_context(_show_mlflow(folder, settings))
-        access = Access(folder.make_token(), settings.names)
-        address = f"http://{_spell_host(settings.host)}:{listening.getsockname()[1]}"
+        port = listening.getsockname()[1]
+        access = Access(folder.make_token(), port, settings.names)
+        address = f"http://{_spell_host(settings.host)}:{port}"
         folder.write_address(address)
         stack.callback(folder.clear_address)
         _say_hello(address, access.token, find_mlflow(), settings, folder)
