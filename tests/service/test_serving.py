@@ -18,6 +18,8 @@ import serviced
 from real import PATIENCE_S, Project, finish
 from serviced import run_service
 
+from rltune.commands.serve import ServeConfig, work
+from rltune.composition.composing import compose_settings
 from rltune.errors import ConfigError
 from rltune.service.client import Client
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
@@ -30,7 +32,7 @@ from rltune.study.storage import open_ledger
 TINY = ("algo=ppo", "env=cartpole", "experiment=smoke", "tracking=off", "report=false")
 LONG = "budget.env_steps=60000"  # it lasts while commands are typed
 NAMES = ("s0", "s1", "s2", "s3")
-SERVE = ("-m", "sweeps.serve", "port=0", "mlflow=false", "width=2")
+SERVE = ("-m", "sweeps.serve", "port=0", "width=2")
 
 
 def wait_until(holds: Callable[[], bool], limit_s: float = 240) -> None:
@@ -151,6 +153,7 @@ def test_a_service_that_ends_leaves_its_address_to_nobody(killed: Project) -> No
     assert done.code == 130, done.out
     assert done.out.splitlines()[-1] == "the service has ended; still running: none"
     assert re.search(r"^page +http://127\.0\.0\.1:\d+/login#\S{40,}$", done.out, re.MULTILINE)
+    assert f"mlflow ui --backend-store-uri {killed.store}" in done.out
     assert ServiceFolder(killed.folder / "outputs").read_address() is None
 
 
@@ -159,9 +162,9 @@ def test_a_taken_port_is_told_before_anything_is_begun(tmp_path: Path) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"port={port}: Address already in use") as told:
-            serve(ServiceSettings(str(tmp_path), port=port, mlflow=False))
-    assert told.value.fix == "port=0"
+        with pytest.raises(ConfigError) as error:
+            serve(ServiceSettings(str(tmp_path), port=port))
+    assert (error.value.key, f"port={port}" in error.value.what) == ("host", True)
     assert ServiceFolder(tmp_path).read_address() is None
 
 
@@ -171,9 +174,31 @@ def test_who_follows_the_link_at_once_is_not_turned_away() -> None:
 
 
 def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"host=192\.0\.2\.1"):
-        serve(ServiceSettings(str(tmp_path), host="192.0.2.1", port=0, mlflow=False))
+    with pytest.raises(ConfigError) as error:
+        serve(ServiceSettings(str(tmp_path), host="192.0.2.1", port=0))
+    assert error.value.key == "host"
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+@pytest.mark.parametrize("port", [-1, 65536, 99999])
+def test_a_port_that_cannot_be_is_refused(tmp_path: Path, port: int) -> None:
+    with pytest.raises(ConfigError) as error:
+        work(compose_settings("serve", ServeConfig, [f"port={port}", f"output_dir={tmp_path}"]))
+    assert (error.value.key, error.value.exit_code) == ("port", 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("store", "link"),
+    [("http://mlflow.example:5000", "http://mlflow.example:5000"), ("sqlite:///mlflow.db", None)],
+)
+def test_the_page_links_to_a_tracking_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, link: str | None
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    with run_service(tmp_path / "outputs") as service:
+        page = service.ask("GET", "/", headers=service.log_in()).text
+    assert re.findall(r'<a href="([^"]+)" rel="noreferrer">MLflow</a>', page) == ([link] if link else [])
 
 
 @pytest.mark.slow

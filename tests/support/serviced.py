@@ -67,7 +67,7 @@ def run_service(outputs: Path, width: int = 1) -> Iterator[Serviced]:
         port = listening.getsockname()[1]
         access = Access(TOKEN, port)
         app = make_app(desk, access)
-        app.include_router(make_router(desk, access, lambda: "http://127.0.0.1:5000"))
+        app.include_router(make_router(desk, access))
         server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

@@ -27,8 +27,6 @@ class ServeConfig:
     port: int = MISSING
     names: list[str] = field(default_factory=list)
     width: int = MISSING
-    mlflow: bool = MISSING
-    mlflow_port: int = MISSING
     storage: str | None = None
     cluster: Cluster = field(default_factory=Cluster)
 
@@ -38,6 +36,10 @@ def work(settings: DictConfig) -> int:
     config = to_typed(ServeConfig, settings)
     if config.width < 1:
         raise ConfigError(f"width={config.width} is out of range", "width of at least 1", "width=1")
+    if not 0 <= config.port <= 65535:
+        raise ConfigError(
+            f"port={config.port} is out of range", "port from 1 to 65535, or 0 for any free one", "port=8288"
+        )
     print("starting the service ...", flush=True)
     from rltune.service.serving import ServiceSettings, serve
 

@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from rltune.composition.composing import conf_dir, find_own_dir
 from rltune.composition.form import list_fields, list_keys
 from rltune.composition.overrides import spell_value
+from rltune.config.uris import redact_address, resolve_uri
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.service.access import LOGGED_IN, Access
 from rltune.service.desk import VERBS, Desk
@@ -34,13 +35,18 @@ STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
 REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 
 
-def make_router(desk: Desk, access: Access, find_mlflow: Callable[[], str | None]) -> APIRouter:
+def find_tracking_server() -> str | None:
+    """Return the address of the MLflow server that sweeps of this folder report to; None for a local store."""
+    store = resolve_uri(None)
+    return redact_address(store) if store.startswith(("http://", "https://")) else None
+
+
+def make_router(desk: Desk, access: Access) -> APIRouter:
     """Make the routes of the page.
 
     Args:
         desk: Does what is asked for.
         access: Knows the token.
-        find_mlflow: Says where MLflow is shown.
     """
     router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
     # Without a look for newer files: after an upgrade they would not go with the code that runs.
@@ -48,7 +54,7 @@ def make_router(desk: Desk, access: Access, find_mlflow: Callable[[], str | None
     templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, auto_reload=False)
 
     def render(template: str, status: int = 200, **facts: Any) -> HTMLResponse:
-        known: dict[str, Any] = {"mlflow": find_mlflow(), "error": None, "part": False}
+        known: dict[str, Any] = {"mlflow": find_tracking_server(), "error": None, "part": False}
         return HTMLResponse(templates.get_template(template).render(**known | facts), status)
 
     def show_list(part: bool = False, error: RltuneError | None = None) -> Response:

@@ -1,11 +1,12 @@
-"""Run a service: its queue, REST and page in one process, MLflow beside it, each sweep in a process of its own."""
+"""Run a service: its queue, REST and page in one process, each sweep in a process of its own."""
 
 from __future__ import annotations
 
 import contextlib
+import shlex
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 
@@ -19,13 +20,11 @@ from rltune.service.api import make_app
 from rltune.service.desk import Desk
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
-from rltune.service.mlflow_server import MLflowServer
-from rltune.service.page import make_router
+from rltune.service.page import find_tracking_server, make_router
 from rltune.service.processes import SweepProcesses, share_machine
 from rltune.service.submissions import RUNNING, Submissions
 from rltune.service.views import Views
 
-LOOK_S = 5.0  # how often MLflow's server is looked at
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -38,8 +37,6 @@ class ServiceSettings:
         host: The address on which it listens.
         port: 0 is any free one.
         width: How many sweeps run at a time.
-        mlflow: Whether to run MLflow's server.
-        mlflow_port: Of that; 0 is any free one.
         storage: Where the queue is kept; None is a file in the folder.
         address: Of a running Ray that all sweeps join; None has each start its own.
         names: By which it may be called besides this machine's own.
@@ -50,8 +47,6 @@ class ServiceSettings:
     host: str = "127.0.0.1"
     port: int = 8288
     width: int = 1
-    mlflow: bool = True
-    mlflow_port: int = 5000
     storage: str | None = None
     address: str | None = None
     names: tuple[str, ...] = ()
@@ -76,35 +71,35 @@ def serve(settings: ServiceSettings) -> int:
         processes = SweepProcesses(folder, share_machine(settings.width, settings.address), settings.program)
         dispatcher = Dispatcher(submissions, processes, settings.width)
         desk = Desk(folder, submissions, dispatcher, Views(folder))
-        find_mlflow = stack.enter_context(_show_mlflow(folder, settings))
         port = listening.getsockname()[1]
         access = Access(folder.make_token(), port, settings.names)
         address = f"http://{_spell_host(settings.host)}:{port}"
         folder.write_address(address)
         stack.callback(folder.clear_address)
-        _say_hello(address, access.token, find_mlflow(), settings, folder)
+        _say_hello(address, access.token, settings, folder)
         # A list of many sweeps is read once before anybody asks.
         threading.Thread(target=desk.list, name="first-look", daemon=True).start()
         dispatcher.begin()
         stack.callback(dispatcher.end)
         app = make_app(desk, access)
-        app.include_router(make_router(desk, access, find_mlflow))
+        app.include_router(make_router(desk, access))
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=3)
-        server = _Server(config, dispatcher)
+        server = _Server(config, dispatcher, folder)
         server.run(sockets=[listening])
     return server.signal
 
 
 class _Server(uvicorn.Server):
-    """Stops the queue at the very signal: what ends next, ends with the machine, and is started again."""
+    """Stops the queue as soon as a signal arrives: sweeps that end later end with the machine, and are started again."""
 
-    def __init__(self, config: uvicorn.Config, dispatcher: Dispatcher) -> None:
+    def __init__(self, config: uvicorn.Config, dispatcher: Dispatcher, folder: ServiceFolder) -> None:
         super().__init__(config)
-        self._dispatcher, self.signal = dispatcher, 0
+        self._dispatcher, self._folder, self.signal = dispatcher, folder, 0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Take a signal."""
+        """Take a signal. The address goes first: the port is somebody else's from the moment when it is closed."""
         self.signal = sig
+        self._folder.clear_address()
         self._dispatcher.end()
         super().handle_exit(sig, frame)
 
@@ -130,39 +125,11 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
         yield listening
 
 
-@contextlib.contextmanager
-def _show_mlflow(folder: ServiceFolder, settings: ServiceSettings) -> Iterator[Callable[[], str | None]]:
-    """Run MLflow's server, and start it again where it dies.
-
-    Yields:
-        What says where it is, or the one that sweeps use; None where there is none.
-    """
-    store = resolve_uri(None)
-    if not settings.mlflow or store.startswith("http"):
-        yield lambda: redact_address(store) if store.startswith("http") else None
-        return
-    server, ended = MLflowServer(folder, settings.mlflow_port), threading.Event()
-
-    def keep() -> None:
-        while not ended.wait(LOOK_S):
-            with contextlib.suppress(OSError):
-                server.keep()
-
-    server.keep()
-    thread = threading.Thread(target=keep, name="mlflow", daemon=True)
-    thread.start()
-    try:
-        yield lambda: server.address
-    finally:
-        ended.set()
-        thread.join()
-        server.end()
-
-
-def _say_hello(address: str, token: str, mlflow: str | None, settings: ServiceSettings, folder: ServiceFolder) -> None:
+def _say_hello(address: str, token: str, settings: ServiceSettings, folder: ServiceFolder) -> None:
     print(f"page    {address}/login#{token}")
     print(f"REST    {address}/api/sweeps, with the header 'Authorization: Bearer {token}'")
-    print(f"MLflow  {mlflow or 'is not shown by this service'}")
+    store = shlex.quote(redact_address(resolve_uri(None)))
+    print(f"MLflow  {find_tracking_server() or f'mlflow ui --backend-store-uri {store}'}")
     how = spell_command("submit algo=ppo env=cartpole")
     print(f"sweeps  {folder.sweeps}, {settings.width} at a time; submit one: {how}")
     if settings.host not in LOOPBACK:
