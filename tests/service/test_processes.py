@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from ended import write_sweep
 
 from rltune.cluster.resources import available_cpus
+from rltune.records import STOP
 from rltune.service.dispatcher import Ending
 from rltune.service.folder import ServiceFolder
 from rltune.service.processes import SweepProcesses, share_machine
 from rltune.service.submissions import RUNNING, Submission
+from rltune.study.storage import open_ledger
 
 ONE = Submission(1, "one", ("algo=ppo",), RUNNING, 1)
 
@@ -124,7 +129,21 @@ def test_the_next_service_finds_it_by_number_and_starting_time(folder: ServiceFo
     assert psutil.pid_exists(pid)
     fresh.stop(one)
     assert wait(first, one).code == -signal.SIGTERM
-    assert fresh.look(one) == Ending(None, watched=True)
+    assert fresh.look(one) == Ending(None)
+
+
+@pytest.mark.parametrize(("asked_s", "stop_requested"), [(99.0, False), (101.0, True)])
+def test_a_request_to_stop_counts_for_the_run_it_was_made_to(
+    folder: ServiceFolder, asked_s: float, stop_requested: bool
+) -> None:
+    with closing(open_ledger(write_sweep(folder.sweeps / "one", 2, None, "interrupted"))) as ledger:
+        ledger.ask(STOP, {}, "maria@host")
+    with closing(sqlite3.connect(folder.sweeps / "one" / "ledger.db")) as database, database:
+        database.execute("UPDATE requests SET asked_s = ?, taken_s = ?", (asked_s, asked_s + 1))
+    ending = SweepProcesses(folder, [], ()).look(replace(ONE, begun_s=100.0))
+    assert ending is not None
+    assert (ending.code, ending.status, ending.stop_requested) == (None, "interrupted", stop_requested)
+    assert ending.progress > 0
 
 
 def test_it_outlives_the_service_that_is_killed(folder: ServiceFolder, tmp_path: Path) -> None:

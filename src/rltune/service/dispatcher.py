@@ -1,8 +1,10 @@
 """Decide which submission begins, and what became of those that have begun.
 
-Sweeps begin in their order, ``width`` at a time. A submission keeps its place while it runs: where its process is gone
-and nobody saw how it ended, as after a loss of power, it waits again before all that came later. Starting it twice does
-no harm, since its command goes on with what is there.
+Sweeps begin in their order, ``width`` at a time. A submission keeps its place while it runs. If its process was killed,
+or is gone and nobody saw how it ended, it is started again before all that came later, which does no harm, since its
+command goes on with what is there. After `MAX_LOSSES` such ends in a row without progress it has failed. If its command
+says that it may succeed later, as while a server is away, it waits with an exponential back-off, and others begin
+meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from rltune.errors import EXIT_REQUEST, EXIT_TRY_AGAIN, StudyError, describe_exception
@@ -32,6 +35,8 @@ from rltune.study.outcome import EXIT_NONE, EXIT_WINNER
 
 EVERY_S = 0.5
 ON_REQUEST = "stopped on request"
+MAX_LOSSES = 3  # A sweep whose process is lost so often in a row without progress may be what kills it.
+FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 1800.0  # The back-off doubles from the first to the longest wait.
 SIGNALLED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM}
 logger = logging.getLogger(__name__)
 
@@ -44,13 +49,15 @@ class Ending:
         code: Its exit code, negative for a signal; None where nobody saw it.
         status: What the sweep's ledger says; None without one.
         message: The last that it said.
-        watched: Whether this service has seen it run, though it has not started it.
+        stop_requested: Whether somebody has asked the sweep to stop since its process began, with or without a service.
+        progress: Environment steps and ended trials in its ledger; it grows with each report and each end.
     """
 
     code: int | None
     status: str | None = None
     message: str = ""
-    watched: bool = False
+    stop_requested: bool = False
+    progress: int = 0
 
 
 class Processes(Protocol):
@@ -80,24 +87,41 @@ def judge(submission: Submission, ending: Ending) -> tuple[str, str | None]:
         `QUEUED` where it has to be started again.
     """
     code, message = ending.code, ending.message or None
+    is_stopped = submission.stopping or ending.stop_requested
     if code is None:
-        known = {"complete": COMPLETE, "stopped": COMPLETE, "failed": FAILED}
-        if ending.status in known:
-            return known[ending.status], message if ending.status == "failed" else None
-        # Without a service to see it, whoever ended the service's machine may have ended the sweep, too.
-        is_wanted = submission.stopping or (ending.watched and ending.status == "interrupted")
-        return (INTERRUPTED, ON_REQUEST) if is_wanted else (QUEUED, None)
+        ends = {"complete": COMPLETE, "stopped": COMPLETE, "failed": FAILED}
+        if ending.status in ends:
+            return ends[ending.status], message if ending.status == "failed" else None
+        # Without a request to stop, whoever ended the service's machine may have ended the sweep, too.
+        return (INTERRUPTED, ON_REQUEST) if is_stopped else (QUEUED, "its process is gone")
     if code == EXIT_WINNER:
         return COMPLETE, None
     if code == EXIT_REQUEST:
         return REFUSED, message
     if code in SIGNALLED:
-        return INTERRUPTED, ON_REQUEST if submission.stopping else "its process was told to end"
-    if code == EXIT_TRY_AGAIN:
-        return INTERRUPTED, message or "the head of the cluster is gone"
-    if code < 0:
-        return FAILED, f"its process was killed by {signal.Signals(-code).name}"
+        return INTERRUPTED, ON_REQUEST if is_stopped else "its process was told to end"
+    if code < 0 or code == EXIT_TRY_AGAIN:
+        if is_stopped:
+            return INTERRUPTED, ON_REQUEST
+        return QUEUED, f"its process was killed by {signal.Signals(-code).name}" if code < 0 else message
     return FAILED, message or ("no trial has a result" if code == EXIT_NONE else f"it ended with {code}")
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """Count the attempts of a sweep that has to begin again.
+
+    Attributes:
+        num_ends: How many have ended in a row in the same way and without progress.
+        is_outage: Whether they ended because something that the sweep needs is away; else their process was lost.
+        progress: What the ledger had at the last end.
+        due_s: When the next one may begin, on the monotonic clock.
+    """
+
+    num_ends: int
+    is_outage: bool
+    progress: int
+    due_s: float
 
 
 class Dispatcher:
@@ -111,6 +135,7 @@ class Dispatcher:
 
     def __init__(self, submissions: Submissions, processes: Processes, width: int) -> None:
         self._submissions, self._processes, self._width = submissions, processes, width
+        self._attempts: dict[int, Attempts] = {}
         self._lock = threading.Lock()
         self._woken, self._ended = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
@@ -143,7 +168,10 @@ class Dispatcher:
             for one in self._submissions.list():
                 if one.state == RUNNING and not self._ended.is_set():
                     self._note_end(one)
-            for one in choose_next(self._submissions.list(), self._width):
+            now = time.monotonic()
+            waiting = {number for number, attempts in self._attempts.items() if attempts.due_s > now}
+            due = [one for one in self._submissions.list() if one.state != QUEUED or one.id not in waiting]
+            for one in choose_next(due, self._width):
                 if not self._ended.is_set():
                     self._start(one)
 
@@ -153,15 +181,32 @@ class Dispatcher:
             return
         state, reason = judge(submission, ending)
         if state == QUEUED:
-            logger.info("%s: its process is gone, it is started again", submission.name)
-            self._submissions.change(submission, state=QUEUED, process=None)
+            state, reason = self._plan_next_attempt(submission, ending, reason)
         else:
-            logger.info("%s: %s", submission.name, state)
-            self._submissions.change(submission, state=state, reason=reason, ended_s=time.time(), process=None)
+            self._attempts.pop(submission.id, None)
+        logger.info("%s: %s %s", submission.name, state, reason or "")
+        ended_s = None if state == QUEUED else time.time()
+        self._submissions.change(submission, state=state, reason=reason, ended_s=ended_s, process=None)
+
+    def _plan_next_attempt(self, submission: Submission, ending: Ending, reason: str | None) -> tuple[str, str | None]:
+        """Decide when a sweep that could not end begins again; return its state and why it waits or has failed."""
+        is_outage = ending.code == EXIT_TRY_AGAIN
+        last = self._attempts.get(submission.id)
+        is_repeated = last is not None and last.is_outage == is_outage and ending.progress <= last.progress
+        num_ends = last.num_ends + 1 if last is not None and is_repeated else 1
+        if not is_outage and num_ends >= MAX_LOSSES:
+            del self._attempts[submission.id]
+            return FAILED, f"{reason}, {num_ends} times in a row without progress"
+        wait_s = min(FIRST_WAIT_S * 2 ** min(num_ends - 1, 10), LONGEST_WAIT_S) if is_outage else 0.0
+        self._attempts[submission.id] = Attempts(num_ends, is_outage, ending.progress, time.monotonic() + wait_s)
+        if not is_outage:
+            return QUEUED, reason
+        begins = datetime.fromtimestamp(time.time() + wait_s, UTC)
+        return QUEUED, f"next attempt at {begins:%H:%M} UTC: {reason or 'something that it needs is away'}"
 
     def _start(self, submission: Submission) -> None:
         def claim(mark: Mapping[str, Any]) -> bool:
-            facts = {"process": dict(mark), "begun_s": time.time(), "stopping": False}
+            facts = {"process": dict(mark), "begun_s": time.time(), "stopping": False, "reason": None}
             return self._submissions.change(submission, state=RUNNING, **facts)
 
         logger.info("%s: begins", submission.name)
@@ -183,6 +228,7 @@ class Dispatcher:
         with self._lock:
             one = self._submissions.get(name)
             if one.state == QUEUED:
+                self._attempts.pop(one.id, None)
                 self._submissions.change(one, state=INTERRUPTED, reason="taken from the queue", ended_s=time.time())
             elif one.state == RUNNING:
                 self._submissions.change(one, stopping=True)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -23,6 +24,7 @@ from rltune.cluster.resources import available_cpus
 from rltune.cluster.stale_processes import is_running, mark_process
 from rltune.composition.overrides import spell_value
 from rltune.errors import StudyError
+from rltune.records import STOP
 from rltune.service.dispatcher import Ending
 from rltune.service.folder import LAST_BYTES, ServiceFolder
 from rltune.service.submissions import Submission
@@ -59,7 +61,6 @@ class SweepProcesses:
         self._folder, self._shared = folder, tuple(shared)
         self._program = program or (sys.executable, "-m", "rltune", "run")
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._adopted: set[int] = set()  # those of an earlier service, seen alive
 
     def spell(self, submission: Submission) -> list[str]:
         """Spell the command of a sweep: typed again, it does what is left to do."""
@@ -101,11 +102,8 @@ class SweepProcesses:
                 return None
             del self._children[child.pid]
         elif submission.process and is_running(submission.process):
-            self._adopted.add(submission.id)
             return None
-        watched = submission.id in self._adopted
-        self._adopted.discard(submission.id)
-        return Ending(code, self._read_status(submission.name), self._read_message(submission.name), watched)
+        return self._read_ending(submission, Ending(code, message=self._read_message(submission.name)))
 
     def stop(self, submission: Submission) -> None:
         """Ask a sweep's process to end cleanly; a second time, at once."""
@@ -113,12 +111,21 @@ class SweepProcesses:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(submission.process["pid"]), signal.SIGTERM)
 
-    def _read_status(self, name: str) -> str | None:
+    def _read_ending(self, submission: Submission, ending: Ending) -> Ending:
+        """Add what the sweep's ledger says, if there is one that can be read."""
         from rltune.study.storage import open_ledger
 
-        with contextlib.suppress(StudyError), closing(open_ledger(self._folder.sweeps / name)) as ledger:
-            return ledger.sweep().status
-        return None
+        with contextlib.suppress(StudyError), closing(open_ledger(self._folder.sweeps / submission.name)) as ledger:
+            requests, begun_s = ledger.read_requests(STOP, waiting=False), submission.begun_s or 0.0
+            records = [*ledger.trials.records(), *ledger.runs.records()]
+            return replace(
+                ending,
+                status=ledger.sweep().status,
+                stop_requested=any(request.asked_s >= begun_s for request in requests),
+                progress=sum(record.env_steps for record in records)
+                + sum(record.state != "RUNNING" for record in records),
+            )
+        return ending
 
     def _read_message(self, name: str) -> str:
         """Return the last error that a sweep's commands have printed, in its parts; else their last line."""

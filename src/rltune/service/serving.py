@@ -90,7 +90,7 @@ def serve(settings: ServiceSettings) -> int:
 
 
 class _Server(uvicorn.Server):
-    """Stops the queue as soon as a signal arrives: sweeps that end later end with the machine, and are started again."""
+    """Stops the queue as soon as a signal arrives, because sweeps that end later end with the machine."""
 
     def __init__(self, config: uvicorn.Config, dispatcher: Dispatcher, folder: ServiceFolder) -> None:
         super().__init__(config)
