@@ -13,7 +13,6 @@ from ledger import add_reports
 
 from rltune.config.settings_file import format_settings
 from rltune.config.validation import parse_config
-from rltune.reporting.html import write_report
 from rltune.reporting.plotly_figures import draw_figures
 from rltune.reporting.sweep_data import load_sweep_data
 from rltune.study.storage import open_ledger
@@ -62,7 +61,6 @@ def test_an_axis_shows_a_parameters_values_as_they_are_typed(
     (figure,) = draw_figures(load_sweep_data(folder))["slices"]
     assert figure.layout.xaxis.title.text == name
     assert list(figure.layout.xaxis.ticktext) == ticks
-    assert (write_report(folder) / "slices.png").is_file()
 
 
 def test_the_front_is_a_stair_over_the_trials_that_none_beats(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_two_sweeps_are_compared_as_markdown_with_a_figure(finished_sweep: Proje
     done = finished_sweep.type(str(EXAMPLES / "compare_algorithms.py"), name, name)
     assert done.code == 0, done.out[-2000:]
     assert len(re.findall(rf"^\| {name} \| ppo, ", done.out, re.MULTILINE)) == 2
-    assert (finished_sweep.folder / "comparison" / "comparison.png").stat().st_size > 5000
+    assert (finished_sweep.folder / "comparison" / "comparison.html").stat().st_size > 1_000_000
 
 
 def test_the_notebook_opens_the_finished_sweep(finished_sweep: Project) -> None:
@@ -118,7 +118,7 @@ def test_the_notebook_runs_a_sweep_and_shows_its_progress(tmp_path: Path) -> Non
 def test_the_sweep_has_left_its_report_in_its_folder_and_in_mlflow(finished_sweep: Project) -> None:
     assert "<title>" + finished_sweep.summary["name"] in (finished_sweep.sweep / "report" / "index.html").read_text()
     logged = [path.name for path in finished_sweep.folder.glob("mlruns/**/artifacts/report/*")]
-    assert {"index.html", "curves.png"} <= set(logged)
+    assert logged == ["index.html"]
 
 
 def test_reuse_best_plays_the_champion_without_ray(finished_sweep: Project) -> None:

@@ -12,7 +12,7 @@ import functools
 import importlib
 import threading
 
-NEEDED_AT_END = ("rltune.policies.policy", "rltune.reporting.png_figures")
+NEEDED_AT_END = ("rltune.policies.policy", "rltune.reporting.plotly_figures")
 NEEDED_BY_FOREST = ("sklearn.tree", "scipy.special")  # by the random forest, after its first trials
 
 

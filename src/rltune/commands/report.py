@@ -1,4 +1,4 @@
-"""``rltune report sweep=latest``: a sweep's report again, as one HTML page and PNG files."""
+"""``rltune report sweep=latest``: a sweep's report as it is now, also while the sweep runs."""
 
 from dataclasses import dataclass, field
 

@@ -79,24 +79,20 @@ class Comparison:
         return f"{self.env}\n\n{table}\n\n{note}\n"
 
     def save(self, folder: Path) -> list[Path]:
-        """Write ``comparison.md`` and ``comparison.png`` into a folder, made if missing."""
-        from rltune.reporting.plotly_figures import draw_intervals
-        from rltune.reporting.png_figures import (
-            save_figures,  # a typing error on the command line need not wait for them
-        )
+        """Write ``comparison.md`` and ``comparison.html``, the figure, into a folder, made if missing."""
+        from rltune.reporting.plotly_figures import draw_intervals  # A typing error need not wait for Plotly.
 
         folder.mkdir(parents=True, exist_ok=True)
-        text, image = folder / "comparison.md", folder / "comparison.png"
+        text, page = folder / "comparison.md", folder / "comparison.html"
         text.write_text(self.markdown(), encoding="utf-8")
         rows: list[dict[str, Any]] = [
-            {"name": f"{row.name}\n{row.winner}", "iqm": row.shown(row.score), **row.shown.turn(vars(row))}
+            {"name": f"{row.name}<br>{row.winner}", "iqm": row.shown(row.score), **row.shown.turn(vars(row))}
             | {"per_seed": [{"mean": row.shown(score)} for score in row.scores]}
             for row in self.rows
         ]
         best = max(zip(self.rows, rows, strict=True), key=lambda pair: pair[0].score)[1]["name"]
-        figure = draw_intervals(rows, best, f"{self.rows[0].shown.label} on {self.env}")
-        save_figures({image.stem: [figure]}, folder)
-        return [text, image]
+        draw_intervals(rows, best, f"{self.rows[0].shown.label} on {self.env}").write_html(page)
+        return [text, page]
 
 
 def compare_sweeps(

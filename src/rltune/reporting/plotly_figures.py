@@ -1,7 +1,6 @@
 """Draw a sweep's figures by Plotly and ``optuna.visualization``, all in one style.
 
-``html`` puts them on its page, ``png_figures`` paints the same ones as PNG files. Importing this takes a third of a
-second: import it inside a function.
+``html`` puts them on its page. Importing this takes a third of a second: import it inside a function.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from rltune.reporting.analysis import (
     follow_best_so_far,
     list_varied_parameters,
 )
-from rltune.reporting.importance.what_mattered import Estimate
+from rltune.reporting.importance import Importance
 from rltune.reporting.sweep_data import SweepData
 from rltune.search.dimensions import Dimension
 
@@ -59,12 +58,12 @@ THEME = go.layout.Template(
 )
 
 
-def draw_figures(data: SweepData, shares: Mapping[str, Estimate] | None = None) -> dict[str, list[go.Figure]]:
+def draw_figures(data: SweepData, importance: Importance | None = None) -> dict[str, list[go.Figure]]:
     """Draw those that the sweep has something for, by name; several figures of one name stand side by side.
 
     Args:
         data: The sweep.
-        shares: Of each parameter in what mattered; None where they are not told.
+        importance: What its scores depend on; drawn where a parameter stands out.
     """
     winner, order = data.winner_trial, list(STATES)
     trials = sorted(data.trials, key=lambda e: (e.number == winner, order.index(e.state), e.number))
@@ -85,8 +84,8 @@ def draw_figures(data: SweepData, shares: Mapping[str, Estimate] | None = None) 
                 f"certified {data.shown.label}",
             )
         ]
-    if shares:
-        drawn["importance"] = [draw_importance(shares)]
+    if importance and importance.outstanding:
+        drawn["importance"] = [draw_importance(importance)]
     study = build_optuna_study(
         data,
         tried,
@@ -196,21 +195,20 @@ def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: s
     return style_figure(figure, 90 + 54 * len(rows), xaxis_title_text=title, yaxis=y)
 
 
-def draw_importance(shares: Mapping[str, Estimate]) -> go.Figure:
-    """Draw shares as bars with their intervals, the largest on top; pale those that may be nothing."""
-    names, known = [f"{name} {share}" for name, share in shares.items()], list(shares.values())
-    ends = {"array": [e.high - e.mean for e in known], "arrayminus": [e.mean - e.low for e in known]}
+def draw_importance(importance: Importance) -> go.Figure:
+    """Draw importances as bars, the largest on top; grey those within what chance reaches, which is a dotted line."""
+    names, increases = list(importance.increases), list(importance.increases.values())
     bars = go.Bar(
-        x=[share.mean for share in known],
+        x=increases,
         y=names,
         orientation="h",
-        marker_color=[WHOLE if share.shows else STOPPED for share in known],
-        error_x={"symmetric": False, "color": INK, "thickness": 1.5, "width": 4, **ends},
-        hovertemplate="%{y}<extra></extra>",
+        marker_color=[WHOLE if name in importance.outstanding else STOPPED for name in names],
+        hovertemplate="%{y}: %{x:.0%}<extra></extra>",
     )
     y = {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": names}
-    x = {"title_text": "share of the differences between trials", "tickformat": ".0%", "range": [0, 1]}
-    return style_figure(go.Figure(bars), 80 + 32 * len(shares), xaxis=x, yaxis=y)
+    x = {"title_text": "increase of the squared error when this parameter is shuffled", "tickformat": ".0%"}
+    figure = go.Figure(bars).add_vline(importance.chance, line={"color": INK, "width": 1, "dash": "dot"})
+    return style_figure(figure, 80 + 32 * len(names), xaxis=x, yaxis=y)
 
 
 def draw_slice(data: SweepData, tried: Sequence[TrialRecord], study: optuna.Study, one: Dimension) -> go.Figure:

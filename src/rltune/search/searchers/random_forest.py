@@ -84,9 +84,9 @@ class RandomForestSampler(BaseSampler):
             return {}
         cube = UnitCube(search_space)
         tried = cube.place(ended)
-        owners, fractions, objectives = _list_examples(ended)
-        examples = np.column_stack([cube.expand(self._fill(tried[owners])), fractions])
-        trees = self._grow(examples, _rank(objectives), owners)
+        owners, fractions, objectives = list_examples(ended)
+        examples = np.column_stack([cube.expand(fill_missing(tried[owners], self._rng)), fractions])
+        trees, _ = grow_trees(examples, rank_normally(objectives), owners, self._n_estimators, self._rng)
         candidates = cube.snap(self._rng.random((NUM_CANDIDATES, tried.shape[1])))
         predicted = _predict(trees, cube.expand(candidates))
         running = cube.place(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
@@ -94,24 +94,39 @@ class RandomForestSampler(BaseSampler):
         predicted[known & ~known.all()] = -np.inf
         return cube.read(candidates[predicted.argmax()])
 
-    def _fill(self, places: Array) -> Array:
-        """Put random places where a trial lacks a parameter."""
-        return np.where(np.isnan(places), self._rng.random(places.shape), places)
 
-    def _grow(self, examples: Array, targets: Array, owners: NDArray[np.intp]) -> list[Any]:
-        """Fit extremely randomized trees (Geurts et al. 2006), each to trials drawn with replacement.
+def fill_missing(places: Array, rng: np.random.Generator) -> Array:
+    """Put random places where a trial lacks a parameter."""
+    return np.where(np.isnan(places), rng.random(places.shape), places)
 
-        Drawn by the example, as scikit-learn's forests do, nearly every trial would be in every tree.
-        """
-        from sklearn.tree import ExtraTreeRegressor  # seconds, for which a check of the settings need not wait
 
-        trees, trials = [], owners.max() + 1
-        for _ in range(self._n_estimators):
-            times_drawn = np.bincount(self._rng.integers(trials, size=trials), minlength=trials)
-            seed = int(self._rng.integers(2**31))
-            tree = ExtraTreeRegressor(min_samples_leaf=LEAF, max_features=0.8, random_state=seed)
-            trees.append(tree.fit(examples, targets, times_drawn[owners]))
-        return trees
+def grow_trees(
+    examples: Array, targets: Array, owners: NDArray[np.intp], num_trees: int, rng: np.random.Generator
+) -> tuple[list[Any], NDArray[np.intp]]:
+    """Fit extremely randomized trees (Geurts et al. 2006), each to trials drawn with replacement.
+
+    Drawn by the example, as scikit-learn's forests do, nearly every trial would be in every tree.
+
+    Args:
+        examples: Shape (examples, inputs).
+        targets: What is predicted, shape (examples,).
+        owners: Each example's trial, from 0; shape (examples,).
+        num_trees: How many.
+        rng: Draws trials, and the trees' seeds.
+
+    Returns:
+        The trees; and how often each of them has drawn each trial, shape (trees, trials).
+    """
+    from sklearn.tree import ExtraTreeRegressor  # seconds, for which a check of the settings need not wait
+
+    trees, trials = [], owners.max() + 1
+    times_drawn = np.zeros((num_trees, trials), dtype=np.intp)
+    for drawn in times_drawn:
+        drawn[:] = np.bincount(rng.integers(trials, size=trials), minlength=trials)
+        seed = int(rng.integers(2**31))
+        tree = ExtraTreeRegressor(min_samples_leaf=LEAF, max_features=0.8, random_state=seed)
+        trees.append(tree.fit(examples, targets, drawn[owners]))
+    return trees, times_drawn
 
 
 def _list_ended(study: Study) -> list[FrozenTrial]:
@@ -120,7 +135,7 @@ def _list_ended(study: Study) -> list[FrozenTrial]:
     return ended
 
 
-def _list_examples(trials: Sequence[FrozenTrial]) -> tuple[NDArray[np.intp], Array, Array]:
+def list_examples(trials: Sequence[FrozenTrial]) -> tuple[NDArray[np.intp], Array, Array]:
     """Return for each example the trial, the fraction of a whole training, and the objective.
 
     A whole training is the longest that was seen. Of each trial there are as many reports as `MAX_EXAMPLES` allows,
@@ -144,7 +159,7 @@ def _list_examples(trials: Sequence[FrozenTrial]) -> tuple[NDArray[np.intp], Arr
     return owners, fractions, np.where(np.isnan(objectives), worst - below[owners], objectives)
 
 
-def _rank(objectives: Array) -> Array:
+def rank_normally(objectives: Array) -> Array:
     """Put quantiles of the normal distribution in the objectives' places: a return of -1e6 is the lowest, no more."""
     from scipy.special import ndtri
 

@@ -1,0 +1,125 @@
+"""Measure which parameters a sweep's scores depend on: permutation importance (Breiman 2001) against a null.
+
+The forest of ``searcher=rf`` predicts each trial's scores from its values, by the trees that were not grown on that
+trial. Then one parameter's values are shuffled between the trials: the more the scores depend on the parameter, the
+worse the predictions become. A forest also finds patterns in luck, so the same is measured on sweeps that have none
+but luck: this sweep with its scores shuffled between the trials (Altmann et al. 2010). Only a parameter that beats all
+parameters of all these sweeps is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from rltune.records import TrialRecord
+from rltune.reporting.sweep_data import SweepData
+from rltune.search.searchers.random_forest import fill_missing, grow_trees, list_examples, rank_normally
+from rltune.search.searchers.unit_cube import Array, UnitCube
+from rltune.search.space import Space
+
+MIN_TRIALS = 10  # With fewer trials no parameter stands out, whatever it does.
+NUM_TREES = 20
+NUM_SHUFFLES = 5  # Of one parameter's values; the importance is their mean.
+NUM_NULL_SWEEPS = 50  # One of 51 sweeps where nothing matters has a parameter that beats all of them: 2%.
+
+
+@dataclass(frozen=True)
+class Importance:
+    """What a sweep's scores depend on.
+
+    Attributes:
+        num_trials: Trials that were used: all with a score, and those that diverged.
+        increases: How much the squared error of the predictions grows when one parameter's values are shuffled, as a
+            fraction of the error, the largest first. Empty with too few trials, or where these do not differ.
+        chance: The largest increase of any parameter in the sweeps with shuffled scores.
+    """
+
+    num_trials: int
+    increases: Mapping[str, float]
+    chance: float
+
+    @property
+    def outstanding(self) -> list[str]:
+        """The parameters that stand out from chance, the most important first."""
+        return [name for name, increase in self.increases.items() if increase > self.chance]
+
+
+class _OutOfBagForest:
+    """An estimator for scikit-learn, one row a trial, that is scored on the trials that its trees have not seen."""
+
+    def __init__(self, cube: UnitCube, trials: list[FrozenTrial], rng: np.random.Generator) -> None:
+        self._cube, self._rng = cube, rng
+        self._owners, self._fractions, objectives = list_examples(trials)
+        self._targets = rank_normally(objectives)
+        self.can_differ = bool(np.ptp(self._targets) > 0)
+
+    def fit(self, places: Array, y: None = None) -> _OutOfBagForest:
+        """Grow the trees on what trials reported, whose values are at ``places`` of shape (trials, parameters)."""
+        examples = self._make_examples(places)
+        self._trees, times_drawn = grow_trees(examples, self._targets, self._owners, NUM_TREES, self._rng)
+        self._is_unseen = (times_drawn == 0)[:, self._owners]
+        return self
+
+    def score(self, places: Array, y: None = None) -> float:
+        """Return the logarithm of the mean squared error, times -1: a difference of two scores is a ratio of errors."""
+        examples = self._make_examples(places).astype(np.float32)
+        predicted = np.array([tree.predict(examples, check_input=False) for tree in self._trees])
+        num_unseen = self._is_unseen.sum(axis=0)
+        known = num_unseen > 0
+        means = (predicted * self._is_unseen).sum(axis=0)[known] / num_unseen[known]
+        return -float(np.log(np.mean((means - self._targets[known]) ** 2)))
+
+    def _make_examples(self, places: Array) -> Array:
+        return np.column_stack([self._cube.expand(fill_missing(places, self._rng))[self._owners], self._fractions])
+
+
+def measure_importance(data: SweepData, seed: int = 0) -> Importance:
+    """Measure what a sweep's scores depend on; takes some seconds.
+
+    Args:
+        data: The sweep.
+        seed: Of all shuffles and trees.
+    """
+    records = [trial for trial in data.trials if trial.state != "FAIL" and (trial.score is not None or trial.diverged)]
+    trials = [_freeze(data.space, record) for record in records]
+    names = {
+        dimension.label: dimension.name
+        for dimension in data.space.dimensions
+        if len({str(trial.params[dimension.label]) for trial in trials if dimension.label in trial.params}) > 1
+    }
+    if len(trials) < MIN_TRIALS or not names:
+        return Importance(len(trials), {}, 0.0)
+    distributions, rng = data.space.distributions(), np.random.default_rng(seed)
+    cube = UnitCube({label: distributions[label] for label in names})
+    forest, places = _OutOfBagForest(cube, trials, rng), cube.place(trials)
+    if not forest.can_differ:
+        return Importance(len(trials), {}, 0.0)
+    increases = _permute(forest, places, rng)
+    chance = max(float(_permute(forest, rng.permutation(places), rng).max()) for _ in range(NUM_NULL_SWEEPS))
+    order = np.argsort(-increases)
+    return Importance(len(trials), {list(names.values())[axis]: float(increases[axis]) for axis in order}, chance)
+
+
+def _permute(forest: _OutOfBagForest, places: Array, rng: np.random.Generator) -> Array:
+    """Return each parameter's increase of the error, of a forest that is grown on trials at these places."""
+    from sklearn.inspection import permutation_importance  # Takes a second to import.
+
+    seed = int(rng.integers(2**31))
+    found: Any = permutation_importance(forest.fit(places), places, None, n_repeats=NUM_SHUFFLES, random_state=seed)
+    return np.asarray(np.expm1(found.importances_mean), dtype=float)
+
+
+def _freeze(space: Space, record: TrialRecord) -> FrozenTrial:
+    """Return a trial as the searcher reads it; one that diverged has no scores, and so counts as the worst."""
+    drawn, known = space.encode(record.params), space.distributions()
+    return create_trial(
+        state=TrialState.PRUNED,
+        params={label: drawn[label] for label in drawn if label in known},
+        distributions={label: known[label] for label in drawn if label in known},
+        intermediate_values={} if record.diverged else record.scores,
+    )

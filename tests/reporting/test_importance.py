@@ -1,0 +1,72 @@
+"""Which parameters the report names, on simulated sweeps whose truth is known; half of their trials were stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.importance import simulate_sweep
+from rltune.records import TrialRecord
+from rltune.reporting.importance import MIN_TRIALS, measure_importance
+from rltune.reporting.sweep_data import SweepData
+
+
+def change(data: SweepData, **changes: object) -> SweepData:
+    """The sweep with each of its trials changed alike."""
+    return replace(data, trials=[replace(trial, **changes) for trial in data.trials])  # type: ignore[arg-type]
+
+
+@pytest.mark.slow  # Each sweep takes some seconds.
+def test_where_nothing_matters_the_report_is_silent() -> None:
+    """One sweep in fifty may name something; a rule that did so in one of five would fail here by 94%."""
+    named = [measure_importance(simulate_sweep("nothing", seed, 20)).outstanding for seed in range(40)]
+    assert sum(map(bool, named)) <= 4
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_strong_parameter_stands_out_alone(seed: int) -> None:
+    found = measure_importance(simulate_sweep("lr", seed))
+    assert found.outstanding == ["lr"]
+    assert next(iter(found.increases)) == "lr"
+    assert set(found.increases) == {"lr", "gamma", "clip", "relu"}
+
+
+def test_parameters_that_act_only_together_stand_out() -> None:
+    assert set(measure_importance(simulate_sweep("lr where relu", 0)).outstanding) == {"lr", "relu"}
+
+
+def test_the_same_sweep_has_the_same_importance() -> None:
+    data = simulate_sweep("lr", 0, 20)
+    assert measure_importance(data) == measure_importance(data)
+
+
+def test_diverged_trials_count_as_the_worst() -> None:
+    data = simulate_sweep("nothing", 7)
+    gone = [
+        replace(trial, state="PRUNED", diverged=True, reports={1000: float("nan")})
+        if trial.params["lr"] > 0.4
+        else trial
+        for trial in data.trials
+    ]
+    assert measure_importance(replace(data, trials=gone)).outstanding == ["lr"]
+
+
+def test_failed_trials_and_those_without_scores_are_left_out() -> None:
+    data = simulate_sweep("lr", 0, 12)
+    gone: list[TrialRecord] = [replace(data.trials[0], state="FAIL"), replace(data.trials[1], reports={})]
+    assert measure_importance(replace(data, trials=[*gone, *data.trials[2:]])).num_trials == 10
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        simulate_sweep("lr", 0, MIN_TRIALS - 1),
+        change(simulate_sweep("lr", 0, 12), reports={1000: 5.0}),
+        change(simulate_sweep("lr", 0, 12), params={"lr": 0.5}),
+        change(simulate_sweep("lr", 0, 12), params={"lr": 5.0}),  # Outside of the range that is searched.
+    ],
+    ids=["too few trials", "one score", "one value", "no value in the space"],
+)
+def test_what_cannot_be_measured_names_nothing(data: SweepData) -> None:
+    assert measure_importance(data).increases == {}
