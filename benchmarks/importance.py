@@ -1,14 +1,10 @@
-"""How often does the report name the right parameters? Simulated sweeps of 50 trials, half of them stopped early.
-
-python -m benchmarks.importance [simulations]
-"""
+"""Count how often the report names the right parameters: python -m benchmarks.importance [simulations]."""
 
 from __future__ import annotations
 
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +16,8 @@ from rltune.reporting.importance import measure_importance
 from rltune.reporting.sweep_data import SweepData
 
 SPACE = {name: ["uniform", -1.0, 1.0] for name in ("lr", "gamma", "clip")} | {"relu": ["choice", False, True]}
-KINDS = {"nothing": (), "lr": ("lr",), "lr and relu, less": ("lr", "relu"), "lr where relu": ("lr", "relu")}
+SETTINGS = {"algo": {"name": "ppo"}, "space": SPACE}
+KINDS = ("nothing", "lr", "lr and relu, less", "lr where relu")
 
 
 def simulate_sweep(kind: str, seed: int, num_trials: int = 50) -> SweepData:
@@ -35,29 +32,28 @@ def simulate_sweep(kind: str, seed: int, num_trials: int = 50) -> SweepData:
     }
     ends = effects.get(kind, 0) + (0.5 if kind in effects else 1) * rng.normal(size=num_trials)
     curves = np.linspace(0.1, 1, 10) * ends[:, None] + 0.2 * rng.normal(size=(num_trials, 10))
-    is_weak, trials = curves[:, 2] < np.median(curves[:, 2]), []  # Weak ones are stopped at three tenths of the budget.
+    is_weak = curves[:, 2] < np.median(curves[:, 2])  # These are stopped at three tenths of the budget.
+    trials = []
     for number, values in enumerate(zip(lr, gamma, clip, relu.tolist(), strict=True)):
         reports = {1000 * (mark + 1): float(score) for mark, score in enumerate(curves[number])}
         kept = dict(list(reports.items())[: 3 if is_weak[number] else 10])
         state = "PRUNED" if is_weak[number] else "COMPLETE"
         trials.append(TrialRecord(number, state, dict(zip(SPACE, values, strict=True)), kept))
-    settings = {"algo": {"name": "ppo"}, "space": SPACE}
-    return SweepData("simulated", SweepRecord("simulated"), settings, trials, (), (), {}, NO_CRITERIA)
+    return SweepData("simulated", SweepRecord("simulated"), SETTINGS, trials, (), (), {}, NO_CRITERIA)
 
 
-def table(record: Mapping[str, Any]) -> str:
+def table(record: dict[str, Any]) -> str:
     """Return the record as Markdown."""
     lines = ["| the scores depend on | sweeps | sweeps in which the report names |", "|---|---|---|"]
     for kind, named in record["results"].items():
-        told = ", ".join(f"{name} {count}" for name, count in named.items()) or "nothing in any sweep"
-        lines.append(f"| {kind} | {record['rounds']} | {told} |")
+        counts = ", ".join(f"{name} {count}" for name, count in named.items())
+        lines.append(f"| {kind} | {record['rounds']} | {counts or '-'} |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    results: dict[str, dict[str, int]] = {}
-    for kind in KINDS:
-        named = (measure_importance(simulate_sweep(kind, seed)).outstanding for seed in range(rounds))
-        results[kind] = dict(Counter(itertools.chain.from_iterable(named)))
+    results = {kind: Counter[str]() for kind in KINDS}
+    for kind, seed in itertools.product(KINDS, range(rounds)):
+        results[kind] += Counter(measure_importance(simulate_sweep(kind, seed)).outstanding)
     write_record(make_record("importance", rounds, results))
