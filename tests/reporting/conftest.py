@@ -1,8 +1,11 @@
-"""What tests of the console and of its closing page share."""
+"""What tests of the console, its closing page and the tables share."""
 
 from __future__ import annotations
 
 import io
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,3 +35,18 @@ def make(clock: Clock, monkeypatch: pytest.MonkeyPatch):
         return Console(stream=stream, **given), stream
 
     return build
+
+
+@pytest.fixture
+def golden() -> Callable[[str, str], None]:
+    """Compare a text with ``golden/<name>.txt``; ``RLTUNE_UPDATE_GOLDEN=1`` writes the file anew."""
+
+    def compare(name: str, text: str) -> None:
+        file = Path(__file__).parent / "golden" / f"{name}.txt"
+        lines = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+        if os.environ.get("RLTUNE_UPDATE_GOLDEN"):
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(lines)
+        assert lines == file.read_text()
+
+    return compare
