@@ -21,7 +21,7 @@ class FakeCuda:
         self.total, self.context, self.fraction = total, context, 1.0
         self.reserved = self.peak = 0
         self.is_begun = False
-        self.emptied = 0
+        self.emptied = self.others = 0
 
     def is_available(self) -> bool:
         return True
@@ -39,7 +39,7 @@ class FakeCuda:
 
     def mem_get_info(self) -> tuple[int, int]:
         self.is_begun = True
-        return self.total - self.context - self.reserved, self.total
+        return self.total - self.context - self.reserved - self.others, self.total
 
     def memory_reserved(self) -> int:
         return self.reserved
@@ -47,8 +47,22 @@ class FakeCuda:
     def max_memory_reserved(self) -> int:
         return self.peak
 
+    def max_memory_allocated(self) -> int:
+        return self.peak
+
+    def reset_peak_memory_stats(self) -> None:
+        self.peak = self.reserved
+
+    def device_memory_used(self) -> int:
+        """As NVML has it."""
+        return self.taken + self.others
+
+    def utilization(self) -> int:
+        raise ModuleNotFoundError("nvidia-ml-py")
+
     def empty_cache(self) -> None:
         self.emptied += 1
+        self.reserved = 0
 
     def allocate(self, size: int) -> None:
         """As a tensor of so many bytes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from types import SimpleNamespace
 
 MEMORY = {0: (10_000_000_000, 80_000_000_000), 1: (500_000_000, 80_000_000_000), "MIG-7": (1_000_000, 10_000_000_000)}
@@ -19,7 +18,7 @@ class FakeNvml:
     NVML_TEMPERATURE_GPU = 0
 
     def __init__(self) -> None:
-        self.num_open, self.num_looks, self.threads = 0, 0, set()
+        self.num_open = 0
 
     def nvmlInit(self) -> None:
         self.num_open += 1
@@ -41,8 +40,6 @@ class FakeNvml:
         return name
 
     def nvmlDeviceGetMemoryInfo(self, device: int | str) -> SimpleNamespace:
-        self.num_looks += 1
-        self.threads.add(threading.current_thread().name)
         used, total = MEMORY[device]
         return SimpleNamespace(used=used, total=total)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from fake_cuda import GIB, FakeCuda
-from hog import MESSAGE
 
 from rltune.records import CROWDED, OUT_OF_MEMORY, TrialRecord
-from rltune.trial.gpu_memory import cap_memory, describe_out_of_memory, free_memory
+from rltune.trial.gpu_memory import cap_memory, describe_out_of_memory, free_memory, measure_gpu
+from rltune.trial.metrics import GPU_MEMORY, GPU_USED, GPU_UTILISATION
 from rltune.trial.trainable import describe_exception
 
 
@@ -58,52 +58,39 @@ def test_what_a_trial_kept_is_given_back_when_it_ends():
     assert cuda.emptied == 1
 
 
-def test_an_out_of_memory_error_says_what_was_asked_and_what_there_was():
-    assert describe_out_of_memory(torch.OutOfMemoryError(MESSAGE), 0.25) == (
-        f"{OUT_OF_MEMORY}, of which it had 0.25: asked for 2.00 GiB, held 33.10 GiB, limit 34.43 GiB, "
-        "the GPU has 139.72 GiB, free 90.00 GiB"
+def test_an_out_of_memory_error_is_known_by_its_type():
+    described = describe_exception(torch.cuda.OutOfMemoryError("something new"), 100, gpus=0.5)
+    assert (described["failed"], described["outgrew"]) == (
+        f"{OUT_OF_MEMORY}, of which it had 0.5: something new",
+        True,
     )
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("something new"),
-        RuntimeError("CUDA error: out of memory"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-    ],
+    ("share", "others", "is_own"), [(1.0, 0, True), (1.0, 30 * GIB, False), (0.5, 30 * GIB, True), (1.0, GIB, True)]
 )
-def test_other_words_for_it_are_known_and_kept(error):
-    assert describe_out_of_memory(error, 0.5) == f"{OUT_OF_MEMORY}, of which it had 0.5: {error}"
+def test_a_trial_on_a_gpu_that_others_fill_is_not_to_blame(share, others, is_own):
+    cuda = FakeCuda()
+    cuda.allocate(2 * GIB)
+    cuda.others = others
+    reason = describe_out_of_memory(torch.OutOfMemoryError("full"), share, cuda)
+    assert reason.startswith(OUT_OF_MEMORY if is_own else CROWDED)
+    assert TrialRecord(0, "FAIL", {}, stop_reason=reason).is_infeasible is is_own
 
 
-def say_whole(in_use: str) -> torch.OutOfMemoryError:
-    """As torch 2.13 says it of a process that nothing limits."""
-    return torch.OutOfMemoryError(
-        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 40.00 GiB of which 512.00 MiB "
-        f"is free. Including non-PyTorch memory, this process has {in_use} memory in use. Of the allocated memory 3.00 "
-        "GiB is allocated by PyTorch, and 12.00 MiB is reserved by PyTorch but unallocated."
-    )
-
-
-@pytest.mark.parametrize(
-    ("error", "what"),
-    [
-        (say_whole("3.50 GiB"), CROWDED),
-        (say_whole("900.00 MiB"), CROWDED),
-        (say_whole("38.50 GiB"), OUT_OF_MEMORY),
-        (RuntimeError("CUDA error: out of memory"), CROWDED),
-    ],
-)
-def test_a_trial_on_a_gpu_that_others_fill_is_not_to_blame(error, what):
-    described = describe_exception(error, 100, gpus=1.0)
-    record = TrialRecord(0, "FAIL", {}, stop_reason=described["failed"])
-    is_own = what == OUT_OF_MEMORY
-    assert described["failed"].startswith(f"{what}, of which it had 1: ")
-    assert (described["outgrew"], record.is_infeasible) == (is_own, is_own)
+def test_a_trial_reports_what_it_and_its_gpu_use():
+    cuda = FakeCuda()
+    assert measure_gpu(cuda) == {}, "asking would begin CUDA in a process that uses none"
+    cuda.allocate(GIB)
+    assert measure_gpu(cuda) == {GPU_MEMORY: GIB / 1e6, GPU_USED: 1.5 * GIB / 1e6}
+    free_memory(cuda)
+    cuda.allocate(GIB // 2)
+    assert measure_gpu(cuda)[GPU_MEMORY] == GIB / 2e6, "each trial has a peak of its own"
+    cuda.utilization = lambda: 45
+    assert measure_gpu(cuda)[GPU_UTILISATION] == 45
 
 
 def test_another_error_is_none_of_a_gpus_memory():
     machine_is_full = type("OutOfMemoryError", (Exception,), {"__module__": "ray.exceptions"})("the machine is full")
-    for error in (machine_is_full, MemoryError(), RuntimeError("shapes cannot be multiplied")):
+    for error in (machine_is_full, MemoryError(), RuntimeError("CUDA error: out of memory")):
         assert describe_out_of_memory(error, 0.5) is None

@@ -12,9 +12,8 @@ from rltune.config.capabilities import TABLE
 from rltune.config.criteria import Criteria, parse_constraints
 from rltune.errors import ConfigError, NonFiniteError
 from rltune.trial.metrics import (
-    CPU,
-    MEMORY,
     METRICS,
+    TRIAL_NUMBERS,
     Progress,
     check_criteria,
     merge_seeds,
@@ -92,7 +91,7 @@ def test_one_seed_without_an_episode_leaves_no_spread() -> None:
 
 def test_mlflow_gets_every_merged_number_and_no_bookkeeping() -> None:
     numbers = merge_seeds([Progress(1, 1, 1.0, learner={"total_loss": 0.5})] * 2, 1.0) | dict.fromkeys(
-        ("env_steps_per_s", CPU, MEMORY), 3.0
+        TRIAL_NUMBERS, 3.0
     )
     logged = select_logged(numbers | {"records": {}, "worker_pid": 7, "done": False})
     assert set(logged) == set(numbers)

@@ -11,19 +11,14 @@ import functools
 import logging
 import math
 import os
-import queue
 import re
 import shutil
 import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
-EVERY_S = 5.0  # between two looks; one takes about a millisecond a GPU
 MB = 1e6
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 SLICE = "MIG-"  # how the UUID begins of a part of a card that is cut into some
@@ -110,54 +105,6 @@ class GpuState:
         parts += [f"{self.utilisation:.0f}% busy"] * math.isfinite(self.utilisation)
         parts += [f"{self.temperature:.0f} °C"] * math.isfinite(self.temperature)
         return ", ".join(parts)
-
-    def to_metrics(self) -> dict[str, float]:
-        """Return it by the names that MLflow itself gives such metrics, and shows on its page of system metrics."""
-        prefix = f"system/gpu_{self.name}_"
-        return {
-            f"{prefix}memory_usage_megabytes": self.used_mb,
-            f"{prefix}memory_usage_percentage": 100 * self.used_mb / self.total_mb,
-            f"{prefix}utilization_percentage": self.utilisation,
-            f"{prefix}temperature_celsius": self.temperature,
-        }
-
-
-class GpuWatch:
-    """Looks at this machine's GPUs every few seconds, in a thread: a driver that hangs must not hold up the sweep.
-
-    Args:
-        show: Is called with each look's states and its time, in seconds of the epoch; never without a GPU.
-    """
-
-    def __init__(self, show: Callable[[Sequence[GpuState], float], None]) -> None:
-        self._show = show
-        self._looks: queue.SimpleQueue[tuple[Sequence[GpuState], float]] = queue.SimpleQueue()
-        self._closed = threading.Event()
-
-    def __enter__(self) -> GpuWatch:
-        """Begin to look."""
-        threading.Thread(target=self._follow, name="rltune-gpus", daemon=True).start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Look no more."""
-        self._closed.set()
-
-    def tick(self) -> None:
-        """Show what was seen since the last call, in the thread of who calls."""
-        for _ in range(self._looks.qsize()):
-            self._show(*self._looks.get())
-
-    def _follow(self) -> None:
-        try:
-            with open_nvml() as nvml:
-                devices = list_devices(nvml) if nvml else {}
-                while devices and not self._closed.is_set():
-                    states = [read_state(nvml, name, device) for name, device in devices.items()]
-                    self._looks.put(([state for state in states if state], time.time()))
-                    self._closed.wait(EVERY_S)
-        except Exception:  # a card that falls off its bus, say: a traceback would be printed over the table
-            logger.debug("the GPUs are watched no more", exc_info=True)
 
 
 def list_devices(nvml: Any) -> dict[int, Any]:

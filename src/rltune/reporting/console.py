@@ -165,7 +165,7 @@ class Console:
         self._told: dict[tuple[str, int], int] = {}  # environment steps that were told last, by kind and number
         self._runs: dict[int, int] = {}  # environment steps of the certification's runs
         self._runs_left = 0
-        self._certification = self._wait = self._last_line = self._gpus = ""
+        self._certification = self._wait = self._last_line = ""
         self._playing_since: dict[int, float] = {}  # runs that have all their steps
         self._play_s: list[float] = []
         self._play: _Play | None = None
@@ -331,11 +331,6 @@ class Console:
         if wait and not self._wait:
             self._drawn = -math.inf  # who sees nothing run is told why at once
         self.slots, self._wait = slots, wait
-
-    @_log_errors
-    def show_gpus(self, text: str) -> None:
-        """Show under the best trial what the GPUs hold and do, on a terminal."""
-        self._gpus = text
 
     @_log_errors
     def note(self, text: str) -> None:
@@ -535,8 +530,7 @@ class Console:
         pace_row.add_row(bar, Text(pace))
         line = Text.assemble((found, "bold green"), "  ", format_params(best.params) if best else "")
         line.no_wrap, line.overflow = True, "ellipsis"
-        gpus = [Text(self._gpus, "dim", no_wrap=True, overflow="ellipsis")] if self._gpus else []
-        return Group("", top, pace_row, line, *gpus, self._build_table())
+        return Group("", top, pace_row, line, self._build_table())
 
     def _build_table(self) -> RenderableType:
         running = sorted((v for v in self._trials.values() if v.state == "RUNNING"), key=lambda v: v.number)
@@ -550,7 +544,7 @@ class Console:
         table.add_column(self._shown.name if self._shown.is_cost else "objective", justify="right", no_wrap=True)
         table.add_column("score", justify="right", no_wrap=True)
         table.add_column("params", ratio=1, no_wrap=True, overflow="ellipsis")
-        fits = max(1, self._rich.height - 8 - bool(self._gpus))
+        fits = max(1, self._rich.height - 8)
         for view in running[:fits]:
             bar = ProgressBar(total=max(1, self.env_steps), completed=view.env_steps, width=_BAR_WIDTH)
             values = (

@@ -1,28 +1,20 @@
-"""Keep a trial within its share of a GPU's memory, and say what it asked for where that was too little.
+"""Keep a trial within its share of a GPU's memory, and report what it uses of the GPU.
 
 Ray counts fractions of a GPU and stops nobody from taking all of it. Runs in the process that trains on the GPU.
 """
 
 from __future__ import annotations
 
-import re
+import contextlib
+import sys
 from typing import Any
 
+from rltune.formatting import first_line
 from rltune.records import CROWDED, OUT_OF_MEMORY
+from rltune.trial.metrics import GPU_MEMORY, GPU_USED, GPU_UTILISATION
 
 CONTEXT_BYTES = 512 * 2**20  # CUDA's own in each process, which torch does not count; it differs by card and driver
 LEAST = 0.5  # of a share is left to tensors, however small the card
-# What the driver and its libraries say where they refuse memory.
-REFUSALS = ("CUDA error: out of memory", "STATUS_ALLOC_FAILED")
-_AMOUNT = r"([\d.]+ (?:GiB|MiB|KiB|bytes))"
-_SAID = {  # in torch's message (2.13)
-    "asked for": r"Tried to allocate #",
-    "held": r"Of the allocated memory # is allocated",
-    "limit": r"# allowed",
-    "the GPU has": r"total capacity of #",
-    "free": r"of which # is free",
-}
-_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def cap_memory(share: float, cuda: Any = None) -> None:
@@ -45,43 +37,57 @@ def cap_memory(share: float, cuda: Any = None) -> None:
 
 
 def free_memory(cuda: Any = None) -> None:
-    """Give back what torch keeps of a trial that has ended, for the next one of this process and for its neighbours."""
-    if cuda is None:
-        from torch import cuda
-    if cuda.is_initialized():
+    """Return the memory that torch keeps of a trial that has ended, and let the next trial have a peak of its own."""
+    cuda = cuda or _find_cuda()
+    if cuda and cuda.is_initialized():
         cuda.empty_cache()
+        cuda.reset_peak_memory_stats()
 
 
-def describe_out_of_memory(error: BaseException, share: float) -> str | None:
-    """Say how much a trial asked of its GPU and how much there was; None where the error is another one.
+def measure_gpu(cuda: Any = None) -> dict[str, float]:
+    """Measure what this process and its GPU use, by the names of `rltune.trial.metrics`.
 
-    It begins with `OUT_OF_MEMORY` where the trial went beyond its part or what the whole GPU has, and with `CROWDED`
-    where it did neither: others hold the rest.
+    Returns:
+        Empty in a process that uses no GPU. Without the package nvidia-ml-py there is only this process's own peak, and
+        a MIG slice has no utilisation.
+    """
+    cuda = cuda or _find_cuda()
+    if not cuda or not cuda.is_initialized():
+        return {}
+    numbers = {GPU_MEMORY: cuda.max_memory_allocated() / 1e6}
+    for name, read, unit in ((GPU_USED, cuda.device_memory_used, 1e6), (GPU_UTILISATION, cuda.utilization, 1)):
+        with contextlib.suppress(Exception):  # torch raises errors of NVML and of its own
+            numbers[name] = read() / unit
+    return numbers
+
+
+def describe_out_of_memory(error: BaseException, share: float, cuda: Any = None) -> str | None:
+    """Say that a trial ran out of its GPU's memory; None where the error is another one.
+
+    The text begins with `OUT_OF_MEMORY` where the trial is to blame, and with `CROWDED` where it has a whole GPU but
+    other processes hold more of its memory than the trial does.
 
     Args:
         error: What training raised. Ray's own ``OutOfMemoryError`` is about the machine's memory, not a GPU's.
         share: The trial's part of its GPU.
+        cuda: ``torch.cuda``; tests give another one.
     """
-    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
-    text = str(error).strip()
-    if ("torch", "OutOfMemoryError") not in kinds and not any(words in text for words in REFUSALS):
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(error, torch.OutOfMemoryError):
         return None
-    found = {name: re.search(pattern.replace("#", _AMOUNT), text) for name, pattern in _SAID.items()}
-    said = {name: match[1] for name, match in found.items() if match}
-    what = OUT_OF_MEMORY if 0 < share < 1 or "limit" in said or _exceeds_gpu(text, said) else CROWDED
-    return (
-        f"{what}, of which it had {share:g}: {', '.join(f'{one} {much}' for one, much in said.items()) or text[:200]}"
-    )
+    is_crowded = not 0 < share < 1 and _is_held_by_others(cuda or torch.cuda)
+    return f"{CROWDED if is_crowded else OUT_OF_MEMORY}, of which it had {share:g}: {first_line(str(error))[:300]}"
 
 
-def _exceeds_gpu(text: str, said: dict[str, str]) -> bool:
-    """Whether a process would have more than its GPU has, were it alone there; False where torch does not say."""
-    uses = re.search(rf"this process has {_AMOUNT} memory in use", text)
-    if uses is None or not {"asked for", "the GPU has"} <= said.keys():
+def _is_held_by_others(cuda: Any) -> bool:
+    if not cuda.is_initialized():
         return False
-    return _count_bytes(uses[1]) + _count_bytes(said["asked for"]) > _count_bytes(said["the GPU has"])
+    free, total = cuda.mem_get_info()
+    reserved = cuda.memory_reserved()
+    return bool(total - free - reserved - CONTEXT_BYTES > reserved)
 
 
-def _count_bytes(amount: str) -> float:
-    number, unit = amount.split()
-    return float(number) * _UNITS[unit]
+def _find_cuda() -> Any:
+    """Return ``torch.cuda`` where torch is imported already; toy trials do without."""
+    torch = sys.modules.get("torch")
+    return torch.cuda if torch else None

@@ -29,11 +29,14 @@ from rltune.config.criteria import Criteria
 from rltune.errors import ConfigError, NonFiniteError, choices, nearest
 from rltune.records import Report
 
-CPU, MEMORY = (
-    "system/process_cpu_percentage",
-    "system/process_memory_megabytes",
-)  # MLflow shows "system/" on its own tab
-TRIAL_NUMBERS = ("return_std_over_seeds", "env_steps_per_s", "train_s", CPU, MEMORY)
+# MLflow shows names that begin with "system/" on a tab of their own.
+CPU, MEMORY = "system/process_cpu_percentage", "system/process_memory_megabytes"
+GPU_MEMORY = "system/process_gpu_memory_megabytes"  # most that torch has allocated since the trial began
+GPU_USED, GPU_UTILISATION = "system/gpu_memory_usage_megabytes", "system/gpu_utilization_percentage"  # by all processes
+TRIAL_NUMBERS = (
+    *("return_std_over_seeds", "env_steps_per_s", "train_s", CPU, MEMORY),
+    *(GPU_MEMORY, GPU_USED, GPU_UTILISATION),
+)
 """Logged numbers that no seed has: the trial computes them."""
 
 LEARNER = "learner/"

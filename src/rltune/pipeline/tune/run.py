@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ray import tune
@@ -14,7 +13,6 @@ from ray.tune import Callback, CheckpointConfig, FailureConfig, PlacementGroupFa
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
-from rltune.cluster.gpus import GpuState, GpuWatch
 from rltune.cluster.losses import wait_for_head
 from rltune.cluster.shared_storage import not_shared
 from rltune.compat.tune_controller import adapt_tune
@@ -48,16 +46,7 @@ def run_trials(sweep: OpenSweep) -> None:
 
     slots.avoided = stopper.blind
 
-    def show_gpus(states: Sequence[GpuState], time_s: float) -> None:
-        console.show_gpus("   ".join(map(str, states)))
-        for state in states:
-            sweep.tracker.add_sample(state.to_metrics(), time_s)
-
-    watch = GpuWatch(show_gpus) if sweep.share.gpus else None
-
     def tick() -> None:
-        if watch:
-            watch.tick()
         console.show_slots(slots.count, slots.describe_wait())
         console.tick()
 
@@ -95,7 +84,7 @@ def run_trials(sweep: OpenSweep) -> None:
             next(stage for stage in stages if stage.kind == record.kind).proposer.retry(record)
 
     searcher = StageSearcher(stages, slots, assign, stopper.is_requested, reopen_failed)
-    with beats, watch or contextlib.nullcontext():
+    with beats:
         _fit(sweep, searcher, scheduler, recorder)
     if stopper.reason == DISK_FULL:
         raise make_disk_full_error(sweep.context.folder)
