@@ -1,4 +1,4 @@
-"""Everything without our changes to other libraries."""
+"""Switch off our changes to other libraries."""
 
 from __future__ import annotations
 
@@ -9,6 +9,5 @@ from rltune.compat import patching
 
 @pytest.fixture
 def off(monkeypatch):
-    """Take the plain path everywhere, in silence."""
+    """Switch all replacements off."""
     monkeypatch.setenv(patching.SWITCH, "off")
-    monkeypatch.setattr(patching, "_refused", set(patching.TESTED))  # told before

@@ -17,12 +17,9 @@ from rltune.compat import patching
 from rltune.compat.ray_start import (
     WORKER_MODULE,
     draw_actor_class_ids,
-    find_logs,
     find_worker_script,
     forbid_auto_start,
-    hold_auto_start,
     list_private_arguments,
-    match_token,
     start_in_own_session,
     start_without_extras,
     start_workers_by,
@@ -41,17 +38,6 @@ def test_an_untested_ray_stays_on_this_machine_while_it_can(monkeypatch):
     assert list_private_arguments() == {"_node_ip_address": "127.0.0.1"}
     monkeypatch.setattr(ray, "init", lambda **arguments: None)
     assert list_private_arguments() == {}
-
-
-@pytest.mark.usefixtures("off")
-def test_an_untested_ray_is_asked_for_no_token_beforehand():
-    assert match_token("127.0.0.1:9") == "127.0.0.1:9", "nobody listens there: `ray.init` will say so"
-
-
-@pytest.mark.usefixtures("off")
-def test_where_ray_writes_its_logs_is_not_known(monkeypatch):
-    monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    assert find_logs() is None
 
 
 def test_rays_worker_is_where_we_start_it():
@@ -108,9 +94,3 @@ def test_a_process_that_only_checks_starts_no_ray(monkeypatch):
     monkeypatch.setattr(ray, "init", lambda: pytest.fail("a Ray was started"))
     forbid_auto_start()
     auto_init_hook.auto_init_ray()
-
-
-def test_a_start_holds_rays_own_lock():
-    with hold_auto_start():
-        assert auto_init_hook.auto_init_lock.locked()
-    assert not auto_init_hook.auto_init_lock.locked()

@@ -18,7 +18,7 @@ import pytest
 from mlflow import MlflowClient
 from toy import ToyTrial, ledger
 
-from rltune.compat.patching import is_supported
+from rltune.compat.patching import are_replacements_on
 from rltune.config.settings_file import read_settings
 from rltune.errors import RltuneError, StudyError
 from rltune.pipeline import run as pipeline
@@ -188,7 +188,7 @@ def test_a_worker_that_dies_is_tried_again_and_then_fails_alone(
     assert "unknown" not in died.stop_reason
     log = outcome.folder / died.log
     assert died.stop_reason in log.read_text()
-    if is_supported("ray"):  # nothing public says where Ray keeps it
+    if are_replacements_on():  # nothing public says where Ray keeps it
         assert "the fault told it to" in log.read_text(), "what the process itself wrote last is kept"
     assert str(log) in stream.getvalue()
 

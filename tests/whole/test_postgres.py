@@ -19,7 +19,7 @@ from optuna.samplers import RandomSampler
 from server import Server
 from toy import TOY, ToyTrial
 
-from rltune.compat.patching import is_supported
+from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_logs
 from rltune.config.settings_file import format_settings
 from rltune.errors import StudyError
@@ -135,7 +135,7 @@ def test_a_sweep_with_both_on_postgresql_is_complete_resumable_and_tells_no_pass
     assert client.list_artifacts(children["0"].info.run_id, "checkpoint"), "the server passed the artifacts on"
 
     logs = find_logs()
-    assert (logs is not None) is is_supported("ray")
+    assert (logs is not None) is are_replacements_on()
     # The last is all that Ray and Tune keep of their session.
     places = (tmp_path, mlflow_server.folder, *([logs.parent] if logs else []))
     kept = [path for place in places for path in place.rglob("*") if path.is_file()]

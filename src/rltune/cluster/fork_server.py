@@ -19,13 +19,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rltune.cluster.fork_server_main import CALL, MORE, NO_JOB, PROGRESS
 from rltune.cluster.worker_entry import FORKED, MODULES_VARIABLE, SOCKET_VARIABLE, WORKER_VARIABLE, send_request
-from rltune.compat.patching import is_supported
+from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_worker_script
 from rltune.errors import RltuneError
 
@@ -44,6 +45,7 @@ class ForkServer:
     def __init__(self, folder: Path) -> None:
         self.address = str(folder / "socket")
         self._folder, self._closed = folder, False
+        self._has_ray_started = threading.Event()
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(self.address)
         listening.listen(1024)
@@ -93,6 +95,10 @@ class ForkServer:
             connection.connect(self.address)
             send_request(connection, {"environment": environment}, [])
 
+    def report_started_ray(self) -> None:
+        """Take note that Ray is up: from now on the driver may call a function itself."""
+        self._has_ray_started.set()
+
     def call(
         self,
         function: Callable[..., Answer],
@@ -102,8 +108,8 @@ class ForkServer:
     ) -> Answer:
         """Call a function where the imports are done, in a process of its own; Ray must be starting, or up.
 
-        Where no process takes the request, the function is called here. It is never called a second time because its
-        process has died or hangs: what became of that process could become of the driver, too.
+        Where no process takes the request, the function is called here, as soon as Ray is up. It is never called a
+        second time because its process has died or hangs: what became of that process could become of the driver, too.
 
         Args:
             function: A function of a module, by whose name it is found there.
@@ -145,6 +151,9 @@ class ForkServer:
         if self._closed and not content:
             raise ConnectionAbortedError("the fork server was closed")
         if not taken:
+            self._has_ray_started.wait()  # What registers with a Ray that is starting may start a second one (2.60).
+            if self._closed:
+                raise ConnectionAbortedError("the fork server was closed")
             return function(*arguments, **({"progress": progress} if progress else {}))
         try:
             failed, answer = pickle.loads(content)  # noqa: S301 - our own process's, by a private socket
@@ -161,6 +170,7 @@ class ForkServer:
     def close(self) -> None:
         """End it; the workers that it forked live on until their Ray ends them."""
         self._closed = True
+        self._has_ray_started.set()  # nobody waits for it any more
         self._process.terminate()
         self._process.wait()
         assert self._process.stdin is not None
@@ -178,10 +188,10 @@ _early: list[ForkServer] = []  # at most one: started before the command's setti
 def begin_fork_server() -> None:
     """Start one for the sweep to come, which `acquire_fork_server` will take: a sweep's start waits for its imports.
 
-    Without a sweep it ends with this process. There is none outside Linux, with a Ray that was not tested, or under a
+    Without a sweep it ends with this process. There is none outside Linux, with replacements switched off, or under a
     temporary folder whose path is too long for a Unix socket.
     """
-    if not is_supported("ray"):
+    if not are_replacements_on():
         return
     folder = Path(tempfile.mkdtemp(prefix="rltune-"))  # mode 0700
     if sys.platform != "linux" or len(str(folder / "socket")) > MAX_ADDRESS:

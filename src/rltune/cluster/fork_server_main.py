@@ -54,7 +54,7 @@ def main(listening: socket.socket) -> Callable[[], None]:
         In each forked process, what it is to do; the fork server itself never returns.
     """
     _import_modules(EARLY)
-    can_fork: bool | None = None  # unknown until the rest is imported
+    is_ready = False  # until the rest is imported
     calls: list[tuple[socket.socket, bytes]] = []
     while True:
         if sys.stdin in select([listening, sys.stdin], [], [])[0]:
@@ -65,45 +65,29 @@ def main(listening: socket.socket) -> Callable[[], None]:
             calls.append((connection, head[len(CALL) :]))
         else:
             request = _receive_request(connection, head)
-            if request and can_fork is None:
-                can_fork = _prepare(request["environment"])
-            if request and can_fork and streams and _fork([listening, *(other for other, _ in calls)]):
+            if request and not is_ready:
+                _prepare(request["environment"])
+                is_ready = True
+            if request and streams and _fork([listening, *(other for other, _ in calls)]):
                 return functools.partial(_become_worker, connection, request, streams)
             connection.close()
             for stream in streams:
                 os.close(stream)
-        while can_fork is not None and calls:
+        while is_ready and calls:
             connection, head = calls.pop()
             if _fork([listening, *(other for other, _ in calls)]):
                 return functools.partial(_answer_call, connection, head)
             connection.close()
 
 
-def _prepare(environment: Mapping[str, str]) -> bool:
-    """Import the rest; return whether forked processes can be Ray's workers."""
+def _prepare(environment: Mapping[str, str]) -> None:
+    """Import what has to wait for Ray's settings."""
     _replace_environment(environment)
     with draw_actor_class_ids():  # an actor class draws its id when it is defined
         _import_modules([*LATE, *environment[MODULES_VARIABLE].split()])
     gc.collect()
     gc.freeze()  # the collector would write to memory that forked processes share
-    can_fork = _draw_id() != _draw_id()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system then removes ended children by itself
-    return can_fork
-
-
-def _draw_id() -> bytes:
-    """Draw an id in a forked process as Ray would: two processes with the same one would break Ray (2.60)."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        import ray
-
-        os.write(write, ray.ObjectRef.from_random().binary())
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(write)
-    with os.fdopen(read, "rb") as drawn:
-        return drawn.read()
 
 
 def _import_modules(modules: Iterable[str]) -> None:

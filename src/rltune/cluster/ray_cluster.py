@@ -18,14 +18,8 @@ from rltune.cluster.gpus import show_slices
 from rltune.cluster.resources import Machine, local_machine
 from rltune.cluster.slots import list_nodes
 from rltune.compat import ray_start
-from rltune.compat.patching import is_supported
-from rltune.compat.ray_nodes import log_raylet_messages
 from rltune.compat.ray_start import (
-    NoNodeError,
-    OpenRayError,
-    hold_auto_start,
     list_private_arguments,
-    match_token,
     start_in_own_session,
     start_without_extras,
     start_workers_by,
@@ -95,8 +89,7 @@ def can_fork_workers(cluster: ClusterConfig) -> bool:
     """Return whether workers may be forked: those of our own Ray, without GPUs, whose libraries no fork survives."""
     machine = machine_of(cluster)
     ray = sys.modules.get("ray")
-    ours = machine is not None and not machine.gpus and not (ray and ray.is_initialized())
-    return ours and is_supported("ray")
+    return machine is not None and not machine.gpus and not (ray and ray.is_initialized())
 
 
 def prepare_environment(cluster: ClusterConfig | None = None) -> None:
@@ -142,8 +135,7 @@ def connect_ray(
     if ours:
         _start_alone(cluster, modules, fork_server)
     try:
-        with log_raylet_messages():
-            yield list_nodes()
+        yield list_nodes()
     finally:
         if ours:
             ray.shutdown()
@@ -159,13 +151,14 @@ def ensure_ray() -> None:
 
 
 def _start_alone(cluster: ClusterConfig, modules: Sequence[str] = (), fork_server: ForkServer | None = None) -> None:
-    """Start or join Ray while other threads may register with it."""
+    """Start or join Ray, with workers that a fork server forks where there is one."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(hold_auto_start())
         if fork_server:  # its workers are ready as soon as there is a raylet
             script = stack.enter_context(fork_server.publish_address(modules))
             stack.enter_context(start_workers_by(script, fork_server.prepare))
         _start(cluster, modules)
+    if fork_server:
+        fork_server.report_started_ray()
 
 
 def _start(cluster: ClusterConfig, modules: Sequence[str]) -> None:
@@ -183,27 +176,22 @@ def _join(address: str) -> None:
     from ray.exceptions import AuthenticationError
 
     try:
-        ray.init(address=match_token(address), log_to_driver=False, logging_level="ERROR")
-    except OpenRayError:
-        raise ResourceError(
-            f"cluster.address={address}: this Ray asks for no token, but RAY_AUTH_MODE=token is set here",
-            "the cluster's own mode: with ours its trials would be refused and end",
-            "unset RAY_AUTH_MODE, then the same command; or start the cluster with a token (docs/clusters.md)",
-        ) from None
-    except AuthenticationError:
-        raise ResourceError(
-            f"cluster.address={address}: wrong or missing token",
-            "the cluster's own token, in RAY_AUTH_TOKEN, in the file that RAY_AUTH_TOKEN_PATH names, "
-            "or in ~/.ray/auth_token",
-            "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=..., then the same command",
-        ) from None
-    except (NoNodeError, OSError, RuntimeError, ValueError) as error:  # a ConnectionError is an OSError
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (AuthenticationError, OSError, RuntimeError, ValueError) as error:  # a ConnectionError is an OSError
         raise _explain_failed_join(address, error) from None
 
 
 def _explain_failed_join(address: str, error: BaseException) -> ResourceError:
     """Say why a running Ray could not be joined."""
-    said = "\n".join(str(one) for one in (error, error.__cause__, error.__context__) if one)
+    from ray.exceptions import AuthenticationError
+
+    said = "\n".join(str(text) for text in (error, error.__cause__, error.__context__) if text)
+    if isinstance(error, AuthenticationError) or "InvalidAuthToken" in said:
+        return ResourceError(
+            f"cluster.address={address}: wrong or missing token",
+            "the cluster's own token in RAY_AUTH_TOKEN, or in the file that RAY_AUTH_TOKEN_PATH names",
+            "export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=..., then the same command",
+        )
     versions = re.findall(r"    Ray: (\S+)\n    Python: (\S+)", said)
     if "Version mismatch" in said and len(versions) >= 2:
         (their_ray, their_python), (ray, python) = versions[:2]
@@ -213,7 +201,7 @@ def _explain_failed_join(address: str, error: BaseException) -> ResourceError:
             "the same versions of Ray and Python on every node, to the last digit",
             f"pip install ray=={ray} on the nodes, under Python {python}, and start them again",
         )
-    if isinstance(error, NoNodeError) or "No node info found" in said:  # the latter by Ray, after a minute
+    if "No node info found" in said:  # Ray looks for a minute
         return ResourceError(
             f"cluster.address={address}: a Ray answers, but this machine is none of its nodes",
             "a node of the cluster, if only one without CPUs for trials",

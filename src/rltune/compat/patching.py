@@ -1,8 +1,7 @@
-"""Replace names of other libraries only in the versions that this was tested with.
+"""Replace names of other libraries only in the versions that this was tested with: one switch for all replacements.
 
-A private name may be gone in the next release. Whoever replaces or calls one asks `is_supported` first and otherwise
-does without, so that an untested version is slower and never an ``AttributeError`` in the middle of a start.
-``RLTUNE_COMPAT=off`` takes the plain way everywhere: to see whether a fault is ours or the library's.
+A private name may be gone in the next release. So all replacements are off with a minor version of Ray that was not
+tested, and with ``RLTUNE_COMPAT=off``, which shows whether a fault is ours or the library's. Sweeps are slower then.
 """
 
 from __future__ import annotations
@@ -11,37 +10,53 @@ import functools
 import importlib.metadata
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 # The minor versions that `tests/compat` and whole sweeps have run with. Raise one when the contract tests are green.
 TESTED = {"ray": "2.60", "torch": "2.13"}
 SWITCH = "RLTUNE_COMPAT"
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
 logger = logging.getLogger("rltune")
-_refused: set[str] = set()  # libraries that were logged: once a process
 
 
-def is_supported(library: str) -> bool:
-    """Tell whether private names of a library may be used; log one line, once, of a version that was not tested.
+def are_replacements_on() -> bool:
+    """Return whether this process replaces and calls private names of other libraries."""
+    return os.environ.get(SWITCH, "").lower() != "off" and _is_ray_tested()
+
+
+def switched(plain: Callable[[], Any]) -> Callable[[Callable[Arguments, Answer]], Callable[Arguments, Answer]]:
+    """Make a decorator for a function that uses private names: with the switch off, another one is called instead.
 
     Args:
-        library: A key of `TESTED`.
+        plain: Returns what the function returns with the switch off.
     """
-    if os.environ.get(SWITCH, "").lower() == "off":  # whoever set it knows, and need not read it in every command
-        return False
-    if is_tested(library):
-        return True
-    if library not in _refused:
-        _refused.add(library)
-        why = f"tested with {TESTED[library]}"
-        logger.warning("%s %s (%s): taking the plain path, which is slower", library, find_version(library), why)
-    return False
+
+    def decorate(function: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+        @functools.wraps(function)
+        def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+            return function(*args, **kwargs) if are_replacements_on() else plain()
+
+        return call
+
+    return decorate
 
 
 def is_tested(library: str) -> bool:
-    """Tell whether the installed minor version of a library is the tested one."""
+    """Return whether the installed minor version of a library is the tested one."""
     return ".".join(find_version(library).split(".")[:2]) == TESTED[library]
+
+
+@functools.cache
+def _is_ray_tested() -> bool:
+    """Return whether Ray's version was tested, and log one line where it was not, once a process."""
+    if is_tested("ray"):
+        return True
+    version = f"ray {find_version('ray')} (tested with {TESTED['ray']})"
+    logger.warning("%s: no private name is replaced, which makes sweeps slower", version)
+    return False
 
 
 @functools.cache
@@ -52,11 +67,11 @@ def find_version(library: str) -> str:
 
 @contextmanager
 def replace_names(owner: Any, **others: Any) -> Iterator[None]:
-    """Let some names of a module or class mean something else for a while.
+    """Replace some names of a module or class for as long as the context lasts.
 
     Args:
         owner: The module or class.
-        others: What each name means meanwhile; every one must be there already.
+        others: The values by name; each name must be there already.
     """
     plain = {name: getattr(owner, name) for name in others}
     for name, other in others.items():
@@ -64,5 +79,5 @@ def replace_names(owner: Any, **others: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, one in plain.items():
-            setattr(owner, name, one)
+        for name, value in plain.items():
+            setattr(owner, name, value)

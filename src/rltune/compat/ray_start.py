@@ -8,132 +8,17 @@ from __future__ import annotations
 
 import functools
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from rltune.compat.patching import is_supported, is_tested, replace_names
+from rltune.compat.patching import are_replacements_on, is_tested, replace_names, switched
 
 NODE_S = 30.0  # as long as Ray waits itself for its raylet
 WORKER_MODULE = "ray._private.workers.default_worker"  # what Ray starts for each worker
 LOCALHOST = "127.0.0.1"
-STRANGER = "ab" * 28  # no cluster's number: its GCS refuses whoever asks by it, after a look at the token
-TOKEN_S = 3.0  # for that answer
-
-
-class OpenRayError(Exception):
-    """A Ray that asks for no token, where this process would ask its answers for one."""
-
-
-class NoNodeError(Exception):
-    """This machine is no node of the Ray that is to be joined."""
-
-
-def match_token(address: str) -> str:
-    """Let this process show a running Ray the token that it asks for, and none where it asks for none.
-
-    What: a client of the GCS with the number of no cluster; Ray's reader of tokens.
-    Why: `ray.init` looks for a token file only with `auto`, and then also before a Ray that asks for none; it tries for
-    20 s with a wrong one, and says only that it failed. A driver with a token refuses what a Ray without one asks it,
-    which takes all its actors for forgotten and ends them.
-    Gains: a token file serves every address, and what is wrong is answered in seconds. On the plain path `ray.init`
-    answers, later and with less.
-    Tested with Ray 2.60.
-
-    Returns:
-        The address for `ray.init`.
-
-    Raises:
-        AuthenticationError: It asks for a token, and does not accept ours, or there is none.
-        OpenRayError: It asks for none, and `RAY_AUTH_MODE=token` is set.
-        NoNodeError: This machine is no node of any Ray.
-        OSError: Nobody listens there.
-    """
-    if not is_supported("ray"):
-        return address
-    from ray._private.authentication import authentication_token_setup as tokens
-    from ray._private.services import canonicalize_bootstrap_address, find_node_ids
-    from ray.exceptions import AuthenticationError
-
-    found: str | None = canonicalize_bootstrap_address(address)
-    if found is None:
-        return address
-    host, _, port = found.rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), TOKEN_S).close()  # Ray would knock for 13 s, and again
-    mode = os.environ.get(tokens.AUTH_MODE_ENV_VAR)
-    _set_token_mode("disabled")
-    asks = _is_refused(found)
-    _set_token_mode(mode)
-    if asks is False and mode == "token":
-        raise OpenRayError
-    if asks:
-        _check_token_file()  # Ray ends this process for one that it cannot read
-        if mode is None:
-            _set_token_mode("token")
-        tokens.ensure_token_if_auth_enabled(create_token_if_missing=False)  # as it does without any
-        if _is_refused(found):
-            raise AuthenticationError("another token")
-    if not find_node_ids():  # Ray would look for 60 s
-        raise NoNodeError
-    return found
-
-
-def _check_token_file() -> None:
-    from ray.exceptions import AuthenticationError
-
-    path = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if path and not os.environ.get("RAY_AUTH_TOKEN"):
-        try:
-            content = Path(path).read_text().strip()
-        except (OSError, UnicodeDecodeError):
-            content = ""
-        if not content:
-            raise AuthenticationError(f"no token in {path}")
-
-
-def _is_refused(address: str) -> bool | None:
-    """Return whether a Ray's GCS refuses our token, or that we show none; None where it does not answer."""
-    from ray._raylet import GcsClient  # type: ignore[attr-defined]
-    from ray.exceptions import AuthenticationError, RayError
-
-    try:
-        GcsClient(address=address, cluster_id=STRANGER).check_alive([], timeout=TOKEN_S)
-    except AuthenticationError as error:
-        return "InvalidAuthToken" in str(error)  # otherwise it refuses a stranger, after a look at the token
-    except RayError:
-        pass  # not yet, perhaps: for `ray.init` to say
-    return None
-
-
-def _set_token_mode(mode: str | None) -> None:
-    """Set whether this process's clients of Ray show a token; None leaves it to Ray, which shows none."""
-    from ray._private.authentication import authentication_token_setup as tokens
-
-    if mode is None:
-        os.environ.pop(tokens.AUTH_MODE_ENV_VAR, None)
-    else:
-        os.environ[tokens.AUTH_MODE_ENV_VAR] = mode
-    tokens.Config.initialize("")
-
-
-def hold_auto_start() -> AbstractContextManager[Any]:
-    """Let other threads that need Ray wait for the start inside this context, instead of starting one themselves.
-
-    What: holds ``auto_init_lock``.
-    Why: registering an environment or importing RLlib asks for Ray's job, and Ray starts itself for whoever asks too
-    early: a second Ray in the middle of our start, which then fails.
-    Gains: as `rltune.compat.ray_registry.wait_for_ray`, which needs it. On the plain path no thread works meanwhile.
-    Tested with Ray 2.60.
-    """
-    if not is_supported("ray"):
-        return nullcontext()
-    from ray._private.auto_init_hook import auto_init_lock
-
-    held: AbstractContextManager[Any] = auto_init_lock
-    return held
 
 
 def forbid_auto_start() -> None:
@@ -148,6 +33,7 @@ def forbid_auto_start() -> None:
     auto_init_hook.enable_auto_connect = False
 
 
+@switched(nullcontext)
 @contextmanager
 def start_in_own_session() -> Iterator[None]:
     """Let what Ray starts have a session of its own.
@@ -155,18 +41,16 @@ def start_in_own_session() -> Iterator[None]:
     What: ``services.ConsolePopen`` with ``start_new_session``.
     Why: whoever ends a job (timeout, a batch system, a container's init) signals its whole process group. Ray shields
     its processes from SIGINT alone: SIGTERM would take the cluster away before the trials could save their state.
-    Gains: no time. On the plain path a SIGTERM to the group costs what was trained since the last checkpoint.
+    Gains: no time. With the switch off a SIGTERM to the group costs what was trained since the last checkpoint.
     Tested with Ray 2.60.
     """
-    if not is_supported("ray"):
-        yield
-        return
     from ray._private import services
 
     with replace_names(services, ConsolePopen=functools.partial(services.ConsolePopen, start_new_session=True)):
         yield
 
 
+@switched(nullcontext)
 @contextmanager
 def start_without_extras(dashboard: bool) -> Iterator[None]:
     """Let a Ray that starts do without its autoscaler, its reader of logs and, unless it is wanted, its API server.
@@ -182,9 +66,6 @@ def start_without_extras(dashboard: bool) -> Iterator[None]:
     Args:
         dashboard: Whether somebody wants to see it.
     """
-    if not is_supported("ray"):
-        yield
-        return
     from ray._private import services
 
     served = {} if dashboard else {"start_api_server": lambda *args, **kwargs: (None, None)}  # as where it cannot start
@@ -264,11 +145,12 @@ def list_private_arguments(modules: Sequence[str] = ()) -> dict[str, Any]:
 
     known = is_tested("ray") or "_node_ip_address" in (ray.init.__doc__ or "")
     arguments: dict[str, Any] = {"_node_ip_address": LOCALHOST} if known else {}
-    if modules and is_supported("ray"):  # a Ray that does not know the setting ends itself
+    if modules and are_replacements_on():  # a Ray that does not know the setting ends itself
         arguments["_system_config"] = {"preload_python_modules": list(modules)}
     return arguments
 
 
+@switched(lambda: None)
 def find_logs() -> Path | None:
     """Return the folder that Ray's processes on this machine write their logs to.
 
@@ -281,7 +163,7 @@ def find_logs() -> Path | None:
     """
     import ray
 
-    if not ray.is_initialized() or not is_supported("ray"):
+    if not ray.is_initialized():
         return None
     node = ray._private.worker._global_node
     return Path(node.get_logs_dir_path()) if node is not None else None

@@ -11,12 +11,13 @@ import torch
 from ray.rllib.connectors import connector_v2
 from ray.rllib.utils import torch_utils
 
-from rltune.compat.patching import is_supported
+from rltune.compat.patching import is_tested, switched
 
 COMPILER = "torch._inductor.config"
 LEFT_OUT = "__dynamo_disable"  # where torch keeps what such a method is called by
 
 
+@switched(lambda: None)
 def skip_needless_work(compiling: bool) -> None:
     """Skip a search for source code in RLlib and the import of torch's compiler, for the rest of the process.
 
@@ -32,10 +33,8 @@ def skip_needless_work(compiling: bool) -> None:
     Args:
         compiling: Whether torch's compiler will be used, which then has to know.
     """
-    if not is_supported("ray"):
-        return
     connector_v2.inspect = _replace_in(inspect, stack=stack)
-    if not is_supported("torch"):
+    if not is_tested("torch"):  # rltune installs with other versions of it, too
         return
     for method in filter(_is_left_out, vars(torch.optim.Optimizer).values()):
         if compiling:

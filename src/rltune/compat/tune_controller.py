@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from rltune.compat.patching import is_supported, replace_names
+from rltune.compat.patching import replace_names, switched
 
 
+@switched(nullcontext)
 @contextmanager
 def adapt_tune(one_process: bool) -> Iterator[None]:
-    """Apply all of this module while a `tune.Tuner` runs; the plain path applies nothing.
+    """Apply all of this module while a `tune.Tuner` runs.
 
     Args:
         one_process: Whether each trial is one process, of a Ray of our own.
     """
-    if not is_supported("ray"):
-        yield
-        return
     with contextlib.ExitStack() as stack:
         stack.enter_context(survive_lost_processes())
         stack.enter_context(skip_callback_count())
@@ -83,8 +81,7 @@ def survive_lost_processes() -> AbstractContextManager[None]:
     """Let a process that Ray ended for want of memory, or that its machine took along, cost its trial alone.
 
     What: ``RayActorManager._actor_task_failed``.
-    Why: Tune knows two kinds of errors and raises at any other, which ends the whole sweep. It does on the plain path;
-    `sweeps.resume` then goes on with it.
+    Why: Tune knows two kinds of errors and raises at any other, which ends the whole sweep.
     Tested with Ray 2.60.
     """
     from ray.air.execution._internal.actor_manager import RayActorManager

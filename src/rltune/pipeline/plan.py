@@ -25,7 +25,6 @@ from rltune.algorithms.build import Build, make_inputs_absolute
 from rltune.algorithms.preflight import check_actions, check_corners
 from rltune.cluster.ray_cluster import check_address, machine_of
 from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share
-from rltune.compat.ray_registry import wait_for_ray
 from rltune.config.capabilities import find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.schema import MLFLOW, ResourcesConfig, RunConfig
@@ -270,7 +269,6 @@ def preflight(plan: Plan) -> tuple[str, ...]:
     Raises:
         ConfigError: With the corner and RLlib's own words.
     """
-    wait_for_ray()  # which starts meanwhile
     from rltune.engine import check_precision, find_static_obstacle
 
     configs = check_corners(plan.build, plan.space)

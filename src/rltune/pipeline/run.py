@@ -28,7 +28,6 @@ from rltune.cluster.losses import LEAVE_S, watch_head
 from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_environment
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots, follow_cluster
-from rltune.compat.patching import is_supported
 from rltune.config.changes import CHANGEABLE, check_budgets, check_changes, keep_measured
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
@@ -271,10 +270,11 @@ def _start(context: SweepContext) -> Outcome:
             _prepare_requests(context)
         context = replace(context, plan=plan.measure_share(context.plan))
         server = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
-        # The check registers classes with a Ray that starts meanwhile: only a Ray that was tested allows that.
-        checked = thread.submit(_check, context, server) if is_supported("ray") else None
+        # The check registers classes with Ray: beside Ray's start that is safe only in another process.
+        thread.submit(_import_modules)
+        checked = thread.submit(_check, context, server) if server else None
         with connect_ray(cluster, modules, server) as nodes:
-            context = checked.result() if checked else _check(context, server)
+            context = checked.result() if checked else _check(context, None)
             share = context.plan.share_of(*(() if cluster.autoscale else nodes))  # a larger node may be to come
             slots = Slots(share.bundles, context.plan.request.limit, nodes, cluster.autoscale)
             with contextlib.nullcontext() if cluster.address is None else follow_cluster(slots):
@@ -299,14 +299,17 @@ def _prepare_requests(context: SweepContext) -> None:
             ledger.ask(RETRY, context.retry, describe_user())
 
 
-def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
-    """Check what needs RLlib, and import what `_run` needs: time spent waiting for Ray otherwise."""
+def _import_modules() -> None:
+    """Import what `_run` needs while Ray starts."""
     import alembic.command  # noqa: F401  Optuna makes a ledger with it
 
     import rltune.pipeline.publish
     import rltune.pipeline.tune.run
     import rltune.pipeline.winner  # noqa: F401
 
+
+def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
+    """Check what needs RLlib."""
     stall_s, call_aside = context.plan.config.failures.stall_s, None
     if server is None:
         notes = plan.preflight(context.plan) or ()

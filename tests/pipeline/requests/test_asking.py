@@ -226,7 +226,6 @@ def test_a_driver_that_claims_a_sweep_sees_to_requests_first(mine, monkeypatch):
         mine.ledger.ask(STOP, {}, "ben@host")
         raise RuntimeError("far enough")
 
-    monkeypatch.setattr(pipeline, "is_supported", lambda name: False)
     monkeypatch.setattr(pipeline, "prepare_environment", lambda cluster: None)
     monkeypatch.setattr(pipeline, "connect_ray", start)
     retry = {TRIALS: [0], CERTIFY: []}
