@@ -28,7 +28,7 @@ GROUPS = {
 }
 LISTED = ("env", "tuned")
 ALIKE = ("certify", "resources", "tracking", "cluster")  # in all of a group's files a key means the same
-COMMANDS = ("resume", "evaluate", "list", "show", "report", "compare", "export", "record", "prune", "probe")
+COMMANDS = ("resume", "evaluate", "list", "show", "report", "compare", "export", "record", "probe")
 COMMANDS += ("watch", "stop", "retry", "enqueue", "serve", "submit", "logs")
 INTRODUCTION = """\
 # Settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from contextlib import closing
@@ -17,7 +18,6 @@ from mlflow import MlflowClient
 from toy import ToyTrial, ledger
 
 from rltune.certification.result import Certification
-from rltune.pipeline.prune import prune_sweeps
 from rltune.pipeline.run import resume_sweep
 from rltune.records import CERTIFY, TrialRecord
 from rltune.reporting.tables import show_sweep
@@ -129,10 +129,9 @@ def _check_mlflow(outcome: Outcome, found: Certification, client: MlflowClient) 
 
 def _check_extension(first: Outcome, before: Certification, tmp_path: Path) -> None:
     """More trials: what is certified already is not trained again, also when spare checkpoints were deleted."""
-    prune_sweeps(first.name, str(tmp_path / "outputs"), sure=True, stream=io.StringIO())
-    pruned = ledger(first)[0].checkpoint
-    assert pruned is not None
-    assert not (first.folder / pruned.path).exists()
+    weakest = min((entry for entry in ledger(first) if entry.checkpoint), key=lambda entry: entry.score or 0.0)
+    assert weakest.checkpoint is not None
+    shutil.rmtree(first.folder / weakest.checkpoint.path)
     trained = {entry.number: entry.key for entry in books(first)}
     last = resume(first, tmp_path, budget={"trials": 7})
     assert last.trials["complete"] == 7

@@ -108,7 +108,6 @@ REFUSED = {
     "report sweep=nope": ("sweep=nope", "", "sweeps.list"),
     "show latest": ("latest", "key=value", "sweeps.show sweep=latest"),
     "list environments": ("environments", "did you mean 'envs'?", "sweeps.list envs"),
-    "prune sweep=nope": ("sweep=nope", "", "sweeps.list"),
     "export": ("policy has no value", "models:/<name>@champion", "policy=sweep:latest"),
     "compare sweeps=[nope]": ("sweeps=nope", "", "sweeps.list"),
     "evaluate env=nope": ("env=nope", "acrobot", "env="),

@@ -290,7 +290,7 @@ def _check_recorded(folder: Path, record: CheckpointRecord, source: Source) -> P
     if not checkpoint.is_dir():
         raise PolicyError(
             f"policy={source.uri}: its checkpoint {checkpoint} is gone",
-            "a trial whose checkpoint is still there; prune leaves the best ones and what MLflow has",
+            "a trial whose checkpoint is still there",
             f"policy=sweep:{folder.name} is the winner; policy=runs:/<the trial's MLflow run>",
         )
     if not source.trust and compute_digest(checkpoint) != record.digest:

@@ -41,7 +41,6 @@ def test_without_a_command_each_has_its_line(monkeypatch, capsys):
         "compare",
         "export",
         "record",
-        "prune",
         "stop",
         "enqueue",
         "retry",
