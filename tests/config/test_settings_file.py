@@ -6,7 +6,7 @@ import pytest
 from composing import change_setting
 from omegaconf import OmegaConf
 
-from rltune.config.settings_file import format_settings, read_settings, require_own_sweep, write_settings
+from rltune.config.settings_file import FORMAT, format_settings, read_settings, require_own_sweep, write_settings
 from rltune.config.uris import redact_address
 from rltune.config.validation import parse_config
 from rltune.errors import StudyError
@@ -77,15 +77,15 @@ def test_damaged_settings_are_refused_and_a_copy_is_taken(damage, composed, tmp_
     assert parse_config(read_settings(tmp_path, whole=True)) == config
 
 
-@pytest.mark.parametrize(("first", "form"), [("", "1"), ("format: 2\n", "2"), ("format: 4\n", "4")])
+@pytest.mark.parametrize("form", [None, FORMAT - 1, FORMAT + 1])
 @pytest.mark.parametrize("whole", [False, True])
-def test_another_format_is_refused_in_three_parts(first, form, whole, composed, tmp_path):
+def test_another_format_is_refused_in_three_parts(form, whole, composed, tmp_path):
     text = format_settings(parse_config(composed))
-    (tmp_path / "config.yaml").write_text(text.replace("format: 3\n", first))
-    with pytest.raises(StudyError, match=f"has format {form}, not 3") as refused:
+    (tmp_path / "config.yaml").write_text(text.replace(f"format: {FORMAT}\n", f"format: {form}\n" if form else ""))
+    with pytest.raises(StudyError, match=f"format {form}") as refused:
         read_settings(tmp_path, whole=whole)
-    assert "format 3" in refused.value.allowed
-    assert "run it again under a new name" in refused.value.fix
+    assert f"format {FORMAT}" in refused.value.allowed
+    assert refused.value.fix
 
 
 def test_settings_that_a_person_changed_on_purpose_are_taken(composed, tmp_path):

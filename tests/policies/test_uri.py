@@ -113,7 +113,7 @@ def test_a_ledger_outside_the_sweeps_folder_is_found_too(checkpoint, tmp_path):
 
 def test_a_ledger_behind_a_login_says_what_to_write_instead(tmp_path):
     (tmp_path / "far").mkdir()
-    settings = "{format: 3, study: {storage: 'postgresql+psycopg://***@db.example/rl'}}"
+    settings = "{format: 4, study: {storage: 'postgresql+psycopg://***@db.example/rl'}}"
     (tmp_path / "far" / "config.yaml").write_text(settings)
     with pytest.raises(PolicyError) as refused:
         load_policy("sweep:far/7", output_dir=tmp_path)
@@ -137,7 +137,7 @@ def test_a_trial_of_an_older_sweep_is_refused_its_winner_taken(outputs, tmp_path
     shutil.copytree(outputs / "cartpole-done", tmp_path / "old")
     (tmp_path / "old" / "config.yaml").write_text("study: {storage: null}")
     assert load_policy("sweep:old", output_dir=tmp_path).info["trial"] == 2
-    with pytest.raises(PolicyError, match="has format 1, not 3") as refused:
+    with pytest.raises(PolicyError, match="format None") as refused:
         load_policy("sweep:old/1", output_dir=tmp_path)
     assert f"policy={tmp_path / 'old'}/trials/" in refused.value.fix
 

@@ -231,9 +231,9 @@ def test_a_checkpoint_without_a_replay_memory_has_none(write, tmp_path):
 def test_a_replay_memory_goes_before_a_newer_state(write, write_with_replay, tmp_path):
     """Seconds of training are made up for sooner than a memory."""
     best, latest, newer = write(900, kind="best"), write_with_replay(1000), write(1100, kind="best")
-    assert choose_newest(tmp_path, [best, newer, latest]) == latest
-    assert choose_newest(tmp_path, [best, newer]) == newer
-    assert choose_newest(tmp_path, []) is None
+    assert choose_newest([best, newer, latest]) == latest
+    assert choose_newest([best, newer]) == newer
+    assert choose_newest([]) is None
 
 
 @pytest.mark.parametrize("name", ["weights.bin", "more"])

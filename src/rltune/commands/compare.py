@@ -54,7 +54,7 @@ def list_group(settings: DictConfig) -> list[str]:
     """
     client = find_service(settings)
     found = client.list(settings.group) if client else []
-    found.sort(key=lambda one: (str(one["submitted"]), one.get("id", 0)))  # a service of an older version tells no id
+    found.sort(key=lambda sweep: (str(sweep["submitted"]), sweep["id"]))
     complete = [one["name"] for one in found if one["state"] == "complete"]
     if not complete:
         raise ConfigError(

@@ -17,11 +17,8 @@ from rltune.config.uris import redact_notify, redact_settings
 from rltune.errors import StudyError, describe_exception
 
 DIGEST_MARK = "# sha256: "
-FORMAT = 3
-"""Of a sweep's folder and its ledger.
-
-Format 1 had no number, and kept everything in Optuna's tables; the reports of format 2 knew no marks.
-"""
+FORMAT = 4
+"""Of a sweep's folder and its ledger."""
 
 
 def read_settings(folder: Path, *, whole: bool = False) -> DictConfig:
@@ -47,7 +44,7 @@ def read_settings(folder: Path, *, whole: bool = False) -> DictConfig:
     if not isinstance(loaded, DictConfig) or not loaded:
         raise StudyError(f"{path} holds no settings", "the sweep's settings as YAML", _describe_recovery(path))
     # Before the digest, which other formats may compute in another way.
-    if (form := loaded.pop("format", 1)) != FORMAT:
+    if (form := loaded.pop("format", None)) != FORMAT:
         raise StudyError(
             f"{path} has format {form}, not {FORMAT}",
             f"sweeps of format {FORMAT}, which this version of rltune writes and reads",

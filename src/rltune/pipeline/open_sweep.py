@@ -133,7 +133,6 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
     shared = config.cluster.address is not None and bucket is None
     ledger = start_ledger(config.study.storage, folder, new=not context.resumed, shared=shared)
     ledger.judge_by(plan.criteria)
-    ledger.make_requests()
     if context.resumed:
         save_copy(folder)
         notes = list(plan.notes)

@@ -126,22 +126,17 @@ def write_checkpoint(
     return CheckpointRecord(path, int(state["env_steps"]), state["objective"], fingerprint, time.time(), has_replay)
 
 
-def choose_newest(sweep: Path, records: Iterable[CheckpointRecord]) -> CheckpointRecord | None:
+def choose_newest(records: Iterable[CheckpointRecord]) -> CheckpointRecord | None:
     """Choose the checkpoint from which a trial goes on; None where there is none.
 
     One with a replay memory goes before a newer one without: the steps between the two are trained again sooner than a
     memory is filled.
 
     Args:
-        sweep: The sweep's folder.
         records: What the trial has.
     """
-
-    def has_replay(one: CheckpointRecord) -> bool:  # records of older versions do not say it
-        return one.replay or (sweep / one.path / REPLAY).is_dir()
-
     # By time, not by steps: a checkpoint that is damaged sends its trial back to fewer steps.
-    return max(records, key=lambda one: (has_replay(one), one.saved_s), default=None)
+    return max(records, key=lambda record: (record.replay, record.saved_s), default=None)
 
 
 def find_replay(folder: Path) -> Path | None:

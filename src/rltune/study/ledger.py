@@ -72,7 +72,6 @@ class Ledger:
 
     def __init__(self, url: str, name: str, *, create: bool = False) -> None:
         self.url, self.name = url, name
-        self._is_asked = False  # whether it is known to have the table of requests
         try:
             self._engine = connect_ledger(url)
             if create:
@@ -151,7 +150,6 @@ class Ledger:
         row = {"kind": kind, "payload": dict(payload), "asked_by": asked_by, "asked_s": time.time()}
         row |= {"taken_s": row["asked_s"]} if is_taken else {}
         try:
-            self.make_requests()
             with self._engine.begin() as connection:
                 added = connection.execute(
                     insert(REQUESTS).returning(REQUESTS.c.id), row | {"sweep_id": self._sweep_id}
@@ -160,11 +158,6 @@ class Ledger:
         except SQLAlchemyError as error:
             raise make_storage_error(self.url, error) from None
 
-    def make_requests(self) -> None:
-        """Make the table of requests, which an older ledger lacks."""
-        if not self._has_requests():
-            make_tables(self._engine)
-
     def read_requests(self, *kinds: str, waiting: bool = True) -> list[SweepRequest]:
         """Read what was asked of the sweep's driver, the oldest first.
 
@@ -172,8 +165,6 @@ class Ledger:
             kinds: Of which kinds; none for all.
             waiting: Whether those are left out that a driver has seen to.
         """
-        if not self._has_requests():
-            return []
         wanted = [REQUESTS.c.sweep_id == self._sweep_id]
         wanted += [REQUESTS.c.kind.in_(kinds)] if kinds else []
         wanted += [REQUESTS.c.taken_s.is_(None)] if waiting else []
@@ -213,10 +204,6 @@ class Ledger:
             found = connection.execute(again.returning(SWEEP_TRIALS.c.kind, SWEEP_TRIALS.c.number)).all()
             connection.execute(update(REQUESTS).where(REQUESTS.c.id == request.id).values(taken_s=time.time()))
         return [self.table(kind).record(number) for kind, number in sorted(found)]
-
-    def _has_requests(self) -> bool:
-        self._is_asked = self._is_asked or has_table(self._engine, REQUESTS)
-        return self._is_asked
 
     # -- what MLflow shows --------------------------------------------------------------------------------------------
 

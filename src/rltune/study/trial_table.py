@@ -18,7 +18,7 @@ from rltune.config.criteria import NO_CRITERIA
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.records import TRIALS, CheckpointRecord, Report, TrialRecord
-from rltune.study.tables import REPORTS, REQUESTS, SWEEP_TRIALS, has_table
+from rltune.study.tables import REPORTS, REQUESTS, SWEEP_TRIALS
 
 CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # what a worker calls its checkpoints, and what a record does
 _DERIVED = ("reports", "numbers", "checks", "second", "scored", "enqueued_by")  # fields of a record that no column has
@@ -59,7 +59,6 @@ class TrialTable:
         self._open: dict[int, TrialRecord] = {}
         self._changing = threading.Lock()  # the tracker's thread notes runs of MLflow
         self._num_trials: int | None = None
-        self._has_requests = False
 
     @property
     def num_trials(self) -> int:
@@ -254,9 +253,8 @@ class TrialTable:
         return [self.criteria.judge(record) for record in found]
 
     def _read_enqueued(self) -> dict[int, str]:
-        """Read who has enqueued trials, by their numbers; an older ledger has no table of it."""
-        self._has_requests = self._has_requests or has_table(self._engine, REQUESTS)
-        if self.kind != TRIALS or not self._has_requests:
+        """Read who has enqueued trials, by their numbers."""
+        if self.kind != TRIALS:
             return {}
         ours = REQUESTS.c.sweep_id == self._sweep_id, REQUESTS.c.trial.is_not(None)
         with self._engine.connect() as connection:

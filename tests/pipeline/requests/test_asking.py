@@ -237,19 +237,6 @@ def test_a_driver_that_claims_a_sweep_sees_to_requests_first(mine, monkeypatch):
     assert waiting[-1].asked_by == "ben@host"
 
 
-def test_an_older_driver_that_looks_for_none_is_told_of(mine, stream, monkeypatch):
-    mine.begin()
-    mine.fail(0)
-    monkeypatch.setattr(asking, "UNANSWERED_S", 0.1)
-    monkeypatch.setattr("rltune.pipeline.requests.inbox.Inbox._look", lambda inbox: None)
-    with mine.drive(), ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(asking.retry_failed, "mine", output_dir=mine.root, stream=stream)
-        wait_for(lambda: "no answer yet" in stream.getvalue())
-        mine.ledger.reopen_failed(mine.ledger.read_requests(RETRY)[0])
-        answer.result(30)
-    assert stream.getvalue().count("older rltune") == 1
-
-
 def test_one_that_is_stopped_meanwhile_is_not_gone_on_with(mine, stream, monkeypatch):
     mine.begin()
     mine.fail(0)

@@ -44,8 +44,8 @@ def find_service_of(settings: DictConfig) -> Client | None:
 
 
 def describe(done: dict[str, Any]) -> str:
-    """Describe a sweep's state; a service of an older version has no words for it."""
-    return str(done.get("in_words") or done["state"])
+    """Describe a sweep's state."""
+    return str(done["in_words"])
 
 
 def tell(done: dict[str, Any]) -> int:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 POLL_S = 0.5
 LOOK_S = 5.0  # between two looks for the driver
-UNANSWERED_S = 15.0  # a driver looks each second
-OLDER = "an older rltune's driver looks for none"
 
 
 @dataclass(frozen=True)
@@ -278,17 +276,13 @@ def retry_failed(
 
 def _wait_until_taken(asked: AskedSweep, request: int, stream: TextIO | None) -> bool:
     """Wait until a request was seen to; return False where the driver ends before."""
-    began = looked = time.monotonic()
-    is_told = False
+    looked = time.monotonic()
     while any(one.id == request for one in asked.ledger.read_requests()):
         now = time.monotonic()
         if now - looked > LOOK_S:
             looked = now
             if not asked.find_driver():
                 return False
-        if now - began > UNANSWERED_S and not is_told:
-            is_told = True
-            _say(stream, f"no answer yet: {OLDER}; it is tried again when the sweep is resumed")
         time.sleep(POLL_S)
     return True
 
@@ -317,8 +311,7 @@ def _may_go_on(record: TrialRecord, env_steps: int) -> bool:
 
 def _wait_for_end(asked: AskedSweep, request: int, stream: TextIO | None) -> bool:
     """Wait until a sweep's driver has ended; return whether it ended the sweep, too, before another one began."""
-    began = looked = time.monotonic()
-    is_told = False
+    looked = time.monotonic()
     while asked.status() == "running" or asked.find_driver():
         time.sleep(POLL_S)
         now = time.monotonic()
@@ -328,10 +321,6 @@ def _wait_for_end(asked: AskedSweep, request: int, stream: TextIO | None) -> boo
                 return asked.status() != "running"
             if all(one.id != request for one in asked.ledger.read_requests(STOP, waiting=False)):
                 return False
-        if now - began > UNANSWERED_S and not is_told:
-            is_told = True
-            if any(one.id == request for one in asked.ledger.read_requests(STOP)):
-                _say(stream, f"no answer yet: {OLDER}; Ctrl-C ends it where it runs")
     return True
 
 

@@ -30,7 +30,7 @@ def build_assignment(
     config, best = context.plan.config, record.checkpoint
     recorded = [checkpoint for checkpoint in (record.latest, best) if checkpoint]
     whole = [checkpoint for checkpoint in recorded if is_recorded(context.folder, checkpoint)]
-    latest = choose_newest(context.folder, whole)
+    latest = choose_newest(whole)
     if recorded and latest is None:
         notify(
             f"{record.name}: its checkpoint {recorded[0].path} is damaged or gone; it starts anew: no other one is left"

@@ -386,7 +386,7 @@ class Recorder(Callback):
             self._interrupt(stage, number, result)
             return
         record = stage.trials.record(number)
-        newest = choose_newest(self._folder, filter(None, (record.latest, record.checkpoint)))
+        newest = choose_newest(filter(None, (record.latest, record.checkpoint)))
         reached = newest.env_steps if newest else 0
         before, losses = self._losses.get((stage.kind, number), (-1, 0))
         losses = losses + 1 if reached <= before else 1
