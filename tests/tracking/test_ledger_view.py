@@ -301,7 +301,7 @@ class Forgetful(BaseHTTPRequestHandler):
 def test_lost_answers_double_neither_runs_nor_points(folder, server, monkeypatch):
     for name, seconds in {"LINGER_S": 0.1, "FIRST_WAIT_S": 0.05, "LONGEST_WAIT_S": 0.2}.items():
         monkeypatch.setattr(f"rltune.tracking.outbox.{name}", seconds)
-    monkeypatch.setattr("rltune.tracking.outbox.MAX_STRIKES", 50)  # it is one server in four, not the operation
+    monkeypatch.setattr("rltune.tracking.outbox.MAX_ATTEMPTS", 50)  # it is one server in four, not the operation
     Forgetful.target = ("127.0.0.1", server.port)
     proxy = ThreadingHTTPServer(("127.0.0.1", 0), Forgetful)
     threading.Thread(target=proxy.serve_forever, daemon=True).start()

@@ -42,7 +42,7 @@ SWEEP = ""  # an entry that is no row of the ledger's trials, as BASELINE is non
 MAX_SAMPLES = (
     12_500  # looks at a GPU that are kept for a server that is away, four numbers each; one every five seconds
 )
-MAX_REPORTS = 2000  # that are sent together, and marked together
+MAX_REPORTS = 500  # are sent together, and marked together: a slow server must be done before the client gives up
 Attempt = Callable[[str, Callable[[], Any]], bool]
 
 
@@ -110,7 +110,6 @@ class LedgerView:
         self._incomplete = False  # whether marks were taken back
         self._ended = False  # whether the sweep's run was ended: a round that comes after it must not reopen the run
         self._mark: int | None = None  # of the last report that was sent, should the ledger not keep it
-        self._limit = MAX_REPORTS  # fewer after a failure: a slow server may not be done before the client gives up
         self._progress = self._begin_progress()
         self._samples: deque[tuple[Mapping[str, float], float]] = deque(maxlen=MAX_SAMPLES)  # they are in no ledger
         self._replicates = 0
@@ -142,7 +141,6 @@ class LedgerView:
         """Look for every run again before it is used: an operation has failed, or its answer was lost."""
         self._ids.clear()
         self._unsure = True
-        self._limit = max(10, self._limit // 2)
 
     def send(self, attempt: Attempt) -> str | None:
         """Send what the ledger has and MLflow lacks. A repetition has no effect.
@@ -163,8 +161,8 @@ class LedgerView:
         changed = {key: row for key, row in rows.items() if row.revision > row.sent_revision}
         whole = False
         while not whole:
-            reports = self._ledger.read_reports_after(self._read_mark(), limit := self._limit)
-            whole = len(reports) < limit
+            reports = self._ledger.read_reports_after(self._read_mark(), MAX_REPORTS)
+            whole = len(reports) < MAX_REPORTS
             curves: dict[tuple[str, int], list[Report]] = defaultdict(list)
             for _, kind, report in reports:
                 curves[kind, report.number].append(report)
@@ -181,7 +179,6 @@ class LedgerView:
             if reports:
                 self._mark = reports[-1][0]
                 self._note(self._ledger.mark_reports_sent, self._mark)
-            self._limit = min(MAX_REPORTS, 2 * self._limit)
         for key, row in rows.items():
             if records[key].state == "COMPLETE" and row.sent_checkpoint is None:
                 self._send_checkpoint(attempt, records[key])
@@ -265,7 +262,7 @@ class LedgerView:
 
     def _send_samples(self, attempt: Attempt) -> None:
         """Send what was measured on the machine, by the seconds since the sweep began."""
-        while taken := [*islice(self._samples, self._limit)]:
+        while taken := [*islice(self._samples, MAX_REPORTS)]:
             run_id, began = self.find_run(None), self._ledger.sweep().began
             began_s = datetime.fromisoformat(began).timestamp() if began else 0.0
             points = [

@@ -8,7 +8,7 @@ tried again while the server is away; what a server refuses is given up, with on
 from __future__ import annotations
 
 import threading
-import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -16,16 +16,12 @@ from typing import Any, Literal
 from rltune.config.uris import redact
 from rltune.errors import describe_exception
 from rltune.tracking.ledger_view import LedgerView
-from rltune.tracking.mlflow_runs import is_refusal
 
-# A request costs the driver as much as ten reports: those of some seconds travel together. Importing MLflow takes 2 s
-# of CPU, which the first trials need to start.
+# A request costs the driver as much as ten reports, so the reports of some seconds travel together. Importing MLflow
+# takes 2 s of CPU, which the first trials need to start.
 LINGER_S = 5.0
-MAX_LINGER_S = 60.0
-REST = 3.0  # of what a round took of a core: it takes a quarter of one, and the reports of a trial travel together
-FIRST_WAIT_S = 0.25
-LONGEST_WAIT_S = 5.0
-MAX_STRIKES, MAX_REFUSALS = 5, 2
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 5.0  # The back-off after failures: the first wait, doubled up to the longest.
+MAX_ATTEMPTS = 3  # Failures in a row, on a server that works otherwise, after which an operation is given up.
 
 
 @dataclass(eq=False)
@@ -68,12 +64,11 @@ class Outbox:
     def __init__(self, view: LedgerView, notify: Callable[[str], None]) -> None:
         self._view, self._notify = view, notify
         self._tasks: list[_Task] = []
-        self._woken, self._hurry, self._stopping = threading.Event(), threading.Event(), threading.Event()
-        self._due = threading.Event()  # MLflow is to be opened
+        self._woken, self._stopping = threading.Event(), threading.Event()
+        self._urgent = threading.Event()  # somebody waits, or the first report came: the thread does not linger
         self._connected = self._down = False
-        self._failures = 0
-        self._round_s = 0.0  # of CPU
-        self._strikes: dict[str, int] = {}
+        self._failures = 0  # rounds in a row
+        self._attempts: Counter[str] = Counter()  # failures in a row, by operation
         self._thread = threading.Thread(target=self._run, name="rltune-tracking", daemon=True)
         self._thread.start()
 
@@ -88,8 +83,8 @@ class Outbox:
         Args:
             connect: Whether to open MLflow now: its import takes seconds of CPU, which the first trials need to start.
         """
-        if connect:
-            self._due.set()
+        if connect and not (self._connected or self._failures):
+            self._urgent.set()
         self._woken.set()
 
     def put(self, name: str, function: Callable[[], Any]) -> None:
@@ -106,11 +101,9 @@ class Outbox:
         """
         task = _Task(None, function)
         self._tasks.append(task)
-        self._hurry.set()
-        self.wake(connect=True)
-        answered = task.done.wait(timeout_s)
-        self._hurry.clear()
-        if not answered:
+        self._urgent.set()
+        self.wake()
+        if not task.done.wait(timeout_s):
             task.done.set()
             raise TimeoutError(f"no answer within {timeout_s:.0f} s")
         if task.error is not None:
@@ -120,19 +113,19 @@ class Outbox:
     def stop(self) -> None:
         """End the thread; an operation under way is waited for a moment."""
         self._stopping.set()
-        self._hurry.set()
-        self.wake(connect=True)
+        self._urgent.set()
+        self.wake()
         self._thread.join(0.5)
 
     def _run(self) -> None:
         while True:
             self._woken.wait()
-            if not self._failures:
-                linger_s = max(LINGER_S, min(MAX_LINGER_S, REST * self._round_s))
-                (self._hurry if self._connected else self._due).wait(linger_s)
+            back_off_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** min(self._failures - 1, 8))
+            self._urgent.wait(back_off_s if self._failures else LINGER_S)
             if self._stopping.is_set():
                 return
             self._woken.clear()
+            self._urgent.clear()
             try:
                 self._send()
             except _StoppedError:
@@ -149,9 +142,7 @@ class Outbox:
         if not self._connected:
             self._view.connect()
             self._connected = True
-        began = time.thread_time()
         place = self._view.send(self._attempt)
-        self._round_s = time.thread_time() - began
         for task in tasks:
             if task.name is None:
                 self._answer(task)
@@ -180,15 +171,15 @@ class Outbox:
             function()
         except Exception as error:
             self._view.doubt()
-            # The outage may have ended between the failure and `is_alive`: one strike proves nothing.
-            self._strikes[name] = self._strikes.get(name, 0) + 1 if self._view.is_alive() else 0
-            if self._strikes[name] < (MAX_REFUSALS if is_refusal(error) else MAX_STRIKES):
+            # An outage may have ended between the failure and `is_alive`: one failure proves nothing.
+            self._attempts[name] = self._attempts[name] + 1 if self._view.is_alive() else 0
+            if self._attempts[name] < MAX_ATTEMPTS:
                 raise
             self._notify(f"MLflow refused {name} ({self._describe(error)})")
             self._failures = 0
-            del self._strikes[name]
+            del self._attempts[name]
             return False
-        self._strikes.pop(name, None)
+        del self._attempts[name]
         return True
 
     def _handle_failure(self, error: Exception) -> None:
@@ -198,12 +189,8 @@ class Outbox:
             if not self._down:
                 self._notify(f"MLflow does not answer ({self._describe(error)}): what it lacks is sent later")
             self._down = True
-        elif self._failures == MAX_STRIKES + 1:
-            self._notify(f"MLflow does not show everything yet ({self._describe(error)})")
-        longest = FIRST_WAIT_S if self._hurry.is_set() else LONGEST_WAIT_S
-        self._hurry.wait(min(longest, FIRST_WAIT_S * 2 ** min(self._failures - 1, 8)))
-        if self._hurry.is_set():  # somebody waits in `call`: retry steadily, not slower and slower
-            self._stopping.wait(FIRST_WAIT_S)
+        if any(task.name is None for task in self._tasks):  # Somebody waits in `call`: try again soon.
+            self._failures = min(self._failures, 2)
 
     def _describe(self, error: Exception) -> str:
         return redact(describe_exception(error))[:200]
