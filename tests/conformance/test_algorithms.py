@@ -137,6 +137,7 @@ def test_tuned_settings_are_the_first_trial_exactly_and_name_their_source(name):
     algo_name, _, env = name.partition("_")
     assert (CONF / "env" / f"{env}.yaml").exists()
     tuned = OmegaConf.load(CONF / "tuned" / f"{name}.yaml")
+    assert tuned.published.env_steps >= 20_000, "the steps that its source trains for"
     algo = OmegaConf.to_container(OmegaConf.merge(OmegaConf.load(CONF / "algo" / f"{algo_name}.yaml"), tuned.algo))
     raw, wider = OmegaConf.load(CONF / "space" / f"{algo_name}.yaml"), tuned.get("wider", {})
     assert {key: pair[0] for key, pair in wider.items()} == {key: raw[key] for key in wider}, "of the space as it is"

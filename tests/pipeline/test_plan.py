@@ -24,6 +24,28 @@ def test_a_plain_request_becomes_a_plan_that_fits_the_machine(make):
     assert made.notes == ()
 
 
+@pytest.mark.parametrize(("published", "num_notes"), [(1_000_000, 1), (100_000, 0), (None, 0)])
+def test_settings_published_for_more_steps_are_noted(make, published, num_notes):
+    notes = make(published__env_steps=published, budget__env_steps=100_000).notes
+    assert ["1,000,000" in note and "budget.env_steps=100000" in note for note in notes] == [True] * num_notes
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "grace_fraction", "num_notes"), [(100_000, 0.2, 0), (10_000, 0.2, 1), (10_000, 0.5, 0)]
+)
+def test_a_first_verdict_before_the_first_episode_is_noted(make, env_steps, grace_fraction, num_notes):
+    """Eight environments of CartPole, which truncates at 500 steps: 4,000 steps."""
+    made = make(
+        budget__env_steps=env_steps,
+        scheduler__args__grace_fraction=grace_fraction,
+        algo__env_runners__num_envs_per_env_runner=8,
+        published__env_steps=None,
+    )
+    assert sum("4,000" in note and "scheduler.args.grace_fraction" in note for note in made.notes) == num_notes
+    quiet = make(scheduler={"kind": "none", "args": {}}, budget__env_steps=env_steps, published__env_steps=None)
+    assert quiet.notes == ()
+
+
 def test_few_trials_of_a_wide_network_get_the_cpus_that_would_idle(make):
     few = {"budget__trials": 2}
     assert make(**few).share_of(Machine(4, 0)).threads == 1

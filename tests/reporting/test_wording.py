@@ -19,6 +19,13 @@ def test_a_control_that_is_not_beaten_is_said_to_win(tmp_path: Path) -> None:
     assert said.startswith("The published settings stand: nothing that the search found is better.")
 
 
+@pytest.mark.parametrize(("published", "is_named"), [(1_000_000, True), (100, False), (None, False)])
+def test_a_baseline_published_for_more_steps_is_named(tmp_path: Path, published: int | None, is_named: bool) -> None:
+    data = load_sweep_data(write_sweep(tmp_path / "s", certified=make_certification()))
+    data.settings["published"] = {"env_steps": published}
+    assert ("1,000,000" in describe_verdict(data)) == is_named
+
+
 def test_an_uncertified_verdict_warns_of_the_searchs_own_score(tmp_path: Path) -> None:
     said = describe_verdict(load_sweep_data(write_sweep(tmp_path / "s")))
     assert said.startswith("Trial 11 has the best score of 12 trials, 88.")

@@ -167,6 +167,13 @@ class StudyConfig:
 
 
 @dataclass
+class PublishedConfig:
+    """What a file of conf/tuned says of its source; ``env_steps`` None where no such file is in use."""
+
+    env_steps: int | None = None
+
+
+@dataclass
 class RunConfig:
     """One sweep: everything that ``rltune run`` composes."""
 
@@ -188,6 +195,7 @@ class RunConfig:
     constraints: dict[str, Any] = field(default_factory=dict)  # older sweeps' settings have none
     space: dict[str, Any] = field(default_factory=dict)
     wider: dict[str, Any] = field(default_factory=dict)
+    published: PublishedConfig = field(default_factory=PublishedConfig)  # older sweeps' settings have none
     warm_start: list[Any] = field(default_factory=list)
     searcher: SearcherConfig = field(default_factory=SearcherConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)

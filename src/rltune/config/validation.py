@@ -259,6 +259,7 @@ def _lower_bounds(config: RunConfig) -> Iterator[tuple[str, float | None, float,
     yield "budget.total_env_steps", budget.total_env_steps, 1, 1_000_000
     yield "budget.wall_time_s", budget.wall_time_s, 1, 3600
     yield "budget.reports", budget.reports, 1, 20
+    yield "published.env_steps", config.published.env_steps, 1, 1_000_000
     yield "replicates", config.replicates, 1, 1
     yield "seed", config.seed, 0, 0
     yield "resources.cpus_per_trial", resources.cpus_per_trial, 0.01, 1

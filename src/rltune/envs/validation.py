@@ -62,6 +62,21 @@ def check_env(spec: EnvSpec) -> Any:
     return env.action_space
 
 
+def find_time_limit(spec: EnvSpec) -> int | None:
+    """Return after how many steps Gymnasium truncates an episode; None without a limit, or with several agents.
+
+    Args:
+        spec: An environment whose module was imported, as `check_env` does.
+    """
+    if spec.policies is not None:
+        return None
+    import gymnasium
+
+    registered = gymnasium.registry.get(spec.id.rpartition(":")[2])
+    limit = spec.kwargs.get("max_episode_steps") or (registered.max_episode_steps if registered else None)
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
 def _check_first_steps(env: Any, spec: EnvSpec) -> None:
     """Refuse an environment that cannot step, or that returns what its observation_space or a learner cannot take.
 

@@ -30,8 +30,8 @@ from rltune.config.criteria import Criteria, read_criteria
 from rltune.config.schema import MLFLOW, ResourcesConfig, RunConfig
 from rltune.config.validation import MEASURED
 from rltune.envs.objective import Shown, check_objective
-from rltune.envs.spec import specify_env
-from rltune.envs.validation import check_env, check_rewards
+from rltune.envs.spec import EnvSpec, specify_env
+from rltune.envs.validation import check_env, check_rewards, find_time_limit
 from rltune.errors import ConfigError
 from rltune.pipeline.warm_starts import choose_first_trial, collect_earlier_trials, collect_warm_starts, widen_ranges
 from rltune.probe.gpu import choose_trials, measure_on_gpu
@@ -184,7 +184,8 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
             import_callback(target)
     warm, notes = collect_warm_starts(config, searched, first)
     idle = describe_idle_gpu(config.resources.gpus_per_trial)
-    notes = (*notes, *left_to_chance, *shown, *filter(None, [idle]))
+    few, late = _describe_few_steps(config), _describe_late_episodes(config, spec, env_runners)
+    notes = (*notes, *filter(None, [few, late]), *left_to_chance, *shown, *filter(None, [idle]))
     config, how_far = fit_grid(config)
     notes = (*notes, *how_far)
     if config.storage and not config.study.storage:
@@ -192,6 +193,34 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     algo = make_inputs_absolute(config.algo)
     build = Build(algo, spec, config.env.vectorize, request.gpus, config.replicates, config.precision)
     return Plan(config, searched, build, warm, request, notes, earlier)
+
+
+def _describe_few_steps(config: RunConfig) -> str | None:
+    """Say that the tuned settings get fewer steps than they were published for; None where they do not."""
+    published, budget = config.published.env_steps, config.budget.env_steps
+    if published is None or published <= budget:
+        return None
+    return (
+        f"the tuned settings, which are tried first and are the baseline, were published for {published:,} environment "
+        f"steps; with budget.env_steps={budget} they may do worse than their source says"
+    )
+
+
+def _describe_late_episodes(config: RunConfig, spec: EnvSpec, env_runners: int) -> str | None:
+    """Say that trials may reach the stopping rule's first verdict before any episode has ended; None where not."""
+    fraction = config.scheduler.args.get("grace_fraction")
+    time_limit = find_time_limit(spec)
+    if config.scheduler.kind == "none" or fraction is None or time_limit is None:
+        return None
+    num_envs = int((config.algo.get("env_runners") or {}).get("num_envs_per_env_runner") or 1) * max(1, env_runners)
+    first, needed = math.ceil(fraction * config.budget.env_steps), num_envs * time_limit
+    if needed <= first:
+        return None
+    return (
+        f"the scheduler's first verdict is due after {first:,} environment steps, and {num_envs} environments may need "
+        f"{needed:,} until their first episode ends; a trial is not judged before. A larger budget.env_steps or "
+        "scheduler.args.grace_fraction lets all be judged at the same step"
+    )
 
 
 def _gpus_of(resources: ResourcesConfig) -> float:

@@ -27,7 +27,12 @@ def describe_verdict(data: SweepData) -> str:
     ended = number["total"] - number["interrupted"]
     opening = f"{cut} after {ended} of {data.settings['budget']['trials']} trials. " if cut else ""
     if data.record.certification and data.record.certification.get("configurations"):
-        return opening + _describe_certification(data.record.certification, data.shown)
+        verdict = opening + _describe_certification(data.record.certification, data.shown)
+        budget = data.settings["budget"]["env_steps"]
+        published = (data.settings.get("published") or {}).get("env_steps")  # older sweeps' settings have none
+        if published and published > budget:
+            verdict += f" The baseline's settings were published for {published:,} environment steps; here: {budget:,}."
+        return verdict
     if not data.ranked:
         why = explain_no_winner(data.trials)
         return f"{opening}{why[0].upper()}{why[1:]}."
