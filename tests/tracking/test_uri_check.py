@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import http.server
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from rltune.errors import ConfigError
+from rltune.errors import RltuneError, UnavailableError
 from rltune.tracking.uri_check import check_uri
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
@@ -22,17 +26,17 @@ def test_a_server_that_answers_passes_the_check(server):
 
 
 @pytest.mark.parametrize(
-    ("uri", "words"),
+    ("uri", "exit_code"),
     [
-        ("http://me:hunter2@127.0.0.1:9", "cannot be reached"),
-        ("http://no-such-host.invalid:5000", "cannot be reached"),
-        ("postgresql://me:hunter2@127.0.0.1:9/mlflow", "cannot be reached"),
-        ("sqlite:////etc/hostname/mlflow.db", "cannot be written"),
-        ("./mlruns", "plain folder"),
-        ("htp://localhost:5000", "did you mean 'http'?"),
+        ("http://me:hunter2@127.0.0.1:9", 75),
+        ("http://no-such-host.invalid:5000", 75),
+        ("postgresql://me:hunter2@127.0.0.1:9/mlflow", 75),
+        ("sqlite:////etc/hostname/mlflow.db", 2),
+        ("./mlruns", 2),
+        ("htp://localhost:5000", 2),
     ],
 )
-def test_a_wrong_address_is_refused_in_three_parts(uri, words, monkeypatch):
+def test_an_address_that_cannot_work_is_refused(uri, exit_code, monkeypatch):
     resolve = socket.getaddrinfo
 
     def resolve_here(host, *more, **named):  # a machine's own resolver may take its time, or know an address for it
@@ -42,14 +46,64 @@ def test_a_wrong_address_is_refused_in_three_parts(uri, words, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve_here)
     began = time.monotonic()
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(RltuneError) as refused:
         check_uri(uri)
     assert time.monotonic() - began < 60, "MLflow's own client tries for minutes"
-    message = caught.value.pretty()
-    assert "tracking.uri=" in message
-    assert words in message
-    assert "try:" in message
-    assert "hunter2" not in message
+    assert (refused.value.key, refused.value.exit_code) == ("tracking.uri", exit_code)
+    assert refused.value.allowed
+    assert refused.value.fix
+    assert "hunter2" not in refused.value.pretty()
+
+
+@contextlib.contextmanager
+def answer_with(status, **headers):
+    """Run an HTTP server that gives one answer to all; yield its address and the logins that it received."""
+    logins = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            logins.append(self.headers.get("Authorization"))
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}", logins
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("status", "exit_code"), [(401, 2), (403, 2), (404, 2), (429, 75), (500, 75), (503, 75)])
+def test_a_server_that_fails_may_be_asked_again_later(status, exit_code):
+    with answer_with(status) as (host, _), pytest.raises(RltuneError) as refused:
+        check_uri(f"http://{host}")
+    assert (refused.value.key, refused.value.exit_code) == ("tracking.uri", exit_code)
+
+
+def test_a_login_follows_no_redirect():
+    with (
+        answer_with(200) as (elsewhere, received),
+        answer_with(302, Location=f"http://{elsewhere}/x") as (host, logins),
+        pytest.raises(RltuneError),
+    ):
+        check_uri(f"http://me:hunter22@{host}")
+    assert logins == [f"Basic {base64.b64encode(b'me:hunter22').decode()}"]
+    assert received == []
+
+
+def test_a_login_is_read_from_mlflows_own_variables(monkeypatch):
+    with answer_with(200) as (host, logins):
+        monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "t0ken")
+        check_uri(f"http://{host}")
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter22")
+        check_uri(f"http://{host}")
+    assert logins == ["Bearer t0ken", f"Basic {base64.b64encode(b'me:hunter22').decode()}"]
 
 
 def test_a_server_that_never_answers_is_refused_in_time():
@@ -57,7 +111,7 @@ def test_a_server_that_never_answers_is_refused_in_time():
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         began = time.monotonic()
-        with pytest.raises(ConfigError):
+        with pytest.raises(UnavailableError):
             check_uri(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.5)
     assert time.monotonic() - began < 60, "MLflow's own client waits for minutes"
 
