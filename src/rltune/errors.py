@@ -68,6 +68,10 @@ class UnavailableError(RltuneError):
     exit_code: ClassVar[int] = EXIT_TRY_AGAIN
 
 
+class StudyUnavailableError(StudyError, UnavailableError):
+    """A sweep's ledger, disk or bucket that does not work at the moment, or that another driver has."""
+
+
 class PolicyError(RltuneError):
     """A policy that cannot be found, loaded or applied."""
 

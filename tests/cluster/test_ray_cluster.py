@@ -9,7 +9,7 @@ import ray
 
 from rltune.cluster.ray_cluster import check_address, connect_ray
 from rltune.config.schema import ClusterConfig
-from rltune.errors import ResourceError
+from rltune.errors import ResourceError, UnavailableError
 
 
 @pytest.mark.parametrize("dashboard", [False, True])
@@ -64,3 +64,16 @@ def test_an_address_that_may_be_a_rays_is_tried(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", named)
     check_address(ClusterConfig(address=address))
+
+
+def test_a_ray_that_does_not_come_up_may_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: Any) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(UnavailableError) as refused, connect_ray(ClusterConfig(num_cpus=1)):
+        pass
+    assert (refused.value.key, refused.value.exit_code) == ("cluster", 75)
+    assert refused.value.allowed
+    assert refused.value.fix

@@ -20,7 +20,7 @@ import postgres
 import pytest
 
 from rltune.config.uris import hide_login
-from rltune.errors import StudyError
+from rltune.errors import StudyError, UnavailableError
 from rltune.pipeline import folder as folder_module
 from rltune.pipeline import run as run_module
 from rltune.pipeline.context import SweepContext
@@ -39,9 +39,9 @@ def context_of(folder: Path, storage: str | None = None) -> SweepContext:
 
 
 def test_one_driver_at_a_time_has_a_folder(tmp_path: Path) -> None:
-    with lock_sweep(tmp_path), pytest.raises(StudyError, match="another driver is working on it"):  # noqa: SIM117
-        with claim_folder(context_of(tmp_path)):
-            pass
+    with lock_sweep(tmp_path), pytest.raises(UnavailableError) as refused, claim_folder(context_of(tmp_path)):
+        pass
+    assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)
 
 
 @pytest.mark.slow  # a server
@@ -63,9 +63,9 @@ def test_one_driver_has_a_sweep_of_a_database_whatever_machine(tmp_path: Path, m
                 os._exit(1)
         try:
             assert os.read(told, 7) == b"claimed"
-            with pytest.raises(StudyError) as refused, claim_folder(context_of(there, url)):
+            with pytest.raises(UnavailableError) as refused, claim_folder(context_of(there, url)):
                 pass
-            assert f"another driver is working on it, on {socket.gethostname()} (process {child})" in refused.value.what
+            assert f"{socket.gethostname()} (process {child})" in refused.value.what
             with claim_folder(context_of(another, url)):
                 pass
         finally:

@@ -105,6 +105,10 @@ REFUSED = {
         {"tracking": {"kind": "server", "uri": "http://me:s3cret@127.0.0.1:9", "register": True}},
         "tracking.uri=http://***@127.0.0.1:9",
     ),
+    "an MLflow server that is named without tracking=server": (
+        {"tracking": {"kind": "local", "uri": "http://127.0.0.1:9"}},
+        "tracking.uri=http://127.0.0.1:9",
+    ),
     "a folder as MLflow's store": ({"tracking": {"kind": "server", "uri": "./mlruns"}}, "tracking.uri=./mlruns"),
 }
 

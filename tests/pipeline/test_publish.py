@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rltune.errors import StudyError
+from rltune.errors import StudyError, UnavailableError
 from rltune.pipeline.publish import (
     make_closing_page,
     publish_outcome,
@@ -62,15 +62,24 @@ def test_only_what_is_unfinished_is_told_how_to_go_on(open_mine, stream, status,
 def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, tmp_path, stream):
     told = tmp_path / "told.json"
     with open_mine(f"notify='cat > {told}'") as sweep:
-        tell_crash(sweep, StudyError("the disk is full: postgresql://me:s3cret@host"))
+        tell_crash(sweep, StudyError("the ledger is gone: postgresql://me:s3cret@host"))
     content = json.loads(told.read_text())
     assert (content["name"], content["status"], content["winner"]) == ("mine", "failed", None)
-    assert content["reason"] == "StudyError: the disk is full: postgresql://***@host"
+    assert content["reason"] == "StudyError: the ledger is gone: postgresql://***@host"
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [(UnavailableError("disk"), "interrupted 75"), (StudyError("ledger"), "failed 2"), (ValueError("bug"), "failed 1")],
+)
+def test_an_error_ends_a_sweep_with_the_commands_exit_code(open_mine, tmp_path, error, end):
+    notify = f"echo $RLTUNE_STATUS $RLTUNE_EXIT_CODE > {tmp_path / 'end'}"
+    with open_mine(f"notify='{notify}'") as sweep:
+        tell_crash(sweep, error)
+    assert (tmp_path / "end").read_text().strip() == end
 
 
 def test_nobody_to_tell_changes_nothing_and_is_said(open_mine, stream, tmp_path):
     with open_mine("notify='echo no mail >&2; exit 1'") as sweep:
         tell_end(sweep, outcome(tmp_path))
-    assert (
-        "notify: nobody was told of the sweep's end (OSError: the command ended with 1: no mail)" in stream.getvalue()
-    )
+    assert "no mail" in stream.getvalue()

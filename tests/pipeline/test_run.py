@@ -20,7 +20,7 @@ from toy import ToyTrial, ledger
 
 from rltune.compat.patching import are_replacements_on
 from rltune.config.settings_file import read_settings
-from rltune.errors import RltuneError, StudyError
+from rltune.errors import RltuneError, StudyError, UnavailableError
 from rltune.pipeline import run as pipeline
 from rltune.pipeline.context import SweepContext
 from rltune.pipeline.plan import make_plan
@@ -413,8 +413,9 @@ def test_a_second_driver_on_one_sweep_is_refused(toy_run: Callable[..., Outcome]
     first = toy_run("tracking=off", "budget.trials=1")
     with (first.folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(StudyError, match="another driver is working on it"):
+        with pytest.raises(UnavailableError) as refused:
             resume_sweep(first.name, output_dir=str(tmp_path / "outputs"), stream=io.StringIO(), trainable=ToyTrial)
+    assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)
 
 
 def test_a_name_that_is_taken_is_refused_with_the_resume_command(toy_run: Callable[..., Outcome]) -> None:
@@ -583,8 +584,6 @@ def test_auto_leaves_a_sweep_to_the_driver_that_has_it(toy_run: Callable[..., Ou
     from rltune.study.sweep_folder import claim_sweep
 
     first = toy_run(*AUTO, "budget.trials=1")
-    with (
-        claim_sweep(first.folder),
-        pytest.raises(StudyError, match=r"another driver is working on it, on .* \(process"),
-    ):
+    with claim_sweep(first.folder), pytest.raises(UnavailableError) as refused:
         toy_run(*AUTO, "budget.trials=2")
+    assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)

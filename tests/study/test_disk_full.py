@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from toy import ToyTrial
 
-from rltune.errors import StudyError
+from rltune.errors import UnavailableError
 from rltune.pipeline.run import resume_sweep
 from rltune.study import optuna_study, tables
 from rltune.study.disk_full import is_disk_full, names_full_disk
@@ -45,8 +45,9 @@ def test_a_checkpoint_without_room_stops_the_sweep_and_fails_no_trial(
 ) -> None:
     folder = tmp_path / "outputs" / "tight"
     words = ("+space.fault=[choice,null,full]", "warm_start=[{quality:0.9,fault:null},{quality:0.8,fault:full}]")
-    with pytest.raises(StudyError, match=r"no room is left on the disk(.|\n)*sweeps\.resume sweep=tight"):
+    with pytest.raises(UnavailableError) as full:
         toy_run("name=tight", "budget.trials=3", "scheduler=none", "tracking=off", "seed=3", *words)
+    assert (full.value.exit_code, "sweeps.resume sweep=tight" in full.value.fix) == (75, True)
     assert set(states(folder)) <= {"COMPLETE", "RUNNING"}
     assert "RUNNING" in states(folder)
     (folder / "room").touch()
@@ -69,8 +70,9 @@ def test_a_full_database_stops_the_sweep_and_keeps_what_it_has(
             connection.execute(f"PRAGMA max_page_count={room.setdefault('pages', pages)}")
 
     monkeypatch.setattr(module, "set_pragmas", tight)
-    with pytest.raises(StudyError, match=r"no room is left on the disk(.|\n)*sweeps\.resume sweep=tight"):
+    with pytest.raises(UnavailableError) as full:
         toy_run("name=tight", "budget.trials=16", "scheduler=none", "tracking=off")
+    assert full.value.exit_code == 75
     monkeypatch.setattr(module, "set_pragmas", plain)
     before = states(folder)
     assert before

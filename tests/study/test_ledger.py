@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from ledger import add_reports, ask, make_ledger
 from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 
 from rltune.config.settings_file import FORMAT
 from rltune.errors import StudyError
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS, SweepRecord
 from rltune.study import tables
-from rltune.study.ledger import Ledger
+from rltune.study.ledger import Ledger, check_storage, make_storage_error
 
 
 @pytest.fixture
@@ -243,9 +244,30 @@ def test_a_ledger_of_another_format_is_refused(ledger: Ledger, url: str, tmp_pat
 
 def test_a_disk_without_room_for_a_new_ledger_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "set_pragmas", lambda connection, _: connection.execute("pragma max_page_count=2"))
-    with pytest.raises(StudyError, match="disk is full") as refused:
+    with pytest.raises(StudyError) as refused:
         Ledger(url, "sweep", create=True)
-    assert "room" in refused.value.allowed
+    assert (refused.value.key, refused.value.exit_code) == ("study.storage", 75)
+
+
+@pytest.mark.parametrize(
+    ("problem", "exit_code"),
+    [
+        ("connection refused", 75),
+        ("FATAL: the database system is starting up", 75),
+        ('FATAL: password authentication failed for user "me"', 2),
+        ('FATAL: database "rl" does not exist', 2),
+    ],
+)
+def test_a_server_that_is_away_may_be_asked_again(problem: str, exit_code: int) -> None:
+    error = OperationalError(None, None, Exception(problem))
+    refused = make_storage_error("postgresql+psycopg://db.example/rl", error)
+    assert (refused.key, refused.exit_code) == ("study.storage", exit_code)
+
+
+def test_a_server_where_nobody_listens_may_be_asked_again() -> None:
+    with pytest.raises(StudyError) as refused:
+        check_storage("postgresql+psycopg://me@127.0.0.1:9/rl")
+    assert refused.value.exit_code == 75
 
 
 def test_a_database_that_would_round_numbers_is_refused() -> None:

@@ -25,7 +25,7 @@ from rltune.compat.ray_start import (
     start_workers_by,
 )
 from rltune.config.schema import ClusterConfig
-from rltune.errors import ResourceError, describe_exception
+from rltune.errors import ResourceError, RltuneError, UnavailableError, describe_exception
 
 # Tune reads these when it is imported or run. They switch off its own output, loggers and snapshots: a sweep has its
 # console, MLflow and the ledger for that.
@@ -127,7 +127,8 @@ def connect_ray(
         What each of its nodes has for trials, at this moment.
 
     Raises:
-        ResourceError: No Ray answers at the address.
+        ResourceError: The Ray at the address cannot be joined.
+        UnavailableError: No Ray answers at the address, or one of our own does not come up.
     """
     import ray
 
@@ -167,8 +168,15 @@ def _start(cluster: ClusterConfig, modules: Sequence[str]) -> None:
         return
     machine = machine_of(cluster)
     assert machine is not None
-    with start_in_own_session(), start_without_extras(cluster.dashboard):
-        _init_local(cluster, machine, modules)
+    try:
+        with start_in_own_session(), start_without_extras(cluster.dashboard):
+            _init_local(cluster, machine, modules)
+    except Exception as error:  # Ray raises plain Exception where its node does not come up within 30 s (2.60).
+        raise UnavailableError(
+            f"cluster=local: Ray did not come up ({describe_exception(error)})",
+            "a machine with time and memory for Ray's own processes; their logs are in /tmp/ray/session_latest/logs",
+            "the same command again, when the machine is less busy",
+        ) from error
 
 
 def _join(address: str) -> None:
@@ -181,7 +189,7 @@ def _join(address: str) -> None:
         raise _explain_failed_join(address, error) from None
 
 
-def _explain_failed_join(address: str, error: BaseException) -> ResourceError:
+def _explain_failed_join(address: str, error: BaseException) -> RltuneError:
     """Say why a running Ray could not be joined."""
     from ray.exceptions import AuthenticationError
 
@@ -207,7 +215,7 @@ def _explain_failed_join(address: str, error: BaseException) -> ResourceError:
             "a node of the cluster, if only one without CPUs for trials",
             f"ray start --address={address} --num-cpus=0 here, then the same command; or ray job submit",
         )
-    return ResourceError(
+    return UnavailableError(
         f"cluster.address={address}: no Ray answers ({describe_exception(error)})",
         "the address of a running Ray, or auto on one of its nodes",
         "ray start --head, or cluster=local",

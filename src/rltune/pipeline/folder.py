@@ -15,7 +15,7 @@ from rltune.cluster.stale_processes import clear_record, end_stale_processes, re
 from rltune.config.authorship import MARK
 from rltune.config.settings_file import write_settings
 from rltune.config.uris import redact
-from rltune.errors import StudyError
+from rltune.errors import StudyError, StudyUnavailableError
 from rltune.pipeline.context import SweepContext
 from rltune.study.bucket import GLANCE_S, Bucket, BucketError, choose_place, find_bucket, link_bucket, open_bucket
 from rltune.study.sweep_folder import (
@@ -94,11 +94,11 @@ def claim_folder(context: SweepContext) -> Iterator[None]:
     """Claim the folder for this driver alone, and end what an earlier one left running.
 
     Raises:
-        StudyError: Another driver has it.
+        StudyUnavailableError: Another driver has it.
     """
     with claim_sweep(context.folder) as here, _claim_ledger(context, is_free=here is None) as there:
         if other := here or there:
-            raise StudyError(
+            raise StudyUnavailableError(
                 f"sweep={context.name}: another driver is working on it, {other}",
                 "one driver at a time",
                 "wait for it, or end it with Ctrl-C where it runs",

@@ -13,7 +13,7 @@ from rltune.cluster.slots import Slots
 from rltune.config.schema import MLFLOW, RunConfig
 from rltune.envs.objective import Shown
 from rltune.pipeline.context import SweepContext
-from rltune.pipeline.plan import Plan, tracking_uri_of
+from rltune.pipeline.plan import Plan
 from rltune.pipeline.requests.inbox import Inbox, reopen_failed
 from rltune.pipeline.stopper import SweepStopper
 from rltune.records import WHOLE_BUDGET, trial_dir_of
@@ -228,7 +228,7 @@ def _open_tracker(context: SweepContext, ledger: Ledger) -> Tracker:
     experiment, shown = config.tracking.experiment or config.env.name, context.plan.shown
     first: Tracker = NoTracker()
     if config.tracking.kind in MLFLOW:
-        settings = TrackingSettings(tracking_uri_of(config), experiment, sweep=context.name, folder=folder, shown=shown)
+        settings = TrackingSettings(config.tracking.uri, experiment, sweep=context.name, folder=folder, shown=shown)
         first = MLflowTracker(settings, ledger)
     books: list[Book] = []
     if config.tracking.kind == "wandb":

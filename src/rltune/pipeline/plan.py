@@ -173,7 +173,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
     action_space = check_env(spec)
     check_actions(config.algo, config.env.id, action_space)
     if config.tracking.kind in MLFLOW:
-        check_uri(tracking_uri_of(config))
+        check_uri(config.tracking.uri)
     if config.tracking.kind == "wandb" and find_spec("wandb") is None:
         raise ConfigError("tracking=wandb: wandb is not installed", "the extra wandb", "pip install 'rltune[wandb]'")
     check_sampler(config.searcher.kind, config.searcher.args, searched)
@@ -267,11 +267,6 @@ def fit_grid(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
     enough = f"the grid has {points} points, after which the search ends, before budget.trials={trials}"
     fitted = replace(config, budget=replace(config.budget, trials=points))
     return fitted, (enough,) if trials > points else ()
-
-
-def tracking_uri_of(config: RunConfig) -> str | None:
-    """Return MLflow's address: None is its own default store in this folder."""
-    return config.tracking.uri if config.tracking.kind == "server" else None
 
 
 def _check_writable(folder: Path) -> None:

@@ -15,10 +15,9 @@ from rltune.config.budget import SpentBudget
 from rltune.config.schema import MLFLOW
 from rltune.config.settings_file import format_settings
 from rltune.config.uris import redact, redact_address, resolve_uri
-from rltune.errors import describe_exception
+from rltune.errors import EXIT_TRY_AGAIN, RltuneError, describe_exception
 from rltune.formatting import format_number
 from rltune.pipeline.open_sweep import OpenSweep
-from rltune.pipeline.plan import tracking_uri_of
 from rltune.pipeline.provenance import list_versions, read_git_commit
 from rltune.records import BASELINE, ENQUEUE, RunKey, TrialRecord
 from rltune.reporting import html
@@ -26,7 +25,7 @@ from rltune.reporting.closing_page import make_closing_page, trial_view_of
 from rltune.reporting.sweep_data import read_sweep_data
 from rltune.reporting.wording import describe_verdict
 from rltune.search.conditions import format_yaml_value
-from rltune.study.outcome import Outcome, count_states
+from rltune.study.outcome import EXIT_NONE, Outcome, count_states
 from rltune.study.sweep_folder import TOLD, make_resume_command
 from rltune.tracking.callbacks import CLOSE_S
 from rltune.tracking.ledger_view import NOTE_TAG
@@ -140,12 +139,15 @@ def tell_end(sweep: OpenSweep, outcome: Outcome) -> None:
 
 
 def tell_crash(sweep: OpenSweep, error: Exception) -> None:
-    """Tell them that the sweep was ended by an error, which leaves no summary: ``failed``, with the error as reason."""
+    """Tell them that the sweep was ended by an error, which leaves no summary; the error is the reason."""
     folder, counts = sweep.context.folder, dict[str, int]()
     with contextlib.suppress(Exception):  # the ledger may be what is gone
         counts = count_states(sweep.ledger.trials.records())
     reason = redact(describe_exception(error))
-    tell_end(sweep, Outcome(folder.name, "failed", counts, None, None, {}, reason=reason, exit_code=1, folder=folder))
+    exit_code = error.exit_code if isinstance(error, RltuneError) else EXIT_NONE
+    status = "interrupted" if exit_code == EXIT_TRY_AGAIN else "failed"
+    outcome = Outcome(folder.name, status, counts, None, None, {}, reason=reason, exit_code=exit_code, folder=folder)
+    tell_end(sweep, outcome)
 
 
 def _publish_certification(sweep: OpenSweep, certification: Certification) -> None:
@@ -193,4 +195,4 @@ def _shown_uri(sweep: OpenSweep) -> str | None:
     """MLflow's address for the closing page, without a login; None without tracking."""
     if sweep.config.tracking.kind not in MLFLOW:
         return None
-    return redact_address(resolve_uri(tracking_uri_of(sweep.config)))
+    return redact_address(resolve_uri(sweep.config.tracking.uri))

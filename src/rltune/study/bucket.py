@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from rltune.errors import StudyError, describe_exception
+from rltune.errors import StudyError, UnavailableError, describe_exception
 
 LINK = ".bucket"  # the file that leads from a folder to the bucket
 COPY = "copy"  # its second line, in a folder that was fetched and that no driver works in
@@ -46,7 +46,7 @@ class BucketError(StudyError):
     """A bucket that cannot be used."""
 
 
-class BucketAwayError(BucketError):
+class BucketAwayError(BucketError, UnavailableError):
     """A bucket that does not answer: waiting may help."""
 
 

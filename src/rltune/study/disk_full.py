@@ -10,7 +10,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from rltune.errors import RltuneError, StudyError
+from rltune.errors import RltuneError, StudyUnavailableError
 from rltune.study.sweep_folder import make_resume_command
 
 DISK_FULL = "no room is left on the disk"
@@ -43,9 +43,9 @@ def names_full_disk(text: str) -> bool:
     return any(word in text for word in WORDS)
 
 
-def make_disk_full_error(folder: Path) -> StudyError:
+def make_disk_full_error(folder: Path) -> StudyUnavailableError:
     """Make the error that tells a person of it, with the command that goes on."""
-    return StudyError(
+    return StudyUnavailableError(
         f"{folder}: {DISK_FULL}; what was recorded before is whole",
         "room for the ledger and the trials' checkpoints",
         f"make room, then {make_resume_command(folder)}",
@@ -60,7 +60,7 @@ def explain_full_disk(folder: Path) -> Iterator[None]:
         folder: The sweep's.
 
     Raises:
-        StudyError: The disk is full.
+        StudyUnavailableError: The disk is full.
     """
     try:
         yield

@@ -7,6 +7,7 @@ The one truth of a sweep; it commits first. Optuna's study (`rltune.study.optuna
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -14,12 +15,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import Engine, delete, func, insert, or_, select, update
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 
 from rltune.config.criteria import Criteria
 from rltune.config.settings_file import FORMAT
 from rltune.config.uris import redact_address, redact_error
-from rltune.errors import StudyError, describe_exception
+from rltune.errors import StudyError, StudyUnavailableError, describe_exception
 from rltune.formatting import spell_command
 from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, SweepRequest, TrialRecord
 from rltune.study.disk_full import is_disk_full
@@ -28,6 +29,8 @@ from rltune.study.trial_table import REPORT_COLUMNS, TrialTable, make_report
 
 _REQUEST = [REQUESTS.c[entry.name] for entry in fields(SweepRequest)]
 _AGAIN = "to be tried again"  # why a trial that failed is RUNNING before it runs
+# What a PostgreSQL server answers to a login or a database that is wrong; it has no class of its own for these.
+_REFUSED = re.compile(r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry")
 _FIELDS = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
 
 
@@ -313,8 +316,13 @@ def check_storage(url: str) -> None:
 
 
 def make_storage_error(url: str, error: Exception) -> StudyError:
-    """Say that a database cannot be used, without its login."""
-    return StudyError(
+    """Say that a database cannot be used, without its login.
+
+    A disk without room, or a server that does not answer, may work later; a refused login will not.
+    """
+    is_away = isinstance(error, (OperationalError, InterfaceError)) and not url.startswith("sqlite")
+    is_unavailable = is_disk_full(error) or (is_away and not _REFUSED.search(str(error)))
+    return (StudyUnavailableError if is_unavailable else StudyError)(
         f"study.storage={_redact_url(url)} cannot be opened: {redact_error(url, describe_exception(error))}",
         "room for it on its disk" if is_disk_full(error) else "a database that can be reached",
         "study.storage=postgresql+psycopg://user@host/database, or study.storage=null for a file in the sweep's folder",

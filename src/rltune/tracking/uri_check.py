@@ -69,10 +69,10 @@ def _wait_for(timeout_s: float, find_problem: Callable[[], Problem | None]) -> P
 def _find_server_problem(address: str, timeout_s: float) -> Problem | None:
     import requests  # As MLflow does, so that both read an address in the same way.
 
-    user, password, token = (
-        os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("USERNAME", "PASSWORD", "TOKEN")
-    )
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
+    token = os.environ.get("MLFLOW_TRACKING_TOKEN", "")
     headers = {"Authorization": f"Bearer {token}"} if token and not user else {}
+    login = (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
     url = f"{address.rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"
     try:
         # A redirect is not followed: the login is for this server alone.

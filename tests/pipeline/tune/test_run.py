@@ -10,7 +10,7 @@ from placed import PlacedTrial
 from ray import tune
 from toy import TOY, ledger
 
-from rltune.errors import StudyError
+from rltune.errors import UnavailableError
 from rltune.pipeline.run import run_sweep
 from rltune.pipeline.tune.run import AVOIDED, request_resources, run_trials
 from rltune.study.bucket import BUCKET_AWAY
@@ -23,7 +23,7 @@ def test_a_full_disk_is_no_trials_fault(open_mine, monkeypatch):
 
     monkeypatch.setattr(tune.Tuner, "fit", fit)
     with open_mine("certify=off") as sweep:
-        with pytest.raises(StudyError, match=DISK_FULL):
+        with pytest.raises(UnavailableError):
             run_trials(sweep)
         assert sweep.stopper.reason == DISK_FULL
         assert not (sweep.context.folder / ".tune").exists()
@@ -75,6 +75,7 @@ def test_a_trial_is_placed_on_none_of_the_nodes_that_it_avoids():
 def test_a_bucket_that_is_away_ends_with_the_command_that_goes_on(open_mine, monkeypatch):
     with open_mine("certify=off") as sweep:
         monkeypatch.setattr(tune.Tuner, "fit", lambda tuner: sweep.stopper.request(BUCKET_AWAY))
-        with pytest.raises(StudyError, match=BUCKET_AWAY) as raised:
+        with pytest.raises(UnavailableError) as raised:
             run_trials(sweep)
+    assert (raised.value.key, raised.value.exit_code) == ("storage", 75)
     assert raised.value.fix.startswith("python -m sweeps.resume sweep=mine")

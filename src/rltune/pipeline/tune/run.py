@@ -17,7 +17,7 @@ from rltune.cluster.losses import wait_for_head
 from rltune.cluster.shared_storage import not_shared
 from rltune.compat.tune_controller import adapt_tune
 from rltune.config.budget import STEPS_SPENT
-from rltune.errors import StudyError
+from rltune.errors import StudyUnavailableError
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.pipeline.tune.assignments import build_assignment
 from rltune.pipeline.tune.heartbeats import Heartbeats
@@ -40,7 +40,8 @@ def run_trials(sweep: OpenSweep) -> None:
     """Run what is unfinished and what is still to be tried, then the certification's runs, until all have ended.
 
     Raises:
-        StudyError: The disk is full, or a node does not see the sweep's folder. The ledger holds what was reached.
+        StudyUnavailableError: The disk is full, or the bucket is away. The ledger holds what was reached.
+        StudyError: A node does not see the sweep's folder.
     """
     stages, stopper, console, slots = _build_stages(sweep), sweep.stopper, sweep.console, sweep.slots
 
@@ -89,7 +90,7 @@ def run_trials(sweep: OpenSweep) -> None:
     if stopper.reason == DISK_FULL:
         raise make_disk_full_error(sweep.context.folder)
     if stopper.reason == BUCKET_AWAY:
-        raise StudyError(
+        raise StudyUnavailableError(
             f"storage={sweep.config.storage}: {BUCKET_AWAY}; what was recorded before is whole",
             "a bucket that the driver and every node can reach",
             make_resume_command(sweep.context.folder),
