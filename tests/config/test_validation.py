@@ -167,11 +167,20 @@ def test_an_algo_section_that_is_no_mapping_is_refused(composed):
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "latest", "a/b", "a b", "a\\b", "a:b", "a\nb", "a?b", "a#b", "a%b", "a*b", "a'b", "ä"]
+    "name",
+    [
+        *("", ".", "..", "latest", "a/b", "a b", "a\\b", "a:b", "a\nb", "a?b", "a#b", "a%b", "a*b", "a'b", "ä"),
+        *("-rf", ".service", "_x", "n" * 101, "n" * 300),
+    ],
 )
 def test_a_name_that_cannot_name_a_folder_is_refused(name, composed):
     """A name that cannot name a folder and a database is refused."""
-    assert "name=" in refusal({**composed, "name": name}).what
+    assert refusal({**composed, "name": name}).key == "name"
+
+
+@pytest.mark.parametrize("name", ["1", "A-b_c.d", "n" * 100])
+def test_a_name_that_can_name_a_folder_is_taken(name, composed):
+    assert parse_config({**composed, "name": name}).name == name
 
 
 @pytest.mark.parametrize("group", ["env", "algo"])
@@ -207,11 +216,11 @@ def test_a_login_in_the_storage_is_refused(composed):
     assert "word-of-honour" not in str(error)
 
 
-@pytest.mark.parametrize("notify", ["slack://hook", "ftp://host/x"])
+@pytest.mark.parametrize(
+    "notify", ["slack://hook", "ftp://host/x", "http://", "https:///x", "http://:80", "http://[::1"]
+)
 def test_what_takes_no_post_is_not_notified(notify, composed):
-    error = refusal(change_setting(composed, "notify", notify))
-    assert error.what == f"notify={notify} is no address to post to"
-    assert "a command for the shell" in error.allowed
+    assert refusal(change_setting(composed, "notify", notify)).key == "notify"
 
 
 @pytest.mark.parametrize(

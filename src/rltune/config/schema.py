@@ -19,7 +19,7 @@ def derive_env_name(env_id: str) -> str:
     The module and the namespace stay: two environments of one name would share their champion and their runs in MLflow.
     """
     name = re.sub(r"-v\d+$", "", re.sub(r"[:/]", "-", env_id))
-    return re.sub(r"[^\w.-]", "-", name).lower()
+    return re.sub(r"[^\w.-]", "-", name).lstrip("._-").lower()
 
 
 OmegaConf.register_new_resolver("rltune.env_name", derive_env_name, replace=True)

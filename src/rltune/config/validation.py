@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryValue, OmegaConfBaseException
@@ -42,6 +43,8 @@ SECTIONS = (
 MEASURED = "auto"  # of `resources.trials_per_gpu`: as many as one that is measured leaves room for
 MAX_ON_GPU = 100  # trials
 MAX_COUNT = 100_000  # of trials and seeds
+MAX_NAME = 100  # characters
+_NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
 ENGINES = ("fast", "rllib")
 PRECISIONS = ("float32", "bfloat16")
 RESUME = ("never", "auto")
@@ -212,12 +215,19 @@ def check_notify(notify: str | None) -> None:
     Raises:
         ConfigError: ``notify`` is such an address.
     """
-    if notify is not None and re.match(r"[\w+.-]+://", notify) and not is_web(notify):
+    if notify is not None and re.match(r"[\w+.-]+://", notify) and not (is_web(notify) and _has_host(notify)):
         raise ConfigError(
             f"notify={redact_address(notify)} is no address to post to",
             "null, http://... or https://..., or a command for the shell, which reads the summary",
             "notify='mail -s \"$RLTUNE_SWEEP $RLTUNE_STATUS\" me@example.org'",
         )
+
+
+def _has_host(address: str) -> bool:
+    try:
+        return bool(urlsplit(address).hostname)
+    except ValueError:  # Such as a bracket of an IPv6 address that is not closed.
+        return False
 
 
 def _texts(settings: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -329,8 +339,15 @@ def _check_algo(algo: Mapping[str, Any]) -> None:
 
 
 def _check_name(key: str, name: str | None) -> None:
-    """Refuse a name that cannot be part of a folder, a database URL and a registered model."""
-    if name is not None and (not re.fullmatch(r"[\w.-]+", name, re.ASCII) or name in (".", "..", "latest")):
+    """Refuse a name that cannot be part of a folder, a database URL and a registered model.
+
+    A sweep's own name joins those of its environment and algorithm and its time, so that each of them is far shorter
+    than a file name may be (255 bytes).
+    """
+    if name is not None and (not _NAME.fullmatch(name) or name == "latest"):
+        written = f"{name!r}" if len(name) <= MAX_NAME else f"{name[:20]!r}... ({len(name)} characters)"
         raise ConfigError(
-            f"{key}={name!r} cannot name a folder", "letters, digits, - _ .", f"{key}=my-{key.split('.')[0]}"
+            f"{key}={written} cannot name a folder",
+            f"a letter or a digit, then letters, digits, - _ . ({MAX_NAME} characters at most), and not 'latest'",
+            f"{key}=my-{key.split('.')[0]}",
         )
