@@ -6,6 +6,7 @@ The only place that touches Hydra's runtime.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -34,8 +35,10 @@ from rltune.composition.composing import (
 from rltune.composition.explaining import explain
 from rltune.composition.overrides import quote_free_text, write_whole_numbers
 from rltune.config.uris import redact, resolve_uri
+from rltune.config.validation import MAX_NAME
 from rltune.errors import ConfigError, RltuneError
 from rltune.formatting import spell_command
+from rltune.pipeline.signals import handle_signals
 
 COMPLETION = ("-sc", "--shell-completion")  # what a shell asks with, at each TAB
 
@@ -102,7 +105,7 @@ def command(
 
     try:
         # Hydra only composes: the work runs outside, where no handler of Hydra's reports or swallows what it raises.
-        with told_by_signals():
+        with exit_on_signals():
             refuse_launchers(sys.argv[1:])
             sys.argv[1:] = [write_whole_numbers(quote_free_text(word), schema) for word in sys.argv[1:]]
             with scratch_folder():
@@ -125,6 +128,11 @@ def command(
         leave(explain_group(error, root))
     except BrokenPipeError:
         sys.exit(0)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        key = next((word.partition("=")[0] for word in sys.argv[1:] if len(word) > MAX_NAME), root)
+        leave(ConfigError(f"{key}=...: longer than a file name may be", "255 bytes", f"{key}=..., a shorter one"))
     end_command(code)
 
 
@@ -140,14 +148,18 @@ def scratch_folder() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told_by_signals() -> Iterator[None]:
-    """Exit with 130 or 143 where a signal ends the work before it can end itself, everything on the way closed."""
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))  # as Ray has it from its start on (2.60)
+def exit_on_signals() -> Iterator[None]:
+    """Exit with 129, 130 or 143 where a signal ends the work before it can end itself, everything on the way closed."""
+
+    def interrupt(number: int) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
     try:
-        yield
+        with handle_signals(interrupt, signal.SIGTERM, signal.SIGHUP):
+            yield
     except KeyboardInterrupt as stop:
         sys.exit(128 + (stop.args[0] if stop.args else signal.SIGINT))
-    except SystemExit as stop:
+    except SystemExit as stop:  # From its start on Ray handles SIGTERM by sys.exit(SIGTERM) (2.60).
         sys.exit(128 + signal.SIGTERM if stop.code == signal.SIGTERM else stop.code)
 
 

@@ -11,7 +11,6 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from omegaconf import DictConfig
 
@@ -19,8 +18,7 @@ from rltune.commands.application.logins import read_start
 from rltune.config.uris import redact_address
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
-
-INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
+from rltune.pipeline.signals import INTERRUPTED, handle_signals
 
 
 @dataclass(frozen=True)
@@ -81,25 +79,23 @@ def run_jobs(root: str, jobs: Sequence[Job]) -> int:
     received: list[int] = []
     running: list[subprocess.Popen[bytes]] = []
 
-    def pass_on(number: int, _: Any) -> None:
+    def pass_on(number: int) -> None:
         received.append(number)
         for process in running:
             process.send_signal(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, pass_on)
     codes: list[int] = []
-    for place, job in enumerate(jobs, 1):
-        print(f"{place} of {len(jobs)}: {_shown(root, job)}", flush=True)
-        # a group of its own: a terminal's Ctrl-C reaches it once, by us; the second one would be "leave at once"
-        running[:] = [subprocess.Popen([*read_start(), *job.words], process_group=0)]
-        if received:  # while it was being started
-            running[0].send_signal(received[-1])
-        code = running[0].wait()
-        codes.append(128 - code if code < 0 else code)
-        if received or codes[-1] in INTERRUPTED:
-            break
+    with handle_signals(pass_on, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for place, job in enumerate(jobs, 1):
+            print(f"{place} of {len(jobs)}: {_shown(root, job)}", flush=True)
+            # a group of its own: a terminal's Ctrl-C reaches it once, by us; the second one would be "leave at once"
+            running[:] = [subprocess.Popen([*read_start(), *job.words], process_group=0)]
+            if received:  # while it was being started
+                running[0].send_signal(received[-1])
+            code = running[0].wait()
+            codes.append(128 - code if code < 0 else code)
+            if received or codes[-1] in INTERRUPTED:
+                break
     for place, (job, code) in enumerate(zip(jobs, codes, strict=False), 1):
         if code:
             print(f"{place} of {len(jobs)} ended with {code}: {_shown(root, job)}")
