@@ -29,6 +29,7 @@ def download_part(uri: str, part: str, folder: str) -> Path:
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # a bar for a few kilobytes
     import mlflow.artifacts
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError  # MLflow's stores raise it where their database is damaged.
 
     if not _has_store():
         raise PolicyError(
@@ -38,7 +39,7 @@ def download_part(uri: str, part: str, folder: str) -> Path:
         )
     try:
         return Path(mlflow.artifacts.download_artifacts(artifact_uri=_find_artifact(uri, part), dst_path=folder))
-    except (MlflowException, OSError) as error:
+    except (MlflowException, OSError, SQLAlchemyError) as error:
         raise _make_missing_error(uri, error) from error
 
 
@@ -114,13 +115,14 @@ def _make_missing_error(uri: str, error: Exception) -> PolicyError:
     """Put MLflow's refusal beside the names that would have been right, where MLflow can still be asked."""
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     what = f"policy={uri}: {describe_exception(error)}"
     if uri.startswith("runs:"):
         return PolicyError(what, "the run of a trial that ran to its end", "its id is in the run's page of `mlflow ui`")
     try:
         names = [model.name for model in MlflowClient().search_registered_models(max_results=1000)]
-    except MlflowException:
+    except (MlflowException, SQLAlchemyError):
         return PolicyError(what, "a tracking store that answers", "check MLFLOW_TRACKING_URI")
     wanted = re.split(r"[/@]", uri.split(":", 1)[1].lstrip("/"))[0]
     allowed = "an alias or version that it has" if wanted in names else choices(wanted, names)

@@ -5,7 +5,6 @@ Nothing else is needed, so that a report can be made again at any time, also of 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from rltune.records import Report, SweepRecord, TrialRecord
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.space import Space
 from rltune.study.ledger import Ledger
+from rltune.study.outcome import load_outcome
 from rltune.study.ranking import find_front, rank_records
 from rltune.study.storage import open_ledger
 from rltune.study.sweep_folder import make_resume_command
@@ -119,8 +119,7 @@ def load_sweep_data(folder: Path, storage: str | None = None) -> SweepData:
 def read_sweep_data(folder: Path, ledger: Ledger) -> SweepData:
     """Do as `load_sweep_data`, by a ledger that is open already: opening one takes longer than a page."""
     settings: Any = OmegaConf.to_container(read_settings(folder))
-    summary = folder / "summary.json"
-    ended = json.loads(summary.read_text()) if summary.is_file() else {}
+    outcome = load_outcome(folder)
     return SweepData(
         name=folder.name,
         record=ledger.sweep(),
@@ -128,7 +127,7 @@ def read_sweep_data(folder: Path, ledger: Ledger) -> SweepData:
         trials=ledger.trials.records(),
         reports=ledger.trials.read_curves(),
         rungs=_read_rungs(settings),
-        cost=ended.get("cost") or {},
+        cost=outcome.cost if outcome else {},
         criteria=ledger.criteria,
     )
 
