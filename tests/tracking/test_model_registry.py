@@ -82,6 +82,21 @@ def test_a_registered_policy_loads_back_without_pickle(folder, server, where, mo
         mlflow.set_tracking_uri(None)
 
 
+def test_the_better_of_two_sweeps_that_end_together_keeps_the_alias(folder):
+    sweeps = [Sweep(folder, None, name).begin(trials=1) for name in ("first", "second", "third")]
+    trackers = [sweep.tracker for sweep in sweeps]
+    assert [tracker.champion("m") for tracker in trackers] == [None] * 3
+    about = {"name": "m", "key": RunKey(0), "description": "", "alias": "champion"}
+    about["rank"] = lambda version: float(version.tags["score"])
+    versions = [
+        tracker.register(model=tiny_model(folder, score), tags={"score": str(score)}, **about)
+        for tracker, score in zip(trackers, (200.0, 300.0, 100.0), strict=True)
+    ]
+    assert [version.alias for version in versions] == ["champion", "champion", None]
+    assert trackers[0].champion("m").version == versions[1].version
+    assert all(tracker.close("FINISHED") for tracker in trackers)
+
+
 def test_the_alias_stays_when_mlflow_does_not_answer(folder, monkeypatch):
     sweep = Sweep(folder).begin(trials=1)
     about = {"name": "m", "key": RunKey(0), "tags": {}, "description": ""}

@@ -5,6 +5,7 @@ Runs in the driver; `rltune.tracking` talks to MLflow.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -103,13 +104,17 @@ def register_champion(
             f"a sweep, and `{ALIAS}` the best of them on the same episodes. "
             f"`rltune.load_policy('models:/{candidate.name}@{ALIAS}')` loads it."
         ),
+        rank=partial(_rank, candidate),
     )
     if registered is None:
         return None
     again = before is not None and registered.version == before.version  # by a resume of a sweep that has ended
     champion = again or registered.alias == ALIAS
     uri = f"models:/{candidate.name}@{ALIAS}" if champion else registered.uri
-    why = "as before" if again else why
+    if again:
+        why = "as before"
+    elif better and not champion:
+        why = "MLflow did not let it have the alias, or a sweep that ended at the same time has registered a better one"
     return {"name": candidate.name, "version": registered.version, "uri": uri, "champion": champion, "why": why}
 
 
@@ -140,6 +145,14 @@ def _compare(
     found = f"a mean {candidate.shown.name} of {ours}"
     why = f"{found} is {word} the {format_objective(candidate.shown(theirs))} of {who} on {candidate.episodes}"
     return candidate.winner.score > theirs, why
+
+
+def _rank(candidate: Candidate, version: RegisteredModel) -> tuple[bool, float, int]:
+    """Rank versions of sweeps that end at the same time; one that cannot be compared with the candidate is the last."""
+    tags = version.tags
+    if (tags.get(ENV_TAG), tags.get("rltune.episodes")) != (candidate.env.digest, candidate.episodes):
+        return False, -math.inf, 0
+    return tags.get("rltune.certified") == "true", float(tags.get("rltune.score", "-inf")), -int(version.version)
 
 
 def _score_of(

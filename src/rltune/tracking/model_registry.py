@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 DIGEST_TAG = "rltune.digest"
+ALIAS_TRIES = 5  # Looks at an alias that other sweeps set at the same time.
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,9 @@ class RegisteredModel:
     uri: str
     tags: Mapping[str, str]
     alias: str | None = None
+
+
+Rank = Callable[[RegisteredModel], Any]  # Orders versions; the highest rank is the best one.
 
 
 class ModelRegistry:
@@ -108,10 +112,37 @@ class ModelRegistry:
             name, source, run_id, dict(tags), description=description, model_id=logged.model_id
         )
 
-    def set_alias(self, registered: RegisteredModel, alias: str) -> RegisteredModel:
-        """Let an alias name this version."""
-        self._client.set_registered_model_alias(registered.name, alias, registered.version)
-        return replace(registered, alias=alias)
+    def set_alias(self, registered: RegisteredModel, alias: str, newest: int, rank: Rank) -> RegisteredModel:
+        """Let an alias name this version, unless another sweep has registered a better one meanwhile.
+
+        MLflow has no transaction for this. So whoever sets the alias looks afterwards at all versions that were not
+        there when the alias was asked for, and corrects it: the last one who sets it sees them all.
+
+        Args:
+            registered: The version.
+            alias: The alias.
+            newest: The newest version's number when the alias was asked for.
+            rank: Ranks versions; the highest is to have the alias.
+
+        Returns:
+            The version; its ``alias`` is None where a better one has it.
+        """
+        best = registered
+        for _ in range(ALIAS_TRIES):
+            self._client.set_registered_model_alias(best.name, alias, best.version)
+            best = max(registered, *self._find_newer(registered.name, newest), key=rank)
+            current = self.champion(best.name, alias)
+            if current is not None and current.version == best.version:
+                break
+        return replace(registered, alias=alias) if best.version == registered.version else registered
+
+    def find_newest(self, name: str) -> int:
+        """Return the number of a model's newest version; 0 without one."""
+        return max((int(version.version) for version in self._find_newer(name, 0)), default=0)
+
+    def _find_newer(self, name: str, number: int) -> list[RegisteredModel]:
+        versions = self._client.search_model_versions(f"name = '{name}'")
+        return [_as_registered(version) for version in versions if int(version.version) > number]
 
     def champion(self, name: str, alias: str) -> RegisteredModel | None:
         """Return the version that an alias names; None when there is no such model or alias."""

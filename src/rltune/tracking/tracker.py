@@ -25,7 +25,7 @@ from rltune.study.ledger import Ledger
 from rltune.study.sweep_folder import make_resume_command
 from rltune.tracking.ledger_view import LedgerView, show_first
 from rltune.tracking.mlflow_runs import MLflowRuns, is_refusal
-from rltune.tracking.model_registry import RegisteredModel
+from rltune.tracking.model_registry import Rank, RegisteredModel
 from rltune.tracking.outbox import Outbox
 
 REGISTER_TIMEOUT_S = 180.0
@@ -117,6 +117,7 @@ class Tracker:
         description: str,
         alias: str | None,
         about: str = "",
+        rank: Rank = lambda version: 0,
     ) -> RegisteredModel | None:
         """Log a trial's policy as a model and register it; waits at most three minutes.
 
@@ -130,6 +131,7 @@ class Tracker:
             description: The version's description, Markdown.
             alias: What the version is to be called from now on; None leaves all aliases.
             about: The registered model's description, Markdown; one that it has already stays.
+            rank: Ranks this version and those that other sweeps register meanwhile; the highest gets the alias.
 
         Returns:
             The version, its ``alias`` None if that was not moved; None when MLflow did not take it, and
@@ -249,6 +251,7 @@ class MLflowTracker(Tracker):
         self._outbox = Outbox(self._view, self._messages.put)
         self._closed = False
         self._champion_known = True
+        self._newest = 0  # The newest version's number when the alias was asked for.
         # A driver that an exception ends must not leave its runs RUNNING.
         atexit.register(self.close, "FAILED", 5.0)
 
@@ -297,6 +300,7 @@ class MLflowTracker(Tracker):
         description: str,
         alias: str | None,
         about: str = "",
+        rank: Rank = lambda version: 0,
     ) -> RegisteredModel | None:
         """Log a trial's policy as a model and register it."""
         labels = {label: redact(str(value)) for label, value in tags.items()}
@@ -308,7 +312,9 @@ class MLflowTracker(Tracker):
             for run_id in runs:
                 self._runs.log(run_id, {}, {MODEL_TAG: version.uri}, [])
             registry = self._runs.registry()
-            return registry.set_alias(version, alias) if alias and self._champion_known else version
+            if alias is None or not self._champion_known:
+                return version
+            return registry.set_alias(version, alias, self._newest, rank)
 
         if alias and not self._champion_known:
             self._messages.put(f"'{alias}' of {name} stays where it is: MLflow did not say which version has it")
@@ -319,7 +325,9 @@ class MLflowTracker(Tracker):
         self._champion_known = False
 
         def champion() -> RegisteredModel | None:
-            version = self._runs.registry().champion(name, alias)
+            registry = self._runs.registry()
+            self._newest = registry.find_newest(name)
+            version = registry.champion(name, alias)
             self._champion_known = True
             return version
 
