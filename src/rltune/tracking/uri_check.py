@@ -78,7 +78,7 @@ def _find_server_problem(address: str, timeout_s: float) -> Problem | None:
         # A redirect is not followed: the login is for this server alone.
         with requests.get(
             url,
-            auth=(user, password) if user and "@" not in urlsplit(address).netloc else None,
+            auth=login if user and "@" not in urlsplit(address).netloc else None,
             headers=headers,
             timeout=timeout_s,
             allow_redirects=False,
