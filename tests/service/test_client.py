@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from composing import compose
 from omegaconf import OmegaConf
 from serviced import Serviced, run_service
 
@@ -78,7 +79,7 @@ def test_a_script_submits_waits_and_reads_the_log(service: Serviced) -> None:
 
 def test_verbs_reach_the_queue_and_their_refusals_come_back(service: Serviced) -> None:
     client = service.client
-    service.queue.add("one", [])
+    client.submit(name="one")
     with pytest.raises(RltuneError, match="one has not begun"):
         client.enqueue("one", lr=1e-3)
     assert client.stop("one")["state"] == "interrupted"
@@ -96,7 +97,8 @@ def test_a_resume_by_command_may_leave_callbacks_out(
     service: Serviced, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TOKEN, "a-token")
-    service.queue.add("one", ["callbacks=[gone_module:Log]", "seed=3"])
+    words = ["callbacks=[gone_module:Log]", "seed=3"]
+    service.queue.add("one", words, settings=OmegaConf.to_yaml(compose("run", "name=one", *words)))
     service.client.stop("one")
     words = ["sweep=one", "callbacks=[]", f"service.address={service.address}"]
     assert resume(compose_settings("resume", ResumeConfig, words)) == 0

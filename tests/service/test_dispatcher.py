@@ -207,7 +207,7 @@ def test_three_losses_in_a_row_without_progress_end_a_sweep(
     dispatcher.step()
     assert processes.started == ["a", "a", "a", "b"]
     assert states(queue) == {"a": FAILED, "b": RUNNING}
-    assert dispatcher.resume("a").state == QUEUED
+    assert dispatcher.resume(queue.get("a")).state == QUEUED
 
 
 def test_a_command_that_exits_with_75_waits_in_the_queue(tmp_path: Path) -> None:
@@ -245,11 +245,11 @@ def test_a_running_sweep_is_told_and_resumes_at_the_queues_end(queue: Submission
     assert dispatcher.stop("a").stopping
     assert processes.stopped == ["a"]
     with pytest.raises(StudyError):
-        dispatcher.resume("a")
+        dispatcher.resume(queue.get("a"))
     processes.endings["a"] = Ending(143)
     dispatcher.step()
     assert states(queue) == {"a": INTERRUPTED, "b": RUNNING, "c": QUEUED}
-    assert not dispatcher.resume("a").stopping
+    assert not dispatcher.resume(queue.get("a")).stopping
     for name in "bc":
         processes.endings[name] = Ending(0)
         dispatcher.step()
@@ -266,30 +266,6 @@ def test_one_that_has_ended_is_not_stopped(queue: Submissions, processes: FakePr
         with pytest.raises(StudyError) as error:
             dispatcher.stop(name)
         assert error.value.key == "sweep"
-
-
-def test_what_changes_a_ledger_runs_before_the_sweep_waits_again(queue: Submissions, processes: FakeProcesses) -> None:
-    dispatcher = Dispatcher(queue, processes, 1)
-    queue.add("a", [])
-    dispatcher.stop("a")
-    seen = []
-
-    def prepare() -> list[str]:
-        seen.append(states(queue)["a"])
-        return ["budget.trials=9"]
-
-    dispatcher.resume("a", prepare)
-    assert seen == [INTERRUPTED]
-    assert states(queue) == {"a": QUEUED}
-    assert queue.get("a").words == ("budget.trials=9",)
-
-    def fail() -> list[str]:
-        raise StudyError("nothing to retry")
-
-    dispatcher.stop("a")
-    with pytest.raises(StudyError, match="nothing to retry"):
-        dispatcher.resume("a", fail)
-    assert states(queue) == {"a": INTERRUPTED}
 
 
 def test_after_its_end_a_service_notes_and_starts_nothing(queue: Submissions, processes: FakeProcesses) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sqlite3
@@ -16,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 from ended import write_sweep
 
 from rltune.cluster.resources import available_cpus
@@ -26,7 +28,7 @@ from rltune.service.processes import SweepProcesses, share_machine
 from rltune.service.submissions import RUNNING, Submission
 from rltune.study.storage import open_ledger
 
-ONE = Submission(1, "one", ("algo=ppo",), RUNNING, 1)
+ONE = Submission(1, "one", ("algo=ppo",), RUNNING, 1, settings="seed: 3\n")
 
 
 @pytest.fixture
@@ -55,30 +57,39 @@ def wait(processes: SweepProcesses, one: Submission) -> Ending:
     return ending
 
 
-def test_a_sweep_is_the_command_that_goes_on_with_itself(folder: ServiceFolder) -> None:
-    words = SweepProcesses(folder, ["cluster.num_cpus=1"], ["run"]).spell(ONE)
-    assert words == [
-        "run",
-        "cluster.num_cpus=1",
-        "algo=ppo",
-        "name=one",
-        "resume=auto",
-        f"output_dir='{folder.sweeps}'",
-    ]
-    own = replace(ONE, words=("cluster=address", "cluster.address=head:6379"))
-    assert "cluster.num_cpus=1" not in SweepProcesses(folder, ["cluster.num_cpus=1"], ["run"]).spell(own)
+def test_a_sweep_reads_its_settings_and_shows_none(folder: ServiceFolder, tmp_path: Path) -> None:
+    code = f"import sys; open({str(tmp_path / 'read')!r}, 'w').write(sys.stdin.read()); print(sys.argv[1:])"
+    processes = SweepProcesses(folder, {"num_cpus": 1}, python(code))
+    ending = wait(processes, start(processes, replace(ONE, name="1.10", words=("seed=3", "name=a b"))))
+    assert ending.message == str(["--composed", "name='1.10'"])
+    request = json.loads((tmp_path / "read").read_text())
+    assert yaml.safe_load(request["settings"]) == {"seed": 3, "cluster": {"num_cpus": 1}}
+    assert request["typed"].endswith("run seed=3 'name=a b'")
+    assert "seed" not in folder.log_of("1.10").read_text()
+
+
+def test_variables_stay_unresolved_on_the_way(folder: ServiceFolder) -> None:
+    secret = replace(ONE, settings="notify: ${oc.env:NO_SUCH_VARIABLE}\n")
+    request = json.loads(SweepProcesses(folder, {"num_cpus": 1}).format_request(secret))
+    assert yaml.safe_load(request["settings"])["notify"] == "${oc.env:NO_SUCH_VARIABLE}"
+
+
+def test_a_sweep_that_asks_for_cpus_gets_them(folder: ServiceFolder) -> None:
+    asks = replace(ONE, words=("cluster.num_cpus=3",), settings="cluster: {num_cpus: 3}\n")
+    request = json.loads(SweepProcesses(folder, {"num_cpus": 1}).format_request(asks))
+    assert yaml.safe_load(request["settings"]) == {"cluster": {"num_cpus": 3}}
 
 
 def test_sweeps_at_the_same_time_share_the_machine() -> None:
-    assert share_machine(1, None) == []
-    assert share_machine(2, None) == [f"cluster.num_cpus={max(1, available_cpus() // 2)}"]
-    assert share_machine(1000, None) == ["cluster.num_cpus=1"]
-    assert share_machine(2, "head:6379") == ["cluster=address", "cluster.address='head:6379'"]
+    assert share_machine(1, None) == {}
+    assert share_machine(2, None) == {"num_cpus": max(1, available_cpus() // 2)}
+    assert share_machine(1000, None) == {"num_cpus": 1}
+    assert share_machine(2, "head:6379") == {"address": "head:6379"}
 
 
 def test_nothing_begins_before_the_queue_has_its_number(folder: ServiceFolder, tmp_path: Path) -> None:
     touch = python(f"open({str(tmp_path / 'begun')!r}, 'w')")
-    processes = SweepProcesses(folder, [], touch)
+    processes = SweepProcesses(folder, {}, touch)
 
     def claim(mark: Any) -> bool:
         time.sleep(0.3)
@@ -101,30 +112,30 @@ def test_nothing_begins_before_the_queue_has_its_number(folder: ServiceFolder, t
             Ending(2, None, "lr=-1\n  allowed: above 0\n  try:     lr=1"),
         ),
         ("import os; os.kill(os.getpid(), 9)", Ending(-9)),
-        ("import sys; sys.exit('' if sys.stdin.read() else 7)", Ending(7)),
+        ("import sys; sys.stdin.read(); sys.exit('' if sys.stdin.read() else 7)", Ending(7)),
     ],
 )
 def test_how_it_ends_and_what_it_said_last_is_known(folder: ServiceFolder, code: str, ending: Ending) -> None:
-    processes = SweepProcesses(folder, [], python(code))
+    processes = SweepProcesses(folder, {}, python(code))
     assert wait(processes, start(processes)) == ending
 
 
 def test_an_earlier_commands_error_is_not_the_next_ones(folder: ServiceFolder) -> None:
-    wrong = SweepProcesses(folder, [], python("print('error: old'); raise SystemExit(2)"))
+    wrong = SweepProcesses(folder, {}, python("print('error: old'); raise SystemExit(2)"))
     wait(wrong, start(wrong))
-    right = SweepProcesses(folder, [], python("raise SystemExit(1)"))
+    right = SweepProcesses(folder, {}, python("raise SystemExit(1)"))
     assert wait(right, start(right)).message == ""
 
 
 def test_the_next_service_finds_it_by_number_and_starting_time(folder: ServiceFolder) -> None:
-    first = SweepProcesses(folder, [], python("import time; time.sleep(60)"))
+    first = SweepProcesses(folder, {}, python("import time; time.sleep(60)"))
     one = start(first)
     pid = one.process["pid"]
     assert os.getsid(pid) == pid, "what ends the service's session does not reach it"
-    fresh = SweepProcesses(folder, [], ())
+    fresh = SweepProcesses(folder, {}, ())
     assert fresh.look(one) is None
     later = replace(one, process={"pid": pid, "started": one.process["started"] - 60})
-    assert SweepProcesses(folder, [], ()).look(later) == Ending(None), "the system uses numbers again"
+    assert SweepProcesses(folder, {}, ()).look(later) == Ending(None), "the system uses numbers again"
     fresh.stop(later)
     assert psutil.pid_exists(pid)
     fresh.stop(one)
@@ -154,7 +165,7 @@ from rltune.service.processes import SweepProcesses
 from rltune.service.submissions import Submission
 program = (sys.executable, "-c", "import time; time.sleep(1); open('done', 'w')")
 one = Submission(1, "one", (), "running", 1)
-SweepProcesses(ServiceFolder({str(folder.sweeps)!r}), [], program).start(one, lambda mark: True)
+SweepProcesses(ServiceFolder({str(folder.sweeps)!r}), {{}}, program).start(one, lambda mark: True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,36 @@ def test_a_database_that_cannot_be_opened_is_told_without_its_login() -> None:
     with pytest.raises(StudyError) as told:
         Submissions("mysql://me:s3cret@host/db", "here")
     assert "s3cret" not in str(told.value)
+
+
+def test_a_submissions_settings_are_its_own(queue: Submissions) -> None:
+    queue.add("one", [], settings="seed: 1\n")
+    queue.change(queue.get("one"), state=COMPLETE)
+    queue.queue_again(queue.get("one"))
+    assert queue.get("one").settings == "seed: 1\n"
+    queue.change(queue.get("one"), state=COMPLETE)
+    queue.queue_again(queue.get("one"), [], "seed: 2\n")
+    assert queue.get("one").settings == "seed: 2\n"
+
+
+def test_what_was_resumed_and_ended_meanwhile_is_left_alone(queue: Submissions) -> None:
+    queue.add("one", [])
+    queue.change(queue.get("one"), state=COMPLETE)
+    seen = queue.get("one")
+    queue.queue_again(seen)
+    queue.change(queue.get("one"), state=COMPLETE)
+    assert not queue.queue_again(seen, [], "seed: 2\n")
+    assert queue.get("one").settings == ""
+
+
+def test_a_queue_of_another_format_is_refused(tmp_path: Path) -> None:
+    for number, change in enumerate(("DROP TABLE submissions_format", "UPDATE submissions_format SET format = 99")):
+        path = tmp_path / f"{number}.db"
+        for _ in range(2):  # its own format opens again
+            Submissions(f"sqlite:///{path}", "here").close()
+        with closing(sqlite3.connect(path)) as database:
+            database.execute(change)
+            database.commit()
+        with pytest.raises(StudyError) as refused:
+            Submissions(f"sqlite:///{path}", "here")
+        assert all((refused.value.what, refused.value.allowed, refused.value.fix))

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+from omegaconf import DictConfig, OmegaConf
+
+from rltune.config.settings_file import write_settings
+from rltune.config.validation import parse_config
+from rltune.pipeline.plan import make_plan
 from rltune.service.dispatcher import Ending
 from rltune.service.submissions import Submission
+
+
+def begin_sweep(folder: Path, settings: str) -> None:
+    """Leave a folder behind as a sweep with these settings does when it is killed early."""
+    folder.mkdir(parents=True)
+    write_settings(folder, make_plan(parse_config(cast(DictConfig, OmegaConf.create(settings)))).config)
 
 
 class FakeProcesses:

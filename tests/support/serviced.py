@@ -16,6 +16,7 @@ from queueing import FakeProcesses
 
 from rltune.service.access import Access
 from rltune.service.api import make_app
+from rltune.service.checking import check_here
 from rltune.service.client import Client
 from rltune.service.desk import Desk
 from rltune.service.dispatcher import Dispatcher
@@ -63,7 +64,7 @@ def run_service(outputs: Path, width: int = 1) -> Iterator[Serviced]:
     with folder.hold(), listen("127.0.0.1", 0) as listening:
         processes = FakeProcesses()
         queue = Submissions(folder.database, str(folder.sweeps))
-        desk = Desk(folder, queue, Dispatcher(queue, processes, width), Views(folder))
+        desk = Desk(folder, queue, Dispatcher(queue, processes, width), Views(folder), check_here)
         port = listening.getsockname()[1]
         access = Access(TOKEN, port)
         app = make_app(desk, access)

@@ -1,26 +1,37 @@
 """``rltune run algo=ppo env=cartpole``: search, choose the winner, register it."""
 
+import json
 import sys
 from collections.abc import Sequence
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rltune.cluster.fork_server import begin_fork_server
-from rltune.commands.application.command import command
-from rltune.composition.composing import read_request
+from rltune.commands.application.command import carry_out, command
+from rltune.composition.composing import COMPOSED, read_request
 from rltune.config.schema import RunConfig
+from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 
 
 def work(settings: DictConfig) -> int:
     """Run the sweep that the settings describe."""
-    config = read_request(settings, sys.argv[1:])
+    return _run(read_request(settings, sys.argv[1:]))
+
+
+def work_composed() -> int:
+    """Run the sweep whose composed settings a service passes on standard input."""
+    request = json.load(sys.stdin)
+    return _run(parse_config(OmegaConf.create(request["settings"])), request["typed"])
+
+
+def _run(config: RunConfig, typed: str | None = None) -> int:
     # At once: what is imported next takes seconds, and Ray's start some more.
     print(f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...", flush=True)
     from rltune.pipeline.run import run_sweep
 
-    return run_sweep(config).exit_code
+    return run_sweep(config, typed=typed).exit_code
 
 
 def check(requests: Sequence[DictConfig]) -> None:
@@ -47,6 +58,9 @@ def check(requests: Sequence[DictConfig]) -> None:
 
 def main() -> None:
     """Run the command."""
+    if sys.argv[1:2] == [COMPOSED]:
+        begin_fork_server()
+        carry_out(work_composed)
     command("run", RunConfig, work, early=begin_fork_server, check=check)
 
 

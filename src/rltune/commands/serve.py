@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING, DictConfig
 
 from rltune.commands.application.command import command
-from rltune.commands.application.logins import read_start
+from rltune.commands.application.multirun import read_start
 from rltune.config.validation import to_typed
 from rltune.errors import ConfigError
 

@@ -9,18 +9,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.algorithms.arguments import list_arguments
 from rltune.composition.explaining import explain
 from rltune.composition.overrides import quote_free_text, spell_value, write_whole_numbers
 from rltune.config.schema import RunConfig
+from rltune.config.uris import redact_address
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError, RltuneError
 from rltune.formatting import spell_command
 
 OWN = "conf"  # the folder of a person's own groups, in the folder where they work
+COMPOSED = "--composed"  # of `rltune run`: the composed settings come on standard input, as a service passes them
 _composing = threading.Lock()  # Hydra has one state for the whole process
 
 
@@ -128,6 +130,38 @@ def compose_with_choices(
     with open_dict(settings):
         del settings["hydra"]
     return settings, choices
+
+
+def change_settings(settings: str, words: Sequence[str]) -> DictConfig:
+    """Apply overrides to settings that were composed before; ``conf/`` is not read again.
+
+    Args:
+        settings: As YAML.
+        words: Overrides of single keys, as they are typed.
+
+    Raises:
+        RltuneError: An override cannot be read, names no key that there is, or chooses a file of ``conf/``.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    changed, parser = OmegaConf.create(settings), OverridesParser.create()
+    assert isinstance(changed, DictConfig)
+    OmegaConf.set_struct(changed, True)
+    for word in words:
+        try:
+            override = parser.parse_override(write_whole_numbers(quote_free_text(word), RunConfig))
+            key, is_new = override.key_or_group, override.is_add() or override.is_force_add()
+            if override.is_delete() or override.is_sweep_override() or (conf_dir() / key).is_dir():
+                raise ConfigError(
+                    f"{redact_address(word)}: the settings were composed when the sweep was submitted",
+                    "single keys, such as budget.trials; a file of conf/ is chosen by a new submission",
+                    "budget.trials=40",
+                )
+            OmegaConf.update(changed, key, override.value(), force_add=is_new)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise explain(error, "resume", RunConfig, words) from None
+    return changed
 
 
 def explain_group(error: ValueError, root: str) -> RltuneError:

@@ -38,7 +38,7 @@ def explain(error: Exception, root: str, schema: type, words: Sequence[str]) -> 
     from hydra.errors import ConfigCompositionException, MissingConfigException, OverrideParseException
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    cause: Any = error.__cause__
+    cause: Any = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     help_line = spell_command(f"{root} --help")
     if isinstance(error, MissingConfigException) and error.options is not None:
         return _explain_option(str(error.missing_cfg_file), error.options, help_line)

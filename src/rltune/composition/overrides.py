@@ -14,6 +14,8 @@ from rltune.errors import ConfigError
 
 OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # what may have keys that their files lack
 
+_NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
+
 
 def write_whole_numbers(word: str, schema: type) -> str:
     """Write ``budget.env_steps=1e5`` as 100000 where the schema wants an integer, which OmegaConf makes of no float."""
@@ -32,12 +34,17 @@ def _write_whole_number(text: str) -> str:
 
 
 def quote_free_text(word: str) -> str:
-    """Quote the bound of ``constraints.train_s=< 60``, and what ``notify`` has: Hydra's grammar lacks such signs."""
+    """Quote what Hydra's grammar would not read as the text that it is.
+
+    These are the bound of ``constraints.train_s=< 60``, the command of ``notify``, and names that look like numbers:
+    the sweep ``1.10`` is another one than ``1.1``.
+    """
     key, _, value = word.partition("=")
     name = key.lstrip("+")
     is_bound = name.startswith("constraints.") and value.lstrip().startswith(("<", ">"))
     is_command = name == "notify" and value not in ("", "null") and not value.startswith(("'", '"', "${"))
-    return f"{key}={spell_value(key, value)}" if is_bound or is_command else word
+    is_number = name in ("name", "sweep") and bool(_NUMBER.fullmatch(value))
+    return f"{key}={spell_value(key, value)}" if is_bound or is_command or is_number else word
 
 
 def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+from rltune.errors import ConfigError
 
 # A password may hold any sign, even @ and /, so that only the last @ can be the login's end. A user name without a
 # password is kept: whoever reads the URI later has no other way to know it.
@@ -23,6 +26,9 @@ _PLAIN_LOGIN = re.compile(
 )
 _LOGIN_OPTION = re.compile(r"(?i)\s(?:-u|--user)[\s=]*\S+:\S|\bauthorization:")  # of curl, and of what is like it
 _CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # signs of a password at which a library may take it to end
+_VARIABLE = re.compile(r"\$\{oc\.env:[^}]*\}")
+SECRET_VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_TRACKING_URI", "notify": "RLTUNE_NOTIFY"}
+"""The settings that may hold a secret, and the environment variable that errors suggest for each."""
 HIDDEN = "***"  # stands in a login's place
 BUCKET_SCHEMES = ("s3", "gs")
 _QUOTES = "'\""
@@ -113,15 +119,50 @@ def holds_plain_login(value: str) -> bool:
     return bool(_PLAIN_LOGIN.search(value))
 
 
-def holds_login_of(key: str, value: str) -> bool:
-    """Return whether the value of a setting has what may be a login; in a command other colons and @ are usual.
+def holds_secret(key: str, value: str) -> bool:
+    """Return whether a setting has a password or token in plain text, rather than the name of a variable that has it.
 
     Args:
-        key: The setting's, such as ``notify``, which may be a command.
-        value: As for `holds_login`.
+        key: The setting's. All of a web address in ``notify`` but its host may be secret; in a command, and in settings
+            that are no addresses, other colons and @ are usual.
+        value: As it is typed or composed, with interpolations unresolved.
     """
-    is_command = key == "notify" and not is_web(value)
-    return holds_plain_login(value) or bool(_LOGIN_OPTION.search(value)) if is_command else holds_login(value)
+    literal = _VARIABLE.sub("", value).replace(":@", "@")  # A password that is a variable leaves an empty one behind.
+    if key == "notify" and is_web(literal):
+        return redact_notify(literal) != literal
+    if key == "notify":
+        return holds_plain_login(literal) or bool(_LOGIN_OPTION.search(literal))
+    return holds_login(literal) if key in SECRET_VARIABLES else holds_plain_login(literal)
+
+
+def refuse_secret(key: str, value: str) -> None:
+    """Refuse a password or token in plain text: the list of processes and the queue would show it.
+
+    Raises:
+        ConfigError: There is one. The message shows the value without it, and the variable to use.
+    """
+    if holds_secret(key, value):
+        variable = SECRET_VARIABLES.get(key, "NAME")
+        shown = redact_notify(value) if key == "notify" else redact_address(value)
+        raise ConfigError(
+            f"{key}={shown} holds a secret, which other users could read in the list of processes",
+            "the name of an environment variable that holds the whole value",
+            f"{key}='${{oc.env:{variable}}}', after {variable} has been exported",
+        )
+
+
+def refuse_typed_secrets(words: Iterable[str]) -> None:
+    """Refuse overrides, as they are typed, that hold a password or token in plain text.
+
+    Raises:
+        ConfigError: One of them does.
+    """
+    for word in words:
+        key, _, value = word.partition("=")
+        quote_sign = value[:1]
+        if quote_sign and quote_sign in _QUOTES and value.endswith(quote_sign):
+            value = value[1:-1].replace(f"\\{quote_sign}", quote_sign)
+        refuse_secret(key.lstrip("+"), value)
 
 
 def redact_settings(settings: Any) -> Any:

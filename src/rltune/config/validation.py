@@ -19,7 +19,7 @@ from omegaconf.errors import InterpolationToMissingValueError, MissingMandatoryV
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import MLFLOW, EnvConfig, RunConfig
 from rltune.config.settings_file import flatten_settings
-from rltune.config.uris import holds_plain_login, is_bucket, is_web, redact_address
+from rltune.config.uris import SECRET_VARIABLES, holds_plain_login, is_bucket, is_web, redact_address
 from rltune.errors import ConfigError, choices, nearest
 
 # The fluent methods of RLlib's AlgorithmConfig that an algo file may fill, one section each.
@@ -48,7 +48,6 @@ _NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
 ENGINES = ("fast", "rllib")
 PRECISIONS = ("float32", "bfloat16")
 RESUME = ("never", "auto")
-WITH_LOGIN = ("study.storage", "tracking.uri", "notify")  # the settings that may hold one
 VIEWS = ("auto", "pruned", "complete")  # rltune.search.views has what they mean
 VECTORIZE = ("auto", "sync", "async", "vector_entry_point")
 T = TypeVar("T")
@@ -187,10 +186,10 @@ def check_config(config: RunConfig) -> None:
     check_bucket(config.storage)
     check_notify(config.notify)
     for key, text in _texts(settings):
-        if key not in WITH_LOGIN and holds_plain_login(text):
+        if key not in SECRET_VARIABLES and holds_plain_login(text):
             raise ConfigError(
                 f"{key}={redact_address(text)} holds a login, which every checkpoint and policy would keep",
-                f"logins in {', '.join(WITH_LOGIN)} alone, which are written nowhere",
+                f"logins in {', '.join(SECRET_VARIABLES)} alone, which are written nowhere",
                 f"leave the login out of {key}; what uses it can read an environment variable of its own",
             )
 

@@ -88,10 +88,7 @@ def run_sweep(
     if config.resume == AUTO and (begun := find_begun(config)):
         _follow(begun, stream)
         _require_ledger(begun, config)
-        known = read_settings(begun, whole=True)
-        config = keep_measured(known, config)
-        wanted, _ = plan.fit_grid(widen_ranges(config))
-        grows = check_changes(begun.name, known, wanted)
+        config, grows = compare_with_begun(begun, config)
         if not grows and (ended := find_end(begun, config)):
             how = f"{begun.name} has ended ({ended.status}) and nothing asks for more: see {begun / 'summary.json'}"
             print(how, file=stream or sys.stdout, flush=True)
@@ -103,6 +100,25 @@ def run_sweep(
     checked, folder = check_request(config)
     context = SweepContext(checked, folder.name, folder, False, began, stream, trainable, typed=typed)
     return _run_interruptibly(context)
+
+
+def compare_with_begun(begun: Path, config: RunConfig) -> tuple[RunConfig, bool]:
+    """Refuse settings with which a sweep that was begun cannot go on.
+
+    Args:
+        begun: The sweep's folder.
+        config: What is asked for now.
+
+    Returns:
+        The settings to go on with, and whether a budget is larger than it was.
+
+    Raises:
+        RltuneError: Something else than budgets and addresses differs, or a budget is smaller.
+    """
+    settings = read_settings(begun, whole=True)
+    config = keep_measured(settings, config)
+    wanted, _ = plan.fit_grid(widen_ranges(config))
+    return config, check_changes(begun.name, settings, wanted)
 
 
 def find_begun(config: RunConfig) -> Path | None:

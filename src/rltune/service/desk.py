@@ -1,7 +1,7 @@
-"""Do what REST and the page ask for: take a sweep, tell of it, stop it, go on with it.
+"""Do what REST and the page ask for: submit a sweep, describe it, stop it, resume it.
 
-A sweep that is submitted is checked as far as that needs no RLlib, in the folder in which it will run. What RLlib
-refuses later is the sweep's end, as ``refused``.
+A submission is checked as far as that needs no RLlib, in the folder in which it will run. A sweep that RLlib refuses
+later ends as ``refused``.
 """
 
 from __future__ import annotations
@@ -12,73 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rltune.composition.composing import compose_settings, read_request
-from rltune.composition.overrides import spell_value
-from rltune.config.names import make_sweep_name
-from rltune.config.schema import RunConfig
-from rltune.config.uris import holds_login_of, redact_address
+from omegaconf import OmegaConf
+
+from rltune.composition.composing import change_settings
 from rltune.errors import ConfigError, StudyError, choices
 from rltune.pipeline.requests.asked_sweep import open_asked
 from rltune.pipeline.requests.asking import ask_retry, enqueue_configuration
-from rltune.pipeline.run import check_request
 from rltune.records import ENQUEUE
+from rltune.service.checking import Checked, Request, check_in_child
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.submissions import COMPLETE, ENDED, Submission, Submissions
 from rltune.service.views import Views
 
-OURS = {  # what the service says of each sweep, and why nobody else does
-    "output_dir": "all its sweeps lie in one folder, that of the service",
-    "resume": "it starts each with resume=auto",
-}
 VERBS = ("stop", "resume", "retry", "enqueue")
-_WORD = re.compile(r"(\+{0,2}[\w./@-]+=|~[\w./@-]+).*", re.DOTALL)
-
-
-def check_submission(
-    words: Sequence[str], name: str | None, folder: ServiceFolder, *, again: bool = False
-) -> tuple[str, tuple[str, ...]]:
-    """Check a sweep before it is put into the queue.
-
-    Args:
-        words: Its settings, as they are typed after ``rltune run``.
-        name: The sweep's; None is the one in the words, or one that is made.
-        folder: The service's.
-        again: Whether it may have been begun.
-
-    Returns:
-        Its name, and the words without it.
-
-    Raises:
-        RltuneError: It cannot be run.
-    """
-    for word in words:
-        _check_word(word)
-    named = [word.partition("=")[2].strip("'\"") for word in words if word.partition("=")[0] == "name"]
-    name = name or (named[-1] if named and named[-1] != "null" else None)
-    rest = tuple(word for word in words if word.partition("=")[0] != "name")
-    ours = [f"output_dir={spell_value('output_dir', str(folder.sweeps))}", f"name={spell_value('name', name)}"]
-    composed = compose_settings("run", RunConfig, [*rest, *ours, *["resume=auto"] * again])
-    config = read_request(composed, rest)
-    check_request(config)
-    return make_sweep_name(config), rest
-
-
-def _check_word(word: str) -> None:
-    """Refuse what is no setting, or one that is the service's to say."""
-    key, _, value = word.partition("=")
-    if not _WORD.fullmatch(word):
-        raise ConfigError(
-            f"{redact_address(word)}: no setting", "group=option, key=value, +key=value, ~key", "algo=ppo env=cartpole"
-        )
-    if reason := OURS.get(key.lstrip("+")):
-        raise ConfigError(f"{word}: a service takes no {key} of a sweep", reason, f"leave {key}= out")
-    if holds_login_of(key.lstrip("+"), value.strip("'\"")):
-        raise ConfigError(
-            f"{redact_address(word)} holds a login, which the queue and the list of processes would show",
-            "the name of an environment variable that the service was started with",
-            f"{key}='${{oc.env:NAME}}'",
-        )
 
 
 @dataclass(frozen=True)
@@ -89,6 +36,7 @@ class Desk:
     submissions: Submissions
     dispatcher: Dispatcher
     views: Views
+    check: Callable[[Request], Checked] = check_in_child
 
     def submit(self, words: Sequence[str], name: str | None = None, group: str | None = None) -> dict[str, Any]:
         """Put a sweep into the queue.
@@ -98,10 +46,10 @@ class Desk:
         """
         if group is not None and not re.fullmatch(r"[\w.-]+", group, re.ASCII):
             raise ConfigError(f"group={group!r} is no name", "letters, digits, - _ .", "group=first-try")
-        name, rest = check_submission(words, name, self.folder)
-        self.submissions.add(name, rest, group)
+        checked = self.check(Request(words, str(self.folder.sweeps), name))
+        self.submissions.add(checked.name, checked.words, group, checked.settings)
         self.dispatcher.wake()
-        return self.show(name)
+        return self.show(checked.name)
 
     def list(self) -> list[dict[str, Any]]:
         """Describe all submissions."""
@@ -127,43 +75,44 @@ class Desk:
         Raises:
             RltuneError: It cannot be done.
         """
-        one = self.submissions.get(name)
+        submission = self.submissions.get(name)
         if verb == "stop":
             self.dispatcher.stop(name)
         elif verb == "resume":
-            more = _read_words(facts)
-            if one.state == COMPLETE and not more:
-                raise StudyError(
-                    f"sweep={name} is complete, and nothing asks for more",
-                    "an interrupted or failed one, or a larger budget",
-                    'resume it with "overrides": ["budget.trials=..."]',
-                )
-            self.dispatcher.resume(name, lambda: self._check_again(one, more))
+            self._resume(submission, _read_words(facts))
         elif verb == "retry":
-            self._ask(one, lambda: self._retry(name, facts.get("trials")))
+            self._ask(submission, lambda: self._retry(name, facts.get("trials")))
         elif verb == "enqueue":
-            self._ask(one, lambda: self._enqueue(name, facts.get("space")))
+            self._ask(submission, lambda: self._enqueue(name, facts.get("space")))
         else:
             raise ConfigError(f"{verb}: no such verb", choices(verb, VERBS), "stop")
         return self.show(name)
 
-    def _ask(self, one: Submission, ask: Callable[[], Sequence[str]]) -> None:
-        """Ask something of a sweep: at once where a driver is to see to it, else before it waits again."""
-        if not (self.folder.sweeps / one.name).is_dir():
+    def _resume(self, submission: Submission, words: Sequence[str]) -> None:
+        name = submission.name
+        if submission.state == COMPLETE and not words:
             raise StudyError(
-                f"sweep={one.name} has not begun: it has no trials yet",
+                f"sweep={name} is complete, and nothing asks for more",
+                "an interrupted or failed one, or a larger budget",
+                'resume it with "overrides": ["budget.trials=..."]',
+            )
+        settings = submission.settings
+        if words and submission.state in ENDED:
+            settings = self.check(Request(words, str(self.folder.sweeps), name, settings)).settings
+        self.dispatcher.resume(submission, words, settings)
+
+    def _ask(self, submission: Submission, ask: Callable[[], Sequence[str]]) -> None:
+        """Write a request into a sweep's ledger, and resume the sweep if it has ended."""
+        if not (self.folder.sweeps / submission.name).is_dir():
+            raise StudyError(
+                f"sweep={submission.name} has not begun: it has no trials yet",
                 "a sweep that runs or has ended",
                 "the same when it runs",
             )
-        if one.state in ENDED:
-            self.dispatcher.resume(one.name, ask)
-        else:
-            ask()
-
-    def _check_again(self, one: Submission, more: Sequence[str]) -> Sequence[str]:
-        if more:
-            check_submission([*one.words, *more], one.name, self.folder, again=True)
-        return more
+        words = ask()
+        if submission.state in ENDED:
+            changed = change_settings(submission.settings, words)
+            self.dispatcher.resume(submission, words, OmegaConf.to_yaml(changed))
 
     def _retry(self, name: str, trials: Any) -> Sequence[str]:
         if trials is not None and not (isinstance(trials, list) and all(isinstance(one, int) for one in trials)):

@@ -173,7 +173,7 @@ class Dispatcher:
             due = [one for one in self._submissions.list() if one.state != QUEUED or one.id not in waiting]
             for one in choose_next(due, self._width):
                 if not self._ended.is_set():
-                    self._start(one)
+                    self._start(self._submissions.get(one.name))
 
     def _note_end(self, submission: Submission) -> None:
         ending = self._processes.look(submission)
@@ -241,22 +241,19 @@ class Dispatcher:
                 )
         return self._submissions.get(name)
 
-    def resume(self, name: str, prepare: Callable[[], Sequence[str]] = lambda: ()) -> Submission:
+    def resume(self, submission: Submission, words: Sequence[str] = (), settings: str | None = None) -> Submission:
         """Put a sweep that has ended back, at the queue's end.
 
         Args:
-            name: Which.
-            prepare: Changes its ledger first, while nothing runs it; returns settings that it has from now on.
+            submission: The sweep, as it was when the settings were checked.
+            words: Overrides that it was resumed with.
+            settings: Its settings from now on; None leaves them as they are.
 
         Raises:
-            StudyError: There is none of this name, or it waits or runs.
+            StudyError: It waits or runs.
         """
-        with self._lock:
-            one = self._submissions.get(name)
-            if one.state not in ENDED:
-                raise StudyError(
-                    f"sweep={name} is {one.state}", "a sweep that has ended", spell_command(f"stop sweep={name}")
-                )
-            self._submissions.queue_again(one, prepare())
+        if submission.state not in ENDED or not self._submissions.queue_again(submission, words, settings):
+            name, state = submission.name, self._submissions.get(submission.name).state
+            raise StudyError(f"sweep={name} is {state}", "a sweep that has ended", spell_command(f"stop sweep={name}"))
         self.wake()
-        return self._submissions.get(name)
+        return self._submissions.get(submission.name)

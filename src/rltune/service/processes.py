@@ -1,29 +1,36 @@
 """Run each sweep as a process of its own, which outlives the service that has started it.
 
-The process is the command that anybody could type, ``rltune run name=X resume=auto ...``, in a session of its own with
-its output in a file. It is known by its number and its starting time together, so that the next service finds it again.
+The process is ``rltune run --composed name=X`` in a session of its own. It reads its composed settings from standard
+input and writes its output to a file. Its number and its starting time together identify it, so that the next service
+finds it again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import psutil
+from omegaconf import OmegaConf
 
 from rltune.cluster.resources import available_cpus
 from rltune.cluster.stale_processes import is_running, mark_process
+from rltune.composition.composing import COMPOSED
 from rltune.composition.overrides import spell_value
+from rltune.config.uris import redact_address
 from rltune.errors import StudyError
+from rltune.formatting import spell_command
 from rltune.records import STOP
 from rltune.service.dispatcher import Ending
 from rltune.service.folder import LAST_BYTES, ServiceFolder
@@ -33,19 +40,19 @@ BEGUN = "--- rltune serve: "  # how the line of a log begins that stands before 
 ERROR = re.compile(r"^error: (.+(?:\n  allowed: .+)?(?:\n  try: .+)?)", re.MULTILINE)
 # The shell waits for its line and becomes the sweep: nothing has begun before the queue has its number. Without a line,
 # because the service was killed in between, it ends.
-WAIT = 'read -r go && exec "$@" </dev/null'
+WAIT = 'read -r go && exec "$@" </dev/fd/{settings}'
 
 
-def share_machine(width: int, address: str | None) -> list[str]:
-    """Return the settings by which each of several sweeps gets its share: of a Ray that runs, or of this machine.
+def share_machine(width: int, address: str | None) -> dict[str, Any]:
+    """Return the settings of ``cluster`` by which each sweep gets its share: of a Ray that runs, or of this machine.
 
     Args:
         width: How many run at a time.
         address: Of the running Ray, which shares itself; None is a Ray for each sweep with its part of the CPUs.
     """
     if address is not None:
-        return ["cluster=address", f"cluster.address={spell_value('cluster.address', address)}"]
-    return [f"cluster.num_cpus={max(1, available_cpus() // width)}"] if width > 1 else []
+        return {"address": address}
+    return {"num_cpus": max(1, available_cpus() // width)} if width > 1 else {}
 
 
 class SweepProcesses:
@@ -53,21 +60,22 @@ class SweepProcesses:
 
     Args:
         folder: The service's.
-        shared: Settings of each sweep that does not say ``cluster`` itself, as `share_machine` returns them.
-        program: What is typed before the settings.
+        share: Settings of ``cluster`` for sweeps that were submitted without any, as `share_machine` returns them.
+        program: The command that begins a sweep, without its arguments.
     """
 
-    def __init__(self, folder: ServiceFolder, shared: Sequence[str], program: Sequence[str] | None = None) -> None:
-        self._folder, self._shared = folder, tuple(shared)
+    def __init__(self, folder: ServiceFolder, share: Mapping[str, Any], program: Sequence[str] | None = None) -> None:
+        self._folder, self._share = folder, share
         self._program = program or (sys.executable, "-m", "rltune", "run")
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
-    def spell(self, submission: Submission) -> list[str]:
-        """Spell the command of a sweep: typed again, it does what is left to do."""
-        has_cluster = any(word.lstrip("+~").startswith(("cluster=", "cluster.")) for word in submission.words)
-        shared = () if has_cluster else self._shared
-        where = f"output_dir={spell_value('output_dir', str(self._folder.sweeps))}"
-        return [*self._program, *shared, *submission.words, f"name={submission.name}", "resume=auto", where]
+    def format_request(self, submission: Submission) -> str:
+        """Format what the sweep's process reads: its settings, and the command that submits the same sweep by hand."""
+        settings = OmegaConf.create(submission.settings)
+        if not any(word.lstrip("+~").startswith(("cluster=", "cluster.")) for word in submission.words):
+            settings = OmegaConf.merge(settings, {"cluster": self._share})
+        typed = shlex.join(["run", *map(redact_address, submission.words)])
+        return json.dumps({"settings": OmegaConf.to_yaml(settings), "typed": spell_command(typed)})
 
     def start(self, submission: Submission, claim: Callable[[Mapping[str, Any]], bool]) -> None:
         """Start a sweep's process, which does nothing before ``claim`` has taken its mark and agreed.
@@ -75,12 +83,16 @@ class SweepProcesses:
         Raises:
             OSError: The system gives no process, or the log cannot be written.
         """
-        command = self.spell(submission)
-        with self._folder.log_of(submission.name).open("ab") as log:
+        command = [*self._program, COMPOSED, f"name={spell_value('name', submission.name)}"]
+        # The settings are in a file without a name: no other user can read them, and none is left behind.
+        with self._folder.log_of(submission.name).open("ab") as log, tempfile.TemporaryFile() as settings:
+            settings.write(self.format_request(submission).encode())
+            settings.seek(0)
             log.write(f"{BEGUN}{shlex.join(command)}\n".encode())
             log.flush()
             child = subprocess.Popen(
-                ["/bin/sh", "-c", WAIT, "sh", *command],
+                ["/bin/sh", "-c", WAIT.format(settings=settings.fileno()), "sh", *command],
+                pass_fds=[settings.fileno()],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -1,7 +1,7 @@
 """Keep the submissions: one row for each sweep that was handed to a service, its place in the queue, how it ended.
 
-The sweeps themselves are in their ledgers. A row says what to type for one, and which process runs it. SQLite in the
-service's folder, or a table beside the ledgers in PostgreSQL.
+The sweeps themselves are in their ledgers. A row has a sweep's settings, as they were composed when it was submitted,
+and the process that runs it. SQLite in the service's folder, or a table beside the ledgers in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from rltune.config.uris import redact_address
 from rltune.errors import StudyError, choices
 from rltune.formatting import spell_command
 from rltune.study.ledger import make_storage_error
-from rltune.study.tables import connect_ledger, make_tables
+from rltune.study.tables import connect_ledger, has_table, make_tables
 
 QUEUED, RUNNING, COMPLETE, FAILED, INTERRUPTED, REFUSED = (
     "queued",
@@ -45,6 +46,8 @@ QUEUED, RUNNING, COMPLETE, FAILED, INTERRUPTED, REFUSED = (
     "refused",
 )
 ENDED = (COMPLETE, FAILED, INTERRUPTED, REFUSED)
+FORMAT = 2
+"""Of the queue. Format 1 had no number, and kept what was typed instead of settings."""
 _metadata = MetaData()
 _ID = BigInteger().with_variant(Integer, "sqlite")
 TABLE = Table(
@@ -54,7 +57,8 @@ TABLE = Table(
     Column("service", String(1024), nullable=False),  # its folder: several services may share a database
     Column("name", String(255), nullable=False),
     Column("family", String(255)),
-    Column("words", JSON, nullable=False),
+    Column("words", JSON, nullable=False),  # to be displayed; the sweep runs with its settings
+    Column("settings", Text, nullable=False),
     Column("state", String(16), nullable=False),
     Column("place", BigInteger, nullable=False),  # in the queue; only grows
     Column("reason", Text),
@@ -65,6 +69,7 @@ TABLE = Table(
     Column("ended_s", Float),
     UniqueConstraint("service", "name"),
 )
+_format = Table("submissions_format", _metadata, Column("format", Integer, primary_key=True, autoincrement=False))
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Submission:
     Attributes:
         id: Its row; who was submitted earlier has a smaller one.
         name: The sweep's.
-        words: What is typed for it, besides its name.
+        words: The overrides that were typed for it, besides its name.
         state: queued, running, complete, failed, interrupted or refused.
         place: Who has a smaller one begins earlier.
         family: The group that it was submitted with.
@@ -84,6 +89,7 @@ class Submission:
         submitted_s: When, in seconds of the epoch.
         begun_s: When its driver was started last.
         ended_s: When that ended.
+        settings: Its composed settings as YAML, with interpolations unresolved; empty in a list of all submissions.
     """
 
     id: int
@@ -98,9 +104,10 @@ class Submission:
     submitted_s: float = 0.0
     begun_s: float | None = None
     ended_s: float | None = None
+    settings: str = ""
 
 
-_COLUMNS = [TABLE.c[entry.name] for entry in fields(Submission)]
+_COLUMNS = [TABLE.c[entry.name] for entry in fields(Submission) if entry.name != "settings"]
 
 
 class UnknownSubmissionError(StudyError):
@@ -122,9 +129,26 @@ class Submissions:
         self._service = service
         try:
             self._engine = connect_ledger(url)
-            make_tables(self._engine, _metadata)
+            found = self._read_format()
+            if found is None:
+                make_tables(self._engine, _metadata)
+                with self._engine.begin() as connection:
+                    connection.execute(insert(_format).values(format=FORMAT))
         except Exception as error:
             raise make_storage_error(url, error) from None
+        if found not in (None, FORMAT):
+            raise StudyError(
+                f"the queue in {redact_address(url)} has format {found}, not {FORMAT}",
+                f"queues of format {FORMAT}, which this version of rltune writes and reads",
+                "remove it, or drop the table submissions of a database; sweeps and their ledgers stay",
+            )
+
+    def _read_format(self) -> int | None:
+        """Read the format of the tables that are there; None where there are none."""
+        if has_table(self._engine, _format):
+            with self._engine.connect() as connection:
+                return int(connection.execute(select(_format.c.format)).scalar_one())
+        return 1 if has_table(self._engine, TABLE) else None
 
     def list(self) -> Sequence[Submission]:
         """Return all of them: in the order in which they are, or were, to begin."""
@@ -136,7 +160,7 @@ class Submissions:
         Raises:
             UnknownSubmissionError: There is none of this name.
         """
-        found = self._find((TABLE.c.service == self._service) & (TABLE.c.name == name))
+        found = self._find((TABLE.c.service == self._service) & (TABLE.c.name == name), TABLE.c.settings)
         if not found:
             known = [one.name for one in self.list()]
             raise UnknownSubmissionError(
@@ -144,13 +168,13 @@ class Submissions:
             )
         return found[0]
 
-    def _find(self, wanted: Any) -> Sequence[Submission]:
-        statement = select(*_COLUMNS).where(wanted).order_by(TABLE.c.place, TABLE.c.id)
+    def _find(self, wanted: Any, *more: Column[Any]) -> Sequence[Submission]:
+        statement = select(*_COLUMNS, *more).where(wanted).order_by(TABLE.c.place, TABLE.c.id)
         with self._engine.connect() as connection:
             rows: Sequence[Any] = connection.execute(statement).mappings().all()
         return [Submission(**{**row, "words": tuple(row["words"]), "process": row["process"] or {}}) for row in rows]
 
-    def add(self, name: str, words: Sequence[str], family: str | None = None) -> Submission:
+    def add(self, name: str, words: Sequence[str], family: str | None = None, settings: str = "") -> Submission:
         """Put a sweep at the queue's end. One of this name that has ended, and left nothing behind, gives way.
 
         Raises:
@@ -161,6 +185,7 @@ class Submissions:
             "service": self._service,
             "name": name,
             "words": [*words],
+            "settings": settings,
             "family": family,
             "state": QUEUED,
         }
@@ -177,21 +202,24 @@ class Submissions:
             ) from None
         return self.get(name)
 
-    def queue_again(self, submission: Submission, more: Sequence[str] = ()) -> bool:
+    def queue_again(self, submission: Submission, more: Sequence[str] = (), settings: str | None = None) -> bool:
         """Put one that has ended at the queue's end; return whether it was still as it is given.
 
         Args:
             submission: Which.
-            more: Settings that it has from now on, such as a larger budget.
+            more: Overrides that it was resumed with, such as a larger budget.
+            settings: Its settings from now on; None leaves them as they are.
         """
         changed = {word.partition("=")[0] for word in more}
         words = [*(word for word in submission.words if word.partition("=")[0] not in changed), *more]
-        facts = {"place": _next_place(), "stopping": False, "reason": None, "process": None}
+        facts: dict[str, Any] = {"place": _next_place(), "stopping": False, "reason": None, "process": None}
+        facts |= {} if settings is None else {"settings": settings}
         return self.change(submission, state=QUEUED, words=words, **facts, begun_s=None, ended_s=None)
 
     def change(self, submission: Submission, **facts: Any) -> bool:
-        """Change a row, if it is in the state that the submission shows; return whether it was."""
+        """Change a row, if it is in the state and at the place that the submission shows; return whether it was."""
         is_same = (TABLE.c.id == submission.id) & (TABLE.c.state == submission.state)
+        is_same &= TABLE.c.place == submission.place  # It may have been resumed, and have ended again, meanwhile.
         with self._engine.begin() as connection:
             return bool(connection.execute(update(TABLE).where(is_same).values(**facts)).rowcount)
 

@@ -23,7 +23,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from rltune.commands import end_command
 from rltune.commands.application.help_page import write_help
-from rltune.commands.application.logins import hide_typed_logins
 from rltune.commands.application.multirun import Job, collect_job, refuse_launchers, run_jobs
 from rltune.composition.composing import (
     conf_dir,
@@ -34,7 +33,7 @@ from rltune.composition.composing import (
 )
 from rltune.composition.explaining import explain
 from rltune.composition.overrides import quote_free_text, write_whole_numbers
-from rltune.config.uris import redact, resolve_uri
+from rltune.config.uris import redact, refuse_typed_secrets, resolve_uri
 from rltune.config.validation import MAX_NAME
 from rltune.errors import ConfigError, RltuneError
 from rltune.formatting import spell_command
@@ -85,7 +84,6 @@ def command(
     if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
         print(write_help(root, shutil.get_terminal_size().columns))
         sys.exit(0)
-    hide_typed_logins()
     sys.excepthook = print_without_logins
     if not {"-m", "--multirun", *COMPLETION} & set(sys.argv):
         early()
@@ -106,6 +104,7 @@ def command(
     try:
         # Hydra only composes: the work runs outside, where no handler of Hydra's reports or swallows what it raises.
         with exit_on_signals():
+            refuse_typed_secrets(sys.argv[1:])
             refuse_launchers(sys.argv[1:])
             sys.argv[1:] = [write_whole_numbers(quote_free_text(word), schema) for word in sys.argv[1:]]
             with scratch_folder():
@@ -133,6 +132,17 @@ def command(
             raise
         key = next((word.partition("=")[0] for word in sys.argv[1:] if len(word) > MAX_NAME), root)
         leave(ConfigError(f"{key}=...: longer than a file name may be", "255 bytes", f"{key}=..., a shorter one"))
+    end_command(code)
+
+
+def carry_out(work: Callable[[], int]) -> None:
+    """Run work whose settings do not come from the command line, and exit as a command does."""
+    sys.excepthook = print_without_logins
+    try:
+        with exit_on_signals():
+            code = work()
+    except RltuneError as error:
+        leave(error)
     end_command(code)
 
 

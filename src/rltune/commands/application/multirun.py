@@ -9,12 +9,12 @@ import argparse
 import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
-from rltune.commands.application.logins import read_start
 from rltune.config.uris import redact_address
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
@@ -53,6 +53,11 @@ def _flags() -> list[str]:
         parser.add_argument(short, name)
     known = vars(parser.parse_known_args()[0])
     return [f"--{name.replace('_', '-')}={value}" for name, value in known.items() if value]
+
+
+def read_start() -> list[str]:
+    """Return what this process was started with before its settings: Python with its options, and the command."""
+    return sys.orig_argv[: len(sys.orig_argv) - len(sys.argv[1:])]
 
 
 def refuse_launchers(words: Sequence[str]) -> None:

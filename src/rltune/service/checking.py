@@ -1,0 +1,180 @@
+"""Check and compose a submission in a process of its own.
+
+The check imports the modules of users, such as an environment's. In a process of its own, a module that was corrected
+since is read again, and one that hangs or ends its process harms nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from rltune.composition.composing import change_settings, compose_settings, read_request
+from rltune.composition.overrides import spell_value
+from rltune.config.names import make_sweep_name, sweep_folder_of
+from rltune.config.schema import RunConfig
+from rltune.config.settings_file import flatten_settings
+from rltune.config.uris import redact_address, refuse_secret, refuse_typed_secrets
+from rltune.errors import EXIT_TRY_AGAIN, ConfigError, RltuneError, UnavailableError
+from rltune.formatting import spell_command
+
+LIMIT_S = 50.0  # A client waits 60 s for its answer.
+RESERVED = {  # settings that the service gives each sweep, and why a submission may not
+    "output_dir": "all its sweeps lie in one folder, that of the service",
+    "resume": "it starts each with resume=auto",
+}
+_WORD = re.compile(r"(\+{0,2}[\w./@-]+=|~[\w./@-]+).*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be checked.
+
+    Attributes:
+        words: Overrides, as they are typed after ``rltune run``.
+        output_dir: The folder of the service's sweeps.
+        name: The sweep's; None is the one in the words, or one that is made.
+        settings: The composed settings of a sweep that is submitted already, to which the words apply; empty for a new
+            one.
+    """
+
+    words: Sequence[str]
+    output_dir: str
+    name: str | None = None
+    settings: str = ""
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A sweep that can be run.
+
+    Attributes:
+        name: The sweep's.
+        words: The overrides that were typed for it, without its name.
+        settings: Its composed settings as YAML. Interpolations are unresolved, so that no secret is among them.
+    """
+
+    name: str
+    words: Sequence[str] = field(default_factory=tuple)
+    settings: str = ""
+
+
+def check_in_child(request: Request, limit_s: float = LIMIT_S) -> Checked:
+    """Check a request as `check_here` does, in a new process.
+
+    Raises:
+        RltuneError: It cannot be run, or the check does not end in time.
+    """
+    try_alone = spell_command("run ... with the same settings shows what it prints")
+    # Files and no pipes: what a user's module starts and leaves running would keep a pipe open.
+    with tempfile.TemporaryFile() as question, tempfile.TemporaryFile() as answer:
+        question.write(json.dumps(asdict(request)).encode())
+        question.seek(0)
+        command = [sys.executable, "-m", "rltune.service.checking"]
+        child = subprocess.Popen(
+            command, stdin=question, stdout=answer, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            code = child.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            raise ConfigError(
+                f"checking the settings took more than {limit_s:g} s",
+                "modules that are imported, and an environment that is reset and stepped, within seconds",
+                try_alone,
+            ) from None
+        answer.seek(0)
+        content = answer.read()
+    if not content:
+        raise ConfigError(
+            f"checking the settings ended its process with {code}", "modules that only define things", try_alone
+        )
+    found: dict[str, Any] = json.loads(content)
+    if "error" in found:
+        kind = UnavailableError if found["exit_code"] == EXIT_TRY_AGAIN else ConfigError
+        raise kind(*found["error"])
+    return Checked(**found)
+
+
+def check_here(request: Request) -> Checked:
+    """Check that a sweep can be run as far as that needs no RLlib, and compose its settings.
+
+    Raises:
+        RltuneError: It cannot be run.
+    """
+    words = [word for word in request.words if word.partition("=")[0] != "name"]
+    refuse_typed_secrets(request.words)
+    for word in request.words:
+        _check_word(word)
+    if request.settings:
+        settings = change_settings(request.settings, words)
+    else:
+        typed = [word.partition("=")[2].strip("'\"") for word in request.words if word.partition("=")[0] == "name"]
+        name = request.name or (typed[-1] if typed and typed[-1] != "null" else None)
+        reserved = {"output_dir": request.output_dir, "name": name}
+        spelled = [f"{key}={spell_value(key, value)}" for key, value in reserved.items()]
+        settings = compose_settings("run", RunConfig, [*words, *spelled])
+    for key, value in flatten_settings(OmegaConf.to_container(settings, resolve=False)):
+        if isinstance(value, str):
+            refuse_secret(key, value)
+    config = read_request(settings, words)
+    _check_config(config)
+    return Checked(make_sweep_name(config), tuple(words), _format(settings, make_sweep_name(config)))
+
+
+def _format(settings: DictConfig, name: str) -> str:
+    kept = OmegaConf.create(OmegaConf.to_container(settings, resolve=False))
+    kept.name, kept.resume = name, "auto"
+    return OmegaConf.to_yaml(kept)
+
+
+def _check_config(config: RunConfig) -> None:
+    from rltune.pipeline.plan import make_plan
+    from rltune.pipeline.run import check_request, compare_with_begun
+    from rltune.study.sweep_folder import is_half_made
+
+    folder = sweep_folder_of(config, make_sweep_name(config))
+    if config.resume == "auto" and folder.exists() and not is_half_made(folder):
+        config, _ = compare_with_begun(folder, config)
+        make_plan(config, resumed=True)
+    else:
+        check_request(config)
+
+
+def _check_word(word: str) -> None:
+    """Refuse a word that is no override, or that gives a setting which is the service's to give."""
+    key = word.partition("=")[0]
+    if not _WORD.fullmatch(word):
+        raise ConfigError(
+            f"{redact_address(word)}: no setting", "group=option, key=value, +key=value, ~key", "algo=ppo env=cartpole"
+        )
+    if reason := RESERVED.get(key.lstrip("+")):
+        raise ConfigError(f"{word}: a service takes no {key} of a sweep", reason, f"leave {key}= out")
+
+
+def main() -> None:
+    """Check the request on standard input, and write the result, or the error in its parts, to standard output."""
+    answer = os.dup(1)
+    os.dup2(2, 1)  # What the user's modules print is no part of the answer.
+    signal.alarm(round(LIMIT_S) + 10)  # The service may have been killed meanwhile.
+    try:
+        found: dict[str, Any] = asdict(check_here(Request(**json.load(sys.stdin))))
+    except RltuneError as error:
+        found = {"error": [error.what, error.allowed, error.fix], "exit_code": error.exit_code}
+    os.write(answer, json.dumps(found).encode())
+    os.killpg(0, signal.SIGKILL)  # Neither threads nor processes that a user's module has begun stay behind.
+
+
+if __name__ == "__main__":
+    main()
