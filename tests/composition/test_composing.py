@@ -7,9 +7,10 @@ from pathlib import Path
 
 import composing
 import pytest
+from omegaconf import OmegaConf
 from toy import TOY
 
-from rltune.composition.composing import compose_settings, find_own_dir, read_request
+from rltune.composition.composing import change_settings, compose_settings, find_own_dir, read_request
 from rltune.config.schema import RunConfig
 from rltune.errors import ConfigError, RltuneError
 
@@ -123,3 +124,29 @@ def test_a_space_that_fits_may_be_any(tmp_path):
     write(tmp_path / "space" / "dqn_mine.yaml", "lr: [loguniform, 1e-4, 1e-2]\n")
     assert list(compose("algo=ppo", "space=dqn_mine", config_dir=tmp_path).space) == ["lr"]
     assert "use_lstm" in compose("algo=ppo", "space=ppo_lstm").space
+
+
+def test_composed_settings_are_changed_key_by_key():
+    settings = "budget: {trials: 4, env_steps: 10}\nnotify: null\nenv: {kwargs: {}}\n"
+    changed = change_settings(settings, ["budget.trials=1e2", "notify='${oc.env:HOOK}'", "++env.kwargs.x=1"])
+    assert OmegaConf.to_container(changed) == {
+        "budget": {"trials": 100, "env_steps": 10},
+        "notify": "${oc.env:HOOK}",
+        "env": {"kwargs": {"x": 1}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("budget.trails=3", "budget.trails"),
+        ("cluster=address", "cluster"),
+        ("budget.trials=1,2", "budget.trials"),
+        ("~notify", ""),
+        ("a b", ""),
+    ],
+)
+def test_what_changes_no_single_key_is_refused(word, key):
+    with pytest.raises(RltuneError) as refused:
+        change_settings("budget: {trials: 4}\nnotify: null\n", [word])
+    assert refused.value.key == key

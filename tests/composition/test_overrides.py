@@ -114,3 +114,10 @@ def test_a_command_to_be_told_needs_no_quotes_of_hydra(value):
 @pytest.mark.parametrize("word", ["notify=null", "notify='cat > x'", "notify=${oc.env:RLTUNE_NOTIFY}", "name=a"])
 def test_what_hydra_reads_by_itself_is_left_as_it_is(word):
     assert quote_free_text(word) == word
+
+
+@pytest.mark.parametrize("name", ["1.10", "1e3", "007", "true", "1_0", "nan", "12"])
+def test_a_name_that_looks_like_a_number_stays_text(name):
+    for key in ("name", "sweep"):
+        (parsed,) = OverridesParser.create().parse_overrides([quote_free_text(f"{key}={name}")])
+        assert parsed.value() == name

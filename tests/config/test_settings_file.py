@@ -52,6 +52,18 @@ def test_of_notify_nothing_is_kept_that_may_be_secret(notify, kept, composed):
     assert OmegaConf.create(format_settings(parse_config(again))).notify == kept
 
 
+def test_variables_in_an_environments_arguments_stay_names(composed, monkeypatch):
+    monkeypatch.delenv("API_KEY", raising=False)  # Who reads another person's sweep does not have it.
+    raw = change_setting(composed, "env.kwargs.api_key", "${oc.env:API_KEY}")
+    raw = change_setting(raw, "env.kwargs.steps", "${budget.env_steps}")
+    config = parse_config(raw)
+    assert config.env.kwargs == {"api_key": "${oc.env:API_KEY}", "steps": config.budget.env_steps}
+    kept = OmegaConf.to_container(OmegaConf.create(format_settings(config)))
+    assert kept["env"]["kwargs"] == config.env.kwargs
+    del kept["format"]
+    assert parse_config(OmegaConf.create(kept)) == config
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -13,7 +13,15 @@ import yaml
 from composing import compose
 
 from rltune.config.settings_file import format_settings
-from rltune.config.uris import hide_login, holds_plain_login, redact, redact_address, resolve_uri
+from rltune.config.uris import (
+    hide_login,
+    holds_plain_login,
+    holds_secret,
+    redact,
+    redact_address,
+    refuse_typed_secrets,
+    resolve_uri,
+)
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
 from rltune.reporting.console import Console
@@ -137,3 +145,35 @@ def test_a_tracking_uri_is_made_absolute(tmp_path, monkeypatch):
 )
 def test_a_setting_is_refused_for_a_plain_login_alone(value: str, found: bool) -> None:
     assert holds_plain_login(value) == found
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "is_secret"),
+    [
+        ("notify", "https://hooks.slack.example/services/T0/s3cret", True),
+        ("notify", "https://host/?sig=s3cret", True),
+        ("notify", "https://host/", False),
+        ("notify", "https://host/${oc.env:PATH_OF_HOOK}", False),
+        ("notify", "${oc.env:RLTUNE_NOTIFY}", False),
+        ("notify", "curl https://me:s3cret@host/x", True),
+        ("notify", "curl https://x/y -u me:s3cret", True),
+        ("notify", 'curl https://x/y -d "done: me@x.org"', False),
+        ("tracking.uri", "http://me:s3 cret@host/", True),
+        ("tracking.uri", "http://me:${oc.env:PASSWORD}@host/", False),
+        ("study.storage", "postgresql+psycopg://me@host/rl", False),
+        ("study.storage", "postgresql+psycopg://me@host/rl?password=s3cret", True),
+        ("env.kwargs.level", "a:b@c", False),
+        ("env.kwargs.url", "http://me:s3cret@host/", True),
+    ],
+)
+def test_what_holds_a_secret_is_one_question(key: str, value: str, is_secret: bool) -> None:
+    assert holds_secret(key, value) == is_secret
+    for word in (f"{key}={value}", f"++{key}='{value}'"):
+        if not is_secret:
+            refuse_typed_secrets([word])
+            continue
+        with pytest.raises(ConfigError) as refused:
+            refuse_typed_secrets([word])
+        assert refused.value.key == key
+        assert "s3cret" not in str(refused.value)
+        assert "oc.env:" in refused.value.fix

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from rltune.config.schema import EnvConfig
-from rltune.envs.build import make_env
+from rltune.envs.build import is_plain, make_env, make_training_env
 from rltune.envs.spec import EnvSpec, spec_of
+from rltune.errors import ConfigError
 
 SHORT = {"entry_point": "gymnasium.wrappers:TimeLimit", "kwargs": {"max_episode_steps": 5}}
 
@@ -26,3 +29,22 @@ def test_a_specification_can_be_kept_as_json_and_built_from_it():
     again = spec_of(json.loads(json.dumps(spec.to_dict())))
     assert again == spec
     assert make_env(again).unwrapped.g == 9.81
+
+
+def test_a_variable_is_read_where_the_environment_is_built(monkeypatch):
+    wrapper = {
+        "entry_point": "gymnasium.wrappers:TimeLimit",
+        "kwargs": {"max_episode_steps": "${oc.decode:${oc.env:N}}"},
+    }
+    spec = EnvSpec("Pendulum-v1", {"g": "${oc.decode:${oc.env:G}}"}, (wrapper,))
+    monkeypatch.setenv("G", "9.81")
+    monkeypatch.setenv("N", "3")
+    env = make_training_env(spec)
+    assert env.unwrapped.g == 9.81
+    assert env.get_wrapper_attr("_max_episode_steps") == 3
+    assert "9.81" not in json.dumps(spec.to_dict())
+    assert not is_plain(spec)  # RLlib would pass the arguments on as they are.
+    monkeypatch.delenv("G")
+    with pytest.raises(ConfigError) as refused:
+        make_env(spec)
+    assert refused.value.key == "env.kwargs"

@@ -77,7 +77,7 @@ def test_a_killed_driver_loses_nothing_but_its_machine(verb: str, tmp_path: Path
         if verb == "run":  # the same command again
             code, out = sweep("run", tmp_path, *words, "study.storage=${oc.env:LEDGER}", **env)
         else:
-            code, out = sweep("resume", tmp_path, f"storage={s3}", f"study.storage={url}", **env)
+            code, out = sweep("resume", tmp_path, f"storage={s3}", "study.storage=${oc.env:LEDGER}", **env)
         assert code == 0, out
         ledger = Ledger(url, "toy")
         records = ledger.trials.records()

@@ -48,6 +48,7 @@ _NAME = re.compile(rf"[a-zA-Z0-9][\w.-]{{0,{MAX_NAME - 1}}}", re.ASCII)
 ENGINES = ("fast", "rllib")
 PRECISIONS = ("float32", "bfloat16")
 RESUME = ("never", "auto")
+WITH_VARIABLES = ("env.kwargs", "env.wrappers")  # the settings in which ${oc.env:NAME} is kept as it is
 VIEWS = ("auto", "pruned", "complete")  # rltune.search.views has what they mean
 VECTORIZE = ("auto", "sync", "async", "vector_entry_point")
 T = TypeVar("T")
@@ -95,7 +96,7 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
     """
     try:
         plain = OmegaConf.to_container(raw) if isinstance(raw, DictConfig) else raw  # typed, it may have any keys
-        merged = OmegaConf.merge(_make_structure(schema), plain)  # type: ignore[arg-type]  # a class can be hashed
+        merged = OmegaConf.merge(_make_structure(schema), _escape_variables(plain))  # type: ignore[arg-type]  # a class can be hashed
         return cast(T, OmegaConf.to_object(merged))
     except (MissingMandatoryValue, InterpolationToMissingValueError) as error:
         missing = re.search(r"interpolation: .*value: ([\w.]+)$", str(error).splitlines()[0])
@@ -115,6 +116,19 @@ def to_typed(schema: type[T], raw: DictConfig | Mapping[str, Any]) -> T:
                 value = dict(flatten_settings(plain)).get(key, "...")
                 fix = f"{meant}={'...' if isinstance(value, list) else redact_address(str(value))}"
         raise ConfigError(f"{key}: {str(error).splitlines()[0]}", allowed, fix) from None
+
+
+def _escape_variables(plain: Any, key: str = "") -> Any:
+    """Escape interpolations of environment variables in the environment's arguments.
+
+    Their values may be secret, so that they are read where the environment is built, and written nowhere.
+    """
+    if isinstance(plain, Mapping) and (key in ("", "env") or key.startswith(WITH_VARIABLES)):
+        return {name: _escape_variables(value, f"{key}.{name}" if key else str(name)) for name, value in plain.items()}
+    if isinstance(plain, list | tuple) and key.startswith(WITH_VARIABLES):
+        return [_escape_variables(value, key) for value in plain]
+    is_variable = isinstance(plain, str) and "${oc.env:" in plain and key.startswith(WITH_VARIABLES)
+    return plain.replace("${", "\\${") if is_variable else plain
 
 
 def find_meant(key: str, known: Sequence[str], settings: Any) -> str | None:

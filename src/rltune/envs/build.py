@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rltune.envs.pettingzoo import make_parallel_env
-from rltune.envs.spec import EXTRAS, KNOWN_PACKAGES, EnvSpec, spec_of
+from rltune.envs.spec import EXTRAS, KNOWN_PACKAGES, EnvSpec, resolve_variables, spec_of
 from rltune.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def make_bare_env(spec: EnvSpec, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Build the environment by Gymnasium alone, without the specification's wrappers."""
     import gymnasium
 
-    return gymnasium.make(spec.id, **{**spec.kwargs, **kwargs})
+    return gymnasium.make(spec.id, **{**resolve_variables(spec.kwargs), **kwargs})
 
 
 def wrap_env(env: Any, spec: EnvSpec) -> Any:
@@ -67,6 +67,7 @@ def is_plain(spec: EnvSpec) -> bool:
     """Return whether Gymnasium alone builds this environment, from its id and arguments."""
     return (
         spec.policies is None
+        and "${oc.env:" not in str(spec.kwargs)
         and not spec.wrappers
         and not spec.rewards
         and not spec.objective
@@ -129,7 +130,7 @@ def _import_wrapper(wrapper: Any, index: int) -> Callable[[Any], Any]:
             usage,
             "see gymnasium.wrappers for names",
         )
-    return functools.partial(cls, **dict(wrapper.get("kwargs") or {}))
+    return functools.partial(cls, **resolve_variables(wrapper.get("kwargs") or {}))
 
 
 def find_modules(spec: EnvSpec | Mapping[str, Any]) -> list[str]:

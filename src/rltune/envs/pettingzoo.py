@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from rltune.envs.spaces import check_observation, check_reward, has_plain_actions, has_plain_observations
-from rltune.envs.spec import EnvSpec
+from rltune.envs.spec import EnvSpec, resolve_variables
 from rltune.errors import ConfigError, choices, describe_exception
 
 SHARED, SEPARATE = "shared", "separate"
@@ -40,7 +40,7 @@ def make_parallel_env(spec: EnvSpec, **kwargs: Any) -> Any:
             f"a module with a function {' or '.join(FACTORIES)}, as PettingZoo's have",
             "env.id=mpe2.simple_spread_v3, or env.policies=null for an environment of one agent",
         )
-    return _to_parallel(getattr(module, name)(**{**spec.kwargs, **kwargs}), spec.id)
+    return _to_parallel(getattr(module, name)(**{**resolve_variables(spec.kwargs), **kwargs}), spec.id)
 
 
 def _import_module(env_id: str) -> Any:

@@ -6,7 +6,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rltune.errors import ConfigError, describe_exception
 
 EXTRAS = {"ale_py": "atari", "cv2": "atari", "minigrid": "minigrid"}
 """Which of rltune's extras installs a module; those of Gymnasium's own families follow from their entry points."""
@@ -65,6 +70,26 @@ class EnvSpec:
         parts = [self.id, dict(self.kwargs), wrappers, *([dict(self.objective)] if self.objective else [])]
         task = json.dumps(parts, sort_keys=True, default=str)
         return hashlib.sha256(task.encode()).hexdigest()[:12]
+
+
+def resolve_variables(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an environment or wrapper with ``${oc.env:NAME}`` replaced by the variable's value.
+
+    Only what builds an environment calls this: the values may be secret, and specifications are written to files.
+
+    Raises:
+        ConfigError: There is no such variable here.
+    """
+    if "${oc.env:" not in str(arguments):
+        return dict(arguments)
+    try:
+        return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.create(dict(arguments)), resolve=True))
+    except OmegaConfBaseException as error:
+        raise ConfigError(
+            f"env.kwargs={dict(arguments)}: {describe_exception(error)}",
+            "environment variables that are set wherever the environment is built, on each node of a cluster",
+            "export the variable",
+        ) from None
 
 
 def spec_of(config: Any) -> EnvSpec:
