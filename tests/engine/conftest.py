@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from engine_toy import CountEnv
+from engine_toy import CountEnv, CueEnv
 from ray.tune import register_env
 
 
 @pytest.fixture(autouse=True)
 def _known_envs() -> None:
-    """Register the environment "count"."""
+    """Register the environments "count" and "cue"."""
+    register_env("cue", lambda config: CueEnv())
     register_env("count", lambda config: CountEnv(**{k: v for k, v in config.items() if k != "num_envs"}))

@@ -47,6 +47,36 @@ class CountEnv(gym.Env[Any, Any]):
         return obs, reward, done and not self.truncate, done and self.truncate, {}
 
 
+class CueEnv(gym.Env[Any, Any]):
+    """Four steps with a cue: the last pays 1 for the action that fits it, the others 0.1 for the other action.
+
+    Observations are one-hot in step and cue, so that no state's value can be generalised from another's.
+    """
+
+    best_return = 1.3
+
+    def __init__(self) -> None:
+        self.observation_space = gym.spaces.Box(0.0, 1.0, (10,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+        self.cue, self.count = 0, 0
+
+    def _observe(self) -> Any:
+        obs = np.zeros(10, np.float32)
+        obs[2 * self.count + self.cue] = 1.0
+        return obs
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.cue, self.count = int(self.np_random.integers(2)), 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        last, fits = self.count == 3, int(action) == self.cue
+        self.count += 1
+        reward = float(fits) if last else 0.1 * (not fits)
+        return self._observe(), reward, last, False, {}
+
+
 def make_count_env(config: Any) -> CountEnv:
     return CountEnv(**{k: v for k, v in config.items() if k in ("length", "truncate", "reward")})
 

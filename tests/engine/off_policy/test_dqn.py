@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from dqn_learner import LAYOUT, ROWS, make_config, make_learner, our_rows, random_columns
+from engine_toy import CueEnv, dqn_config
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from rllib_learners import follow
 
+from rltune.engine import build_algorithm
 from rltune.engine.off_policy.dqn import DQNUpdate
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -69,3 +71,33 @@ def test_weights_targets_and_statistics_equal_rllibs_learner(case: str) -> None:
     assert max(within) > 0.8, "and on this side of it"
     if case == "global norm":
         assert 0.1 < np.mean(below) < 0.9, "clipped and not clipped"
+
+
+@pytest.mark.parametrize("buffer", ["EpisodeReplayBuffer", "PrioritizedEpisodeReplayBuffer"])
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_the_last_action_of_an_episode_is_learned(n_step: int, buffer: str) -> None:
+    algorithm = build_algorithm(
+        dqn_config(
+            "cue",
+            lr=3e-3,
+            n_step=n_step,
+            epsilon=[[0, 1.0], [2000, 0.0]],
+            target_network_update_freq=50,
+            replay_buffer_config={"type": buffer, "capacity": 2000},
+        )
+    )
+    returns = [algorithm.train()["env_runners"]["episode_return_mean"] for _ in range(15)]
+    # The mean is over the last 100 episodes, the last 400 steps of 3,000.
+    assert returns[-1] > 1.2
+    assert CueEnv.best_return == pytest.approx(1.3)
+    algorithm.stop()
+
+
+@pytest.mark.parametrize("truncate", [False, True])
+def test_episodes_shorter_than_n_steps_train(truncate: bool) -> None:
+    config = dqn_config("count", n_step=3).environment("count", env_config={"length": 2, "truncate": truncate})
+    algorithm = build_algorithm(config)
+    result = algorithm.train()
+    assert algorithm.replay.size == result["num_env_steps_sampled_lifetime"]
+    assert result["learners"]["default_policy"]["qf_loss"] >= 0.0
+    algorithm.stop()

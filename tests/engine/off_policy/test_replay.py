@@ -83,7 +83,8 @@ def test_a_replay_memory_that_cannot_fit_is_refused() -> None:
 class Pair:
     """RLlib's prioritised buffer and ours, filled with the same episodes of drawn lengths and ends.
 
-    An observation is the number of its step, by which a row of ours and a node of RLlib's tree are found.
+    An observation is the number of its step, by which a row of ours and a node of RLlib's tree are found. RLlib's
+    buffer has full windows alone: the packer is not told that an episode ended, so that it adds no shortened ones.
     """
 
     def __init__(self, n_step: int, alpha: float, beta: float) -> None:
@@ -103,8 +104,9 @@ class Pair:
         packer = TransitionPacker(LAYOUT, 1, self.n_step, self.gamma)
         for t in range(length):
             end = np.array([how == "terminated" and t == length - 1])
-            here = (obs[t : t + 1], actions[t : t + 1], rewards[t : t + 1], end, np.array([True]), obs[t + 1 : t + 2])
-            self.ours.extend(packer.add(*here))
+            over, valid = np.array([False]), np.array([True])
+            step = (obs[t : t + 1], actions[t : t + 1], rewards[t : t + 1], end, over, valid, obs[t + 1 : t + 2])
+            self.ours.extend(packer.add(*step))
         self.steps += length + 1
 
     def find_rows(self, sampled: list[SingleAgentEpisode]) -> np.ndarray:

@@ -15,9 +15,11 @@ from rltune.engine.sampling.vector_envs import SyncEnvs
 
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("truncate", [False, True])
+@pytest.mark.parametrize("length", [2, 5])
 @pytest.mark.parametrize("envs", [1, 2])
-def test_transitions_are_full_windows_inside_one_episode(n_step: int, truncate: bool, envs: int) -> None:
-    length, gamma = 5, 0.5
+def test_every_step_begins_a_window_in_its_episode(n_step: int, truncate: bool, length: int, envs: int) -> None:
+    """Windows are shortened at an episode's end, and only a termination is not bootstrapped from."""
+    gamma, episodes = 0.5, 4
     vector = SyncEnvs(lambda i: CountEnv(length=length, truncate=truncate), envs)
     actions = CategoricalActions(vector.single_action_space, envs, np.random.default_rng(0))
     layout = RowLayout((2,), 1)
@@ -29,14 +31,35 @@ def test_transitions_are_full_windows_inside_one_episode(n_step: int, truncate: 
         normaliser=None,
         seeds=None,
     )
-    rows, taken, episodes = stepper.collect(20 * envs, 0)
-    assert taken == 20 * envs
-    assert episodes == [(15.0, 5)] * (4 * envs)
+    rows, taken, ended = stepper.collect(episodes * length * envs, 0)
+    assert taken == episodes * length * envs
+    assert ended == [(sum(range(length + 1)), length)] * (episodes * envs)
     obs, after, _, rewards, discounts = layout.views(rows)
-    assert len(rows) == 4 * envs * (length - n_step + 1)
+    begins = sorted(map(tuple, obs.tolist()))
+    assert begins == sorted([(episode, step) for episode in range(episodes) for step in range(length)] * envs)
     np.testing.assert_array_equal(after[:, 0], obs[:, 0])  # one episode
-    np.testing.assert_array_equal(after[:, 1], obs[:, 1] + n_step)
-    np.testing.assert_allclose(rewards, sum(gamma**k * (obs[:, 1] + 1 + k) for k in range(n_step)))
-    ends = after[:, 1] == length
-    np.testing.assert_allclose(discounts[~ends], gamma**n_step)
-    np.testing.assert_allclose(discounts[ends], gamma**n_step if truncate else 0.0)
+    steps = np.minimum(n_step, length - obs[:, 1])
+    np.testing.assert_array_equal(after[:, 1], obs[:, 1] + steps)
+    returns = [
+        sum(gamma**k * (begin + 1 + k) for k in range(int(n))) for begin, n in zip(obs[:, 1], steps, strict=True)
+    ]
+    np.testing.assert_allclose(rewards, returns)
+    terminated = (after[:, 1] == length) & (not truncate)
+    np.testing.assert_allclose(discounts, np.where(terminated, 0.0, gamma**steps))
+
+
+def test_episodes_that_end_at_different_steps_keep_apart() -> None:
+    layout, gamma = RowLayout((1,), 1), 0.5
+    packer = TransitionPacker(layout, 2, 3, gamma)
+    ends = np.array([[0, 0], [0, 1], [0, 0], [1, 0], [0, 1]], bool)  # the second environment resets at the third step
+    windows: list[tuple[float, ...]] = []
+    for t, over in enumerate(ends):
+        obs, valid = np.array([[t], [10.0 + t]]), np.array([t != 4, t != 2])
+        rows = packer.add(obs, np.zeros(2), np.ones(2), over & valid, over, valid, obs + 1)
+        windows += [tuple(row[[0, 1, 3, 4]].tolist()) for row in rows]
+    assert windows == [
+        (10.0, 12.0, 1.5, 0.0), (11.0, 12.0, 1.0, 0.0),
+        (0.0, 3.0, 1.75, 0.125),
+        (1.0, 4.0, 1.75, 0.0), (2.0, 4.0, 1.5, 0.0), (3.0, 4.0, 1.0, 0.0),
+        (13.0, 15.0, 1.5, 0.0), (14.0, 15.0, 1.0, 0.0),
+    ]  # fmt: skip

@@ -87,8 +87,9 @@ class DQNUpdate:
 
         Args:
             after: Next observations [rows, ...].
-            rewards: Of n steps [rows].
-            discounts: ``gamma ** n``, zero where the episode terminated [rows]: no mask is needed.
+            rewards: Of up to n steps [rows].
+            discounts: ``gamma`` to the power of these steps, zero where the episode terminated [rows]: no mask is
+                needed.
         """
         values = self.target.infer(after)
         if self.config.double_q:  # the online network chooses, the target network judges (van Hasselt et al. 2016)

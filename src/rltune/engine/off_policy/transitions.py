@@ -1,8 +1,11 @@
 """Turn environment steps into rows of a replay memory, n-step returns included.
 
 A row is ``[observation | next observation | action | reward | discount]`` in float32. The reward is the discounted sum
-of n rewards; the discount is ``gamma ** n``, or zero where the episode terminated. As in RLlib's episode buffers only
-full n-step windows inside an episode become transitions.
+of n rewards; the discount is ``gamma ** n``, or zero where the episode terminated. At an episode's end the windows of
+n - 1 to 1 steps become transitions too, with ``gamma ** k`` for k steps, as in Stable-Baselines3's
+``NStepReplayBuffer``: otherwise the values of an episode's last states would be bootstrapped from, but never trained.
+This differs from RLlib 2.60, whose prioritized buffer drops these windows, and whose ``EpisodeReplayBuffer`` bootstraps
+them by ``gamma ** n`` even where the episode terminated.
 
 Rows instead of episodes, because an episode buffer cuts each window out of its episode anew at every draw; here a draw
 is one gather of finished rows.
@@ -94,7 +97,9 @@ class TransitionPacker:
             self._obs[:], self._actions[:] = state["obs"], state["actions"]
             self._rewards[:], self._age[:] = state["rewards"], state["age"]
 
-    def add(self, obs: Array, actions: Array, rewards: Array, terminated: Array, valid: Array, after: Array) -> Array:
+    def add(
+        self, obs: Array, actions: Array, rewards: Array, terminated: Array, over: Array, valid: Array, after: Array
+    ) -> Array:
         """Take one vector step, and return the transitions that it completes.
 
         Args:
@@ -102,6 +107,7 @@ class TransitionPacker:
             actions: [envs] or [envs, size].
             rewards: [envs].
             terminated: [envs].
+            over: [envs]; True where the episode ended, terminated or truncated.
             valid: [envs]; False where the step only reset the environment.
             after: [envs, ...], after the step.
 
@@ -121,7 +127,11 @@ class TransitionPacker:
         rows[:, -1] = self._discount
         rows[terminated, -1] = 0.0
         # Boolean indexing copies: most steps complete a transition in every environment and need none.
-        return rows if np.count_nonzero(ready) == len(rows) else rows[ready]
+        full = rows if np.count_nonzero(ready) == len(rows) else rows[ready]
+        if self.n_step == 1 or not np.count_nonzero(over):
+            return full
+        lengths = range(self.n_step - 1, 0, -1)
+        return np.concatenate([full, *(self._shortened(length, terminated, over, after) for length in lengths)])
 
     def _window(self, obs: Array, actions: Array, rewards: Array, valid: Array) -> Array:
         """Shift the last n steps by one; return which environments have n steps of one episode [envs]."""
@@ -136,6 +146,18 @@ class TransitionPacker:
         self._rows[:, -2] = (self._gammas * self._rewards).sum(0)
         ready: Array = self._age >= self.n_step
         return ready
+
+    def _shortened(self, length: int, terminated: Array, over: Array, after: Array) -> Array:
+        """Build the transitions of the last ``length`` steps of the episodes that ended [ended, width]."""
+        envs = np.flatnonzero(over & (self._age >= length))
+        size, first = self.layout.obs_size, self.n_step - length
+        rows = np.empty((len(envs), self.layout.width), np.float32)
+        rows[:, :size] = self._obs[first, envs]
+        rows[:, size : 2 * size] = after[envs].reshape(len(envs), size)
+        rows[:, 2 * size : -2] = self._actions[first, envs]
+        rows[:, -2] = (self._gammas[:length] * self._rewards[first:, envs]).sum(0)
+        rows[:, -1] = np.where(terminated[envs], 0.0, self.gamma**length)
+        return rows
 
 
 class Stepper:
@@ -205,10 +227,10 @@ class Stepper:
         raw, rewards, terminated, truncated = self.envs.step(self.actions.for_env(actions))
         self._write(raw, self._after)
         valid = ~self._over
-        rows = self.packer.add(self._obs, actions, rewards, terminated, valid, self._after)
+        over = self._over = np.logical_or(terminated, truncated)
+        rows = self.packer.add(self._obs, actions, rewards, terminated, over, valid, self._after)
         self._returns += rewards
         self._lengths += valid
-        over = self._over = np.logical_or(terminated, truncated)
         if np.count_nonzero(over):  # cheaper than any()
             self._end_episodes(over)
         # This step's next observation is the following step's observation: swap the buffers instead of copying. After
