@@ -12,11 +12,13 @@ from composing import compose
 from rltune.algorithms.datasets import record_episodes
 from rltune.config.validation import parse_config
 
+ALGOS = ("ppo", "a2c", "dqn", "sac", "rainbow", "appo", "impala")
+
 
 @pytest.fixture(scope="module")
 def settings():
     """The composed settings of each algorithm."""
-    return {name: parse_config(compose("run", f"algo={name}", "~tuned")) for name in ("ppo", "a2c", "dqn", "sac")}
+    return {name: parse_config(compose("run", f"algo={name}", "~tuned")) for name in ALGOS}
 
 
 @pytest.fixture

@@ -7,12 +7,14 @@ import pytest
 from rltune.algorithms.arguments import (
     apply_params,
     build_search_space,
+    check_values,
     count_gpus,
     list_arguments,
     locate_argument,
     values_of,
 )
 from rltune.errors import ConfigError
+from rltune.search.space import Space
 
 
 def test_an_argument_is_found_in_whichever_section_it_stands(algo):
@@ -79,3 +81,81 @@ def test_two_numbers_of_gpus_that_differ_are_refused():
     with pytest.raises(ConfigError, match=r"makes 2 GPUs a trial, resources\.trials_per_gpu=1 ") as refused:
         count_gpus({"learners": {"num_learners": 2, "num_gpus_per_learner": 1}}, 1.0, "resources.trials_per_gpu=1")
     assert refused.value.fix == "~algo.learners.num_gpus_per_learner"
+
+
+UNREAD = {
+    "ppo": {
+        "training.model": {"fcnet_hiddens": [256, 256]},
+        "training.vf_share_layers": True,
+        "training.optimizer": {"type": "sgd"},
+        "env_runners.observation_filter": "MeanStdFilter",
+        "env_runners.compress_observations": True,
+        "environment.clip_rewards": 1.0,
+        "rl_module.model_config.lstm_use_prev_action": True,
+    },
+    "a2c": {"training.vf_share_layers": True},
+    "dqn": {
+        "training.adam_epsilon": 0.1,
+        "training.hiddens": [8],
+        "training.noisy": True,
+        "training.sigma0": 2.0,
+        "training.categorical_distribution_temperature": 5.0,
+        "training.model": {"fcnet_hiddens": [8]},
+        "training.replay_buffer_config.prioritized_replay_alpha": 0.3,
+        "training.replay_buffer_config.storage_unit": "episodes",
+    },
+    "rainbow": {"training.noisy": True},
+    "sac": {
+        "training.q_model_config": {"fcnet_hiddens": [8]},
+        "training.policy_model_config": {"fcnet_hiddens": [8]},
+        "training.optimization_config": {"actor_learning_rate": 1.0},
+        "training._use_beta_distribution": True,
+        "training._deterministic_loss": True,
+        "training.replay_buffer_config.prioritized_replay_beta": 0.3,
+    },
+    "appo": {"training.use_gae": False, "training.lambda_": 0.1, "training.target_worker_clipping": 9.0},
+    "impala": {"training.opt_type": "rmsprop", "training.decay": 0.9},
+}
+
+
+def set_in(algo, path, value):
+    *above, last = path.split(".")
+    for part in above:
+        algo = algo.setdefault(part, {})
+    algo[last] = value
+
+
+@pytest.mark.parametrize(("name", "path"), [(name, path) for name, paths in UNREAD.items() for path in paths])
+def test_an_argument_that_changes_nothing_is_refused(algo, name, path):
+    typed = algo(name)
+    check_values(typed, Space((), {}))
+    set_in(typed, path, UNREAD[name][path])
+    with pytest.raises(ConfigError) as refused:
+        check_values(typed, Space((), {}))
+    assert refused.value.key == f"algo.{path}"
+    assert refused.value.exit_code == 2
+    assert refused.value.allowed
+    assert refused.value.fix.endswith(f"~algo.{path}")
+
+
+def test_a_searched_argument_that_changes_nothing_is_refused(algo):
+    typed = algo("dqn")
+    typed["training"]["adam_epsilon"] = 1e-8
+    with pytest.raises(ConfigError) as refused:
+        check_values(typed, build_search_space(typed, {"adam_epsilon": ["loguniform", 1e-8, 1e-1]}))
+    assert refused.value.key == "algo.training.adam_epsilon"
+    assert refused.value.fix.endswith("~space.adam_epsilon")
+
+
+def test_an_unknown_replay_setting_is_answered_with_the_nearest(algo):
+    typed = algo("dqn")
+    typed["training"]["replay_buffer_config"]["capacty"] = 100
+    with pytest.raises(ConfigError) as refused:
+        check_values(typed, Space((), {}))
+    assert "'capacity'" in refused.value.allowed
+
+
+def test_a_replay_buffer_of_ones_own_has_its_own_settings(algo):
+    typed = algo("dqn")
+    typed["training"]["replay_buffer_config"] |= {"type": "my_package.buffers.EpisodeBuffer", "half_life": 100}
+    check_values(typed, Space((), {}))

@@ -29,6 +29,13 @@ def test_the_mean_return_follows_the_policy_within_a_few_reports(algo, name):
     assert build_config(Build(algo(name), CARTPOLE), {}, 0).metrics_num_episodes_for_smoothing == 50
 
 
+def test_what_rllib_says_of_a_setting_is_logged(algo, caplog):
+    """An algorithm of one's own is not in the table: RLlib's own warning is all that tells."""
+    config = build_config(Build(set_in(algo(), "training.model", {"fcnet_hiddens": [8]}), CARTPOLE), {}, 0)
+    config.validate()
+    assert any("rl_module(model_config=" in record.getMessage() for record in caplog.records)
+
+
 def test_the_environments_arguments_reach_it_once(algo):
     assert build_config(Build(algo(), EnvSpec("Pendulum-v1", {"g": 1.0})), {}, 0).env_config == {"g": 1.0}
     wrapper = {"entry_point": "TimeLimit", "kwargs": {"max_episode_steps": 5}}

@@ -37,6 +37,8 @@ UNSUPPORTED: dict[str, tuple[str, Any]] = {
     "filters": ("update_worker_filter_stats=False", lambda c: c.env_runners(update_worker_filter_stats=False)),
     "runners on GPUs": ("num_gpus_per_env_runner=1", lambda c: c.env_runners(num_gpus_per_env_runner=1)),
     "connectors": ("add_default_connectors", lambda c: c.learners(add_default_connectors_to_learner_pipeline=False)),
+    "old model": ("model=", lambda c: c.training(model={"fcnet_hiddens": [256]})),
+    "Adam's epsilon": ("adam_epsilon", lambda c: dqn_config(adam_epsilon=0.1)),
     "no GAE": ("use_gae=False", lambda c: c.training(use_gae=False)),
     "lstm": ("recurrent", lambda c: c.rl_module(model_config={"use_lstm": True})),
     "callback": ("callbacks that see episodes", lambda c: c.callbacks(EpisodeCallback)),

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rltune.config.bounds import check_bounds
+from rltune.config.capabilities import UNKNOWN, Capabilities, find_capabilities
 from rltune.errors import ConfigError, choices, nearest
 from rltune.formatting import format_value
 from rltune.search.space import Space, parse_space
 
 Path = tuple[str, ...]  # from an algo file's section down to the argument
 META = ("name", "class")
+_REPLAY = "training.replay_buffer_config"
 
 
 def list_arguments(algo: Mapping[str, Any]) -> dict[str, list[Path]]:
@@ -89,11 +91,12 @@ def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]
 
 
 def check_values(algo: Mapping[str, Any], space: Space) -> None:
-    """Refuse fixed values and ranges of `training` that make no sense.
+    """Refuse arguments that would change nothing, and fixed values and ranges of `training` that make no sense.
 
     Raises:
         ConfigError: Names the first, its bounds and a usual value.
     """
+    check_unread(algo, space, find_capabilities(algo) or UNKNOWN)
     for name, value in (algo.get("training") or {}).items():
         check_bounds(f"algo.training.{name}", str(name), value)
     for name, value in space.fixed.items():
@@ -102,6 +105,46 @@ def check_values(algo: Mapping[str, Any], space: Space) -> None:
         values = dimension.args if dimension.kind == "choice" else dimension.ends()
         for value in values:
             check_bounds(f"space.{dimension.name}", dimension.name.rpartition(".")[2], value, dimension)
+
+
+def check_unread(algo: Mapping[str, Any], space: Space, row: Capabilities) -> None:
+    """Refuse arguments that RLlib would take and ignore, whether they have a value or are searched (Ray 2.60).
+
+    Args:
+        algo: The algo file. An argument that is searched stands there, too.
+        space: What is searched.
+        row: The algorithm's.
+
+    Raises:
+        ConfigError: Names the first, and what to use instead.
+    """
+    instead = {unread.path: unread.instead for unread in row.unread}
+    searched = {".".join(locate_argument(algo, name)): name for name in space.names}
+    for name, paths in list_arguments(algo).items():
+        for path in map(".".join, paths):
+            fix = f"remove it: ~algo.{path}" + (f" ~space.{searched[path]}" if path in searched else "")
+            if path in instead:
+                raise ConfigError(
+                    f"algo.{path}={_get(algo, path)}: RLlib 2.60 accepts it and reads it nowhere, so that it would "
+                    "change nothing",
+                    instead[path],
+                    fix,
+                )
+            if path == f"{_REPLAY}.{name}" and row.replay_settings and name not in row.replay_settings:
+                buffer = str(_get(algo, _REPLAY).get("type") or "")
+                if "." not in buffer and ":" not in buffer:  # a replay buffer of the user's has settings of its own
+                    raise ConfigError(
+                        f"algo.{path}={_get(algo, path)}: RLlib 2.60 accepts it and reads it nowhere",
+                        choices(name, row.replay_settings),
+                        fix,
+                    )
+
+
+def _get(algo: Mapping[str, Any], path: str) -> Any:
+    node: Any = algo
+    for part in path.split("."):
+        node = node[part]
+    return node
 
 
 def widest_layer(algo: Mapping[str, Any]) -> int:

@@ -59,7 +59,12 @@ def import_config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:
     """
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-    logging.getLogger("ray.rllib").setLevel(logging.ERROR)  # it announces its new API stack with every first config
+    # RLlib announces its new API stack and its own deprecated calls with every first config. What it says of the
+    # settings themselves, such as one that it does not read, passes.
+    logging.getLogger("ray.rllib").setLevel(logging.ERROR)
+    logger = logging.getLogger(AlgorithmConfig.__module__)
+    logger.setLevel(logging.WARNING)
+    logger.addFilter(_is_no_announcement)
     usage = "'module:Class' of an AlgorithmConfig in an installed package"
     is_config = is_subclass(AlgorithmConfig)
     target = str(algo["class"])
@@ -67,6 +72,11 @@ def import_config_class(algo: Mapping[str, Any]) -> type[AlgorithmConfig]:
         "algo.class", target, "AlgorithmConfig", is_config, usage, "see conf/algo/ppo.yaml"
     )
     return found
+
+
+def _is_no_announcement(record: logging.LogRecord) -> bool:
+    """Drop the line that RLlib logs about its new API stack."""
+    return not str(record.msg).startswith("You are running ")
 
 
 def build_config(build: Build, params: Mapping[str, Any], seed: int) -> AlgorithmConfig:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rltune.algorithms.arguments import count_env_runners, count_learners
+from rltune.algorithms.arguments import check_unread, count_env_runners, count_learners
 from rltune.algorithms.build import DEFAULT_MODULE, Build, build_config, import_config_class
 from rltune.config.capabilities import capabilities_of, find_capabilities, list_algos
 from rltune.envs.pettingzoo import policy_spaces
@@ -38,6 +38,7 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
     Raises:
         ConfigError: With the corner's values and RLlib's own message.
     """
+    check_unread(build.algo, space, capabilities_of(import_config_class(build.algo)))
     networks: dict[str, AlgorithmConfig] = {}
     configs = []
     for corner in space.corners():
@@ -46,7 +47,6 @@ def check_corners(build: Build, space: Space) -> list[AlgorithmConfig]:
         networks.setdefault(str(config.model_config), config)
         _check_processes(config, build.algo)
         _check_lstm(config)
-        _check_unread(config)
         try:
             config.validate()
         except (ValueError, AssertionError, NotImplementedError) as error:
@@ -96,24 +96,6 @@ def _check_lstm(config: AlgorithmConfig) -> None:
             f"use_lstm with {list_algos(lambda row: row.lstm)} and one agent",
             "algo.rl_module.model_config.use_lstm=false, or algo=ppo",
         )
-
-
-def _check_unread(config: AlgorithmConfig) -> None:
-    """Refuse settings that RLlib would take and ignore (Ray 2.60)."""
-    for name, why, instead in capabilities_of(type(config)).unread:
-        if getattr(config, name):
-            raise ConfigError(
-                f"algo.training.{name}=true: RLlib 2.60's new API stack {why}, so it would change nothing",
-                f"{name}=false, with {instead}",
-                f"algo.training.{name}=false",
-            )
-    for key in ("lstm_use_prev_action", "lstm_use_prev_reward"):
-        if config.model_config.get(key):
-            raise ConfigError(
-                f"algo.rl_module.model_config.{key}=true: RLlib 2.60's new API stack reads it nowhere",
-                f"{key}=false",
-                f"~algo.rl_module.model_config.{key}",
-            )
 
 
 def _suggest_fixed_value(space: Space) -> str:

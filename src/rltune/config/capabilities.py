@@ -33,17 +33,49 @@ class PolicyNetwork:
 
 
 class Unread(NamedTuple):
-    """An argument of ``training`` that RLlib accepts and never reads.
+    """An argument of an algo file that RLlib 2.60 accepts and whose value changes nothing on its new API stack.
 
     Attributes:
-        argument: Its name.
-        why: What RLlib lacks; it completes the sentence "RLlib's new API stack ...".
+        path: Its section and name, joined by a dot.
         instead: What to use in its place.
     """
 
-    argument: str
-    why: str
-    instead: str
+    path: str
+    instead: str = "leave it out"
+
+
+def _list_unread(names: str) -> tuple[Unread, ...]:
+    """List arguments of ``training`` that have no replacement, from their names with spaces in between."""
+    return tuple(Unread(f"training.{name}") for name in names.split())
+
+
+_UNREAD_BY_ALL = (
+    Unread("training.model", "the same settings in algo.rl_module.model_config"),
+    Unread("training.optimizer", "algo.training.lr and grad_clip, or your own algo.learners.learner_class"),
+    Unread("env_runners.observation_filter", "env.normalise_observations=true"),
+    Unread("env_runners.compress_observations"),
+    Unread("environment.clip_rewards", "env.rewards.clip=1.0"),
+    Unread("rl_module.model_config.lstm_use_prev_action"),
+    Unread("rl_module.model_config.lstm_use_prev_reward"),
+)
+_UNREAD_BY_PPO = (Unread("training.vf_share_layers", "algo.rl_module.model_config.vf_share_layers"),)
+_UNREAD_BY_IMPALA = _list_unread(
+    "opt_type decay momentum epsilon _separate_vf_optimizer _lr_vf timeout_s_aggregator_manager learner_queue_timeout"
+)
+_UNREAD_BY_APPO = _list_unread("use_gae lambda_ target_worker_clipping")  # vtrace=false is refused by RLlib
+_HEADS = "algo.rl_module.model_config.head_fcnet_hiddens"
+_UNREAD_BY_DQN = (
+    Unread("training.noisy", "algo.training.epsilon to explore: there are no noisy layers"),
+    Unread("training.hiddens", _HEADS),
+    *_list_unread("sigma0 adam_epsilon categorical_distribution_temperature before_learn_on_batch"),
+)
+_UNREAD_BY_SAC = (
+    Unread("training.q_model_config", "algo.rl_module.model_config"),
+    Unread("training.policy_model_config", "algo.rl_module.model_config"),
+    Unread("training.optimization_config", "algo.training.actor_lr, critic_lr and alpha_lr"),
+    *_list_unread("_use_beta_distribution _deterministic_loss"),
+)
+_REPLAY_SETTINGS = ("type", "capacity", "alpha", "beta")
 
 
 # RLlib reports 400 keys, most of them constants of the config. These say how learning goes.
@@ -71,6 +103,7 @@ class Capabilities:
         replay_ratio: The argument of ``training`` that says how many steps are replayed for each that is sampled.
         network: Where RLlib's module keeps its policy; None if only RLlib's own parts can play it.
         statistics: The learner's numbers that are reported; ``total_loss`` tells whether it diverged.
+        replay_settings: The keys of ``training.replay_buffer_config`` that are read, with a replay buffer of RLlib's.
         unread: Arguments that would change nothing.
     """
 
@@ -83,7 +116,8 @@ class Capabilities:
     replay_ratio: str | None = None
     network: PolicyNetwork | None = None
     statistics: tuple[str, ...] = _EVERY_STATISTIC
-    unread: tuple[Unread, ...] = ()
+    replay_settings: tuple[str, ...] = ()
+    unread: tuple[Unread, ...] = _UNREAD_BY_ALL
 
     @property
     def offline(self) -> bool:
@@ -115,6 +149,7 @@ TABLE: dict[str, Capabilities] = {
         several_agents=True,
         network=_PPO_NETWORK,
         statistics=(*_V_TRACE, *_KL, "vf_explained_var"),
+        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_PPO),
     ),
     "rltune.algorithms.a2c:A2CConfig": Capabilities(
         "a2c",
@@ -122,12 +157,21 @@ TABLE: dict[str, Capabilities] = {
         several_agents=True,
         network=_PPO_NETWORK,
         statistics=(*_V_TRACE, *_KL, "vf_explained_var"),
+        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_PPO),
     ),
     f"{_RLLIB}.appo.appo:APPOConfig": Capabilities(
-        "appo", several_agents=True, network=_PPO_NETWORK, statistics=(*_V_TRACE, *_KL)
+        "appo",
+        several_agents=True,
+        network=_PPO_NETWORK,
+        statistics=(*_V_TRACE, *_KL),
+        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_IMPALA, *_UNREAD_BY_APPO),
     ),
     f"{_RLLIB}.impala.impala:IMPALAConfig": Capabilities(
-        "impala", several_agents=True, network=_PPO_NETWORK, statistics=_V_TRACE
+        "impala",
+        several_agents=True,
+        network=_PPO_NETWORK,
+        statistics=_V_TRACE,
+        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_IMPALA),
     ),
     f"{_RLLIB}.dqn.dqn:DQNConfig": Capabilities(  # rainbow is these with other settings
         "dqn",
@@ -137,7 +181,8 @@ TABLE: dict[str, Capabilities] = {
         replay_ratio="training_intensity",
         network=_DQN_NETWORK,
         statistics=(*_ONE_OPTIMIZER, "qf_loss", "qf_mean", "td_error_mean"),
-        unread=(Unread("noisy", "has no noisy layers", "epsilon to explore"),),
+        replay_settings=_REPLAY_SETTINGS,
+        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_DQN),
     ),
     f"{_RLLIB}.sac.sac:SACConfig": Capabilities(
         "sac",
@@ -148,6 +193,8 @@ TABLE: dict[str, Capabilities] = {
         replay_ratio="training_intensity",
         network=_SAC_NETWORK,
         statistics=_SOFT_ACTOR_CRITIC,
+        replay_settings=_REPLAY_SETTINGS,
+        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_SAC),
     ),
     f"{_RLLIB}.tqc.tqc:TQCConfig": Capabilities(
         "tqc",
@@ -157,9 +204,17 @@ TABLE: dict[str, Capabilities] = {
         replay_ratio="training_intensity",
         network=_TQC_NETWORK,
         statistics=_SOFT_ACTOR_CRITIC,
+        replay_settings=_REPLAY_SETTINGS,
+        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_SAC),
     ),
     f"{_RLLIB}.dreamerv3.dreamerv3:DreamerV3Config": Capabilities(
-        "dreamerv3", lstm=False, data="replay", replay_ratio="training_ratio", statistics=("total_loss",)
+        "dreamerv3",
+        lstm=False,
+        data="replay",
+        replay_ratio="training_ratio",
+        statistics=("total_loss",),
+        replay_settings=("type", "capacity"),
+        unread=(*_UNREAD_BY_ALL, *_list_unread("intrinsic_rewards_scale")),
     ),
     f"{_RLLIB}.bc.bc:BCConfig": Capabilities(
         "bc",
@@ -182,6 +237,7 @@ TABLE: dict[str, Capabilities] = {
         data="recorded_steps",
         network=_SAC_NETWORK,
         statistics=_SOFT_ACTOR_CRITIC,
+        unread=(*_UNREAD_BY_ALL, *_UNREAD_BY_SAC, *_list_unread("lagrangian lagrangian_thresh replay_buffer_config")),
     ),
     f"{_RLLIB}.iql.iql:IQLConfig": Capabilities(
         "iql",
@@ -192,7 +248,7 @@ TABLE: dict[str, Capabilities] = {
         statistics=("policy_loss", "qf_loss", "total_loss"),
     ),
 }
-UNKNOWN = Capabilities()
+UNKNOWN = Capabilities(unread=())  # an algorithm of its own may read what RLlib's do not
 
 
 def capabilities_of(config: type) -> Capabilities:

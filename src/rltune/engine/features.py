@@ -77,13 +77,13 @@ HONOURED_BY = {
         use_kl_loss kl_coeff kl_target
     """,
     "A2CConfig": "rmsprop_alpha rmsprop_epsilon",
-    "DQNConfig": OFF_POLICY + "epsilon adam_epsilon double_q dueling td_error_loss_fn",
+    "DQNConfig": OFF_POLICY + "epsilon double_q dueling td_error_loss_fn",
     "SACConfig": OFF_POLICY + "actor_lr critic_lr alpha_lr initial_alpha target_entropy twin_q",
 }
 """The same for one config class and those that inherit from it."""
 
 WITHOUT_EFFECT = """
-    model v_min v_max categorical_distribution_temperature custom_evaluation_function
+    v_min v_max custom_evaluation_function
     num_gpus placement_strategy num_cpus_for_main_process custom_resources_for_main_process num_cpus_per_env_runner
     custom_resources_per_env_runner num_cpus_per_learner custom_resources_per_learner
     extra_python_environs_for_driver extra_python_environs_for_worker
