@@ -12,6 +12,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.algorithms.sac import SACConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
+from rltune.algorithms.sac import use_plain_critics
 from rltune.engine.on_policy.rollout import Collector
 from rltune.engine.sampling.action_distributions import make_actions
 from rltune.engine.sampling.observation_filter import RunningMoments
@@ -110,21 +111,22 @@ def dqn_config(env: Any = "CartPole-v1", envs: int = 1, seed: int | None = 0, **
     )
 
 
-def sac_config(env: Any = "Pendulum-v1", envs: int = 1, seed: int | None = 0, **training: Any) -> SACConfig:
+def sac_config(env: Any = "Pendulum-v1", envs: int = 1, seed: int | None = 0, **training: Any) -> Any:
     settings: dict[str, Any] = {
         "train_batch_size_per_learner": 16,
         "num_steps_sampled_before_learning_starts": 32,
         "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 2000},
     }
-    return (
+    config = (
         SACConfig()
         .environment(env)
         .env_runners(num_env_runners=0, num_envs_per_env_runner=envs)
         .training(**(settings | training))
         .reporting(min_sample_timesteps_per_iteration=100, min_time_s_per_iteration=0)
-        .rl_module(model_config={"fcnet_hiddens": [16, 16], "fusionnet_hiddens": [16]})
+        .rl_module(model_config={"fcnet_hiddens": [16, 16]})
         .debugging(seed=seed)
     )
+    return use_plain_critics(config)
 
 
 def make_collector(envs: Any, normaliser: RunningMoments | None = None) -> Collector:

@@ -6,28 +6,25 @@ from typing import Any
 
 import pytest
 import torch
+from ray.rllib.algorithms.sac import SACConfig
 from sac_learner import INPUTS, make_config, make_learner
 
 from rltune.algorithms.sac import use_plain_critics
+from rltune.engine import build_algorithm
 from rltune.engine.features import UnsupportedError
-from rltune.engine.networks.critics import ConcatCritic, FusionCritic, make_critic
+from rltune.engine.networks.critics import make_critic
 from rltune.engine.networks.flat_parameters import FlatParameters
 
 
-def make_module(plain: bool, **model: Any) -> Any:
-    config = make_config("continuous", model, twin_q=False)
-    if plain:
-        use_plain_critics(config)
-    return make_learner(config).module["default_policy"].unwrapped()
+def make_module(**model: Any) -> Any:
+    return make_learner(make_config(model, twin_q=False)).module["default_policy"].unwrapped()
 
 
-@pytest.mark.parametrize("plain", [False, True], ids=["fusion", "plain"])
-def test_values_and_both_gradients_equal_autograds(plain: bool) -> None:
-    module = make_module(plain)
+def test_values_and_both_gradients_equal_autograds() -> None:
+    module = make_module()
     params = [*module.qf_encoder.parameters(), *module.qf.parameters()]
     flat = FlatParameters(params)
-    critic = make_critic(module.qf_encoder, module.qf, flat, discrete=False)
-    assert type(critic) is (ConcatCritic if plain else FusionCritic)
+    critic = make_critic(module.qf_encoder, module.qf, flat)
     obs, action, grad = torch.randn(9, INPUTS), torch.randn(9, 2, requires_grad=True), torch.randn(9, 1)
     wanted = module.compute_q_values({"obs": obs, "actions": action})
     wanted.backward(grad.squeeze(1))
@@ -46,6 +43,14 @@ def test_values_and_both_gradients_equal_autograds(plain: bool) -> None:
 
 
 def test_activations_that_nobody_wrote_by_hand_are_refused() -> None:
-    module = make_module(plain=True, fcnet_activation="swish")
-    with pytest.raises(UnsupportedError, match="tanh or relu"):
-        make_critic(module.qf_encoder, module.qf, None, discrete=False)
+    module = make_module(fcnet_activation="swish")
+    with pytest.raises(UnsupportedError):
+        make_critic(module.qf_encoder, module.qf, None)
+
+
+def test_rllibs_own_critics_and_discrete_actions_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SACConfig, "build_algo", lambda self: "stock")
+    streams = SACConfig().environment("Pendulum-v1").env_runners(num_env_runners=0)
+    discrete = use_plain_critics(SACConfig().environment("CartPole-v1").env_runners(num_env_runners=0))
+    assert build_algorithm(streams) == "stock"
+    assert build_algorithm(discrete) == "stock"

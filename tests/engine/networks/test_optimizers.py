@@ -33,7 +33,7 @@ def dqn_updated(config: Any, learner_config: Any) -> Any:
 
 
 def sac_updated(config: Any, learner_config: Any) -> Any:
-    learner, columns = sac.make_learner(learner_config), sac.random_columns("continuous", 1, 0)
+    learner, columns = sac.make_learner(learner_config), sac.random_columns(1, 0)
     update = SACUpdate(learner, config, RowLayout((sac.INPUTS,), 2))
     update.step(sac.our_rows(columns, 1), columns["weights"])
     return learner
@@ -42,7 +42,7 @@ def sac_updated(config: Any, learner_config: Any) -> Any:
 CASES = {
     "ppo": (ppo_updated, lambda: ppo.make_config("continuous", {}, grad_clip=0.3)),
     "dqn": (dqn_updated, lambda: dqn.make_config({})),
-    "sac": (sac_updated, lambda: sac.make_config("continuous", {})),
+    "sac": (sac_updated, lambda: sac.make_config({})),
 }
 
 

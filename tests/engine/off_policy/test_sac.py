@@ -12,9 +12,8 @@ from ray.rllib.core.distribution.torch.torch_distribution import TorchSquashedGa
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.numpy import MAX_LOG_NN_OUTPUT, MIN_LOG_NN_OUTPUT
 from rllib_learners import follow
-from sac_learner import INPUTS, ROWS, SPACES, make_config, make_learner, our_rows, random_columns
+from sac_learner import INPUTS, ROWS, make_config, make_learner, our_rows, random_columns
 
-from rltune.algorithms.sac import use_plain_critics
 from rltune.engine.off_policy.sac import SACUpdate
 from rltune.engine.off_policy.transitions import RowLayout
 
@@ -34,30 +33,20 @@ def use_noise(monkeypatch: pytest.MonkeyPatch, noise: list[torch.Tensor]) -> Non
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "RLlib's fusion critics": ({}, {}),
-    "plain critics": ({"plain": True}, {}),
-    "fusion without hidden layers": ({"fusionnet_hiddens": [], "head_fcnet_hiddens": [8]}, {}),
-    "one critic, 3 steps": ({"plain": True}, {"twin_q": False, "n_step": 3}),
+    "twin critics": ({}, {}),
+    "layers in the heads": ({"head_fcnet_hiddens": [8]}, {}),
+    "one critic, 3 steps": ({}, {"twin_q": False, "n_step": 3}),
     "tanh, global norm": ({"fcnet_activation": "tanh"}, {"grad_clip": 0.1, "grad_clip_by": "global_norm"}),
-    "clip by value": ({"plain": True}, {"grad_clip": 0.01, "grad_clip_by": "value"}),
-    "schedules": ({"plain": True}, {"actor_lr": [[0, 1e-2], [100, 1e-3]], "alpha_lr": [[0, 1e-2], [100, 0.0]]}),
+    "clip by value": ({}, {"grad_clip": 0.01, "grad_clip_by": "value"}),
+    "schedules": ({}, {"actor_lr": [[0, 1e-2], [100, 1e-3]], "alpha_lr": [[0, 1e-2], [100, 0.0]]}),
 }
 
 
-@pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("case", CASES)
-def test_weights_targets_and_statistics_equal_rllibs_learner(
-    case: str, space: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_targets_and_statistics_equal_rllibs_learner(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, training = CASES[case]
-    if space == "discrete" and not training.get("twin_q", True):
-        pytest.skip("RLlib's discrete loss needs twin critics")
-    model = dict(model)
-    plain = model.pop("plain", False)
-    config = make_config(space, model, **training)
-    if plain:
-        use_plain_critics(config)
-    assert_equal_updates(config, space, make_learner(config), make_learner(config), monkeypatch, batches=12)
+    config = make_config(model, **training)
+    assert_equal_updates(config, make_learner(config), make_learner(config), monkeypatch, batches=12)
 
 
 # About what the log standard deviations of the two actions lie: RLlib bounds them to [-5, 2].
@@ -78,7 +67,7 @@ BEYOND = {"-8": (0.9, 1.0), "3": (0.6, 1.0), "8": (0.9, 1.0), "both bounds": (0.
 def test_log_stds_beyond_rllibs_bounds_are_learned_as_by_rllib(
     case: str, by_rows: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = make_config("continuous", {})
+    config = make_config({})
     ours, theirs = make_learner(config), make_learner(config)
     obs = np.random.default_rng(0).normal(size=(ROWS, INPUTS)).astype(np.float32)
     for learner in (ours, theirs):
@@ -90,7 +79,7 @@ def test_log_stds_beyond_rllibs_bounds_are_learned_as_by_rllib(
     least, most = BEYOND.get(case, (0.0, 0.0))
     assert ((beyond >= least) & (beyond <= most)).all()
     batches = 60 if by_rows else 10
-    assert_equal_updates(config, "continuous", ours, theirs, monkeypatch, batches, by_rows)
+    assert_equal_updates(config, ours, theirs, monkeypatch, batches, by_rows)
 
 
 def log_stds(module: Any, obs: np.ndarray) -> torch.Tensor:
@@ -102,7 +91,6 @@ def log_stds(module: Any, obs: np.ndarray) -> torch.Tensor:
 
 def assert_equal_updates(
     config: SACConfig,
-    space: str,
     ours: Any,
     theirs: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -115,14 +103,14 @@ def assert_equal_updates(
     critic's to the other's, and rounding decides between two right answers: seen once in 760 batches, 5e-5 of the norm.
     """
     n_step = config.n_step
-    update = SACUpdate(ours, config, RowLayout((INPUTS,), 2 if space == "continuous" else 1))
+    update = SACUpdate(ours, config, RowLayout((INPUTS,), 2))
     update.split_rows &= by_rows
     noise, within = [torch.empty(0)], []
     use_noise(monkeypatch, noise)
     monkeypatch.setattr(update, "noise", lambda rows, size: noise[0])
     for index in range(batches):
         noise[0] = torch.randn(2, ROWS, 2, generator=torch.Generator().manual_seed(index))
-        columns = random_columns(space, n_step, index)
+        columns = random_columns(n_step, index)
         tensors = {name: torch.from_numpy(value) for name, value in columns.items()}
         expected = theirs.update(
             batch=MultiAgentBatch({"default_policy": SampleBatch(tensors)}, env_steps=ROWS),
@@ -136,8 +124,6 @@ def assert_equal_updates(
         td_errors = np.concatenate(expected["td_error"].peek())
         np.testing.assert_allclose(errors.numpy(), td_errors, atol=1e-5, rtol=1e-5)
         for name, value in stats.items():
-            if space == "discrete" and name == "logps":
-                continue
             assert value == pytest.approx(float(expected[name].peek()), abs=1e-5, rel=1e-5), (name, index)
         found = dict(ours.module["default_policy"].named_parameters())
         for name, param in theirs.module["default_policy"].named_parameters():
@@ -152,19 +138,16 @@ def assert_equal_updates(
     assert max(within) > 0.2, "and on this side of it"
 
 
-@pytest.mark.parametrize("model", [{}, {"plain": True}], ids=["fusion", "plain"])
-def test_split_and_masked_rows_give_the_same_gradient(model: dict[str, Any]) -> None:
+def test_split_and_masked_rows_give_the_same_gradient() -> None:
     """Two critics share the rows on a CPU; on a GPU each takes all of them, masked."""
     weights = []
     for by_rows in (True, False):
-        config = make_config("continuous", {})
-        if model.get("plain"):
-            use_plain_critics(config)
+        config = make_config({})
         learner = make_learner(config)
         update = SACUpdate(learner, config, RowLayout((INPUTS,), 2))
         assert update.split_rows
         update.split_rows = by_rows
-        columns = random_columns("continuous", 1, 0)
+        columns = random_columns(1, 0)
         with torch.no_grad():
             update.step(our_rows(columns, 1), columns["weights"])
         weights.append(update.flats["policy"].data.clone())

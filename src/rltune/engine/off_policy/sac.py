@@ -1,8 +1,8 @@
 """Train SAC on an array hot loop, with RLlib's configuration, module, loss and checkpoints.
 
-Soft actor-critic (Haarnoja et al. 2018) with twin critics, Huber losses and a tuned temperature, for continuous and
-discrete actions: the losses of ``SACTorchLearner`` of ray 2.60. As in RLlib all gradients are taken at the same
-weights, then the four optimizers step.
+Soft actor-critic (Haarnoja et al. 2018) for continuous actions, with twin critics, Huber losses and a tuned
+temperature: the losses of ``SACTorchLearner`` of ray 2.60. As in RLlib all gradients are taken at the same weights,
+then the four optimizers step.
 """
 
 from __future__ import annotations
@@ -99,10 +99,9 @@ class SACUpdate:
     def __init__(self, learner: Any, config: Any, layout: RowLayout) -> None:
         self.learner, self.config, self.layout = learner, config, layout
         module = learner.module[DEFAULT_MODULE_ID].unwrapped()
-        self.discrete = hasattr(module.action_space, "n")
+        if hasattr(module.action_space, "n"):
+            raise UnsupportedError("SAC with discrete actions")
         names = ["qf", "qf_twin"] if config.twin_q else ["qf"]
-        if self.discrete and not config.twin_q:
-            raise UnsupportedError("discrete SAC without twin_q (nor does RLlib's loss)")
         self.flats, self.optimizers = {}, {}
         for name in [*names, "policy", "alpha"]:
             optimizer = learner.get_optimizer(DEFAULT_MODULE_ID, name)
@@ -127,7 +126,7 @@ class SACUpdate:
         self._step = compile_step(self._gradient_step, list(self.optimizers.values()), config)
 
     def _make_critic(self, module: Any, name: str, flat: FlatParameters | None) -> Critic:
-        return make_critic(getattr(module, f"{name}_encoder"), getattr(module, name), flat, self.discrete)
+        return make_critic(getattr(module, f"{name}_encoder"), getattr(module, name), flat)
 
     def _read_rates(self) -> None:
         self._rates = {name: float(x.optimizer.param_groups[0]["lr"]) for name, x in self.optimizers.items()}
@@ -148,18 +147,13 @@ class SACUpdate:
     def _gradient_step(self, rows: Tensor, importance: Tensor) -> Tensor:
         obs, after, action, rewards, discounts = self.layout.views(rows)
         alpha = self.log_alpha.exp()
-        noise = None if self.discrete else self.noise(len(rows), action.shape[1])
+        noise = self.noise(len(rows), action.shape[1])
         next_value = self._next_value(after, alpha, noise)
         wanted = torch.addcmul(rewards, discounts, next_value)
-        errors, losses, values = self._critic_gradients(obs, action, wanted, importance)
-        if self.discrete:
-            policy_loss, logp, entropy = self._discrete_policy_gradient(obs, alpha, values)
-            current = values[0]
-        else:
-            policy_loss, logp, current = self._policy_gradient(obs, alpha, noise)
-            entropy = logp
+        errors, losses = self._critic_gradients(obs, action, wanted, importance)
+        policy_loss, logp, current = self._policy_gradient(obs, alpha, noise)
         # The temperature's loss is log_alpha * surplus, so its gradient is the surplus itself.
-        surplus = -(entropy + self.target_entropy).mean()
+        surplus = -(logp + self.target_entropy).mean()
         self.flats["alpha"].grads[0].fill_(surplus)
         # RLlib reports the last update only: keep its tensors, compute and move nothing until statistics() wants them.
         self._last = {
@@ -173,13 +167,9 @@ class SACUpdate:
             self.optimizers[name].step(self._rates[name])
         return errors
 
-    def _next_value(self, after: Tensor, alpha: Tensor, noise: Tensor | None) -> Tensor:
+    def _next_value(self, after: Tensor, alpha: Tensor, noise: Tensor) -> Tensor:
         """Compute the soft value of the next observations by the target critics [rows]."""
-        dist = self.policy.infer(after)
-        if noise is None:
-            logp = torch.log_softmax(dist, 1)
-            return (logp.exp() * (self._least(self.target_critics, after, after) - alpha * logp)).sum(1)
-        action, logp, _ = squash(dist, noise[1])
+        action, logp, _ = squash(self.policy.infer(after), noise[1])
         return self._least(self.target_critics, after, action).squeeze(1) - alpha * logp
 
     @staticmethod
@@ -189,25 +179,21 @@ class SACUpdate:
 
     def _critic_gradients(
         self, obs: Tensor, action: Tensor, wanted: Tensor, importance: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor], list[Tensor]]:
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """Fill the critics' gradients.
 
         Returns:
-            Absolute errors, the mean of the critics' [rows]; weights and errors by loss, for `statistics`; all values.
+            Absolute errors, the mean of the critics' [rows]; weights and errors by loss, for `statistics`.
         """
-        weight, index = importance / len(wanted), action.long() if self.discrete else None
-        sizes, losses, values = [], {}, []
+        weight = importance / len(wanted)
+        sizes, losses = [], {}
         for name, net in zip(self.flats, self.critics, strict=False):
-            value = net.forward(obs, action)
-            chosen = value.gather(1, index) if index is not None else value
-            error = chosen.squeeze(1) - wanted
+            error = net.forward(obs, action).squeeze(1) - wanted
             # The Huber loss's derivative is the clipped error.
-            slope = (error.clamp(-1.0, 1.0) * weight).unsqueeze(1)
-            net.backward(torch.zeros_like(value).scatter_(1, index, slope) if index is not None else slope)
+            net.backward((error.clamp(-1.0, 1.0) * weight).unsqueeze(1))
             sizes.append(error.abs())
             losses[f"{name}_loss"] = torch.stack([importance, error])
-            values.append(value)
-        return (sizes[0] if len(sizes) == 1 else (sizes[0] + sizes[1]) * 0.5), losses, values
+        return (sizes[0] if len(sizes) == 1 else (sizes[0] + sizes[1]) * 0.5), losses
 
     def _policy_gradient(self, obs: Tensor, alpha: Tensor, noise: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Fill the policy's gradient; return its losses, log probabilities and values of its actions [rows].
@@ -238,19 +224,6 @@ class SACUpdate:
         self.policy.backward(torch.cat([raw_grad, std_grad], 1))
         least = least.squeeze(1)
         return alpha * logp - least, logp, least
-
-    def _discrete_policy_gradient(
-        self, obs: Tensor, alpha: Tensor, values: list[Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Fill the policy's gradient; return its losses, log probabilities, and negative entropies [rows]."""
-        logp = torch.log_softmax(self.policy.forward(obs), 1)
-        probs = logp.exp()
-        cost = alpha * logp - torch.minimum(*values)
-        # The loss is the expected cost, and the gradient of an expectation by the logits is p (cost - mean). That the
-        # cost itself holds logp adds alpha p (1 - sum(p)) = 0.
-        mean = (probs * cost).sum(1, keepdim=True)
-        self.policy.backward(probs * (cost - mean) / len(obs))
-        return mean, logp, (probs * logp).sum(1)
 
     def advance(self, clock: int) -> None:
         """Advance RLlib's learning rate schedules to ``clock`` environment steps."""
