@@ -16,7 +16,7 @@ from serviced import TOKEN, Serviced, run_service
 
 from rltune.errors import RltuneError
 from rltune.service.dispatcher import Ending
-from rltune.service.page import find_wrong, list_groups, read_facts, spell_form
+from rltune.service.page import find_wrong, read_facts, spell_form
 from rltune.study.storage import open_ledger
 
 
@@ -50,22 +50,21 @@ def test_the_form_says_only_what_was_chosen() -> None:
     assert spell_form(given) == ["algo=dqn", "budget.trials=3", "space.lr=[loguniform, 1e-5, 1e-3]", "seed=1"]
     typed = {"budget.env_steps": "1e5", "certify.seeds": " ", "budget.wall_time_s": "null", "notify": "cat > told.json"}
     assert spell_form(typed) == ["budget.env_steps=1e5", "budget.wall_time_s=null", "notify='cat > told.json'"]
-    with pytest.raises(RltuneError, match="settings: No closing quotation"):
+    with pytest.raises(RltuneError) as error:
         spell_form({"overrides": "name='x"})
+    assert error.value.key == "overrides"
 
 
 def test_the_form_shows_each_default_and_what_it_means(service: Serviced) -> None:
     page = service.ask("GET", "/submit", headers=service.log_in()).text
-    for key, default, meaning in (
-        ("budget.trials", "24", "configurations to try"),
-        ("certify.seeds", "5", "fresh training seeds"),
-        ("objective.direction", "max", "max; min"),
-        ("resources.cpus_per_trial", "null", "null: 1, or 2"),
-    ):
+    for key, default in (
+        ("budget.trials", "24"), ("certify.seeds", "5"), ("objective.direction", "max"), ("algo.name", "ppo"),
+    ):  # fmt: skip
         field = field_of(page, key)
         assert f'placeholder="{default}"' in field
-        assert meaning in field.partition(f'id="hint-{key}"')[2]
-    assert '<details class="wide" id="more">' in page
+    assert len(re.findall(r'id="hint-budget.trials">[^<]+<', page)) == 1
+    assert re.findall(r'<details class="wide" id="section-(\w+)" open>', page) == ["budget"]
+    assert not re.search(r'name="(output_dir|resume)"', page), "the service chooses them"
     smoke = service.ask("GET", "/submit?experiment=smoke", headers=service.log_in()).text
     assert 'placeholder="2"' in field_of(smoke, "budget.trials")
     assert "<option selected>smoke</option>" in smoke
@@ -79,28 +78,30 @@ def test_a_wrong_value_is_kept_and_told_at_its_key(service: Serviced) -> None:
     field = field_of(answer.text, "certify.seeds")
     assert 'value="many"' in field
     assert "aria-invalid" in field
-    assert "certify.seeds='many'" in field.partition('id="wrong-certify.seeds"')[2]
+    assert "certify.seeds=many" in field.partition('id="wrong-certify.seeds"')[2]
     assert answer.text.count("aria-invalid") == 1
-    assert '<details class="wide" id="more" open>' in answer.text
+    assert re.findall(r'id="section-(\w+)" open>', answer.text) == ["sweep", "budget", "certify"]
     assert "<option selected>dqn</option>" in answer.text
     answer = service.ask("POST", "/submit", data=given | {"certify.seeds": "5", "name": "mine"}, headers=ours)
     assert answer.headers["Location"] == "/sweeps/mine"
-    assert service.queue.get("mine").words == ("algo=dqn", "seed=3", "certify.seeds=5")
+    assert set(service.queue.get("mine").words) == {"algo=dqn", "seed=3", "certify.seeds=5"}
 
 
 @pytest.mark.parametrize(
     ("what", "field"),
     [
-        ("budget.reports=20 exceeds budget.env_steps=10", "budget.env_steps"),
+        ("budget.reports=20 exceeds budget.env_steps=10", "budget.reports"),
+        ("budget.env_steps=10 is too small", "budget.env_steps"),
+        ("algo.nothing=1 is unknown", "overrides"),
         ("space.lr=nan: no number", "overrides"),
         ("name='../up' is no name", "name"),
-        ("settings: No closing quotation", "overrides"),
+        ("overrides=No closing quotation", "overrides"),
         ("the disk is full", ""),
     ],
 )
 def test_an_error_is_about_what_was_typed(what: str, field: str) -> None:
     given = {"budget.env_steps": "10", "budget.reports": "", "name": "../up", "overrides": "space.lr=nan"}
-    assert find_wrong(RltuneError(what), given) == field
+    assert find_wrong(RltuneError(what), given, {"budget.env_steps", "budget.reports"}) == field
 
 
 def test_of_many_trials_the_best_twenty_come_first(service: Serviced) -> None:
@@ -111,8 +112,7 @@ def test_of_many_trials_the_best_twenty_come_first(service: Serviced) -> None:
     assert re.findall(r'<th scope="row">(\d+)</th>', shown) == [*map(str, range(22, 2, -1))]
     assert re.findall(r'<th scope="row">(\d+)</th>', others) == ["2", "1", "0"]
     assert "<summary>3 more</summary>" in others
-    assert page.count("stopped on request") == 1
-    assert ">interrupted, stopped on request</span>" in page
+    assert page.count("stopped on request") == 1, "the state tells it, and nothing repeats it"
 
 
 def test_values_to_be_enqueued_are_numbers_where_they_are() -> None:
@@ -120,16 +120,9 @@ def test_values_to_be_enqueued_are_numbers_where_they_are() -> None:
     assert read_facts("enqueue", typed) == {"space": {"lr": 1e-3, "n_step": 3, "activation": "relu"}}
     assert read_facts("resume", {"trials": "40"}) == {"overrides": ["budget.trials=40"]}
     assert read_facts("resume", {}) == read_facts("stop", {"from": "list"}) == {}
-    with pytest.raises(RltuneError, match="trials=many"):
+    with pytest.raises(RltuneError) as error:
         read_facts("resume", {"trials": "many"})
-
-
-def test_a_persons_own_files_are_among_the_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert {"ppo", "dqn"} <= set(list_groups()["algo"])
-    (tmp_path / "conf" / "env").mkdir(parents=True)
-    (tmp_path / "conf" / "env" / "mine.yaml").touch()
-    assert "mine" in list_groups()["env"]
+    assert error.value.key == "trials"
 
 
 def test_without_a_login_there_is_a_login(service: Serviced) -> None:
@@ -170,17 +163,17 @@ def test_a_report_runs_apart_and_nothing_beside_it_is_shown(service: Serviced) -
 def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Serviced, browser: Browser) -> None:
     browser.click("nav a[href='/submit']")
     browser.wait("document.getElementById('submit')")
+    browser.type("#field-name", "mine")
     browser.choose("#field-experiment", "smoke")
     browser.wait("document.getElementById('field-budget.trials').placeholder === '2'")
     browser.choose("#field-experiment", "")
     browser.wait("document.getElementById('field-budget.trials').placeholder === '24'")
     browser.choose("#field-algo", "dqn")
-    browser.type("#field-name", "mine")
+    browser.wait("document.getElementById('field-algo.name').placeholder === 'dqn'")
     browser.type("#field-overrides", "budget.trails=3")
     browser.click("#submit")
     browser.wait("document.querySelector('[role=alert]')")
     browser.wait("document.activeElement.id === 'field-overrides'")
-    assert "did you mean 'trials'?" in browser.text()
     browser.complaints.clear()  # a browser notes the answer's status
     assert browser.run("document.getElementById('field-name').value") == "mine", "nothing has to be typed again"
     browser.run("document.getElementById('field-overrides').value = ''")
@@ -188,7 +181,7 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
     browser.click("#submit")
     browser.wait("location.pathname === '/sweeps/mine'")
     assert service.queue.get("mine").words == ("algo=dqn", "budget.trials=3")
-    assert "number 1 in the queue" in browser.text()
+    browser.wait("document.querySelector('.state')?.innerText.includes('in the queue')")
 
     service.desk.dispatcher.step()
     browser.wait("document.querySelector('.state.running')")

@@ -1,16 +1,15 @@
-"""List settings of a sweep as a form asks for them: each with its type, its default and what it means.
+"""List the settings of a sweep as a form offers them: groups of files, and each single value with its default and hint.
 
-Keys and types are the schema's, defaults what the chosen files compose to, and meanings the comments in these files.
+Everything comes from the composed settings and from the files in ``conf/``; nothing is listed here by name.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
@@ -20,82 +19,90 @@ from rltune.composition.composing import compose_with_choices, conf_dir, find_ow
 from rltune.composition.overrides import spell_value
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import flatten_settings
-from rltune.config.uris import redact_notify
-
-SCALARS = {int, float, str, bool, type(None)}
+from rltune.config.uris import redact_address, redact_notify
 
 
 @dataclass(frozen=True)
 class Field:
-    """A setting as a form asks for it.
+    """A setting as a form offers it.
 
     Attributes:
         key: Its name, with dots.
-        default: What it is where nothing is typed, as YAML spells it.
-        meaning: Its comment; empty without one.
-        is_number: Whether it takes numbers alone, or null.
+        default: Its value if nothing is typed, as YAML spells it.
+        meaning: Its comment in ``conf/``; empty without one.
     """
 
     key: str
     default: str
     meaning: str
-    is_number: bool
 
 
-def list_keys(parts: Sequence[str], schema: type = RunConfig, prefix: str = "") -> Iterator[tuple[str, bool]]:
-    """List the keys that have one value each, and whether it is a number.
+@dataclass(frozen=True)
+class Form:
+    """Everything that a sweep can be made of.
 
-    Args:
-        parts: What they stand below: ``seed`` is itself, ``budget`` all that is in it.
-        schema: A dataclass.
-        prefix: What its fields stand below.
+    Attributes:
+        groups: The names of the files of each group, those of the user's own ``conf/`` included.
+        sections: The settings that have a single value, by the first part of their names.
     """
-    hints = get_type_hints(schema)
-    for name in parts:
-        kinds = set(get_args(hints[name])) if isinstance(hints[name], UnionType) else {hints[name]}
-        if is_dataclass(hints[name]):
-            yield from list_keys([*get_type_hints(hints[name])], hints[name], f"{prefix}{name}.")
-        elif kinds <= SCALARS:
-            yield f"{prefix}{name}", not kinds & {str, bool}
+
+    groups: Mapping[str, Sequence[str]]
+    sections: Mapping[str, Sequence[Field]]
+
+    @property
+    def keys(self) -> set[str]:
+        """The names of all groups and fields."""
+        return {*self.groups, *(field.key for fields in self.sections.values() for field in fields)}
 
 
-def list_fields(parts: Sequence[str], words: Sequence[str] = ()) -> list[Field]:
-    """List settings of a sweep, with the defaults that they have under a choice of files.
+def make_form(words: Sequence[str] = ()) -> Form:
+    """Make the form that shows the defaults of a choice of files.
 
     Args:
-        parts: As for `list_keys`.
-        words: What chooses the files, as it is typed: ``experiment=smoke``.
+        words: The choice, as it is typed: ``experiment=smoke``.
 
     Raises:
         RltuneError: A word is wrong.
     """
-    composed, chosen = compose_with_choices("run", RunConfig, words)
-    # As it is written: what ${oc.env:NAME} stands for may be secret, or not there.
-    settings = dict(flatten_settings(OmegaConf.to_container(composed, resolve=False)))
-    meanings = _read_meanings([part for part in parts if part in chosen], chosen)
-    return [
-        Field(key, _spell_default(key, settings.get(key)), meanings.get(key, ""), is_number)
-        for key, is_number in list_keys(parts)
-    ]
+    composed, choices = compose_with_choices("run", RunConfig, words)
+    chosen = {group: choice for group, choice in choices.items() if "/" not in group}
+    meanings = _read_meanings(chosen)
+    sections: dict[str, list[Field]] = {}
+    # Interpolations stay as they are written, since the value of ${oc.env:NAME} may be secret or missing.
+    for key, value in flatten_settings(OmegaConf.to_container(composed, resolve=False)):
+        if not isinstance(value, (list, dict)):
+            section = key.partition(".")[0] if "." in key else "sweep"
+            sections.setdefault(section, []).append(Field(key, _spell_default(key, value), meanings.get(key, "")))
+    return Form({group: sorted({path.stem for path in _find_files(group)}) for group in sorted(chosen)}, sections)
+
+
+def list_groups() -> set[str]:
+    """List the names of all groups of files."""
+    folders = [conf_dir(), *filter(None, [find_own_dir()])]
+    return {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
 
 
 def _spell_default(key: str, value: Any) -> str:
-    shown = redact_notify(value) if key == "notify" and value else value
-    return shown if isinstance(shown, str) else spell_value(key, shown)
+    if not isinstance(value, str):
+        return spell_value(key, value)
+    return redact_notify(value) if key == "notify" else redact_address(value)
 
 
-def _read_meanings(groups: Sequence[str], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Read what the comments say of each key: those of the chosen file before those of a group's other files."""
-    found = {one.key: one.meaning for one in read_keys(conf_dir() / "run.yaml") if one.meaning}
-    for group in groups:
-        for path in sorted(_find_files(group), key=lambda path: path.stem != chosen[group]):
-            with contextlib.suppress(
-                OSError, UnicodeDecodeError, yaml.YAMLError
-            ):  # a broken one, which may not be chosen
-                for one in read_keys(path, f"{group}."):
-                    if one.meaning:
-                        found.setdefault(one.key, one.meaning)
-    return found
+def _read_meanings(chosen: Mapping[str, str]) -> dict[str, str]:
+    """Read the comment of each key; a group's chosen file comes before its other files, which explain the same keys."""
+    paths = [(conf_dir() / "run.yaml", "")]
+    for group, choice in chosen.items():
+        paths += [(path, f"{group}.") for path in sorted(_find_files(group), key=lambda path: path.stem != choice)]
+    meanings: dict[str, str] = {}
+    for path, prefix in paths:
+        with contextlib.suppress(
+            OSError, UnicodeDecodeError, yaml.YAMLError
+        ):  # A broken file may not be chosen at all.
+            is_global = "@package _global_" in path.read_text()
+            for setting in read_keys(path, "" if is_global else prefix):
+                if setting.meaning:
+                    meanings.setdefault(setting.key, setting.meaning)
+    return meanings
 
 
 def _find_files(group: str) -> list[Path]:

@@ -6,7 +6,7 @@ import importlib.resources
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from urllib.parse import parse_qs, quote
 
@@ -16,18 +16,16 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rltune.composition.composing import conf_dir, find_own_dir
-from rltune.composition.form import list_fields, list_keys
+from rltune.composition.form import list_groups, make_form
 from rltune.composition.overrides import spell_value
 from rltune.config.uris import redact_address, resolve_uri
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.service.access import LOGGED_IN, Access
-from rltune.service.desk import VERBS, Desk
+from rltune.service.desk import OURS, VERBS, Desk
 from rltune.service.submissions import ENDED
 
-GROUPS = ("algo", "env", "space", "searcher", "scheduler", "certify", "resources", "tracking", "experiment")
-FIRST = ("budget.trials", "budget.env_steps")  # what nearly everybody changes
-SETTINGS = ("budget", "seed", "replicates", "certify", "resources", "objective", "engine", "precision", "notify")
+NO_SETTINGS = ("name", "group", "overrides")  # The form's fields that are not spelled as a setting.
+HIDDEN = ("name", *OURS)  # The settings that have a field of another kind, or that the service chooses.
 FIRST_TRIALS = 20  # which a sweep's page shows; the others are a click away
 LOG_BYTES = 6000
 STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
@@ -70,16 +68,13 @@ def make_router(desk: Desk, access: Access) -> APIRouter:
         shown = desk.views.show(desk.submissions.get(name))
         return render("sweep.html", 422 if error else 200, **facts, **shown, first_trials=FIRST_TRIALS)
 
-    def show_form(given: dict[str, str] | None = None, error: RltuneError | None = None) -> Response:
+    def show_form(given: Mapping[str, str] | None = None, error: RltuneError | None = None) -> Response:
         given = given or {}
         try:
-            fields = list_fields(SETTINGS, spell_choices(given))
-        except RltuneError:  # of what was chosen, which the error is about
-            fields = list_fields(SETTINGS)
-        first, more = [one for one in fields if one.key in FIRST], [one for one in fields if one.key not in FIRST]
-        wrong = find_wrong(error, given) if error else ""
-        is_open = any(given.get(one.key) or one.key == wrong for one in more)
-        facts = {"groups": list_groups(), "first": first, "more": more, "is_open": is_open, "wrong": wrong}
+            form = make_form(spell_form(given, list_groups()))
+        except RltuneError:  # The choice of files is what is wrong; the form shows the usual defaults beside the error.
+            form = make_form()
+        facts = {"form": form, "hidden": HIDDEN, "wrong": find_wrong(error, given, form.keys) if error else ""}
         return render("submit.html", 422 if error else 200, **facts, given=given, error=error)
 
     @router.get("/")
@@ -160,51 +155,36 @@ async def read_form(request: Request) -> dict[str, str]:
     return {name: values[-1] for name, values in parse_qs(body, keep_blank_values=True).items()}
 
 
-def list_groups() -> dict[str, list[str]]:
-    """List what a sweep can be made of: the files of each group, ours and those of the present folder."""
-    folders = [conf_dir(), *filter(None, [find_own_dir()])]
-    return {
-        group: sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")}) for group in GROUPS
-    }
+def spell_form(given: Mapping[str, str], keys: Collection[str] | None = None) -> list[str]:
+    """Spell what was filled in as overrides; an empty field keeps its default.
 
-
-def spell_choices(given: Mapping[str, str]) -> list[str]:
-    """Spell the groups that were chosen as overrides."""
-    return [f"{group}={given[group]}" for group in GROUPS if given.get(group)]
-
-
-def spell_form(given: Mapping[str, str]) -> list[str]:
-    """Spell what the form asks for as overrides: what was left as it is, is not said.
+    Args:
+        given: The fields of the form.
+        keys: Which of them to spell; None for all.
 
     Raises:
         ConfigError: The free settings cannot be read.
     """
-    typed = [(key, given.get(key, "").strip()) for key, _ in list_keys(SETTINGS)]
-    words = spell_choices(given) + [f"{key}={_spell_typed(key, text)}" for key, text in typed if text]
+    typed = {key: text.strip() for key, text in given.items() if text.strip() and key not in NO_SETTINGS}
+    words = [f"{key}={_spell_typed(key, text)}" for key, text in typed.items() if keys is None or key in keys]
     try:
-        return words + shlex.split(given.get("overrides", ""))
+        return words + (shlex.split(given.get("overrides", "")) if keys is None else [])
     except ValueError as error:
         raise ConfigError(
-            f"settings: {error}", "key=value, one after the other, quoted as for a shell", "space.lr=3e-4 seed=1"
+            f"overrides={error}", "key=value, one after the other, quoted as for a shell", "space.lr=3e-4 seed=1"
         ) from None
 
 
 def _spell_typed(key: str, text: str) -> str:
-    """Spell what was typed into a field: a text is quoted, since Hydra's grammar has signs of its own."""
-    try:
-        float(text)
-    except ValueError:
-        return text if text in ("null", "true", "false") else spell_value(key, text)
-    return text
+    """Spell what was typed into a field: all but plain words and numbers is quoted, as Hydra's grammar requires."""
+    return text if re.fullmatch(r"[\w.+-]+", text, re.ASCII) else spell_value(key, text)
 
 
-def find_wrong(error: RltuneError, given: Mapping[str, str]) -> str:
-    """Find the field that an error is about: the first key in it that was typed; empty where it names none."""
-    named = re.findall(r"[\w.]+(?=[=:])", error.what)
-    free = given.get("overrides", "")
-    if typed := next((key for key in named if given.get(key)), ""):
-        return typed
-    return "overrides" if error.what.startswith("settings:") or any(f"{key}=" in free for key in named) else ""
+def find_wrong(error: RltuneError, given: Mapping[str, str], keys: Collection[str]) -> str:
+    """Return the name of the field that an error is about; empty if it is about none."""
+    if error.key in {*keys, *NO_SETTINGS} and f"{error.key}=" not in given.get("overrides", ""):
+        return error.key
+    return "overrides" if error.key else ""
 
 
 def read_facts(verb: str, given: dict[str, str]) -> dict[str, Any]:

@@ -36,24 +36,10 @@ async function renew() {
 }
 if (live) setInterval(renew, 1000 * live.dataset.every);
 
-// Other files have other defaults: the form shows those of what is chosen.
-const asked = document.getElementById("asked");
-const listChosen = () => new URLSearchParams([...asked.querySelectorAll("select")].map(one => [one.name, one.value])).toString();
-async function renewDefaults() {
-  const chosen = listChosen();
-  try {
-    const answer = await fetch("/submit?" + chosen);
-    if (!answer.ok || answer.redirected || chosen !== listChosen()) return;
-    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-    for (const one of fresh.querySelectorAll("#asked [placeholder], #asked [id^=hint-]")) {
-      const here = document.getElementById(one.id);
-      if (one.placeholder) here.placeholder = one.placeholder;
-      else here.textContent = one.textContent;
-    }
-  } catch (error) { /* the service is away: what is typed stays */ }
-}
-if (asked) {
-  asked.addEventListener("change", event => { if (event.target.tagName === "SELECT") renewDefaults(); });
-  if (/=[^&]/.test(listChosen())) renewDefaults(); // who comes back finds the choices, not their defaults
-}
+// Other files have other defaults, so the form is shown anew when a file is chosen; what was typed stays.
+document.getElementById("settings")?.addEventListener("change", event => {
+  if (event.target.tagName !== "SELECT") return;
+  const filled = [...new FormData(event.currentTarget)].filter(([, text]) => text);
+  location.assign("/submit?" + new URLSearchParams(filled));
+});
 document.documentElement.dataset.ready = "yes";
