@@ -162,14 +162,20 @@ def test_a_report_runs_apart_and_nothing_beside_it_is_shown(service: Serviced) -
 @pytest.mark.slow
 def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Serviced, browser: Browser) -> None:
     browser.click("nav a[href='/submit']")
-    browser.wait("document.getElementById('submit')")
+    browser.wait("document.getElementById('submit') && document.documentElement.dataset.ready")
     browser.type("#field-name", "mine")
     browser.choose("#field-experiment", "smoke")
-    browser.wait("document.getElementById('field-budget.trials').placeholder === '2'")
+    browser.wait(
+        "document.documentElement.dataset.ready && document.getElementById('field-budget.trials').placeholder === '2'"
+    )
     browser.choose("#field-experiment", "")
-    browser.wait("document.getElementById('field-budget.trials').placeholder === '24'")
+    browser.wait(
+        "document.documentElement.dataset.ready && document.getElementById('field-budget.trials').placeholder === '24'"
+    )
     browser.choose("#field-algo", "dqn")
-    browser.wait("document.getElementById('field-algo.name').placeholder === 'dqn'")
+    browser.wait(
+        "document.documentElement.dataset.ready && document.getElementById('field-algo.name').placeholder === 'dqn'"
+    )
     browser.type("#field-overrides", "budget.trails=3")
     browser.click("#submit")
     browser.wait("document.querySelector('[role=alert]')")
