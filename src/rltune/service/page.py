@@ -21,11 +21,12 @@ from rltune.composition.overrides import spell_value
 from rltune.config.uris import redact_address, resolve_uri
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.service.access import LOGGED_IN, Access
-from rltune.service.desk import OURS, VERBS, Desk
+from rltune.service.checking import RESERVED
+from rltune.service.desk import VERBS, Desk
 from rltune.service.submissions import ENDED
 
 NO_SETTINGS = ("name", "group", "overrides")  # The form's fields that are not spelled as a setting.
-HIDDEN = ("name", *OURS)  # The settings that have a field of another kind, or that the service chooses.
+HIDDEN = ("name", *RESERVED)  # The settings that have a field of another kind, or that the service chooses.
 FIRST_TRIALS = 20  # which a sweep's page shows; the others are a click away
 LOG_BYTES = 6000
 STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
