@@ -65,6 +65,7 @@ def test_the_next_ones_begin_in_their_order_and_as_many_as_fit() -> None:
         (Ending(143, "interrupted"), True, INTERRUPTED, "stopped on request"),
         (Ending(-15), True, INTERRUPTED, "stopped on request"),
         (Ending(130, "interrupted"), False, INTERRUPTED, "its process was told to end"),
+        (Ending(129, "interrupted"), False, INTERRUPTED, "its process was told to end"),
         (Ending(143, "interrupted", stop_requested=True), False, INTERRUPTED, "stopped on request"),
         (Ending(75, "interrupted", "the head is gone"), False, QUEUED, "the head is gone"),
         (Ending(75, "interrupted"), True, INTERRUPTED, "stopped on request"),

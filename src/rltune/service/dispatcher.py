@@ -37,7 +37,8 @@ EVERY_S = 0.5
 ON_REQUEST = "stopped on request"
 MAX_LOSSES = 3  # A sweep whose process is lost so often in a row without progress may be what kills it.
 FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 1800.0  # The back-off doubles from the first to the longest wait.
-SIGNALLED = {128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM}
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALLED = {*(128 + number for number in ENDING_SIGNALS), *(-number for number in ENDING_SIGNALS)}
 logger = logging.getLogger(__name__)
 
 
