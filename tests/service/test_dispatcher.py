@@ -230,6 +230,20 @@ def test_a_command_that_exits_with_75_waits_in_the_queue(tmp_path: Path) -> None
         assert (described["queue"], described["reason"]) == (1, row.reason)
 
 
+def test_a_process_that_kills_itself_is_started_three_times(tmp_path: Path) -> None:
+    folder = ServiceFolder(tmp_path)
+    with folder.hold(), closing(Submissions(folder.database, "here")) as queue:
+        processes = SweepProcesses(folder, [], ("/bin/sh", "-c", "echo begun; kill -9 $$"))
+        dispatcher = Dispatcher(queue, processes, 1)
+        queue.add("a", [])
+        deadline = time.monotonic() + 60
+        while queue.get("a").state != FAILED:
+            assert time.monotonic() < deadline
+            dispatcher.step()
+            time.sleep(0.05)
+        assert folder.read_log("a")[0].splitlines().count("begun") == 3
+
+
 def test_a_waiting_sweep_that_is_stopped_never_begins(queue: Submissions, processes: FakeProcesses) -> None:
     dispatcher = Dispatcher(queue, processes, 1)
     queue.add("a", [])

@@ -137,7 +137,7 @@ def test_the_log_has_what_the_command_said_to_its_end(killed: Project) -> None:
     assert log.code == 0
     assert "name=s3 resume=auto" in log.out
     assert "CartPole-v1" in log.out
-    assert "winner" in log.out
+    assert "complete" in log.out or "winner" in log.out
 
 
 @pytest.mark.slow
