@@ -76,7 +76,6 @@ def test_a_notebook_shows_the_verdict_and_ten_trials(folder):
     page = rltune.open_sweep(write_sweep(folder / "<s>", 12, make_certification()))._repr_html_()
     assert page.count("<tr") == 11
     assert "and 2 more" in page
-    assert "Trial 3 wins" in page
     assert "&lt;s&gt;" in page
     assert "<s>" not in page
 
@@ -132,16 +131,18 @@ def test_the_front_is_a_frame_with_the_second_objective(folder):
 
 
 def test_a_sweep_with_one_objective_has_no_front(folder):
-    with pytest.raises(StudyError, match="s has no second objective"):
+    with pytest.raises(StudyError) as refused:
         rltune.open_sweep(write_sweep(folder / "s", 2)).front  # noqa: B018
+    assert "objective.second.key=" in refused.value.fix
 
 
 def test_a_resume_may_leave_out_code_that_is_not_here(folder, monkeypatch):
     sweep = rltune.open_sweep(write_sweep(folder / "s", 2, None, "interrupted", "callbacks=[gone_module:Log]"))
     begun = []
     monkeypatch.setattr(run, "_run_interruptibly", begun.append)
-    with pytest.raises(ConfigError, match="gone_module:Log cannot be imported") as refused:
+    with pytest.raises(ConfigError) as refused:
         sweep.resume()
+    assert refused.value.key == "callbacks"
     assert "callbacks=[]" in refused.value.allowed
     sweep.resume(callbacks=[])
     assert [context.plan.config.callbacks for context in begun] == [[]]
@@ -151,5 +152,5 @@ def test_a_resume_keeps_what_trials_were_judged_by(folder):
     sweep = rltune.open_sweep(write_bounded(folder / "s"))
     with pytest.raises(StudyError) as refused:
         sweep.resume(constraints={"train_s": "< 90"})
-    assert refused.value.what == "constraints={'train_s': '< 90'}: a sweep that is resumed keeps its own constraints"
+    assert refused.value.key == "constraints"
     assert "budget" in refused.value.allowed
