@@ -62,9 +62,9 @@ def _describe_certification(record: Mapping[str, Any], shown: Shown) -> str:
     if best is baseline:
         text = "The published settings stand: nothing that the search found is better. "
         same = f"are the values of trial {baseline['trial']} and " if baseline.get("trial") is not None else ""
-        text += f"They {same}reach a {shown.name} of {scores}."
+        text += f"They {same}reach {shown.name} {scores}."
     else:
-        text = f"{str(best['name']).capitalize()} wins with a {shown.name} of {scores}"
+        text = f"{str(best['name']).capitalize()} wins with {shown.name} {scores}"
         if baseline:
             text += f"; the baseline's is {_format_score(baseline, shown)}"
             if baseline.get("broken"):
