@@ -34,7 +34,7 @@ def test_the_wheel_has_our_package_alone_with_its_configs_and_license(wheel: zip
     assert {name.split("/")[0].split("-")[0] for name in names} == {"rltune"}
     wanted = {f"rltune/conf/{path.relative_to(ROOT / 'conf')}" for path in (ROOT / "conf").rglob("*.yaml")}
     assert wanted - names == set()
-    assert {name.rpartition("/")[2] for name in names} >= {"LICENSE", "py.typed", "template.html"}
+    assert {name.rpartition("/")[2] for name in names} >= {"LICENSE", "py.typed", "report.html"}
     page = {f"rltune/service/templates/{path.name}" for path in (ROOT / "src/rltune/service/templates").iterdir()}
     assert page - names == set()
 
