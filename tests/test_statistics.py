@@ -89,13 +89,18 @@ def test_a_policy_that_has_not_failed_yet_may_fail_once():
     assert predictive_interval([500.0] * 100, 100, worst=500) == (500, 500)
 
 
-@pytest.mark.parametrize("count", [2, 3, 10, 101])
+@pytest.mark.parametrize("count", [2, 5, 10, 101])
 def test_scipy_gives_the_same_numbers(count, stats):
     rng = np.random.default_rng(count)
     ours, theirs = rng.normal(size=count), rng.normal(size=7).round(1)
 
-    low, high = stats.t.interval(0.95, count - 1, ours.mean(), stats.sem(ours))
-    assert mean_interval(ours) == pytest.approx((max(low, ours.min()), min(high, ours.max())))
+    if count >= 5:
+        with_failure = np.append(ours, ours.min())
+        (low, high), (lower, _) = (
+            stats.t.interval(0.95, len(each) - 1, each.mean(), stats.sem(each)) for each in (ours, with_failure)
+        )
+        assert ours.min() < 0
+        assert mean_interval(ours) == pytest.approx((min(low, lower), min(high, ours.max())))
     assert interquartile_mean(ours) == pytest.approx(stats.trim_mean(ours, 0.25))
     above = stats.mannwhitneyu(ours, theirs).statistic / (count * len(theirs))
     assert probability_of_improvement(ours, theirs) == pytest.approx(above)
@@ -109,12 +114,33 @@ def test_many_scores_are_resampled_in_blocks_as_if_whole(monkeypatch):
 
 
 @pytest.mark.parametrize("count", [5, 10, 20, 100])
-def test_the_interval_of_a_mean_holds_as_often_as_it_says(count):
-    rng = np.random.default_rng(count)
-    ends = [mean_interval(rng.normal(200, 20, count)) for _ in range(2000)]
-    assert np.mean([low <= 200 <= high for low, high in ends]) >= 0.93
+@pytest.mark.parametrize(
+    ("draw", "mean"),
+    [
+        (lambda rng, shape: rng.normal(200, 20, shape), 200),
+        (lambda rng, shape: rng.normal(-200, 20, shape), -200),
+        (lambda rng, shape: np.where(rng.random(shape) < 0.1, 0.0, 500.0), 450),
+        (lambda rng, shape: np.where(rng.random(shape) < 0.02, 0.0, 500.0), 490),
+    ],
+    ids=["normal", "negative", "10% failures", "2% failures"],
+)
+def test_the_interval_of_a_mean_holds_as_often_as_it_says(draw, mean, count):
+    ends = [mean_interval(returns) for returns in draw(np.random.default_rng(count), (2000, count))]
+    assert np.mean([low <= mean <= high for low, high in ends]) >= 0.925
 
 
 def test_a_mean_at_a_cap_has_no_interval_above_it():
-    assert mean_interval([500.0, 500.0, 480.0]) == (480.0, 500.0)
-    assert mean_interval([500.0]) == (500.0, 500.0)
+    low, high = mean_interval([500.0] * 100)
+    assert 480 < low < 495.1, "one episode of 0 in a hundred and one"
+    assert high == 500
+
+
+def test_the_lower_end_of_a_mean_may_lie_below_all_returns():
+    low, high = mean_interval([1.0, 2.0, 3.0, 4.0, 500.0])
+    assert low < 1
+    assert high == pytest.approx(378.26, abs=0.01)
+
+
+@pytest.mark.parametrize("count", range(1, 5))
+def test_below_five_episodes_a_mean_has_no_interval(count):
+    assert mean_interval(range(count)) is None

@@ -18,6 +18,7 @@ Array = NDArray[Any]
 RESAMPLES = 5000
 PERCENTILES = (2.5, 97.5)
 LEAST_COVERAGE = 0.93  # of what is called a 95% interval: five values have one of 93.75%, and none nearer to 95%
+LEAST_EPISODES = 5  # Fewer returns say too little about a mean to bound it.
 BLOCK = 2_000_000  # numbers drawn at once: few enough for memory
 
 
@@ -59,26 +60,33 @@ def median_interval(values: ArrayLike) -> tuple[float, float] | None:
     return (float(ordered[outside]), float(ordered[size - 1 - outside])) if outside >= 0 else None
 
 
-def mean_interval(values: ArrayLike) -> tuple[float, float]:
-    """Bound the mean of the population that some values come from by Student's t, within the values' own range.
+def mean_interval(returns: ArrayLike) -> tuple[float, float] | None:
+    """Bound the mean of the population that the returns of some episodes come from.
 
-    Of a few values the percentiles of a bootstrap hold it in 83% (five normal ones) to 90% (twenty). What is known to
-    be capped, as many returns are, has no interval beyond the cap.
+    Both ends are those of Student's t. A policy may fail in rare episodes, and a few returns may not show it. So the
+    lower end is also that of Student's t after one more episode with the lowest return, or with 0 where all returns are
+    higher (Laplace's rule of succession). The upper end does not exceed the highest return: many returns are capped.
 
     Args:
-        values: Returns of episodes, shape (n,), n at least 1.
+        returns: Of episodes, shape (n,).
 
     Returns:
-        Both ends of the 95% interval; the value itself where n is 1.
+        Both ends of the 95% interval; None where n is below 5.
     """
-    known = np.asarray(values, dtype=np.float64)
-    if len(known) == 1:
-        return float(known[0]), float(known[0])
+    seen = np.asarray(returns, dtype=np.float64)
+    if len(seen) < LEAST_EPISODES:
+        return None
+    low, high = _bound_by_student(seen)
+    low_after_failure, _ = _bound_by_student(np.append(seen, min(0.0, seen.min())))
+    return min(low, low_after_failure), min(high, float(seen.max()))
+
+
+def _bound_by_student(values: Array) -> tuple[float, float]:
+    """Return the ends of the 95% interval of Student's t for a mean."""
     from scipy.special import stdtrit  # a third of a second, for which a typing error need not wait
 
-    half = float(stdtrit(len(known) - 1, PERCENTILES[1] / 100) * known.std(ddof=1) / math.sqrt(len(known)))
-    mean = float(known.mean())
-    return max(mean - half, float(known.min())), min(mean + half, float(known.max()))
+    half = stdtrit(len(values) - 1, PERCENTILES[1] / 100) * values.std(ddof=1) / math.sqrt(len(values))
+    return float(values.mean() - half), float(values.mean() + half)
 
 
 def probability_of_improvement(ours: ArrayLike, theirs: ArrayLike) -> float:
@@ -98,10 +106,10 @@ def probability_of_improvement(ours: ArrayLike, theirs: ArrayLike) -> float:
 def predictive_interval(returns: ArrayLike, episodes: int, worst: float, seed: int = 0) -> tuple[float, float]:
     """Bound the mean of fresh episodes of the same policy: about 95 times in a hundred it lies between the two.
 
-    It is wider than the mean's own interval (`mean_interval`), because the fresh episodes vary too: a population is
-    resampled from the returns, and the fresh episodes from that population. One more episode with the worst known
-    return joins the returns, for what a hundred episodes do not show (Laplace's rule of succession). Without it, a
-    policy that has not failed yet would be predicted never to fail.
+    The fresh episodes vary, too (`mean_interval` bounds the mean of infinitely many): a population is resampled from
+    the returns, and the fresh episodes from that population. One more episode with the worst known return joins the
+    returns, for what a hundred episodes do not show (Laplace's rule of succession). Without it, a policy that has not
+    failed yet would be predicted never to fail.
 
     Args:
         returns: Those of the policy's episodes, shape (n,), n at least 1.

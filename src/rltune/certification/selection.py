@@ -170,8 +170,10 @@ def measure_policies(
     compared = _play(folder, episodes, EVALUATION_SEED, partial(tell, 0))
     own = _play(folder, episodes, derive_own_seed(sweep.name), partial(tell, episodes))
     measured = _bound(own, min(compared.min, *run.returns))
-    ends = measured.mean, measured.iqm, measured.low, measured.high
-    policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, *ends)
+    assert measured.low is not None
+    assert measured.high is not None
+    numbers = measured.mean, measured.iqm, measured.low, measured.high
+    policy = CertifiedPolicy(best.name, run.seed, run.checkpoint, episodes, *numbers)
     return replace(found, policy=policy), replace(winner, evaluation=compared, measured=measured)
 
 

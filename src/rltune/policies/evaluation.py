@@ -15,6 +15,7 @@ import torch
 
 from rltune.envs.objective import Score, make_score
 from rltune.errors import PolicyError
+from rltune.formatting import format_interval
 from rltune.policies import bundle_reader
 from rltune.policies.bundle_writer import describe_space
 from rltune.policies.multi_agent import MultiAgentPolicy, play_multi_agent
@@ -39,7 +40,7 @@ class Evaluation:
         mean: Of the returns.
         std: Of the returns (n - 1 in the denominator; 0 for one episode).
         iqm: Interquartile mean: of the middle half (Agarwal et al. 2021).
-        low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`).
+        low: Lower end of the mean's 95% interval (`rltune.statistics.mean_interval`); None below five episodes.
         high: Its upper end.
         min: The worst return.
         max: The best return.
@@ -50,16 +51,16 @@ class Evaluation:
     mean: float
     std: float
     iqm: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     min: float
     max: float
 
     def __repr__(self) -> str:
         """The numbers, without the single returns."""
         return (
-            f"<Evaluation of {len(self.returns)} episodes: mean {self.mean:.4g}, 95% interval {self.low:.4g} to "
-            f"{self.high:.4g}, IQM {self.iqm:.4g}, {self.min:.4g} to {self.max:.4g}>"
+            f"<Evaluation of {len(self.returns)} episodes: mean {self.mean:.4g}, 95% interval "
+            f"{format_interval(self.to_dict())}, IQM {self.iqm:.4g}, {self.min:.4g} to {self.max:.4g}>"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -240,7 +241,7 @@ def _play(
 
 
 def _summarise(returns: np.ndarray, lengths: np.ndarray) -> Evaluation:
-    low, high = mean_interval(returns)
+    low, high = mean_interval(returns) or (None, None)
     return Evaluation(
         returns=tuple(returns.tolist()),
         lengths=tuple(lengths.tolist()),

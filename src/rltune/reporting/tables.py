@@ -169,9 +169,9 @@ def show_evaluation(
     table.add_row("episodes", str(len(result.returns)))
     shown = Shown.of((info.get("env") or {}).get("objective"))
     found = shown.turn(vars(result))
-    table.add_row(
-        f"mean {shown.label}", f"{found['mean']:.2f}  (95% interval {found['low']:.2f} to {found['high']:.2f})"
-    )
+    has_interval = found["low"] is not None  # not below five episodes
+    interval = f"  (95% interval {found['low']:.2f} to {found['high']:.2f})" if has_interval else ""
+    table.add_row(f"mean {shown.label}", f"{found['mean']:.2f}{interval}")
     table.add_row("IQM", f"{found['iqm']:.2f}")
     table.add_row("least, greatest", "{:.2f}, {:.2f}".format(*sorted((found["min"], found["max"]))))
     mean_length = sum(result.lengths) / len(result.lengths)
