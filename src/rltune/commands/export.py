@@ -1,8 +1,6 @@
 """``rltune export policy=<uri>``: a policy as one file that needs neither rltune nor RLlib."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from omegaconf import MISSING, DictConfig
 
@@ -26,8 +24,6 @@ def work(settings: DictConfig) -> int:
     """Export and say what was checked."""
     need_policy(settings, "export")
     use_tracking(settings)
-    if settings.format == "rl_zoo3":
-        return _write_zoo_settings(settings)
     from rltune.policies.export import default_export_name, export_policy
     from rltune.policies.policy import load_policy
 
@@ -36,25 +32,6 @@ def work(settings: DictConfig) -> int:
     )
     done = export_policy(policy, settings.out or default_export_name(policy, settings.format), settings.format)
     print(f"{done.path}: acts as the policy on {done.num_checked:,} observations, difference {done.difference:.2g}")
-    return 0
-
-
-def _write_zoo_settings(settings: DictConfig) -> int:
-    from omegaconf import OmegaConf
-
-    from rltune.algorithms.zoo import format_zoo_settings
-    from rltune.config.settings_file import read_settings
-    from rltune.policies.uri import Source, read_values
-
-    where = Path(settings.output_dir)
-    folder, params = read_values(
-        Source(settings.policy, where, storage=settings.study.storage, bucket=settings.storage)
-    )
-    config: Any = OmegaConf.to_container(read_settings(folder))
-    path = Path(settings.out or f"{config['env']['name']}-{config['algo']['name']}.yml")
-    path.write_text(format_zoo_settings(config, params))
-    algo, env = config["algo"]["name"], config["env"]["id"]
-    print(f"{path}: python -m rl_zoo3.train --algo {algo} --env {env} --conf-file {path}")
     return 0
 
 

@@ -165,35 +165,6 @@ def _locate_in_sweep(source: Source) -> Path:
     return _check_recorded(folder, _choose_best_checkpoint(folder, source), source)
 
 
-def read_values(source: Source) -> tuple[Path, Mapping[str, Any]]:
-    """Return a sweep's folder, and the sampled values of its winner or of the trial that a URI names.
-
-    Raises:
-        PolicyError: It names no sweep, or one without a winner yet.
-    """
-    if not source.uri.lower().startswith("sweep:"):
-        raise PolicyError(
-            f"policy={source.uri} names no sweep", "sweep:<name>, sweep:<name>/<trial>", "policy=sweep:latest"
-        )
-    folder, trial = _split_sweep_uri(source)
-    if trial is None:
-        if winner := _read_winner(folder, source):
-            return folder, winner["params"]
-        raise PolicyError(
-            f"policy={source.uri}: the sweep has no winner",
-            "one that has ended, or a trial",
-            f"policy=sweep:{folder.name}/0",
-        )
-    records = {record.number: record for record in _read_ledger(folder, source)}
-    if trial not in records:
-        raise PolicyError(
-            f"policy={source.uri}: {folder.name} has {len(records)} trials",
-            f"0 to {len(records) - 1}",
-            f"python -m sweeps.show sweep={folder.name}",
-        )
-    return folder, records[trial].params
-
-
 def _split_sweep_uri(source: Source) -> tuple[Path, int | None]:
     """Split ``sweep:<name>/<trial>`` into the sweep's folder and the trial's number; None where none is named."""
     name, _, trial = source.uri.split(":", 1)[1].strip("/").partition("/")
