@@ -41,5 +41,6 @@ def test_each_bracket_remembers_its_own_trials():
 
 @pytest.mark.parametrize("args", [{"brackets": 0}, {"brackets": 1.5}, {"brackets": "two"}, {"grace": 0}, {"factor": 1}])
 def test_an_argument_out_of_range_is_refused(args):
-    with pytest.raises(ConfigError, match=r"scheduler\.args\."):
+    with pytest.raises(ConfigError) as refused:
         make(**args)
+    assert refused.value.key.startswith("scheduler.args.")

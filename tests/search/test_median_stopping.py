@@ -116,18 +116,17 @@ def test_trials_are_judged_from_the_grace_to_below_the_budget(budget, grace, fir
 
 
 @pytest.mark.parametrize(
-    ("args", "what", "allowed"),
+    ("args", "key"),
     [
-        ((-0.1, 5), "scheduler.args.grace_fraction=-0.1 ", "at least 0, at most 1"),
-        ((1.1, 5), "scheduler.args.grace_fraction=1.1 ", "at least 0, at most 1"),
-        ((None, 5), "scheduler.args.grace_fraction=None ", "at least 0, at most 1"),
-        ((0.2, 0), "scheduler.args.min_trials=0 ", "at least 1"),
-        ((0.2, "few"), "scheduler.args.min_trials=few ", "at least 1"),
+        ((-0.1, 5), "scheduler.args.grace_fraction"),
+        ((1.1, 5), "scheduler.args.grace_fraction"),
+        ((None, 5), "scheduler.args.grace_fraction"),
+        ((0.2, 0), "scheduler.args.min_trials"),
+        ((0.2, "few"), "scheduler.args.min_trials"),
     ],
 )
-def test_arguments_out_of_range_are_refused(args, what, allowed):
+def test_arguments_out_of_range_are_refused(args, key):
     with pytest.raises(ConfigError) as refused:
         MedianStopping(1000, *args)
-    assert refused.value.what.startswith(what)
-    assert refused.value.allowed == allowed
-    assert refused.value.fix.startswith(what.split("=")[0])
+    assert refused.value.key == key
+    assert refused.value.fix.startswith(f"{key}=")

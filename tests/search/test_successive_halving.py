@@ -117,26 +117,25 @@ def test_a_larger_factor_keeps_fewer():
 
 
 @pytest.mark.parametrize(
-    ("args", "what", "allowed"),
+    ("args", "key"),
     [
-        ((0, 3), "scheduler.args.grace_fraction=0 ", "above 0, at most 1"),
-        ((1.5, 3), "scheduler.args.grace_fraction=1.5 ", "above 0, at most 1"),
-        (("soon", 3), "scheduler.args.grace_fraction=soon ", "above 0, at most 1"),
-        ((math.nan, 3), "scheduler.args.grace_fraction=nan ", "above 0, at most 1"),
-        ((True, 3), "scheduler.args.grace_fraction=True ", "above 0, at most 1"),
-        ((0.1, 1), "scheduler.args.reduction_factor=1 ", "at least 2"),
-        ((0.1, None), "scheduler.args.reduction_factor=None ", "at least 2"),
-        ((0.1, 3, 0), "scheduler.args.mean_over=0 ", "a whole number, at least 1"),
-        ((0.1, 3, 2.5), "scheduler.args.mean_over=2.5 ", "a whole number, at least 1"),
-        ((0.1, 3, None), "scheduler.args.mean_over=None ", "a whole number, at least 1"),
+        ((0, 3), "scheduler.args.grace_fraction"),
+        ((1.5, 3), "scheduler.args.grace_fraction"),
+        (("soon", 3), "scheduler.args.grace_fraction"),
+        ((math.nan, 3), "scheduler.args.grace_fraction"),
+        ((True, 3), "scheduler.args.grace_fraction"),
+        ((0.1, 1), "scheduler.args.reduction_factor"),
+        ((0.1, None), "scheduler.args.reduction_factor"),
+        ((0.1, 3, 0), "scheduler.args.mean_over"),
+        ((0.1, 3, 2.5), "scheduler.args.mean_over"),
+        ((0.1, 3, None), "scheduler.args.mean_over"),
     ],
 )
-def test_arguments_out_of_range_are_refused(args, what, allowed):
+def test_arguments_out_of_range_are_refused(args, key):
     with pytest.raises(ConfigError) as refused:
         SuccessiveHalving(1000, *args)
-    assert refused.value.what.startswith(what)
-    assert refused.value.allowed == allowed
-    assert refused.value.fix.startswith(what.split("=")[0])
+    assert refused.value.key == key
+    assert refused.value.fix.startswith(f"{key}=")
 
 
 def report_before_the_rung(rule, number, objectives):
