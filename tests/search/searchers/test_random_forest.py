@@ -182,5 +182,5 @@ def test_a_proposal_after_500_trials_takes_a_moment():
 
 @pytest.mark.parametrize("wrong", [{"n_startup_trials": -1}, {"random_fraction": 1.5}, {"n_estimators": 0}])
 def test_arguments_out_of_range_are_refused(wrong):
-    with pytest.raises(ValueError, match="random_fraction from 0 to 1"):
+    with pytest.raises(ValueError, match="random_fraction"):
         RandomForestSampler(**wrong)
