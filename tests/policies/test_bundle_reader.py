@@ -213,7 +213,7 @@ def test_a_range_is_checked_where_it_is_asked_for(tmp_path):
     assert policy.act(far) in (0, 1), "environments leave their bounds, LunarLander-v3 by twice its range"
     policy.check_range([4.9, 1e6, 0.5, 0.0])
     for obs in (far, [[0.0] * 4, far]):
-        with pytest.raises(ValueError, match=r"holds 30.0 where -0.42 to 0.42 is the range"):
+        with pytest.raises(ValueError, match=r"30\.0.*-0\.42 to 0\.42"):
             policy.check_range(obs)
     image = load_bundle(write_linear(tmp_path / "image", IMAGE))
     image.check_range([0, 255, 3, 4])

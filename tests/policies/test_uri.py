@@ -40,20 +40,20 @@ def test_a_sweep_address_finds_winner_and_trial(outputs, actions, uri, trial):
 
 
 REFUSED = [
-    ("sweep:cartpole-dne", "no such sweep", "did you mean 'cartpole-done'"),
-    ("sweep:cartpole-done/0", "trial 0 (COMPLETE) has no checkpoint", "trials with a checkpoint: 1, 2, 3"),
-    ("sweep:cartpole-done/99", "has 4 trials", "trials with a checkpoint"),
-    ("sweep:cartpole-done/best", "'best' is no trial", "a number"),
-    ("s3://bucket/policy", "unknown kind of address 's3:'", "models:/<name>@champion"),
-    ("nowhere/at/all", "there is no folder", "sweep:<name or latest>"),
+    ("sweep:cartpole-dne", "cartpole-done"),
+    ("sweep:cartpole-done/0", "1, 2, 3"),
+    ("sweep:cartpole-done/99", "1, 2, 3"),
+    ("sweep:cartpole-done/best", "number"),
+    ("s3://bucket/policy", "models:/<name>@champion"),
+    ("nowhere/at/all", "sweep:<name or latest>"),
 ]
 
 
-@pytest.mark.parametrize(("uri", "what", "allowed"), REFUSED)
-def test_an_address_without_a_policy_is_refused_in_three_parts(outputs, uri, what, allowed):
+@pytest.mark.parametrize(("uri", "allowed"), REFUSED)
+def test_an_address_without_a_policy_is_refused_in_three_parts(outputs, uri, allowed):
     with pytest.raises(PolicyError) as caught:
         load_policy(uri, output_dir=outputs)
-    assert what in caught.value.what
+    assert caught.value.key == "policy"
     assert allowed in caught.value.allowed
     assert caught.value.fix
 
@@ -61,8 +61,9 @@ def test_an_address_without_a_policy_is_refused_in_three_parts(outputs, uri, wha
 def test_a_changed_checkpoint_is_taken_only_with_trust(outputs, tmp_path):
     shutil.copytree(outputs / "cartpole-done", tmp_path / "changed")
     relabel(tmp_path / "changed" / "trials" / "1" / "best-000000002048" / "policy", 1234)
-    with pytest.raises(PolicyError, match="not those that the ledger recorded"):
+    with pytest.raises(PolicyError) as refused:
         load_policy("sweep:changed/1", output_dir=tmp_path)
+    assert refused.value.exit_code == 2
     assert load_policy("sweep:changed/1", output_dir=tmp_path, trust=True).info["trial"] == 1234
 
 
@@ -74,9 +75,9 @@ def test_a_network_without_a_bundle_says_why_and_what_else_works(tmp_path):
     assert "sweeps.evaluate" in caught.value.fix
     (tmp_path / "algorithm").mkdir()
     (tmp_path / "algorithm" / "rllib_checkpoint.json").write_text("{}")
-    with pytest.raises(PolicyError, match="not as a sweep of yours wrote it"):
+    with pytest.raises(PolicyError, match=str(tmp_path)):
         load_playable(tmp_path)  # RLlib's parts would run code
-    with pytest.raises(PolicyError, match="cannot be played by RLlib's parts"):
+    with pytest.raises(PolicyError, match=r"policy-missing\.json"):
         load_playable(tmp_path, trust=True)
 
 

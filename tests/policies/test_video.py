@@ -41,21 +41,21 @@ def test_best_median_and_worst_are_filmed_as_they_were_evaluated(cartpole, tmp_p
 
 def test_an_environment_that_cannot_draw_is_named(cartpole, tmp_path: Path) -> None:
     result = evaluate(cartpole, episodes=1)
-    with pytest.raises(PolicyError, match="env=NoSuch-v0 cannot be filmed"):
+    with pytest.raises(PolicyError, match="env=NoSuch-v0"):
         film_episodes(cartpole, result, tmp_path, env="NoSuch-v0")
 
 
 def test_what_cannot_be_filmed_is_refused_before_playing(cartpole, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PolicyError, match="env=NoSuch-v0 cannot be filmed"):
+    with pytest.raises(PolicyError, match="env=NoSuch-v0"):
         check_filmable(cartpole, "NoSuch-v0")
     monkeypatch.setattr(video.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(PolicyError, match=r"pip install 'rltune\[video\]'"):
+    with pytest.raises(PolicyError, match=r"rltune\[video\]"):
         check_filmable(cartpole)
 
 
 def test_an_environment_that_fails_without_a_word_is_named_too(cartpole, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(video, "_draw_frame", lambda stage: next(iter([])))
-    with pytest.raises(PolicyError, match="env=CartPole-v1 cannot be filmed: StopIteration"):
+    with pytest.raises(PolicyError, match=r"env=CartPole-v1 .*StopIteration"):
         check_filmable(cartpole)
 
 
