@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,7 @@ def test_a_call_that_hangs_ends_with_a_message(
     progress: Callable[..., None] | None, warm: ForkServer, tmp_path: Path
 ) -> None:
     calls = tmp_path / "calls"
-    with pytest.raises(RltuneError, match=r"the process that runs .*hang has come no further for 2 s"):
+    with pytest.raises(RltuneError, match="hang"):
         warm.call(hang, str(calls), patience_s=2.0, progress=progress)
     deadline = time.monotonic() + 60
     while not (calls.exists() and calls.read_text()) and time.monotonic() < deadline:  # it may still be importing
@@ -226,7 +227,12 @@ def test_without_an_answer_ray_has_its_own_worker_and_the_driver_calls_itself(wo
         assert opened is not None
         psutil.Process(opened.pid).kill()
         assert fork_worker(opened, worker, "--node-id", "1")["arguments"] == ["--node-id", "1"]
-        assert opened.call(os.getpid) == os.getpid()
+        with ThreadPoolExecutor(1) as thread:
+            call = thread.submit(opened.call, os.getpid)
+            with pytest.raises(TimeoutError):
+                call.result(0.5)  # it would register with a Ray that is starting
+            opened.report_started_ray()
+            assert call.result(60) == os.getpid()
     assert not Path(opened.address).parent.exists()
     with pytest.raises(FileNotFoundError):  # nobody waits for what would be called here now
         opened.call(os.getpid)
