@@ -21,6 +21,8 @@ from rltune.compat import patching, rllib_build
 from rltune.compat.patching import find_version, is_tested
 from rltune.compat.rllib_build import LEFT_OUT
 from rltune.compat.rllib_internals import FORWARD_METHODS
+from rltune.engine import contract
+from rltune.engine.contract import find_missing_name
 
 # "module:name.name", and parameters that it must have.
 NAMES: dict[str, tuple[str, ...]] = {
@@ -122,6 +124,12 @@ def test_a_private_name_is_there_as_we_use_it(path):
 @pytest.mark.parametrize(("owner", "field"), [(owner, field) for owner in FIELDS for field in FIELDS[owner]])
 def test_a_private_field_is_there(owner, field):
     assert f"self.{field}" in inspect.getsource(find(owner)), f"{owner} sets no {field}"
+
+
+def test_what_the_engine_checks_is_here_and_in_the_installed_versions():
+    assert find_missing_name() is None
+    assert {*contract.NAMES} <= NAMES.keys()
+    assert all({*fields} <= {*FIELDS[owner]} for owner, fields in contract.FIELDS.items())
 
 
 @pytest.mark.parametrize("call", MODEL_CALLS)

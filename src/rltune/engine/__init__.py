@@ -21,6 +21,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from rltune.compat.patching import find_version, is_tested
 from rltune.compat.rllib_build import skip_needless_work
 from rltune.config.capabilities import capabilities_of
+from rltune.engine.contract import find_missing_name
 from rltune.engine.features import UnsupportedError, find_unserved_setting
 from rltune.engine.networks.mixed_precision import FLOAT32
 from rltune.engine.sampling.vector_envs import make_envs
@@ -65,8 +66,8 @@ def find_obstacle(config: AlgorithmConfig) -> str | None:
 
 def find_static_obstacle(config: AlgorithmConfig) -> str | None:
     """Name the feature as `find_obstacle` does, from the config alone: no environment is built."""
-    if not is_tested("ray"):  # its loops call private methods of RLlib's learners
-        return f"Ray {find_version('ray')}"
+    if not is_tested("ray") and (name := find_missing_name()):
+        return f"Ray {find_version('ray')}, which has no {name}"
     return find_unserved_setting(config) if _find_fast_class(config) else f"the algorithm {config.algo_class.__name__}"
 
 
