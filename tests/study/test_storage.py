@@ -11,7 +11,7 @@ import pytest
 from ledger import add_reports, ask
 
 from rltune.errors import StudyError
-from rltune.study.ledger import Ledger
+from rltune.study.ledger import Ledger, MissingSweepError
 from rltune.study.storage import open_ledger, save_copy, start_ledger
 
 REDACTED = "postgresql+psycopg://***@db.example/rl"
@@ -61,7 +61,7 @@ def test_a_login_that_no_file_keeps_is_asked_for_and_taken(folder: Path, tmp_pat
     elsewhere = f"sqlite:///{tmp_path / 'shared.db'}"
     drive(folder, elsewhere)
     write_settings(folder, REDACTED)
-    with pytest.raises(StudyError, match="the login is kept in no file") as refused:
+    with pytest.raises(StudyError, match=r"study\.storage=") as refused:
         open_ledger(folder)
     assert "add study.storage=..." in refused.value.fix
     assert count_trials(folder, elsewhere) == 1
@@ -89,13 +89,13 @@ def test_a_renamed_folder_keeps_its_ledger(folder: Path) -> None:
 
 
 def test_what_is_no_sweep_is_refused_without_making_anything(tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match="is no sweep's folder"):
+    with pytest.raises(StudyError, match="folder"):
         open_ledger(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sweep_that_lost_its_ledger_gets_no_empty_one(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match=r"ledger\.db is missing"):
+    with pytest.raises(StudyError, match=r"ledger\.db"):
         open_ledger(folder)
     write_settings(folder, f"sqlite:///{tmp_path / 'shared.db'}")
     with pytest.raises(StudyError, match=r"shared\.db"):
@@ -105,7 +105,7 @@ def test_a_sweep_that_lost_its_ledger_gets_no_empty_one(folder: Path, tmp_path: 
 
 def test_a_file_that_is_no_database_is_named(folder: Path) -> None:
     (folder / "ledger.db").write_bytes(b"no database at all" * 100)
-    with pytest.raises(StudyError, match="cannot be opened"):
+    with pytest.raises(StudyError, match=r"study\.storage="):
         open_ledger(folder)
 
 
@@ -134,7 +134,7 @@ def test_damage_is_refused_and_the_copy_can_take_its_place(damage: Callable[[Pat
     path = folder / "ledger.db"
     damage(path)
     before = path.read_bytes()
-    with pytest.raises(StudyError, match=r"ledger\.db is damaged") as refused:
+    with pytest.raises(StudyError, match=r"ledger\.db") as refused:
         start_ledger(None, folder, new=False)
     save_copy(folder)  # nor does it spoil the copy
     assert path.read_bytes() == before
@@ -158,7 +158,7 @@ def test_a_lost_ledger_is_refused_one_that_never_was_is_made(folder: Path) -> No
     drive(folder, new=False)
     assert count_trials(folder) == 1
     (folder / "ledger.db").unlink()
-    with pytest.raises(StudyError, match=r"ledger\.db is missing"):
+    with pytest.raises(StudyError, match=r"ledger\.db"):
         start_ledger(None, folder, new=False)
 
 
@@ -166,10 +166,10 @@ def test_in_a_database_a_lost_sweep_is_told_from_a_new_one(folder: Path, tmp_pat
     elsewhere = f"sqlite:///{tmp_path / 'shared.db'}"
     start_ledger(elsewhere, folder.with_name("other"), new=True).close()
     start_ledger(elsewhere, folder, new=False).close()  # its driver was killed before it had a ledger
-    with pytest.raises(StudyError, match="a sweep of this name exists"):
+    with pytest.raises(StudyError, match="name="):
         start_ledger(elsewhere, folder, new=True)
     (lost := folder.with_name("lost") / "trials").mkdir(parents=True)
-    with pytest.raises(StudyError, match="'lost' is not in its ledger"):
+    with pytest.raises(MissingSweepError, match="lost"):
         start_ledger(elsewhere, lost.parent, new=False)
     with closing(Ledger(elsewhere, "sweep")) as ledger:
         assert ledger.trials.records() == []
