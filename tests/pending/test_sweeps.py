@@ -75,7 +75,7 @@ def test_an_end_that_is_not_recorded_completes_no_sweep(folder: Path) -> None:
     with open_ledger(folder) as ledger:
         ledger.execute(
             "CREATE TRIGGER no_end BEFORE UPDATE OF state ON sweep_trials"
-            " WHEN NEW.number = 1 AND NEW.state = 'COMPLETE' BEGIN SELECT RAISE(FAIL, 'no answer'); END"
+            " WHEN NEW.number = 1 AND NEW.state != 'RUNNING' BEGIN SELECT RAISE(FAIL, 'no answer'); END"
         )
     done = run_toy(folder, "budget.trials=2")
     with open_ledger(folder) as ledger:
@@ -106,7 +106,7 @@ def test_a_damaged_ledger_is_answered_in_three_parts(folder: Path, command: str)
         for (page,) in roots:
             file.seek((page - 1) * size)
             file.write(b"\xa5" * size)
-    done = run(folder, "-m", f"sweeps.{command}", "sweep=toy")
+    done = run(folder, "-m", "rltune", command, "sweep=toy")
     assert done.returncode == 2, done.stderr
     assert [line.split(":")[0].strip() for line in done.stderr.splitlines()] == ["error", "allowed", "try"]
     assert "ledger.db" in done.stderr.splitlines()[0]
@@ -119,7 +119,7 @@ def test_a_read_only_sweep_can_be_shown(folder: Path, tmp_path: Path) -> None:
         ledger.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     outputs = folder / "outputs"
     mount = f"mount --bind {outputs} {outputs} && mount -o remount,ro,bind {outputs}"
-    shown = f"{mount} && exec {sys.executable} -m sweeps.show sweep=toy"
+    shown = f"{mount} && exec {sys.executable} -m rltune show sweep=toy"
     done = subprocess.run(["unshare", "--mount", "sh", "-c", shown], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -128,7 +128,7 @@ def test_a_read_only_sweep_can_be_shown(folder: Path, tmp_path: Path) -> None:
 def test_a_resume_without_a_ledger_waits_for_no_ray(folder: Path) -> None:
     for file in (folder / "outputs/toy").glob("ledger*"):
         file.unlink()
-    done = run(folder, "-X", "importtime", "-m", "sweeps.resume", "sweep=toy")
+    done = run(folder, "-X", "importtime", "-m", "rltune", "resume", "sweep=toy")
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     said = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
     assert done.returncode == 2

@@ -78,7 +78,7 @@ def open_folder(context: SweepContext) -> Iterator[None]:
             store_files(bucket, folder, BEGUN)
         handler = logging.FileHandler(folder / "sweep.log")
         handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        loggers = logger, logging.getLogger(TOLD)
+        loggers = logger, logging.getLogger(TOLD), logging.getLogger("ray.tune")
         for one in loggers:
             one.addHandler(handler)
         try:

@@ -123,6 +123,7 @@ def _fit(sweep: OpenSweep, searcher: Searcher, scheduler: TrialScheduler, callba
     stopper, scratch = sweep.stopper, sweep.context.folder / ".tune"
     joined = sweep.config.cluster.address is not None
     logging.getLogger(tune.run.__module__).setLevel(logging.CRITICAL)  # names, at its end, its own trials that failed
+    logging.getLogger("ray.tune").propagate = False  # Its tracebacks belong into the sweep's log, not on the terminal.
     request = functools.partial(request_resources, sweep.share.bundles)
     trainable = tune.with_resources(sweep.context.trainable or Trial, request)
     tuner = tune.Tuner(
