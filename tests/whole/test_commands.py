@@ -151,8 +151,7 @@ def list_files(folder: Path) -> tuple[str, ...]:
 def typed(tmp_path_factory):
     """All the commands of this file, two at a time."""
     root = tmp_path_factory.mktemp("typed")
-    whole = [*ANSWERED, *(command for command in REFUSED if "s3cret" in command)]  # the latter start anew without it
-    others = [command for command in REFUSED if command not in whole]
+    whole, others = list(ANSWERED), list(REFUSED)
     with ThreadPoolExecutor(2) as pool:
         forked = [pool.submit(type_forked, others[first::2], root / f"forked-{first}") for first in range(2)]
         done = pool.map(lambda item: type_in(item[1], root / str(item[0])), enumerate(whole))
