@@ -76,7 +76,7 @@ def test_a_replay_memory_that_cannot_fit_is_refused() -> None:
     config = dqn_config(replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 10**12})
     with pytest.raises(ResourceError) as caught:
         build_algorithm(config)
-    assert "capacity=1000000000000 needs" in caught.value.what
+    assert caught.value.key == "training.replay_buffer_config.capacity"
     assert caught.value.fix.startswith("training.replay_buffer_config.capacity=")
 
 
