@@ -38,6 +38,8 @@ def learning_config(task: str, seed: int) -> Any:
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.algorithms.sac import SACConfig
 
+    from rltune.algorithms.sac import use_plain_critics
+
     if task == "ppo":
         config: Any = PPOConfig().environment("CartPole-v1").env_runners(num_envs_per_env_runner=8)
         config.training(
@@ -56,7 +58,8 @@ def learning_config(task: str, seed: int) -> Any:
             train_batch_size_per_learner=64, actor_lr=1e-3, critic_lr=1e-3, alpha_lr=1e-3,
             num_steps_sampled_before_learning_starts=300,
             replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 20_000},
-        ).rl_module(model_config=RELU | {"fusionnet_hiddens": []})  # fmt: skip
+        ).rl_module(model_config=dict(RELU))  # fmt: skip
+        use_plain_critics(config)
         config.reporting(min_time_s_per_iteration=0)
     config.reporting(metrics_num_episodes_for_smoothing=10 if task == "sac" else 20)
     return config.env_runners(num_env_runners=0).debugging(seed=seed)
