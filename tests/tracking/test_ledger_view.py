@@ -12,10 +12,8 @@ import time
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from ledger import make_ledger
 from server import put_store
 from sqlalchemy.exc import OperationalError
 from tracked_sweep import Sweep
@@ -23,7 +21,6 @@ from tracked_sweep import Sweep
 from rltune.config.criteria import Criteria, parse_constraints
 from rltune.records import TRIALS, RunKey
 from rltune.study.ledger import Ledger
-from rltune.tracking.ledger_view import LedgerView
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
 
@@ -354,30 +351,3 @@ def test_a_trial_that_breaks_a_constraint_says_so_in_mlflow(folder):
     assert "cannot win: learner/loss=2, not < 1" in runs["trial-000"].data.tags["mlflow.note.content"]
     assert "rltune.breaks" not in runs["trial-001"].data.tags
     assert runs[sweep.name].data.metrics["best_score"] == 9.0
-
-
-def test_what_gpus_did_while_mlflow_was_away_is_sent_within_bounds(tmp_path, monkeypatch):
-    monkeypatch.setattr("rltune.tracking.ledger_view.MAX_SAMPLES", 5)
-    monkeypatch.setattr("rltune.tracking.ledger_view.MAX_REPORTS", 2)
-    sent: list[tuple[str, float]] = []
-    runs = SimpleNamespace(log=lambda run_id, params, tags, points: sent.extend(one[:2] for one in points) or [])
-    view = LedgerView(make_ledger(tmp_path), runs, tmp_path, print)
-    monkeypatch.setattr(view, "find_run", lambda key: "root")
-    is_away = True
-
-    def attempt(name, send):
-        if is_away:
-            raise OSError("no answer")
-        send()
-        view.add_sample({"gpu_0": 9.0}, 9.0) if len(sent) == 2 else None  # while it is sent
-        return True
-
-    for look in range(8):
-        view.add_sample({"gpu_0": float(look)}, float(look))
-    for _ in range(2):
-        with pytest.raises(OSError, match="no answer"):
-            view._send_samples(attempt)
-    is_away = False
-    view._send_samples(attempt)
-    view._send_samples(attempt)
-    assert sent == [("gpu_0", float(look)) for look in (3, 4, 5, 6, 7, 9)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
 import sys
 from urllib.parse import parse_qsl, urlsplit
@@ -14,17 +13,6 @@ from rltune.records import RunKey
 from rltune.tracking.tracker import NoTracker
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*noload")  # SQLAlchemy about MLflow
-
-
-def test_what_gpus_do_is_in_the_sweeps_run_as_system_metrics(folder):
-    sweep = Sweep(folder).begin(trials=1, **{"budget.env_steps": 1000}).reports([100], trials=1)
-    name, began_s = "system/gpu_0_utilization_percentage", 1_800_000_000.0
-    for later_s, busy in ((0, 40.0), (5, 45.0), (10, math.nan)):
-        sweep.tracker.add_sample({name: busy, "system/gpu_0_memory_usage_megabytes": 9.0}, began_s + later_s)
-    assert sweep.tracker.close("FINISHED")
-    history = sweep.client.get_metric_history(sweep.runs()["first"].info.run_id, name)
-    assert [(one.value, one.timestamp) for one in history] == [(40.0, 1_800_000_000_000), (45.0, 1_800_000_005_000)]
-    assert history[1].step - history[0].step == 5, "a step is a second"
 
 
 def test_a_sweep_is_a_parent_with_one_child_per_trial(folder):

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +37,6 @@ SUPERSEDED_TAG = "rltune.superseded"  # of a run whose ledger was put back to an
 KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"  # which checkpoint the run's artifact folder of that name is
 FAILURE_TAGS = {"rltune.traceback", "rltune.log"}
 SWEEP = ""  # an entry that is no row of the ledger's trials, as BASELINE is none
-MAX_SAMPLES = (
-    12_500  # looks at a GPU that are kept for a server that is away, four numbers each; one every five seconds
-)
 MAX_REPORTS = 500  # are sent together, and marked together: a slow server must be done before the client gives up
 Attempt = Callable[[str, Callable[[], Any]], bool]
 
@@ -111,7 +106,6 @@ class LedgerView:
         self._ended = False  # whether the sweep's run was ended: a round that comes after it must not reopen the run
         self._mark: int | None = None  # of the last report that was sent, should the ledger not keep it
         self._progress = self._begin_progress()
-        self._samples: deque[tuple[Mapping[str, float], float]] = deque(maxlen=MAX_SAMPLES)  # they are in no ledger
         self._replicates = 0
         self._sweep_run_id: str | None = None
         self._untaken: set[str] = set()  # checkpoints that the server did not take
@@ -124,10 +118,6 @@ class LedgerView:
     def start(self, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         """Say what describes the sweep's run; nothing is sent before."""
         self._started = dict(params), dict(tags)
-
-    def add_sample(self, metrics: Mapping[str, float], time_s: float) -> None:
-        """Keep what was measured on the machine until it is sent with the next reports."""
-        self._samples.append((metrics, time_s))
 
     def connect(self) -> None:
         """Import MLflow and open the store, slowly if need be. Called until it succeeds, before anything else."""
@@ -175,7 +165,6 @@ class LedgerView:
                 if whole and row is not None:
                     self._note(self._ledger.mark_trial_sent, *key, row.revision)
             self._send_progress(attempt, reports)
-            self._send_samples(attempt)
             if reports:
                 self._mark = reports[-1][0]
                 self._note(self._ledger.mark_reports_sent, self._mark)
@@ -259,21 +248,6 @@ class LedgerView:
             points = self._progress.points
             attempt("best_score", lambda: self._log(self.find_run(None), "the sweep", {}, {}, points))
             self._progress.points.clear()
-
-    def _send_samples(self, attempt: Attempt) -> None:
-        """Send what was measured on the machine, by the seconds since the sweep began."""
-        while taken := [*islice(self._samples, MAX_REPORTS)]:
-            run_id, began = self.find_run(None), self._ledger.sweep().began
-            began_s = datetime.fromisoformat(began).timestamp() if began else 0.0
-            points = [
-                (name, value, int(time_s - began_s), int(1000 * time_s))
-                for metrics, time_s in taken
-                for name, value in metrics.items()
-            ]
-            attempt("the machine's load", partial(self._log, run_id, "the sweep", {}, {}, points))
-            for one in taken:  # the driver may have pushed the first of them out meanwhile
-                if self._samples[0] is one:
-                    self._samples.popleft()
 
     def _find_barred(self) -> set[int]:
         """Find the trials that break a constraint by now; without constraints nothing is read for it."""

@@ -99,14 +99,6 @@ class Tracker:
                 it; `NOTE_TAG` is its description, Markdown.
         """
 
-    def add_sample(self, metrics: Mapping[str, float], time_s: float) -> None:
-        """Add what was measured on the machine to the sweep's run; it is sent with the next reports.
-
-        Args:
-            metrics: By name; those that are not finite are left out.
-            time_s: When, in seconds of the epoch.
-        """
-
     def register(
         self,
         *,
@@ -206,10 +198,6 @@ class SeveralTrackers(Tracker):
         for tracker in self._all:
             tracker.describe(key, metrics, tags)
 
-    def add_sample(self, metrics: Mapping[str, float], time_s: float) -> None:
-        """Add what was measured on the machine."""
-        self._first.add_sample(metrics, time_s)
-
     def register(self, **what: Any) -> RegisteredModel | None:
         """Log a trial's policy as a model and register it."""
         return self._first.register(**what)
@@ -285,10 +273,6 @@ class MLflowTracker(Tracker):
         time_ms = time.time_ns() // 1_000_000
         name = f"what describes {key.name if key else 'the sweep'}"
         self._put(name, key, partial(self._runs.log_changed, metrics=show_first(metrics), tags=tags, time_ms=time_ms))
-
-    def add_sample(self, metrics: Mapping[str, float], time_s: float) -> None:
-        """Add what was measured on the machine to the sweep's run."""
-        self._view.add_sample(metrics, time_s)
 
     def register(
         self,
