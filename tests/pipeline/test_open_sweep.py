@@ -67,7 +67,7 @@ def test_a_trial_that_stood_at_a_rung_at_a_kill_is_judged(open_mine: Callable[..
     with open_mine(*ASHA, resumed=True) as sweep:
         records = sweep.ledger.trials.records()
         assert [record.state for record in records] == ["RUNNING", "RUNNING", "PRUNED"]
-        assert records[2].stop_reason.startswith("stopped by the scheduler at 100 environment steps")
+        assert " 100 " in records[2].stop_reason, "the rung"
         assert [trial.state.name for trial in sweep.study._study.get_trials()] == ["RUNNING", "RUNNING", "PRUNED"]
         assert sweep.rule.decide(Report(3, 100, 2.0)) == Stop(100), "the fourth to come there, and not among the best"
 
@@ -117,5 +117,6 @@ def test_what_is_to_be_tried_again_is_open_before_all_else(
         assert sweep.ledger.trials.record(1).state == "RUNNING"
         assert not sweep.is_searched(), "else nothing would run"
         assert sweep.study._study.trials[1].state.name == "RUNNING"
-        assert "trial 1: tried again, as maria@host has asked" in sweep.plan.notes
+        (note,) = [note for note in sweep.plan.notes if "maria@host" in note]
+        assert note.startswith("trial 1:")
         assert sweep.inbox.reopen_failed(print) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
@@ -126,8 +127,9 @@ def test_what_cannot_work_is_refused_in_three_parts_before_anything_is_written(m
 
 def test_a_gpu_is_asked_for_only_where_there_is_one(make, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(ResourceError, match="no GPU here"):
+    with pytest.raises(ResourceError) as refused:
         make(resources__gpus_per_trial=0.25)
+    assert refused.value.key == "resources.gpus_per_trial"
 
 
 @pytest.mark.parametrize(("trials", "gpus"), [(4, 0.25), (3, 1 / 3), (6, 1 / 6), (1, 1.0)])
@@ -139,7 +141,8 @@ def test_trials_per_gpu_are_a_fraction_of_each(make, trials, gpus):
 
 def test_a_fraction_that_wastes_a_gpu_gets_one_note(make):
     notes = make(resources__gpus_per_trial=0.3, cluster__num_gpus=1).notes
-    assert [note for note in notes if "10% of it idle" in note] == [note for note in notes if "GPU" in note] != []
+    (note,) = [note for note in notes if "GPU" in note]
+    assert "10%" in note, "which stay idle"
 
 
 def test_a_running_ray_is_asked_for_its_resources_only_once_connected(make):
@@ -150,17 +153,17 @@ def test_a_running_ray_is_asked_for_its_resources_only_once_connected(make):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
 def test_a_folder_in_which_nobody_may_write_is_refused(make):
-    with pytest.raises(ConfigError, match="output_dir=/proc/x cannot be written") as refused:
+    with pytest.raises(ConfigError, match="output_dir=/proc/x") as refused:
         make(output_dir="/proc/x")
     assert refused.value.fix == "output_dir=/path/to/sweeps"
 
 
 SENSELESS = [
-    ("space__gamma", ["uniform", 0.9, 1.2], "space.gamma=[uniform, 0.9, 1.2]: 1.2 is out of range", "space.gamma=0.99"),
-    ("space__lr", ["choice", 1e-3, 0.0], "space.lr=[choice, 0.001, 0.0]: 0 is out of range", "space.lr=0.0003"),
-    ("space__lr", "abc", "space.lr=abc: 'abc' is no number", "space.lr=0.0003"),
-    ("algo__training__gamma", 1.5, "algo.training.gamma=1.5: 1.5 is out of range", "algo.training.gamma=0.99"),
-    ("algo__training__grad_clip", -1, "algo.training.grad_clip=-1: -1 is out of range", "algo.training.grad_clip=0.5"),
+    ("space__gamma", ["uniform", 0.9, 1.2], "space.gamma=[uniform, 0.9, 1.2]", "space.gamma=0.99"),
+    ("space__lr", ["choice", 1e-3, 0.0], "space.lr=[choice, 0.001, 0.0]", "space.lr=0.0003"),
+    ("space__lr", "abc", "space.lr=abc", "space.lr=0.0003"),
+    ("algo__training__gamma", 1.5, "algo.training.gamma=1.5", "algo.training.gamma=0.99"),
+    ("algo__training__grad_clip", -1, "algo.training.grad_clip=-1", "algo.training.grad_clip=0.5"),
 ]
 
 
@@ -168,7 +171,8 @@ SENSELESS = [
 def test_a_value_that_makes_no_sense_is_refused(make, key, value, what, fix):
     with pytest.raises(ConfigError) as refused:
         make(**{key: value})
-    assert (refused.value.what, refused.value.fix) == (what, fix)
+    assert refused.value.what.startswith(what)
+    assert refused.value.fix == fix
 
 
 @pytest.mark.parametrize(
@@ -176,15 +180,16 @@ def test_a_value_that_makes_no_sense_is_refused(make, key, value, what, fix):
     [(("algo=sac", "env=cartpole"), "discrete", "dqn"), (("algo=dqn", "env=pendulum"), "continuous", "sac")],
 )
 def test_actions_that_an_algorithm_lacks_are_refused_early(request_of, overrides, kind, able):
-    with pytest.raises(ConfigError, match="cannot act in") as refused:
+    with pytest.raises(ConfigError) as refused:
         make_plan(request_of("tracking=off", *overrides))
-    assert refused.value.allowed.startswith(f"{kind} actions are for ppo, a2c")
+    assert kind in refused.value.allowed
+    assert "ppo, a2c" in refused.value.allowed
     assert able in refused.value.allowed
 
 
 @pytest.mark.parametrize("elsewhere", ["algo.env_runners.num_env_runners=1", "env.vectorize=async"])
 def test_shaped_rewards_are_refused_where_true_returns_would_not_come_back(elsewhere, request_of):
-    with pytest.raises(ConfigError, match="the true returns would stay in other processes") as refused:
+    with pytest.raises(ConfigError) as refused:
         make_plan(request_of("env=pendulum", "env.rewards.scale=0.1", elsewhere))
     assert elsewhere.split("=")[0] in refused.value.fix
     make_plan(request_of("env=pendulum", elsewhere))
@@ -193,14 +198,15 @@ def test_shaped_rewards_are_refused_where_true_returns_would_not_come_back(elsew
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("mysql://me:s3cret@db.example/rl", "a ledger is kept in SQLite or PostgreSQL"),
+        ("mysql://me:s3cret@db.example/rl", "PostgreSQL"),
         ("postgresql+psycopg://me:s3cret@127.0.0.1:1/rl", "refused"),
         ("nonsense", "parse"),
     ],
 )
 def test_a_storage_that_cannot_be_used_is_refused_before_a_folder_is(make, address, why):
-    with pytest.raises(RltuneError, match=rf"study\.storage=.* cannot be opened: .*{why}") as refused:
+    with pytest.raises(RltuneError, match=why) as refused:
         make(study__storage=address)
+    assert refused.value.key == "study.storage"
     assert "s3cret" not in refused.value.pretty()
 
 
@@ -212,17 +218,15 @@ GRID = {"num_epochs": ["choice", 5, 10, 20], "minibatch_size": ["pow2", 64, 128]
 
 
 @pytest.mark.parametrize(
-    ("trials", "tried", "note"),
-    [
-        (4, 4, "the grid has 6 points, of which 4 are tried; budget.trials=6 tries all"),
-        (6, 6, None),
-        (24, 6, "the grid has 6 points, after which the search ends, before budget.trials=24"),
-    ],
+    ("trials", "tried", "named"),
+    [(4, 4, ["budget.trials=6"]), (6, 6, []), (24, 6, ["budget.trials=24"])],
 )
-def test_a_grid_ends_after_its_last_point_and_says_so(make, trials, tried, note):
+def test_a_grid_ends_after_its_last_point_and_says_so(make, trials, tried, named):
     made = make(space=GRID, searcher={"kind": "grid"}, budget__trials=trials)
     assert made.config.budget.trials == tried
-    assert [one for one in made.notes if "grid" in one] == ([note] if note else [])
+    notes = [note for note in made.notes if "grid" in note]
+    assert [re.findall(r"budget\.trials=\d+", note) for note in notes] == [[setting] for setting in named]
+    assert all("6 points" in note for note in notes)
 
 
 def test_a_grid_takes_no_half_of_a_warm_start(make):

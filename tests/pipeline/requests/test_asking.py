@@ -12,6 +12,7 @@ from rltune.pipeline import run as pipeline
 from rltune.pipeline.context import SweepContext
 from rltune.pipeline.plan import make_plan
 from rltune.pipeline.requests import asking
+from rltune.pipeline.requests.asked_sweep import describe_user
 from rltune.pipeline.requests.asking import ask_retry, enqueue_configuration, stop_sweep
 from rltune.pipeline.requests.inbox import withdraw_stops
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
@@ -41,8 +42,9 @@ def test_a_running_sweep_is_stopped_and_its_end_told(mine, stream):
             time.sleep(0.3)
             assert not answer.done(), "its driver still has the folder: a resume would be refused"
         assert answer.result(30) == "interrupted"
-    assert "stopped by " in stopper.reason
-    assert "interrupted, 0 of 4 trials ended; to go on: " in stream.getvalue()
+    assert describe_user() in stopper.reason
+    assert "0 of 4" in stream.getvalue(), "how many trials ended"
+    assert "resume sweep=mine" in stream.getvalue()
     assert mine.ledger.read_requests() == []
 
 
@@ -67,8 +69,10 @@ def test_a_stop_that_a_new_driver_does_not_heed_is_told(mine, stream, monkeypatc
         answer = pool.submit(stop_sweep, "mine", output_dir=mine.root, stream=stream)
         wait_for(lambda: mine.ledger.read_requests(STOP))
         withdraw_stops(mine.ledger)
-        with pytest.raises(StudyError, match="it goes on, another driver has begun since"):
+        with pytest.raises(StudyError) as refused:
             answer.result(30)
+        assert refused.value.key == "sweep"
+        assert "stop sweep=mine" in refused.value.fix, "there is a driver that can be asked again"
         assert stopper.reason is None
 
 
@@ -78,15 +82,19 @@ def test_a_driver_that_dies_meanwhile_leaves_no_request(mine, stream, monkeypatc
         with mine.drive():
             answer = pool.submit(stop_sweep, "mine", output_dir=mine.root, stream=stream)
             wait_for(lambda: mine.ledger.read_requests(STOP))
-        with pytest.raises(StudyError, match="is gone without an end of the sweep"):
+        with pytest.raises(StudyError) as refused:
             answer.result(30)
+    assert refused.value.key == "sweep"
+    assert "resume sweep=mine" in refused.value.fix, "no driver is there to be asked"
     assert mine.ledger.read_requests(STOP, waiting=False) == [], "it would end the next driver"
 
 
 def test_what_does_not_run_is_not_stopped(mine):
     mine.end("complete")
-    with pytest.raises(StudyError, match=r"nothing to stop, it has ended \(complete\)"):
+    with pytest.raises(StudyError) as refused:
         stop_sweep("mine", output_dir=mine.root)
+    assert refused.value.key == "sweep"
+    assert "(complete)" in refused.value.what
     assert mine.ledger.read_requests() == []
 
 
@@ -95,13 +103,14 @@ def test_a_configuration_is_enqueued_with_its_values(mine, stream):
         enqueue_configuration("mine", {**VALUES, "num_epochs": 5}, output_dir=mine.root, stream=stream)
     (request,) = mine.ledger.read_requests()
     assert (request.kind, request.payload) == (ENQUEUE, {"lr": 1e-3, "num_epochs": 5})
-    assert "mine: enqueued lr=0.001 num_epochs=5; it is the next trial that begins" in stream.getvalue()
+    assert "lr=0.001 num_epochs=5" in stream.getvalue()
+    assert "resume" not in stream.getvalue(), "the driver that runs tries it"
 
 
 WRONG = {
     "out of range": ({"lr": 2.0}, "space.lr=2.0", "loguniform"),
     "of another type": ({"lr": "much"}, "space.lr=much", "loguniform"),
-    "not searched": ({"lrr": 1e-3}, "space.lrr=0.001", "did you mean 'lr'"),
+    "not searched": ({"lrr": 1e-3}, "space.lrr=0.001", "'lr'"),
     "nested": ({"training": {"lrr": 1e-3}}, "space.training.lrr=0.001", "num_epochs"),
     "nothing": ({}, "no values", "at least one"),
 }
@@ -121,16 +130,20 @@ def test_a_value_under_a_condition_needs_it_met(make_mine):
     mine = make_mine(
         "~space", "+space.num_epochs=[choice,1,2]", "+space.lr=[when,{num_epochs:2},[loguniform,1e-5,1e-2]]"
     )
-    with pytest.raises(ConfigError, match="has a condition"):
+    with pytest.raises(ConfigError) as refused:
         enqueue_configuration("mine", {"lr": 1e-3, "num_epochs": 1}, output_dir=mine.root)
+    assert refused.value.key == "space.lr"
     enqueue_configuration("mine", {"lr": 1e-3, "num_epochs": 2}, output_dir=mine.root)
     enqueue_configuration("mine", {"lr": 1e-3}, output_dir=mine.root)
 
 
 def test_a_grid_takes_none_for_it_tries_all(make_mine):
     mine = make_mine("searcher=grid", "~space", "+space.num_epochs=[choice,1,2]")
-    with pytest.raises(ConfigError, match="searches a grid"):
+    with pytest.raises(ConfigError) as refused:
         enqueue_configuration("mine", {"num_epochs": 1}, output_dir=mine.root)
+    assert refused.value.key == "sweep"
+    assert "searcher=" in refused.value.fix
+    assert mine.ledger.read_requests() == []
 
 
 def test_a_sweep_with_nothing_left_to_begin_says_what_extends_it(mine, stream):
@@ -140,7 +153,7 @@ def test_a_sweep_with_nothing_left_to_begin_says_what_extends_it(mine, stream):
         enqueue_configuration("mine", VALUES, output_dir=mine.root, stream=stream)
         with pytest.raises(StudyError) as refused:
             enqueue_configuration("mine", VALUES, output_dir=mine.root)
-    assert "no trial of budget.trials=4 is left" in refused.value.what
+    assert "budget.trials=4" in refused.value.what
     assert "budget.trials=5" in refused.value.fix
     assert len(mine.ledger.read_requests()) == 1
 
@@ -152,7 +165,7 @@ def test_a_sweep_whose_steps_are_spent_says_what_extends_it(replicates, larger, 
     mine.train(0, 1100)
     with mine.drive(), pytest.raises(StudyError) as refused:
         enqueue_configuration("mine", VALUES, output_dir=mine.root)
-    assert "budget.total_env_steps is spent" in refused.value.what
+    assert "budget.total_env_steps" in refused.value.what
     assert f"budget.total_env_steps={larger}" in refused.value.fix
     mine.end("complete")
     enqueue_configuration("mine", VALUES, output_dir=mine.root, stream=stream)
@@ -166,8 +179,8 @@ def test_without_a_driver_it_waits_for_the_next_resume(mine, stream):
     for _ in range(2):
         enqueue_configuration("mine", VALUES, output_dir=mine.root, stream=stream)
     assert len(mine.ledger.read_requests(ENQUEUE)) == 2
-    said = stream.getvalue().splitlines()
-    assert [line.rpartition(" ")[2] for line in said] == ["budget.trials=5", "budget.trials=6"]
+    lines = stream.getvalue().splitlines()
+    assert [line.rpartition(" ")[2] for line in lines] == ["budget.trials=5", "budget.trials=6"]
 
 
 def test_failed_trials_and_runs_are_tried_again_but_not_whole_ones(mine):
@@ -182,15 +195,18 @@ def test_failed_trials_and_runs_are_tried_again_but_not_whole_ones(mine):
     mine.ledger.runs.end(0, "FAIL", "it broke")
     retry = ask_retry("mine", output_dir=mine.root)
     assert (retry.sweep, retry.trials, retry.runs, retry.driver) == ("mine", [1], [0], None)
-    assert str(retry) == "1 trial (1) and 1 run of the certification"
-    assert [(one.kind, one.payload) for one in mine.ledger.read_requests()] == [(RETRY, {TRIALS: [1], CERTIFY: [0]})]
+    assert [(request.kind, request.payload) for request in mine.ledger.read_requests()] == [
+        (RETRY, {TRIALS: [1], CERTIFY: [0]})
+    ]
 
 
-@pytest.mark.parametrize(("trials", "what"), [([0], "trial 0 is RUNNING"), ([7], "no such trial"), (None, "no trial")])
-def test_what_did_not_fail_is_not_tried_again(trials, what, mine):
+@pytest.mark.parametrize(("trials", "key"), [([0], "trials"), ([7], "trials"), (None, "sweep")])
+def test_what_did_not_fail_is_not_tried_again(trials, key, mine):
     mine.begin()
-    with pytest.raises(StudyError, match=what):
+    with pytest.raises(StudyError) as refused:
         ask_retry("mine", trials, output_dir=mine.root)
+    assert refused.value.key == key
+    assert ("RUNNING" in refused.value.what) is (trials == [0])
     assert mine.ledger.read_requests() == []
 
 
@@ -204,7 +220,8 @@ def test_a_running_sweep_tries_again_what_was_asked(mine, stream):
         (again,) = mine.ledger.reopen_failed(mine.ledger.read_requests(RETRY)[0])
         assert answer.result(30) is None
     assert (again.state, again.traceback, again.ended_s, list(again.reports)) == ("RUNNING", None, None, [100])
-    assert "as soon as a slot is free" in stream.getvalue()
+    assert "(0)" in stream.getvalue(), "the trial's number"
+    assert "resume" not in stream.getvalue(), "its driver tries it"
 
 
 def test_one_that_does_not_run_is_gone_on_with(mine, stream, monkeypatch):
@@ -247,5 +264,5 @@ def test_one_that_is_stopped_meanwhile_is_not_gone_on_with(mine, stream, monkeyp
             wait_for(lambda: mine.ledger.read_requests(RETRY))
             mine.end("interrupted")
         assert answer.result(30) is None
-    assert "interrupted before; they are tried again by " in stream.getvalue()
+    assert "resume sweep=mine" in stream.getvalue()
     assert len(mine.ledger.read_requests(RETRY)) == 1

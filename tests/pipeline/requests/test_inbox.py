@@ -34,7 +34,9 @@ def test_a_stop_ends_the_sweep_as_an_interrupt_would(mine):
     with Inbox(mine.ledger, stopper):
         mine.ledger.ask(STOP, {}, "maria@host")
         wait_until_taken(mine.ledger)
-    assert stopper.requests == [("stopped by maria@host", SIGINT)]
+    ((reason, signal),) = stopper.requests
+    assert "maria@host" in reason
+    assert signal == SIGINT
 
 
 def test_a_stop_that_was_meant_for_a_killed_driver_ends_no_other(mine):
@@ -104,9 +106,11 @@ def test_what_failed_is_reopened_once_and_only_that(mine):
     mine.ledger.trials.end(1, "COMPLETE", "whole budget")
     for _ in range(2):
         mine.ledger.ask(RETRY, {TRIALS: [0, 1], CERTIFY: []}, "maria@host")
-    said = []
+    lines = []
     box = Inbox(mine.ledger, Stopper())
-    assert [record.number for record in box.reopen_failed(said.append)] == [0]
-    assert said == ["trial 0: tried again, as maria@host has asked"]
-    assert box.reopen_failed(said.append) == []
+    assert [record.number for record in box.reopen_failed(lines.append)] == [0]
+    (line,) = lines
+    assert line.startswith("trial 0:")
+    assert "maria@host" in line
+    assert box.reopen_failed(lines.append) == []
     assert [record.state for record in mine.ledger.trials.records()] == ["RUNNING", "COMPLETE"]
