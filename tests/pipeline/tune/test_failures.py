@@ -42,19 +42,20 @@ def test_a_trial_whose_env_runner_died_fails_with_what_its_environment_raised(af
     (tmp_path / "worker-ff-01000000-4711.err").write_text(WRITTEN + after)
     monkeypatch.setattr("rltune.pipeline.tune.failures.find_logs", lambda: tmp_path)
     death = describe_error(tmp_path, "trials/3", "ActorDiedError: The actor died unexpectedly", DIED)
-    assert death.reason == "env runner died: ValueError: the pole broke"
-    assert 'raise ValueError("the pole broke")' in (tmp_path / death.log).read_text()
+    assert death.reason.endswith(WRITTEN.splitlines()[-1])
+    assert "stumbling.py" in (tmp_path / death.log).read_text()
 
 
 def test_without_its_log_an_env_runners_death_is_told_as_ray_tells_it(tmp_path, monkeypatch):
     monkeypatch.setattr("rltune.pipeline.tune.failures.find_logs", lambda: tmp_path)
-    assert describe_error(tmp_path, "trials/3", "ActorDiedError: it died", DIED).reason == "ActorDiedError: it died"
-    assert describe_error(tmp_path, "trials/3", "ValueError: no", "pid: 1").reason == "ValueError: no"
+    for raised, trace in (("ActorDiedError: it died", DIED), ("ValueError: no", "pid: 1")):
+        assert describe_error(tmp_path, "trials/3", raised, trace).reason == raised
 
 
 def test_what_ray_wraps_is_told_as_it_was_raised():
-    wrapped = RayTaskError("learn", "Traceback ...", ValueError("a network of size 0")).as_instanceof_cause()
-    assert describe_exception(wrapped, 0)["failed"] == "ValueError: a network of size 0"
+    error = ValueError("a network of size 0")
+    wrapped = RayTaskError("learn", "Traceback ...", error).as_instanceof_cause()
+    assert describe_exception(wrapped, 0)["failed"] == f"ValueError: {error}"
 
 
 @pytest.mark.parametrize(
@@ -86,14 +87,16 @@ def test_a_death_that_ray_only_guesses_about_is_not_called_out_of_memory(tmp_pat
     monkeypatch.setattr("rltune.pipeline.tune.failures.find_logs", lambda: None)
     guess = "Worker exit detail: End of file. Some common causes include: (1) the process was killed by the OOM killer"
     death = describe_dead_process(tmp_path, "trials/0", f"The actor died unexpectedly.\n\tpid: 1\n{guess}\n", None)
-    assert death.reason.startswith("worker died: End of file. Some common causes include: (1) the process was killed")
+    assert "common causes" in death.reason
+    assert "memory" not in death.reason
 
 
 def test_a_hung_process_without_a_stack_is_still_told(tmp_path):
     (tmp_path / "trials" / "7").mkdir(parents=True)
     (tmp_path / "trials" / "7" / STACK_FILE).write_text("")
     failure = describe_dead_process(tmp_path, "trials/7", "Worker exit detail:  ", None)
-    assert failure.reason.startswith("no reason was recorded; see ")
+    assert STACK_FILE in failure.reason
+    assert failure.reason.partition(";")[0].strip(), "a reason, though none is known"
 
 
 def test_a_failures_file_and_reason_hold_no_login(tmp_path):
@@ -103,7 +106,7 @@ def test_a_failures_file_and_reason_hold_no_login(tmp_path):
     )
     written = (tmp_path / failure.log).read_text()
     assert "sesame" not in failure.reason + failure.trace + written
-    assert "ValueError: host '***@db'" in written
+    assert "'***@db'" in written
 
 
 def test_what_ray_raised_of_a_lost_process_is_read_back(tmp_path):
@@ -117,17 +120,20 @@ def test_what_ray_raised_of_a_lost_process_is_read_back(tmp_path):
 
 
 def test_a_death_that_is_tried_again_leaves_no_file(tmp_path):
-    assert describe_death(tmp_path, "trials/7", "Worker exit detail: SIGKILL") == "worker died: SIGKILL"
+    reason = describe_death(tmp_path, "trials/7", "Worker exit detail: SIGKILL")
+    assert reason.endswith("SIGKILL")
+    assert "detail" not in reason
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_process_that_a_trial_has_lost_is_found():
     actor = "0a" * 16
-    died = f"ray.exceptions.ActorDiedError: it died\n\tactor_id: {actor}\n"
-    assert find_lost_actor("ActorDiedError: it died", died) == (actor, None)
+    raised = "ActorDiedError: it died"
+    died = f"ray.exceptions.{raised}\n\tactor_id: {actor}\n"
+    assert find_lost_actor(raised, died) == (actor, None)
     cut = f"ray.exceptions.ActorUnavailableError: The actor {actor} is unavailable: broken pipe"
-    found, error = find_lost_actor("ActorUnavailableError: The actor", cut)
-    assert (found, type(error)) == (actor, ActorUnavailableError)
+    lost, error = find_lost_actor("ActorUnavailableError: The actor", cut)
+    assert (lost, type(error)) == (actor, ActorUnavailableError)
     assert find_lost_actor("ValueError: no", died) == (None, None)
 
 
@@ -153,5 +159,6 @@ def test_a_hung_workers_stack_comes_through_the_bucket(tmp_path, s3):
                 time.sleep(0.05)
         dog.close()
     death = describe_dead_process(driver, "trials/3", "the actor died", None)
-    assert death.reason.startswith("no progress for 0.1 s; see ")
+    assert "0.1 s" in death.reason
+    assert STACK_FILE in death.reason
     assert "test_failures.py" in (driver / death.log).read_text(), "where its threads were"
