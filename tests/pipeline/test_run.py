@@ -77,16 +77,16 @@ def test_a_sweep_keeps_a_constraint_and_shows_a_front(toy_run: Callable[..., Out
         *('+constraints.return_max="< 2"', "objective.second.key=return_max"),
     )
     entries = ledger(outcome)
-    assert [list(map(str, entry.broken)) for entry in entries] == [["return_max=2.8, not < 2"], [], []]
+    assert [[check.name for check in entry.broken] for entry in entries] == [["return_max"], [], []]
     assert outcome.winner is not None
     assert outcome.winner["trial"] == 1
     assert [(one["trial"], one["return_max"]) for one in outcome.front or ()] == [(1, 1.8), (2, pytest.approx(1.4))]
-    said = " ".join(stream.getvalue().split())
-    assert "constraint: return_max < 2; a trial that breaks it cannot win" in said
-    assert "return_max=2.8, not < 2" in said
+    page = " ".join(stream.getvalue().split())
+    assert "return_max < 2" in page, "the constraint"
+    assert "return_max=2.8" in page, "what breaks it"
     assert "Two objectives" in (outcome.folder / "report" / "index.html").read_text()
-    (told, *_) = optuna.load_study(study_name=outcome.name, storage=f"sqlite:///{outcome.folder}/study.db").trials
-    assert told.constraints == {"return_max": pytest.approx(0.8)}
+    (first, *_) = optuna.load_study(study_name=outcome.name, storage=f"sqlite:///{outcome.folder}/study.db").trials
+    assert first.constraints == {"return_max": pytest.approx(0.8)}
 
 
 def test_a_sweep_without_a_report_ends_without_one(toy_run: Callable[..., Outcome]) -> None:
@@ -109,7 +109,7 @@ def test_mlflow_shows_one_child_per_trial_with_the_ledgers_states(
         assert entry.mlflow_run_id == runs[entry.number].info.run_id
         if entry.state == "FAIL":
             assert "_misbehave" in runs[entry.number].data.tags["rltune.traceback"]
-            assert "the pole broke" in (outcome.folder / runs[entry.number].data.tags["rltune.log"]).read_text()
+            assert "pole broke" in (outcome.folder / runs[entry.number].data.tags["rltune.log"]).read_text()
 
 
 def test_a_parameter_is_drawn_in_the_trials_where_its_condition_holds_and_in_no_other(
@@ -143,26 +143,29 @@ def test_a_raising_trial_fails_with_its_reason_and_the_others_finish(toy_run: Ca
             assert entry.state == "COMPLETE"
         else:
             assert entry.state == "FAIL"
-            assert entry.stop_reason == "ValueError: the pole broke"
+            assert entry.stop_reason.startswith("ValueError: ")
+            assert entry.stop_reason.endswith("pole broke")
             assert "_misbehave" in entry.traceback
     assert {entry.state for entry in ledger(outcome)} == {"COMPLETE", "FAIL"}
 
 
 @pytest.mark.parametrize(
-    ("fault", "reason"),
+    ("fault", "state", "reason"),
     [
-        ("nan_loss", "non-finite numbers: total_loss=nan"),
-        ("nan_return", "non-finite numbers: return_mean=nan"),
-        ("build", "ValueError: a network of size 0"),
-        ("stall", "RuntimeError: no environment step in 50 iterations; do the env runners still live?"),
-        ("no_episode", "no episode ended within 2000 environment steps"),
+        ("nan_loss", "PRUNED", "total_loss=nan"),
+        ("nan_return", "PRUNED", "return_mean=nan"),
+        ("build", "FAIL", "ValueError: "),
+        ("stall", "FAIL", "RuntimeError: "),
+        ("no_episode", "FAIL", "episode"),
     ],
 )
-def test_a_trial_that_goes_wrong_ends_with_its_reason(toy_run: Callable[..., Outcome], fault: str, reason: str) -> None:
+def test_a_trial_that_goes_wrong_ends_with_its_reason(
+    toy_run: Callable[..., Outcome], fault: str, state: str, reason: str
+) -> None:
     outcome = toy_run(f"+space.fault={fault}", "budget.trials=1", "tracking=off")
     (entry,) = ledger(outcome)
-    assert (entry.state, entry.diverged) == (("PRUNED", True) if reason.startswith("non-finite") else ("FAIL", False))
-    assert entry.stop_reason == reason
+    assert (entry.state, entry.diverged) == (state, state == "PRUNED")
+    assert reason in entry.stop_reason
     assert outcome.exit_code == 1
     assert outcome.status == "failed"
 
@@ -189,7 +192,7 @@ def test_a_worker_that_dies_is_tried_again_and_then_fails_alone(
     log = outcome.folder / died.log
     assert died.stop_reason in log.read_text()
     if are_replacements_on():  # nothing public says where Ray keeps it
-        assert "the fault told it to" in log.read_text(), "what the process itself wrote last is kept"
+        assert "fault told" in log.read_text(), "what the process itself wrote last is kept"
     assert str(log) in stream.getvalue()
 
 
@@ -219,7 +222,7 @@ def test_a_trial_that_hangs_loses_its_process_and_the_sweep_goes_on(toy_run: Cal
     )
     hung, *others = ledger(outcome)
     assert hung.state == "FAIL"
-    assert hung.stop_reason.startswith("no progress for 2 s")
+    assert "2 s" in hung.stop_reason, "failures.stall_s"
     assert "_misbehave" in hung.traceback
     assert [entry.state for entry in others] == ["COMPLETE", "COMPLETE"]
 
@@ -237,7 +240,7 @@ def test_the_sweep_ends_early_when_its_first_trials_all_fail_alike(
     )
     assert 3 <= outcome.trials["failed"] <= 5
     assert outcome.exit_code == 1
-    assert "the pole broke" in stream.getvalue()
+    assert "pole broke" in stream.getvalue()
 
 
 def test_asha_spends_less_and_keeps_the_best(toy_run: Callable[..., Outcome]) -> None:
@@ -250,7 +253,7 @@ def test_asha_spends_less_and_keeps_the_best(toy_run: Callable[..., Outcome]) ->
     stopped = [entry for entry in entries if entry.state == "PRUNED"]
     assert stopped
     assert outcome.cost["env_steps"] + outcome.cost["env_steps_saved"] == 20 * 2000
-    assert all(entry.stop_reason.startswith("stopped by the scheduler at") for entry in stopped)
+    assert all("scheduler" in entry.stop_reason for entry in stopped)
 
 
 def test_trials_of_one_slot_share_a_process(toy_run: Callable[..., Outcome], tmp_path: Path, monkeypatch: Any) -> None:
@@ -297,7 +300,7 @@ def test_an_interrupted_sweep_is_finished_by_resume_with_the_same_trials_and_run
     first = toy_run(*slow)
     assert first.exit_code == 130
     assert first.status == "interrupted"
-    assert f"python -m sweeps.resume sweep={first.name}" in stream.getvalue()
+    assert f"resume sweep={first.name}" in stream.getvalue()
     before = {entry.number: entry for entry in ledger(first)}
     assert first.trials["interrupted"] >= 1
     assert {run.info.status for run in children(first, tmp_path)} <= {"KILLED", "FINISHED"}
@@ -365,7 +368,7 @@ def test_a_second_signal_waits_for_no_trial_and_leaves_the_ledger_whole(
     words = ("+space.fault=hang", "failures.stall_s=300", "failures.max_retries=0", "budget.trials=1")
     first = toy_run(*words, "scheduler=none")
     assert (first.exit_code, first.status) == (143, "interrupted")
-    assert f"python -m sweeps.resume sweep={first.name}" in stream.getvalue()
+    assert f"resume sweep={first.name}" in stream.getvalue()
     assert [(entry.state, list(entry.reports)) for entry in ledger(first)] == [("RUNNING", [100, 200, 300, 400])]
     assert [run.info.status for run in children(first, tmp_path)] == ["KILLED"]
 
@@ -385,7 +388,8 @@ def test_a_moved_sweep_goes_on_and_a_damaged_checkpoint_is_named_and_passed_over
 
     stream.truncate(0)
     last = resume_sweep("elsewhere", output_dir=str(tmp_path), stream=stream, trainable=ToyTrial)
-    assert f"trial {broken.number}: its checkpoint {newest} is damaged or gone; it goes on from" in stream.getvalue()
+    (line,) = [line for line in stream.getvalue().splitlines() if newest in line]
+    assert f"trial {broken.number}:" in line
     assert [entry.state for entry in ledger(last)] == ["COMPLETE"] * 2
     assert all(list(entry.reports)[-1] == 2000 for entry in ledger(last))
     assert not first.folder.exists()
@@ -447,7 +451,8 @@ def test_a_wall_time_budget_ends_the_sweep_cleanly(toy_run: Callable[..., Outcom
     outcome = toy_run(*words, "scheduler=none", "tracking=off")
     assert outcome.exit_code == 0
     assert outcome.status == "stopped"
-    assert outcome.reason == "budget.wall_time_s is spent"
+    assert outcome.reason is not None
+    assert "budget.wall_time_s" in outcome.reason
     assert outcome.trials["interrupted"] >= 1
 
 
@@ -459,10 +464,12 @@ def test_a_total_of_environment_steps_ends_the_search_and_its_best_are_certified
     outcome = toy_run("budget.total_env_steps=5000", *words)
     assert 5000 <= outcome.cost["env_steps"] < 5000 + 2 * 2000, "what has begun comes to its end"
     assert outcome.cost["env_steps"] == 2000 * outcome.trials["complete"]
-    assert (outcome.status, outcome.reason) == ("complete", "budget.total_env_steps is spent")
+    assert outcome.status == "complete"
+    assert outcome.reason is not None
+    assert "budget.total_env_steps" in outcome.reason
     assert outcome.certified is not None
-    assert stream.getvalue().count("budget.total_env_steps is spent: no further trial begins") == 1
-    assert "not begun: budget.total_env_steps is spent" in stream.getvalue()
+    lines = [line for line in stream.getvalue().splitlines() if "budget.total_env_steps" in line]
+    assert ["not begun" in line for line in lines] == [False, True], "once when it is spent, and at the end"
     again = toy_run("budget.total_env_steps=5000", *words, "resume=auto")
     assert again.cost == outcome.cost, "there is nothing left to do"
     more = toy_run("budget.total_env_steps=9000", *words, "resume=auto")
@@ -542,18 +549,19 @@ def test_auto_begins_goes_on_and_finishes(
         raise AssertionError("nothing is run")
 
     monkeypatch.setattr(pipeline, "connect_ray", connect)
+    written = len(stream.getvalue())
     third = toy_run(*words)
     assert third == second
-    assert "mine has ended (complete)" in stream.getvalue()
+    assert "(complete)" in stream.getvalue()[written:]
 
 
 def test_auto_extends_a_sweep_by_a_larger_budget_alone(toy_run: Callable[..., Outcome]) -> None:
     toy_run(*AUTO, "budget.trials=2")
     assert toy_run(*AUTO, "budget.trials=3").trials["complete"] == 3
-    with pytest.raises(StudyError, match=r"budget\.trials=2: the sweep mine has budget\.trials=3"):
-        toy_run(*AUTO, "budget.trials=2")
-    with pytest.raises(StudyError, match="seed=1: the sweep mine has seed=0"):
-        toy_run(*AUTO, "budget.trials=3", "seed=1")
+    for changed, key in ((("budget.trials=2",), "budget.trials"), (("budget.trials=3", "seed=1"), "seed")):
+        with pytest.raises(StudyError) as refused:
+            toy_run(*AUTO, *changed)
+        assert refused.value.key == key
 
 
 def test_auto_goes_on_with_an_extension_that_was_cut_off(toy_run: Callable[..., Outcome]) -> None:
