@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -100,10 +101,10 @@ def test_the_winner_among_equals_is_shown_as_it_is(draw, num_seeds):
     assert np.mean(shown) == pytest.approx(np.mean(alone), abs=0.1 * scores.std()), "as if it had not been chosen"
 
 
-def said(found):
+def render(certification):
     """The closing page's lines on a certification, its table included."""
     stream = io.StringIO()
-    for part in describe_certification(found.summary()):
+    for part in describe_certification(certification.summary()):
         Console(file=stream, width=160).print(part)
     return stream.getvalue()
 
@@ -118,9 +119,9 @@ def test_a_finalist_with_the_controls_values_is_the_control():
     assert found is not None
     assert (found.winner, found.best().trial, found.best().improvement) == (BASELINE, 0, None)
     assert (found.ties, found.verdict(found.best())) == (("trial 1",), "winner")
-    (row,) = [line for line in said(found).splitlines() if "trial 0" in line]
+    (row,) = [line for line in render(found).splitlines() if "trial 0" in line]
     assert row.split() == ["trial", "0", "=", "baseline", "9", "8", "to", "9", "9.5", "0.5", "-", "5", "winner"]
-    assert "tied with baseline, their intervals overlap: trial 1" in said(found)
+    assert [line.endswith("trial 1") for line in render(found).splitlines() if "tied" in line] == [True]
 
 
 def test_optimism_is_told_of_trials_with_the_whole_budget_only():
@@ -135,10 +136,10 @@ def test_too_few_seeds_for_an_interval_are_told(num_seeds, few):
     runs = tuple(SeedResult(seed, float(seed), (0.0,)) for seed in range(num_seeds))
     found = judge_configurations([Configuration("trial 0", 0, {}, 9.0, runs)], range(num_seeds), 1)
     assert found is not None
-    text, best = said(found), found.best()
+    text, best = render(found), found.best()
     assert (best.low, best.high) == ((None, None) if few else (0, 4))
-    assert (f"{num_seeds} seeds are too few for an interval" in text) is few
-    assert ("95% interval: of the median of such runs, by 5 seeds" in text) is not few
+    assert ("certify.seeds=5" in text) is few
+    assert ("95% interval:" in text) is not few
     assert (f"trial 0: {', '.join(map(str, range(num_seeds)))}" in text) is few, "the values instead"
     assert (json.loads(json.dumps(found.summary()))["configurations"][0]["low"] is None) is few
 
@@ -146,7 +147,7 @@ def test_too_few_seeds_for_an_interval_are_told(num_seeds, few):
 def test_one_seed_is_said_to_have_no_interval():
     found = judge_configurations([configuration("trial 0", [5.0], 9.0), configuration("baseline", [3.0])], [0], 1)
     text = "\n".join(part for part in describe_certification(found.summary()) if isinstance(part, str))
-    assert "one seed is too few for an interval" in text
+    assert text.count("certify.seeds=5") == 1
 
 
 def test_the_control_wins_only_when_it_is_better():
@@ -171,11 +172,13 @@ def test_one_survivor_of_five_seeds_cannot_win():
     assert (found.winner, found.ties) == (BASELINE, ())
     (row,) = [row for row in found.table() if row["name"] == "trial 1"]
     assert (row["failed_seeds"], row["failed_score"], row["iqm"]) == (4, 299.0, 299.0)
-    assert (row["verdict"], row["improvement"]) == ("too many failed seeds", 0.2)
-    text = said(found)
+    assert row["improvement"] == 0.2
+    assert row["verdict"] not in ("winner", "tie", ""), "a reason why it cannot win"
+    text = render(found)
     (line,) = [line for line in text.splitlines() if line.startswith("trial 1")]
-    assert " ".join(line.split()) == "trial 1 299 - 350 51 20% 1, 4 failed too many failed seeds"
-    assert "a failed seed counts as the lowest return of all runs, 299: trial 1 (4 of 5)" in text
+    assert line.split()[2:9] == ["299", "-", "350", "51", "20%", "1,", "4"]
+    (counted,) = [line for line in text.splitlines() if "(4 of 5)" in line]
+    assert "299" in counted, "what a failed seed counts as"
 
 
 @pytest.mark.parametrize(("num_failed", "winner", "ties"), [(1, "trial 1", (BASELINE,)), (2, BASELINE, ())])
@@ -205,7 +208,9 @@ def test_a_configuration_whose_seeds_all_failed_is_last_and_told():
     assert found is not None
     assert [one.name for one in found.configurations] == ["trial 2", BASELINE]
     assert [row["failed_seeds"] for row in found.table()] == [1, 5]
-    assert "4: trial 2 (1 of 5), baseline (5 of 5)" in said(found)
+    (counted,) = [line for line in render(found).splitlines() if "(5 of 5)" in line]
+    assert re.findall(r"\((\d of \d)\)", counted) == ["1 of 5", "5 of 5"]
+    assert "4:" in counted, "what a failed seed counts as"
     assert judge_configurations([configuration(BASELINE, [])], SEEDS, 2) is None
     assert judge_configurations([configuration(BASELINE, [], failed=SEEDS)], SEEDS, 2) is None, "no winner"
 

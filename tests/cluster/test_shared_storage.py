@@ -82,9 +82,10 @@ def test_a_node_without_the_shared_folder_is_refused(open_address: str, joined: 
         new, resumed = sweep("run", joined[0], *words), sweep("resume", joined[0])
     for name, (code, out) in {"new": new, "toy": resumed}.items():
         assert code == 2, out
-        assert f"error: output_dir={outputs}: {outputs / name} cannot be seen on node far (" in out
-        assert "  allowed: a folder on storage that all nodes of the cluster share" in out
-        assert "  try:     output_dir=/shared/outputs" in out
+        (error,) = [line for line in out.splitlines() if line.startswith(f"error: output_dir={outputs}")]
+        assert str(outputs / name) in error
+        assert " far " in error, "the node"
+        assert "output_dir=/shared/outputs" in out
     assert [path.name for path in outputs.iterdir()] == ["toy"]
     assert not list(outputs.glob("*/.shared-*"))
 
@@ -99,14 +100,15 @@ def test_a_blind_node_that_joins_later_costs_nothing(tmp_path: Path) -> None:
         assert typed.stdout is not None
         begun = typed.stdout.readline()
         with another_machine(address, "far", hidden=outputs):  # the only place for the first trials
-            while "gets no trials" not in begun:
+            while "node far" not in begun:
                 line = typed.stdout.readline()
                 assert line, begun
                 begun += line
             others.close()
             code, out = finish(typed)
     assert code == 0, begun + out
-    assert f"node far gets no trials: {outputs / 'toy'} cannot be seen there; trial " in begun
+    (line,) = [line for line in begun.splitlines() if "node far" in line]
+    assert str(outputs / "toy") in line
     trials = json.loads((outputs / "toy/summary.json").read_text())["trials"]
     assert (trials["total"], trials["complete"] + trials["pruned"]) == (4, 4)
     assert len({path.parent for path in outputs.glob("toy/trials/*/best-*")}) == 4, "all checkpoints are here"

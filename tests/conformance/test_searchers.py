@@ -90,26 +90,28 @@ def test_it_proposes_after_ends_of_every_kind(begin):
 
 def test_it_keeps_to_conditions_or_refuses_them(begin):
     if begin.name in NO_CONDITIONS:
-        with pytest.raises(ConfigError, match=r"space\.cell has a condition") as refused:
+        with pytest.raises(ConfigError, match=r"space\.cell") as caught:
             begin(space=CONDITIONAL)
-        assert refused.value.fix.startswith("searcher=rf, or space.use_lstm=true")
+        assert "searcher=rf" in caught.value.fix
+        assert "space.use_lstm=true" in caught.value.fix
     else:
         assert all(map(is_inside, run(begin(space=CONDITIONAL_GRID if begin.name == "grid" else CONDITIONAL), 8)))
 
 
 def test_it_searches_one_dimension_or_refuses_it(begin):
     if begin.name == "grid":
-        with pytest.raises(ConfigError, match=r"space\.lr=.* has no end of values") as refused:
+        with pytest.raises(ConfigError, match=r"space\.lr=") as caught:
             begin(space=ONE)
-        assert refused.value.fix == "'space.lr=[choice,1e-05,0.001,0.1]'"
+        assert caught.value.fix == "'space.lr=[choice,1e-05,0.001,0.1]'"
     else:
         assert len({params["lr"] for params in run(begin(space=ONE), 6)}) > 3
 
 
 def test_it_searches_choices_alone_or_refuses_them(begin):
     if begin.name == "cmaes":
-        with pytest.raises(ConfigError, match="the space has choices alone"):
+        with pytest.raises(ConfigError) as caught:
             begin(space=CHOICES)
+        assert (caught.value.key, caught.value.fix) == ("searcher", "searcher=rf")
     else:
         assert len({str(params) for params in run(begin(space=CHOICES), 8)}) > 3
 

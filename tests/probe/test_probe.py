@@ -46,11 +46,15 @@ def machine(monkeypatch):
     monkeypatch.setattr("rltune.probe.probe.local_machine", lambda: Machine(2, 0))
 
 
+def numbers_in(text):
+    return [float(number) for number in re.findall(r"[\d.]+", text)]
+
+
 def test_the_plainest_comes_first_and_only_what_the_cpus_allow(config):
     combinations, notes = list_combinations(config, 2)
     assert [(one.envs, one.env_runners, one.threads) for one in combinations[:4]] == [(n, 0, 1) for n in (1, 4, 16, 64)]
     assert max(one.cpus for one in combinations) == 2
-    assert notes == ["1 env runner and 2 threads left out: 3 of 2 CPUs"]
+    assert [numbers_in(note) for note in notes] == [[1, 2, 3, 2]], "env runners, threads, CPUs needed, CPUs here"
     assert len(list_combinations(replace(config, env_runners=[0, 1]), 16)[0]) == 16
 
 
@@ -64,7 +68,7 @@ def test_env_runners_are_doubled_while_a_cpu_is_left(config, cpus, env_runners):
 def test_on_one_cpu_only_the_width_is_tried(config):
     combinations, notes = list_combinations(config, 1)
     assert len(combinations) == 4
-    assert notes == ["0 env runners and 2 threads left out: 2 of 1 CPUs"]
+    assert [numbers_in(note) for note in notes] == [[0, 2, 2, 1]], "env runners, threads, CPUs needed, CPUs here"
 
 
 def test_shaped_rewards_are_measured_only_as_a_sweep_may_run(settings):
@@ -72,9 +76,10 @@ def test_shaped_rewards_are_measured_only_as_a_sweep_may_run(settings):
     combinations, _ = list_combinations(parse_probe_config(shaped), 16)
     assert {one.env_runners for one in combinations} == {0}
     _, notes = list_combinations(parse_probe_config({**shaped, "env_runners": [0, 1]}), 16)
-    assert "1 env runner and 1 thread left out: with shaped rewards the trial samples itself" in notes
-    with pytest.raises(ResourceError, match="with shaped rewards the trial samples itself") as refused:
+    assert [numbers_in(note) for note in notes] == [[1, 1], [1, 2]], "every combination with an env runner is left out"
+    with pytest.raises(ResourceError) as refused:
         list_combinations(parse_probe_config({**shaped, "env_runners": [1, 2]}), 16)
+    assert refused.value.key == "env_runners"
     assert "env_runners=[0]" in refused.value.fix
 
 
@@ -85,7 +90,7 @@ REFUSED = [
     ({"threads": [0, 1]}, "threads=[0,1]", "at least 1", "threads=[1,2]"),
     ({"seconds": 0}, "seconds=0.0", "at least 0.05", "seconds=2"),
     ({"limit_s": float("nan")}, "limit_s=nan", "at least 1", "limit_s=300"),
-    ({"engine": "fats"}, "engine=fats", "did you mean 'fast'?", "engine=fast"),
+    ({"engine": "fats"}, "engine=fats", "'fast'", "engine=fast"),
 ]
 
 
@@ -101,9 +106,9 @@ def test_a_wrong_setting_is_refused_in_three_parts(settings, changes, what, allo
 def test_a_grid_of_which_nothing_fits_is_refused(config):
     with pytest.raises(ResourceError) as refused:
         list_combinations(replace(config, threads=[64]), 2)
-    assert refused.value.what.startswith("env_runners=[0,1] threads=[64] cannot run here")
-    assert refused.value.what.endswith("64 of 2 CPUs")
-    assert refused.value.allowed.startswith("at most 2 CPUs")
+    assert refused.value.key == "env_runners"
+    assert "threads=[64]" in refused.value.what
+    assert numbers_in(refused.value.allowed) == [2], "the CPUs of this machine"
     assert refused.value.fix == "env_runners=[0] threads=[1]"
 
 
@@ -111,8 +116,10 @@ def test_a_grid_of_which_nothing_fits_is_refused(config):
 def test_a_probe_goes_on_from_alone_to_side_by_side(config):
     lines = []
     probe = run_probe(config, lines.append)
-    assert lines[:2] == ["1 of 12: 1 env, 1 thread", "    1,000 env steps/s"]
-    assert lines[-2:] == ["side by side: 2 x 16 envs, 1 thread", "    30.4k env steps/s"]
+    assert numbers_in(lines[0]) == [1, 12, 1, 1], "the first of 12, with an env and a thread"
+    assert "1,000" in lines[1]
+    assert numbers_in(lines[-2]) == [2, 16, 1], "two trials, each with 16 envs and a thread"
+    assert "30.4k" in lines[-1]
     assert (probe.results[-1].trials, probe.results[-1].steps_per_s) == (2, 30_400)
 
 
@@ -122,7 +129,8 @@ def test_progress_says_how_long_the_rest_will_take(config, monkeypatch):
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
     lines = []
     run_probe(config, lines.append)
-    assert lines[2] == "2 of 12, about 3 min 40 s left: 4 envs, 1 thread"
+    assert "3 min 40 s" in lines[2]
+    assert numbers_in(lines[2]) == [2, 12, 3, 40, 4, 1], "the second of 12, the time left, 4 envs and a thread"
 
 
 @pytest.mark.usefixtures("machine")
@@ -134,7 +142,9 @@ def test_a_thread_for_every_cpu_is_measured_where_not_listed(config):
 @pytest.mark.usefixtures("machine")
 def test_a_busy_machine_is_named(config, monkeypatch):
     monkeypatch.setattr("os.getloadavg", lambda: (5.0, 0.0, 0.0))
-    assert "busy (load 5.0 on 2 CPUs)" in " ".join(run_probe(config).notes)
+    assert any(numbers_in(note) == [5.0, 2] for note in run_probe(config).notes), "the load and the CPUs"
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert not any(numbers_in(note) == [0.0, 2] for note in run_probe(config).notes)
 
 
 @pytest.mark.usefixtures("machine")
@@ -142,7 +152,7 @@ def test_time_that_is_spent_ends_the_grid_not_the_comparison(config, monkeypatch
     clock = iter(range(0, 10_000, 100))
     monkeypatch.setattr("time.monotonic", lambda: float(next(clock)))
     probe = run_probe(config)
-    assert "limit_s=300 is spent: 9 combinations left out" in probe.notes
+    assert [numbers_in(note) for note in probe.notes if note.startswith("limit_s=300")] == [[300, 9]]
     assert [(one.trials, one.combination.threads) for one in probe.results[-2:]] == [(2, 1), (1, 2)]
 
 
@@ -167,7 +177,7 @@ def test_a_probe_without_a_figure_says_why(config, monkeypatch):
         return MeasurementResult(combination, trials, failed="MemoryError: no room")
 
     monkeypatch.setattr("rltune.probe.probe.measure", fail)
-    with pytest.raises(RltuneError, match="nothing could be measured: MemoryError: no room"):
+    with pytest.raises(RltuneError, match="MemoryError"):
         run_probe(config)
 
 
@@ -211,8 +221,8 @@ def test_a_typed_probe_measures_an_environment_of_ones_own(tmp_path):
     (tmp_path / "myenvs.py").write_text(OWN_ENVIRONMENT)
     typed = Project(tmp_path).type("-m", "sweeps.probe", "env.id=myenvs:Drift-v0", *SMALL)
     assert typed.code == 0, typed.out
-    assert "1 of 1: 2 envs, 1 thread" in typed.out
-    assert "ppo in myenvs:Drift-v0, engine=fast" in typed.out
+    assert "myenvs:Drift-v0" in typed.out
+    assert "engine=fast" in typed.out
     assert "failed" not in typed.out
     assert "stock RLlib" not in typed.out
     # A second thread may be worth its CPU or not, as the machine is: what is advised is what was measured.
@@ -228,7 +238,7 @@ def test_where_there_is_a_gpu_the_best_trial_is_measured_on_it(config, monkeypat
     def measure_on_gpu(build, space, engine, threads, seconds):
         asked.append((build.algo["env_runners"]["num_envs_per_env_runner"], build.gpus, engine, threads, seconds))
         if len(asked) > 1:
-            raise ResourceError("no trial could be measured on a GPU: no kernel", "", "")
+            raise ResourceError("resources.trials_per_gpu=auto: no kernel", "", "")
         return GpuUse(1, 2, 3)
 
     monkeypatch.setattr("rltune.probe.probe.measure_on_gpu", measure_on_gpu)
@@ -237,4 +247,4 @@ def test_where_there_is_a_gpu_the_best_trial_is_measured_on_it(config, monkeypat
     monkeypatch.setattr("rltune.probe.probe.local_machine", lambda: Machine(2, 1))
     probe = run_probe(config)
     assert (asked, probe.on_gpu, probe.gpus) == ([(16, 1.0, "fast", 1, 2.0)], GpuUse(1, 2, 3), 1)
-    assert "no trial could be measured on a GPU: no kernel" in run_probe(config).notes
+    assert any("no kernel" in note for note in run_probe(config).notes)
