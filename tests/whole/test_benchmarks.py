@@ -92,8 +92,8 @@ def test_a_figure_changed_by_hand_is_found(tmp_path):
 
 
 def test_what_was_not_measured_says_so(tmp_path):
-    assert "Not measured yet: `python -m benchmarks.engine`" in tables.make_table("engine", tmp_path)
-    assert "Not measured yet: `python -m benchmarks.learning`" in tables.make_table("learning", tmp_path)
+    assert "benchmarks.engine" in tables.make_table("engine", tmp_path)
+    assert "benchmarks.learning" in tables.make_table("learning", tmp_path)
     judged = {"results": [{"strategies": {"defaults": {"mean": 0.834}, "random": {"mean": 0.5}}}]}
     (tmp_path / "judge.json").write_text(json.dumps({**records.make_record("judge", 1, []), **judged}))
     (tmp_path / "engine.json").write_text(json.dumps(speed_record(ours=[1, 1], sb3=[1, 1])))
@@ -132,13 +132,16 @@ def test_a_record_says_what_is_needed_to_judge_it():
 
 def test_a_record_that_lacks_its_origin_is_refused(tmp_path):
     (tmp_path / "engine.json").write_text('{"results": {}, "date": "2026-01-01"}')
-    with pytest.raises(ValueError, match=r"engine\.json lacks benchmark, commit, command, machine"):
+    with pytest.raises(ValueError, match=r"engine\.json") as caught:
         records.read_record("engine", tmp_path)
+    named = set(re.findall(r"\w+", str(caught.value)))
+    assert named & set(records.KEYS) == set(records.KEYS) - {"results", "date"}
 
 
 def test_a_record_repeats_its_command_without_its_place():
     words = ["--only", "ours,zoo", "--json", "/somewhere/sweep.json", "--rounds", "3"]
-    assert records.describe_command("sweep", words) == "python -m benchmarks.sweep --only ours,zoo --rounds 3"
+    command = records.describe_command("sweep", words).split()
+    assert command == ["python", "-m", "benchmarks.sweep", "--only", "ours,zoo", "--rounds", "3"]
 
 
 def test_peers_search_our_space_from_our_first_trial():
@@ -187,7 +190,8 @@ def test_without_a_gpu_nothing_is_measured_on_one(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gpu"])
     with pytest.raises(SystemExit, match="2"):
         gpu.main()
-    assert capsys.readouterr().err == "not run: torch finds no GPU on this machine\n"
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
 
 
 def test_trials_that_share_a_gpu_are_shown_alone_and_together():
@@ -198,16 +202,16 @@ def test_trials_that_share_a_gpu_are_shown_alone_and_together():
         "| without MPS | 4 | 50 (40 to 60) | 200 |",
     ]
     cap = {"total": 80_000.0, "part": 20_000.0, "taken": 19_500.0, "before": 100.0, "after": 5_000.0}
-    assert "20,000 MB of 80,000 is kept: 19,500 MB" in gpu.make_tables({"cap": cap})
+    kept, broken = gpu.make_tables({"cap": cap}), gpu.make_tables({"cap": {**cap, "taken": 30_000.0}})
+    assert re.findall(r"[\d,]+(?= MB)", kept)[:2] == ["20,000", "19,500"]
     rates = {"float32": [100.0, 200.0], "bfloat16": [150.0, 300.0]}
-    assert gpu.make_tables({"precision": rates}).endswith(
-        "150 env steps/s in float32, 1.5 (1.5 to 1.5) times that in bfloat16"
-    )
-    assert "is NOT kept" in gpu.make_tables({"cap": {**cap, "taken": 30_000.0}})
+    assert re.findall(r"[\d.]+(?= env| \()", gpu.make_tables({"precision": rates})) == ["150", "1.5"]
+    assert ("NOT" in kept, "NOT" in broken) == (False, True)
     begun = {"forked": {"first_s": [4.0], "memory_mb": [100.0]}, "started": {"first_s": [], "memory_mb": []}}
     assert gpu.make_tables({"workers": begun}).splitlines()[2:] == ["| forked | 4.0 (4.0 to 4.0) | 100 (100 to 100) |"]
     waits = {"ppo": {"steps": 1024, "seconds": 2.0, "calls": {"cudaStreamSynchronize": [12, 0.5]}}}
-    assert gpu.make_tables({"waits": waits}).endswith("of 1,024 steps in 2.00 s: cudaStreamSynchronize 12 times, 25.0%")
+    (line,) = [line for line in gpu.make_tables({"waits": waits}).splitlines() if "cudaStreamSynchronize" in line]
+    assert {"1,024", "2.00", "12", "25.0%"} <= set(line.split())
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])

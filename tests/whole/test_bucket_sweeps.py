@@ -35,7 +35,7 @@ def test_a_finished_sweep_is_shown_and_extended_elsewhere(
 ) -> None:
     outcome = toy_run("name=moved", f"storage={s3!r}", *SOME)
     assert outcome.exit_code == 0
-    assert "the ledger is a file on this machine" in stream.getvalue()
+    assert "study.storage=postgresql" in stream.getvalue()
     shutil.rmtree(outcome.folder)  # its machine is gone
     other = str(tmp_path / "other")
     shown = io.StringIO()

@@ -198,12 +198,18 @@ def test_a_typo_is_answered_before_anything_heavy_is_loaded(typed, command):
     assert sorted(typed[command].loaded & set(LATE)) == []
 
 
+def list_choices(page: str, group: str) -> set[str]:
+    """List what the help page offers for a group; ``group`` is written with its default."""
+    (line,) = [line for line in page.splitlines() if line.startswith(f"  {group} ")]
+    return set(re.findall(r"\w+", line.replace(group, "", 1)))
+
+
 def test_help_names_the_groups_with_their_choices_and_every_setting_with_its_comment(typed):
     done = typed["run --help"]
     assert done.code == 0
-    assert done.out.startswith("Usage: python -m sweeps.run algo=ppo env=cartpole")
-    assert re.search(r"^  algo=ppo +.*dqn, .*ppo", done.out, re.MULTILINE)
-    assert re.search(r"^  experiment=null +.*smoke", done.out, re.MULTILINE)
+    assert {"sweeps.run", "algo=ppo", "env=cartpole"} <= set(done.out.splitlines()[0].split())
+    assert list_choices(done.out, "algo=ppo") >= {"dqn", "ppo"}
+    assert "smoke" in list_choices(done.out, "experiment=null")
     assert re.search(r"^  trials: 24 # .+", done.out, re.MULTILINE)
     assert not typed["run --help"].loaded & {*LATE, "hydra"}
 
@@ -212,14 +218,14 @@ def test_help_has_all_that_a_commands_file_says_and_its_groups_alone(typed):
     done = typed["probe --help"]
     assert done.code == 0
     assert re.search(r"^limit_s: 300 # .+", done.out, re.MULTILINE)
-    assert re.search(r"^  env=cartpole +acrobot, .*bipedalwalker", done.out, re.MULTILINE)
+    assert list_choices(done.out, "env=cartpole") >= {"acrobot", "bipedalwalker"}
     assert not re.search(r"^  searcher=", done.out, re.MULTILINE)
 
 
 def test_help_after_overrides_names_the_command_and_shows_what_they_compose(typed):
     done = typed["run env=pendulum --help"]
     assert done.code == 0
-    assert done.out.startswith("python -m sweeps.run group=option key=value ...")
+    assert "sweeps.run" in done.out.splitlines()[0].split()
     assert "Pendulum-v1" in done.out
     assert "ppo_cartpole" not in done.out  # what a group of ours holds that nobody types
 

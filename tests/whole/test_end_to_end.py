@@ -245,7 +245,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_sigterm_ends_a_sweep_with_143_and_the_resume_command(interrupted: dict[str, Any]) -> None:
     first = interrupted["first"]
     assert first.code == 143, first.out
-    assert "python -m sweeps.resume sweep=broken-off" in first.out
+    assert "resume sweep=broken-off" in first.out
     assert "Traceback" not in first.out
     trials, parents, children, summary = interrupted["before"]
     assert summary["status"] == "interrupted"

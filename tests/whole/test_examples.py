@@ -111,7 +111,7 @@ def test_the_notebook_runs_a_sweep_and_shows_its_progress(tmp_path: Path) -> Non
     assert "3 trials" in outputs[1][0].data["text/html"]
     assert outputs[2][0].data["text/html"].count("<tr") == 4
     assert outputs[3][-1].data["image/png"]
-    assert re.search(r"<Policy ppo for CartPole-v1, trial \d of .+: Box\(4,\) -> Discrete\(2\)>", outputs[4][0].text)
+    assert re.search(r"\bCartPole-v1, trial \d ", outputs[4][0].text)
     assert len(list(tmp_path.glob("outputs/*/report/index.html"))) == 1
 
 

@@ -63,7 +63,7 @@ def test_a_machine_outside_of_the_cluster_is_refused(two_nodes: Cluster) -> None
     path = clean_environment(two_nodes.folder)["PYTHONPATH"]
     code, out = finish(two_nodes.type("laptop", "-c", JOIN, two_nodes.address, PYTHONPATH=f"{path}:{ROOT}"))
     assert code == 2, out
-    assert f"ray start --address={two_nodes.address}" in out
+    assert f"--address={two_nodes.address}" in out
 
 
 def test_what_a_sweep_lacks_is_seen(sweep: Path, two_nodes: Cluster, tmp_path: Path) -> None:

@@ -56,20 +56,24 @@ def test_an_installed_wheel_runs_beside_another_package_named_sweeps(wheel: zipf
     wheel.extractall(library)
     for name in ("__init__", "run"):
         (library / "sweeps").mkdir(exist_ok=True)
-        (library / "sweeps" / f"{name}.py").write_text("raise ImportError('the other one')\n")
+        (library / "sweeps" / f"{name}.py").write_text("raise ImportError('of-another-package')\n")
     (library / "sweeps" / "__init__.py").write_text("")
-    seen = {}
-    for words in ("--version", "run algo=pp0", "list envs", "resume sweep=nope", "run env=pendulum --cfg job"):
-        seen[words] = subprocess.run(
-            [sys.executable, "-m", "rltune", *words.split()],
+
+    def type_words(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "rltune", *words],
             cwd=here, env={**os.environ, "PYTHONPATH": str(library)}, capture_output=True, text=True, check=False,
         )  # fmt: skip
-    assert "did you mean 'ppo'?" in seen["run algo=pp0"].stderr
-    assert "CartPole-v1" in seen["list envs"].stdout
-    assert seen["resume sweep=nope"].stderr.endswith("try:     python -m rltune list\n")
-    assert "Pendulum-v1" in seen["run env=pendulum --cfg job"].stdout
-    assert [done.returncode for done in seen.values()] == [0, 2, 0, 2, 0]
-    assert "the other one" not in str(seen)
+
+    commands = (["--version"], ["run", "algo=pp0"], ["list", "envs"], ["resume", "sweep=nope"])
+    answers = [type_words(*words) for words in (*commands, ["run", "env=pendulum", "--cfg", "job"])]
+    _, misspelled, listed, resumed, composed = answers
+    assert "'ppo'" in misspelled.stderr
+    assert "CartPole-v1" in listed.stdout
+    assert resumed.stderr.endswith(" rltune list\n")
+    assert "Pendulum-v1" in composed.stdout
+    assert [done.returncode for done in answers] == [0, 2, 0, 2, 0]
+    assert "of-another-package" not in str(answers)
     code = "from rltune.formatting import spell_command; import rltune; print(rltune.__file__, spell_command('list'))"
     asked = [sys.executable, "-c", code]
     env = {**os.environ, "PYTHONPATH": str(library)}
