@@ -22,9 +22,9 @@ from rltune.errors import (
 
 def test_an_error_is_printed_in_three_lines():
     """An error is printed in three lines what is wrong what is allowed what to type."""
-    error = ConfigError("lrr=1 is unknown", "did you mean 'lr'?", "lr=1")
-    assert error.pretty() == "error: lrr=1 is unknown\n  allowed: did you mean 'lr'?\n  try:     lr=1"
-    assert RltuneError("it broke").pretty() == "error: it broke"
+    error = ConfigError("lrr=1", "'lr'", "lr=1")
+    assert error.pretty().splitlines() == ["error: lrr=1", "  allowed: 'lr'", "  try:     lr=1"]
+    assert RltuneError("broken").pretty() == "error: broken"
 
 
 @pytest.mark.parametrize("kind", [ConfigError, ResourceError, StudyError, PolicyError, NonFiniteError])
@@ -32,13 +32,15 @@ def test_an_error_from_a_worker_arrives_whole(kind):
     sent = pickle.loads(pickle.dumps(kind("what", "allowed", "fix")))
     assert type(sent) is kind
     assert isinstance(sent, RltuneError)
-    assert (sent.what, sent.allowed, sent.fix, str(sent)) == ("what", "allowed", "fix", "what\nallowed\nfix")
+    assert (sent.what, sent.allowed, sent.fix) == ("what", "allowed", "fix")
+    assert str(sent).splitlines() == ["what", "allowed", "fix"]
 
 
 def test_what_is_allowed_ends_with_the_nearest_name():
     """The nearest name comes after all that there are."""
-    assert choices("pp0", ["ppo", "dqn"]) == "one of: dqn, ppo; did you mean 'ppo'?"
-    assert choices("zzz", ["ppo", "dqn"]) == "one of: dqn, ppo"
+    assert choices("zzz", ["ppo", "dqn"]).endswith("dqn, ppo")
+    assert choices("pp0", ["ppo", "dqn"]).startswith(choices("zzz", ["ppo", "dqn"]))
+    assert "'ppo'" in choices("pp0", ["ppo", "dqn"])
     assert nearest("zzz", ["ppo", "dqn"]) is None
     assert nearest("learning_rate", ["lr", "gamma"]) == "lr"
 
@@ -48,12 +50,12 @@ def test_nothing_to_choose_from_is_said_as_a_person_would():
 
 
 def test_another_librarys_error_is_named_by_its_first_line():
-    assert describe_exception(ValueError("\nno such level\n  in line 3")) == "ValueError: no such level"
+    assert describe_exception(ValueError("\nlevel\n  line 3")) == "ValueError: level"
     assert describe_exception(AssertionError()) == "AssertionError", "an assertion has no message"
 
 
 def test_an_error_names_its_key_and_its_exit_code():
-    assert ConfigError("training.lr=2 is too large").key == "training.lr"
-    assert ConfigError("no policy was named").key == ""
+    assert ConfigError("training.lr=2 large").key == "training.lr"
+    assert ConfigError("policy missing").key == ""
     assert ConfigError("name=x").exit_code == 2
-    assert UnavailableError("tracking.uri=http://127.0.0.1:9 does not answer").exit_code == 75
+    assert UnavailableError("tracking.uri=http://127.0.0.1:9").exit_code == 75

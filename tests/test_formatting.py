@@ -81,8 +81,8 @@ def test_a_clock_shows_hours_only_when_there_are_some():
 
 
 def test_a_reason_is_shown_by_its_first_line():
-    assert first_line("\n ValueError: no \nTraceback ...") == "ValueError: no"
-    assert first_line(None) == first_line(" \n ") == "no reason was recorded"
+    assert first_line("\n ValueError: x \nTraceback ...") == "ValueError: x"
+    assert first_line(None) == first_line(" \n ") != ""
 
 
 @pytest.mark.parametrize(

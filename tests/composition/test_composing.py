@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import composing
@@ -45,23 +44,25 @@ def test_an_own_environment_is_found_in_conf_of_the_present_folder(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     assert compose("env=mine").env.id == "Pendulum-v1"
     monkeypatch.chdir("/")
-    with pytest.raises(RltuneError, match="env=mine: no such file"):
+    with pytest.raises(RltuneError) as refused:
         compose("env=mine")
+    assert refused.value.key == "env"
 
 
 def test_an_own_folder_of_groups_may_have_any_name(tmp_path):
     folder = tmp_path / "it's mine, all"
     write(folder / "env" / "mine.yaml", "name: mine\nid: Pendulum-v1\n")
     assert compose("env=mine", config_dir=folder).env.id == "Pendulum-v1"
-    with pytest.raises(ConfigError, match="no such folder"):
+    with pytest.raises(ConfigError) as refused:
         compose("env=mine", config_dir=tmp_path / "absent")
+    assert refused.value.key == "config_dir"
 
 
 def test_a_file_with_the_name_of_one_of_ours_is_named_as_unused(tmp_path, monkeypatch, capsys):
     own = write(tmp_path / "conf" / "env" / "cartpole.yaml", "name: cartpole\nid: Pendulum-v1\n")
     monkeypatch.chdir(tmp_path)
     assert compose("env=cartpole").env.id == "CartPole-v1"
-    assert f"{own} is not used" in capsys.readouterr().err
+    assert str(own) in capsys.readouterr().err
     assert compose("env=acrobot").env.id == "Acrobot-v1"
     assert capsys.readouterr().err == ""
 
@@ -97,8 +98,9 @@ def test_what_cannot_be_composed_is_answered_in_three_parts(word):
 
 
 def test_certify_off_with_seeds_is_refused():
-    with pytest.raises(ConfigError, match="which retrains nothing"):
+    with pytest.raises(ConfigError) as refused:
         compose("certify=off", "certify.seeds=2")
+    assert refused.value.key == "certify.seeds"
 
 
 @pytest.mark.parametrize(("replicates", "fix"), [(1, 4000), (3, 12_000)])
@@ -107,7 +109,7 @@ def test_steps_for_less_than_one_trial_are_refused(replicates, fix):
     assert compose(*words, f"budget.total_env_steps={one}").budget.total_env_steps == one
     with pytest.raises(ConfigError) as refused:
         compose(*words, f"budget.total_env_steps={one - 1}")
-    assert refused.value.what.startswith(f"budget.total_env_steps={one - 1} is less than one trial takes")
+    assert refused.value.key == "budget.total_env_steps"
     assert refused.value.fix == f"budget.total_env_steps={fix}"
 
 
@@ -115,8 +117,10 @@ def test_steps_for_less_than_one_trial_are_refused(replicates, fix):
 def test_the_space_of_another_algorithm_is_named_as_such(algo, space, strange):
     with pytest.raises(ConfigError) as refused:
         compose(f"algo={algo}", f"space={space}")
-    assert re.fullmatch(f"space={space}: .*{strange}.* are no parameters of {algo}", refused.value.what)
-    assert refused.value.fix == f"algo={algo} without space=, or algo={space[:3]} for space={space}"
+    assert refused.value.key == "space"
+    assert strange in refused.value.what
+    for setting in (f"algo={algo}", f"algo={space[:3]}", f"space={space}"):
+        assert setting in refused.value.fix
 
 
 def test_a_space_that_fits_may_be_any(tmp_path):

@@ -45,7 +45,7 @@ def test_an_added_key_is_answered_with_the_one_that_was_meant(word, fix):
 def test_a_constraint_that_is_no_bound_is_refused():
     assert refusal(compose("run", "constraints.train_s=60")).fix == "'constraints.train_s=< 60'"
     assert parse_config(compose("run", 'constraints.train_s="< 60"')).constraints == {"train_s": "< 60"}
-    assert refusal(compose("run", "objective.second.direction=up")).allowed == "min or max"
+    assert refusal(compose("run", "objective.second.direction=up")).allowed.split() == ["min", "or", "max"]
 
 
 OUT_OF_RANGE = [
@@ -95,7 +95,8 @@ def test_a_number_out_of_range_is_refused_by_its_key(key, value, composed):
 def test_a_gpus_share_is_asked_for_in_one_way(composed):
     both = change_setting(change_setting(composed, "resources.trials_per_gpu", 4), "resources.gpus_per_trial", 0.25)
     error = refusal(both)
-    assert error.what == "resources.trials_per_gpu=4 with resources.gpus_per_trial=0.25"
+    assert error.key == "resources.trials_per_gpu"
+    assert "resources.gpus_per_trial=0.25" in error.what
     assert error.fix == "resources.trials_per_gpu=4 resources.gpus_per_trial=0"
     assert parse_config(change_setting(both, "resources.gpus_per_trial", 0)).resources.trials_per_gpu == 4
 
@@ -191,16 +192,16 @@ def test_a_name_that_becomes_part_of_a_models_is_refused(group, composed):
 
 def test_a_command_to_be_typed_again_needs_a_name(composed):
     error = refusal(change_setting(composed, "resume", "auto"))
-    assert "resume=auto without a name" in error.what
+    assert error.key == "resume"
     assert error.fix == "name=my-sweep resume=auto"
     parse_config(change_setting(change_setting(composed, "resume", "auto"), "name", "mine"))
-    assert "resume=maybe is unknown" in refusal(change_setting(composed, "resume", "maybe")).what
+    assert refusal(change_setting(composed, "resume", "maybe")).key == "resume"
 
 
 @pytest.mark.parametrize("storage", ["/shared/outputs", "ftp://bucket/x", "s3:bucket", "s3://", "postgresql://host/db"])
 def test_storage_is_a_bucket_or_nothing(storage, composed):
     error = refusal(change_setting(composed, "storage", storage))
-    assert error.what == f"storage={storage} names no bucket"
+    assert error.key == "storage"
     assert "output_dir" in error.allowed
 
 
