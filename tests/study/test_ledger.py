@@ -271,8 +271,9 @@ def test_a_server_where_nobody_listens_may_be_asked_again() -> None:
 
 
 def test_a_database_that_would_round_numbers_is_refused() -> None:
-    with pytest.raises(StudyError, match="SQLite or PostgreSQL"):
+    with pytest.raises(StudyError) as refused:
         Ledger("mysql+pymysql://db.example/rl", "sweep", create=True)
+    assert refused.value.key == "study.storage"
 
 
 SECRET = [
@@ -307,7 +308,8 @@ def test_new_reports_are_read_without_going_through_old_ones(tmp_path):
     ledger.close()
     with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as file:
         plan = " ".join(row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {asked[-1][0]}", asked[-1][1]))
-    assert "SEARCH reports USING INTEGER PRIMARY KEY (rowid>?)" in plan
+    assert "SEARCH reports" in plan
+    assert "(rowid>?)" in plan
 
 
 def test_requests_come_in_order_and_are_taken_once(ledger: Ledger, url: str) -> None:

@@ -71,10 +71,10 @@ def test_every_field_of_a_certification_run_does_too(ledger: Ledger) -> None:
 def test_a_stopped_trial_keeps_its_reports_and_says_why(ledger: Ledger, read: Any, diverged: bool) -> None:
     ask(ledger)
     add_reports(ledger, 0, {100: 9.0, 200: 4.0})
-    ledger.trials.end(0, "PRUNED", "stopped at 200 environment steps", diverged=diverged)
-    (found,) = read()
-    assert (found.state, found.score, found.env_steps, found.diverged) == ("PRUNED", 6.5, 200, diverged)
-    assert found.stop_reason == "stopped at 200 environment steps"
+    ledger.trials.end(0, "PRUNED", "unpromising", diverged=diverged)
+    (record,) = read()
+    assert (record.state, record.score, record.env_steps, record.diverged) == ("PRUNED", 6.5, 200, diverged)
+    assert record.stop_reason == "unpromising"
 
 
 def test_a_sampled_value_is_exactly_the_value_that_is_read(ledger: Ledger, read: Any) -> None:
@@ -91,9 +91,9 @@ def test_values_that_are_rare_but_can_be_searched_are_kept(ledger: Ledger, read:
 
 def test_a_reason_with_signs_that_no_database_takes_is_kept(ledger: Ledger, read: Any) -> None:
     ask(ledger)
-    ledger.trials.end(0, "FAIL", "no file 'caf\udce9'", traceback="a byte \0 of a log")
-    (found,) = read()
-    assert (found.stop_reason, found.traceback) == (r"no file 'caf\udce9'", r"a byte \0 of a log")
+    ledger.trials.end(0, "FAIL", "caf\udce9", traceback="a byte \0")
+    (record,) = read()
+    assert (record.stop_reason, record.traceback) == (r"caf\udce9", r"a byte \0")
 
 
 def test_one_trial_read_alone_is_the_same_as_among_all(ledger: Ledger) -> None:
@@ -144,7 +144,7 @@ def test_a_report_and_its_checkpoint_are_kept_together_or_not(ledger: Ledger, re
     ask(ledger)
     ledger.trials.add_report(Report(0, 100, 1.0), {"checkpoint": BEST})
     for torn in ({"checkpoint": object()}, {"checkpiont": BEST}):
-        with pytest.raises(Exception, match=r"JSON serializable|no checkpiont"):
+        with pytest.raises(Exception, match=r"serializable|checkpiont"):
             ledger.trials.add_report(Report(0, 200, 2.0), torn)
     with pytest.raises(Exception, match="JSON serializable"):  # the report's own part is torn
         ledger.trials.add_report(Report(0, 200, 2.0, {"loss": Fraction(1, 3)}), {"checkpoint": LATEST})
@@ -242,12 +242,12 @@ def test_an_ended_trial_still_takes_its_mlflow_run(ledger: Ledger, read: Any) ->
 
 def test_a_field_that_no_trial_has_is_refused(ledger: Ledger) -> None:
     ask(ledger)
-    for write in (
-        lambda: ledger.trials.change(0, place=1),
-        lambda: ledger.trials.end(0, "COMPLETE", "whole budget", value=1.0),
-        lambda: ledger.trials.add({}, [1], name="mine"),
+    for field, write in (
+        ("place", lambda: ledger.trials.change(0, place=1)),
+        ("value", lambda: ledger.trials.end(0, "COMPLETE", "whole budget", value=1.0)),
+        ("name", lambda: ledger.trials.add({}, [1], name="mine")),
     ):
-        with pytest.raises(TypeError, match=r"a trial has no (place|value|name)"):
+        with pytest.raises(TypeError, match=rf"\b{field}$"):
             write()
     assert [record.state for record in ledger.trials.records()] == ["RUNNING"]
 

@@ -126,10 +126,13 @@ def test_what_raises_is_told_once_and_keeps_nothing_from_the_others(tmp_path, ow
     report(ledger, 0, 100, 200, 300)
     assert tracker.close("FINISHED")
     assert [event[2] for event in own.told] == [100, 200, 300]
-    said = tracker.warnings()
-    assert len(said) == 2
-    assert "own_code:Unmade cannot be made (KeyError: 'TOKEN')" in said[0]
-    assert "own_code:Broken has failed in on_report (ValueError: http://***@host broke)" in said[1]
+    warnings = tracker.warnings()
+    assert len(warnings) == 2
+    assert "own_code:Unmade" in warnings[0]
+    assert "KeyError: 'TOKEN'" in warnings[0]
+    assert "own_code:Broken" in warnings[1]
+    assert "on_report" in warnings[1]
+    assert "ValueError: http://***@host" in warnings[1]
 
 
 def test_what_is_slow_holds_up_neither_the_ledger_nor_the_end(tmp_path, own, monkeypatch):
@@ -144,7 +147,7 @@ def test_what_is_slow_holds_up_neither_the_ledger_nor_the_end(tmp_path, own, mon
     assert tracker.close("FINISHED"), "it is no matter of MLflow's"
     tracker.callbacks.end_sweep(OUTCOME, 0.3)
     assert time.monotonic() - began < 30
-    assert any("a resume tells them the rest" in line for line in tracker.warnings())
+    assert any("resume" in line for line in tracker.warnings())
 
 
 def test_what_is_slow_is_left_and_complained_of_once(tmp_path, own, monkeypatch):
@@ -185,7 +188,9 @@ def test_code_that_exits_ends_neither_the_others_nor_the_thread(tmp_path, own):
     report(ledger, 0, 100, 200)
     assert tracker.close("FINISHED")
     assert [event[2] for event in own.told] == [100, 200]
-    assert "own_code:Broken has failed in on_report (SystemExit: 3)" in tracker.warnings()[0]
+    warning = tracker.warnings()[0]
+    assert "own_code:Broken" in warning
+    assert "SystemExit: 3" in warning
 
 
 def test_a_cost_is_told_as_a_person_knows_it(tmp_path, own):

@@ -62,7 +62,7 @@ def test_a_registered_policy_loads_back_without_pickle(folder, server, where, mo
     assert (champion.uri, champion.tags["objective"]) == ("models:/cartpole-ppo/1", "475")
     assert tracker.close("FINISHED")
     assert tracker.warnings() == []
-    assert sweep.client.get_registered_model("cartpole-ppo").description == "winners in CartPole"
+    assert sweep.client.get_registered_model("cartpole-ppo").description == about["about"]
     assert sweep.client.get_model_version("cartpole-ppo", "1").run_id == sweep.runs()["trial-000"].info.run_id
     for run in (sweep.runs()[sweep.name], sweep.runs()["trial-000"]):
         assert run.data.tags["rltune.model"] == "models:/cartpole-ppo/2"
@@ -108,5 +108,5 @@ def test_the_alias_stays_when_mlflow_does_not_answer(folder, monkeypatch):
     second = sweep.tracker.register(model=tiny_model(folder, 2.0), alias="champion", **about)
     assert (second.version, second.alias) == ("2", None)
     assert sweep.tracker.champion("m").version == "1"
-    assert any("stays where it is" in message for message in sweep.tracker.warnings())
+    assert any("'champion' of m" in message for message in sweep.tracker.warnings())
     assert sweep.tracker.close("FINISHED")

@@ -60,22 +60,23 @@ def test_an_address_gets_the_summary_and_its_login_as_a_header(server):
 
 
 def test_a_failure_is_told_without_the_login(server):
-    said = notify_end(f"http://me:s3cret@{server}/no?token=t0ken", OUTCOME)
-    assert said.startswith("notify: nobody was told of the sweep's end (HTTPError: HTTP Error 404")
-    assert notify_end("http://me:s3cret@127.0.0.1:9/", OUTCOME).startswith("notify: nobody was told")
-    assert "s3cret" not in said + notify_end("http://me:s3cret@127.0.0.1:9/", OUTCOME)
-    assert "t0ken" not in said
+    refused = notify_end(f"http://me:s3cret@{server}/no?token=t0ken", OUTCOME)
+    away = notify_end("http://me:s3cret@127.0.0.1:9/", OUTCOME)
+    assert refused.startswith("notify:")
+    assert "404" in refused
+    assert away.startswith("notify:")
+    assert "s3cret" not in refused + away
+    assert "t0ken" not in refused
 
 
 def test_an_address_that_redirects_gets_no_login_elsewhere(server):
-    said = notify_end(f"http://me:s3cret@{server}/moved", OUTCOME)
-    assert said.startswith("notify: nobody was told of the sweep's end (HTTPError: HTTP Error 302")
+    assert "302" in notify_end(f"http://me:s3cret@{server}/moved", OUTCOME)
     assert [path for path, *_ in Listener.posted] == ["/moved"]
 
 
 def test_an_address_that_is_slow_is_left(server):
     began = time.monotonic()
-    assert "nobody was told" in notify_end(f"http://{server}/slow", OUTCOME, limit_s=0.2)
+    assert notify_end(f"http://{server}/slow", OUTCOME, limit_s=0.2).startswith("notify:")
     assert time.monotonic() - began < 0.9
 
 
@@ -89,14 +90,15 @@ def test_a_command_reads_the_summary_and_the_variables(tmp_path):
 
 
 def test_a_command_that_fails_is_told_with_its_last_words():
-    said = notify_end("echo first >&2; echo no mail here >&2; exit 3", OUTCOME)
-    assert said.endswith("(OSError: the command ended with 3: no mail here)")
+    message = notify_end("echo first >&2; echo mailless >&2; exit 3", OUTCOME)
+    assert "3: mailless" in message
+    assert "first" not in message
 
 
 def test_a_command_that_hangs_is_ended_with_its_children(tmp_path):
     began, late = time.monotonic(), tmp_path / "late"
-    said = notify_end(f"(sleep 2; touch {late}) & wait", OUTCOME, limit_s=0.3)
-    assert said.endswith("(no answer within 0 s)")
+    message = notify_end(f"(sleep 2; touch {late}) & wait", OUTCOME, limit_s=0.3)
+    assert message.startswith("notify:")
     assert time.monotonic() - began < 2
     time.sleep(max(0.0, began + 2.5 - time.monotonic()))
     assert not late.exists()
