@@ -373,6 +373,25 @@ def test_a_second_signal_waits_for_no_trial_and_leaves_the_ledger_whole(
     assert [run.info.status for run in children(first, tmp_path)] == ["KILLED"]
 
 
+def test_a_signal_waits_for_no_champion_of_an_mlflow_that_is_away(
+    toy_run: Callable[..., Outcome], monkeypatch: Any
+) -> None:
+    waits_s = []
+
+    def register(candidate: Any, tracker: Any, *_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        began = time.monotonic()
+        assert tracker.champion("toy") is None
+        waits_s.append(time.monotonic() - began)
+
+    monkeypatch.setattr("rltune.pipeline.plan.check_uri", lambda uri: None)  # It goes away after the check.
+    monkeypatch.setattr("rltune.tracking.tracker.CHAMPION_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("rltune.pipeline.winner.register_champion", register)
+    away = ("tracking=server", "tracking.uri=http://127.0.0.1:9", "tracking.register=true")
+    assert toy_run(*away, "budget.trials=1", "scheduler=none").exit_code == 143
+    assert waits_s[0] < 30
+
+
 def test_a_moved_sweep_goes_on_and_a_damaged_checkpoint_is_named_and_passed_over(
     toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO, monkeypatch: Any
 ) -> None:

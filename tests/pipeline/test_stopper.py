@@ -25,6 +25,15 @@ def test_the_first_request_is_the_one_that_counts(make_stopper, tmp_path):
     assert not (tmp_path / STOP_FILE).exists()
 
 
+def test_a_signal_leaves_seconds_to_a_sweep_that_a_budget_ended(make_stopper):
+    stopper = make_stopper()
+    stopper.request("budget.wall_time_s is spent")
+    assert not stopper.is_urgent()
+    stopper.request("interrupted", 15)
+    assert (stopper.is_urgent(), stopper.signal) == (True, 15)
+    assert stopper.left_s() <= EXIT_S
+
+
 def test_a_stop_file_of_an_earlier_driver_stops_nothing(make_stopper, tmp_path):
     (tmp_path / STOP_FILE).touch()
     assert not make_stopper().is_requested()

@@ -176,12 +176,12 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
     retraining = None
     if certify.seeds:
         retraining = Retraining(folder, config, plan.certification_seeds(), plan.warm_starts, ledger)
-    tracker = _open_tracker(context, ledger)
+    stopper = SweepStopper(folder, config, config.replicates * sum(record.env_steps for record in records))
+    tracker = _open_tracker(context, ledger, stopper)
     told = None
     if config.callbacks:
         own = CallbackTracker(config.callbacks, ledger, folder / "callbacks.json", plan.shown)
         tracker, told = SeveralTrackers(tracker, own), own.callbacks
-    stopper = SweepStopper(folder, config, config.replicates * sum(record.env_steps for record in records))
     return OpenSweep(
         context=context,
         share=share,
@@ -223,13 +223,13 @@ def _end_unfinished(rule: StoppingRule, ledger: Ledger, env_steps: int) -> None:
             ledger.trials.end(record.number, "COMPLETE", WHOLE_BUDGET)
 
 
-def _open_tracker(context: SweepContext, ledger: Ledger) -> Tracker:
+def _open_tracker(context: SweepContext, ledger: Ledger, stopper: SweepStopper) -> Tracker:
     config, folder = context.plan.config, context.folder
     experiment, shown = config.tracking.experiment or config.env.name, context.plan.shown
     first: Tracker = NoTracker()
     if config.tracking.kind in MLFLOW:
         settings = TrackingSettings(config.tracking.uri, experiment, sweep=context.name, folder=folder, shown=shown)
-        first = MLflowTracker(settings, ledger)
+        first = MLflowTracker(settings, ledger, stopper.is_urgent)
     books: list[Book] = []
     if config.tracking.kind == "wandb":
         books.append(WandbRuns(experiment, folder))

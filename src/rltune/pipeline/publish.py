@@ -94,14 +94,14 @@ def publish_outcome(
         certification: None without one.
     """
     tracker, console, folder = sweep.tracker, sweep.console, sweep.context.folder
-    interrupted = outcome.status == "interrupted"
+    interrupted, is_urgent = outcome.status == "interrupted", sweep.stopper.is_urgent()
     if certification:
         _publish_certification(sweep, certification)
     tracker.artifact(folder / "summary.json")
-    wanted = sweep.config.report and not interrupted  # seconds that a signal does not give
+    wanted = sweep.config.report and not is_urgent  # seconds that a signal does not give
     if pages := html.try_report(folder, sweep.ledger, console.note) if wanted else None:
         tracker.artifact(pages, html.FOLDER)
-    timeout_s = sweep.stopper.left_s() if interrupted else 60.0
+    timeout_s = sweep.stopper.left_s() if is_urgent else 60.0
     _describe_sweep(sweep, outcome, has_report=bool(pages))
     if not tracker.close(RUN_STATUS.get(outcome.status, "FINISHED"), timeout_s):
         console.note(f"MLflow has not received everything; the rest is sent by {make_resume_command(folder)}")

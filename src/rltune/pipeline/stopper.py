@@ -50,13 +50,15 @@ class SweepStopper(Stopper):
         return {}
 
     def request(self, reason: str, signal: int | None = None) -> None:
-        """Ask the trials to save their state and hand back; a second request changes nothing.
+        """Ask the trials to save their state and hand back.
+
+        A second request changes nothing, but that a signal leaves seconds to a sweep that a budget has ended.
 
         Args:
             reason: Shown to the person, and kept in the outcome.
             signal: The signal's number; None where a budget or a failure ends the sweep.
         """
-        if self.reason is None:
+        if self.reason is None or (signal is not None and not self.is_urgent()):
             self.reason, self.signal = reason, signal
             self._deadline = time.monotonic() + GRACE_S
             if self._bucket and self.is_urgent():

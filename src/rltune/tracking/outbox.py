@@ -8,6 +8,7 @@ tried again while the server is away; what a server refuses is given up, with on
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from rltune.tracking.ledger_view import LedgerView
 # takes 2 s of CPU, which the first trials need to start.
 LINGER_S = 5.0
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 5.0  # The back-off after failures: the first wait, doubled up to the longest.
+SLICE_S = 0.1  # How soon whoever waits for an answer notices that there is no time for it.
 MAX_ATTEMPTS = 3  # Failures in a row, on a server that works otherwise, after which an operation is given up.
 
 
@@ -92,20 +94,27 @@ class Outbox:
         self._tasks.append(_Task(name, function))
         self.wake()
 
-    def call(self, function: Callable[[], Any], timeout_s: float) -> Any:
+    def call(self, function: Callable[[], Any], timeout_s: float, is_urgent: Callable[[], bool] = lambda: False) -> Any:
         """Compute a function in the thread, after everything before it was sent, and return its result.
+
+        Args:
+            function: The function.
+            timeout_s: The longest wait.
+            is_urgent: Whether to wait no longer, such as after a signal.
 
         Raises:
             TimeoutError: The turn did not come in time; the function will not be called.
             Exception: Whatever the function raised.
         """
+        deadline = time.monotonic() + timeout_s
         task = _Task(None, function)
         self._tasks.append(task)
         self._urgent.set()
         self.wake()
-        if not task.done.wait(timeout_s):
-            task.done.set()
-            raise TimeoutError(f"no answer within {timeout_s:.0f} s")
+        while not task.done.wait(min(SLICE_S, max(0.0, deadline - time.monotonic()))):
+            if is_urgent() or time.monotonic() >= deadline:
+                task.done.set()
+                raise TimeoutError("the sweep ends" if is_urgent() else f"no answer within {timeout_s:.0f} s")
         if task.error is not None:
             raise task.error
         return task.answer

@@ -228,11 +228,14 @@ class MLflowTracker(Tracker):
     Args:
         settings: Where to.
         ledger: The sweep's.
+        is_urgent: Whether there are only seconds left, as after a signal: then no answer is waited for.
     """
 
-    def __init__(self, settings: TrackingSettings, ledger: Ledger) -> None:
+    def __init__(
+        self, settings: TrackingSettings, ledger: Ledger, is_urgent: Callable[[], bool] = lambda: False
+    ) -> None:
         uri = resolve_uri(settings.uri)
-        self._settings = settings
+        self._settings, self._is_urgent = settings, is_urgent
         self._messages: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._runs = MLflowRuns(uri, settings.experiment, settings.shown)
         self._view = LedgerView(ledger, self._runs, settings.folder, self._messages.put)
@@ -337,8 +340,10 @@ class MLflowTracker(Tracker):
         self._outbox.put("the end of the sweep's run", lambda: self._view.end_sweep(status, end_ms))
         self._closed = True
         atexit.unregister(self.close)
+        limit_s = min(timeout_s, DOWN_S) if self._outbox.state == "down" else timeout_s
+        is_limited = self._is_urgent()  # Else a signal that comes meanwhile ends the wait.
         try:
-            self._outbox.call(lambda: None, min(timeout_s, DOWN_S) if self._outbox.state == "down" else timeout_s)
+            self._outbox.call(lambda: None, limit_s, lambda: self._is_urgent() and not is_limited)
         except Exception:
             self._messages.put(
                 f"what MLflow has not received is in the ledger; when it is back, "
@@ -360,10 +365,11 @@ class MLflowTracker(Tracker):
         reason = "the tracker is closed"
         for attempt in range(0 if self._closed else 3):
             try:
-                answer: T | None = self._outbox.call(function, max(0.1, deadline - time.monotonic()))
+                left_s = max(0.1, deadline - time.monotonic())
+                answer: T | None = self._outbox.call(function, left_s, self._is_urgent)
             except Exception as error:
                 reason = redact(describe_exception(error))[:300]
-                if is_refusal(error) or time.monotonic() > deadline:
+                if is_refusal(error) or self._is_urgent() or time.monotonic() > deadline:
                     break
                 time.sleep(attempt + 1)
             else:
