@@ -19,9 +19,9 @@ def change(data: SweepData, **changes: object) -> SweepData:
 
 @pytest.mark.slow  # Each sweep takes some seconds.
 def test_where_nothing_matters_the_report_is_silent() -> None:
-    """One sweep in fifty may name something; a rule that did so in one of five would fail here by 94%."""
-    named = [measure_importance(simulate_sweep("nothing", seed, 20)).outstanding for seed in range(40)]
-    assert sum(map(bool, named)) <= 4
+    """One sweep in fifty may name something; `benchmarks.importance` counts how many do."""
+    named = [measure_importance(simulate_sweep("nothing", seed, 20)).outstanding for seed in range(8)]
+    assert sum(map(bool, named)) <= 1
 
 
 @pytest.mark.parametrize("seed", range(3))
