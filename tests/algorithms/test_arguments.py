@@ -41,8 +41,8 @@ def test_a_name_that_stands_twice_needs_its_section(algo):
 def test_an_unknown_name_is_answered_with_the_nearest(algo):
     with pytest.raises(ConfigError) as refused:
         locate_argument(algo(), "clip_parm")
-    assert refused.value.what == "space.clip_parm: algo 'ppo' has no argument 'clip_parm'"
-    assert refused.value.allowed.endswith("did you mean 'clip_param'?")
+    assert refused.value.what.startswith("space.clip_parm:")
+    assert "'clip_param'" in refused.value.allowed
     with pytest.raises(ConfigError, match=r"^warm_start\[0\]\.clip_parm"):
         locate_argument(algo(), "clip_parm", "warm_start[0].clip_parm")
 
@@ -78,7 +78,7 @@ def test_a_trials_gpus_are_named_by_trial_or_by_learner(learners, per_learner, p
 
 
 def test_two_numbers_of_gpus_that_differ_are_refused():
-    with pytest.raises(ConfigError, match=r"makes 2 GPUs a trial, resources\.trials_per_gpu=1 ") as refused:
+    with pytest.raises(ConfigError, match=r" 2 GPUs .*trials_per_gpu=1 ") as refused:
         count_gpus({"learners": {"num_learners": 2, "num_gpus_per_learner": 1}}, 1.0, "resources.trials_per_gpu=1")
     assert refused.value.fix == "~algo.learners.num_gpus_per_learner"
 

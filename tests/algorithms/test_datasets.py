@@ -36,4 +36,4 @@ def test_a_file_that_is_no_dataset_is_refused_with_the_command(tmp_path):
         make()
         with pytest.raises(ConfigError, match=r"algo\.offline_data\.input_=") as refused:
             make_inputs_absolute({"name": "bc", "offline_data": {"input_": str(other)}})
-        assert "python -m sweeps.record" in refused.value.fix
+        assert "sweeps.record" in refused.value.fix

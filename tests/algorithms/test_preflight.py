@@ -46,16 +46,17 @@ def test_a_choice_that_rllib_refuses_is_found_wherever_it_stands(algo):
 def test_an_algorithm_that_cannot_act_there_is_refused(algo):
     with pytest.raises(ConfigError) as refused:
         check_corners(Build(algo("dqn"), PENDULUM), parse_space({"lr": 1e-3}))
-    assert "algo=dqn cannot act in env.id=Pendulum-v1" in refused.value.what
-    assert refused.value.allowed.startswith("continuous actions are for ppo")
+    assert refused.value.key == "algo"
+    assert "env.id=Pendulum-v1" in refused.value.what
+    assert "ppo" in refused.value.allowed
 
 
 def test_processes_beyond_a_trials_share_are_refused(settings):
     algo = {"name": "appo", "class": "ray.rllib.algorithms.appo:APPOConfig", "training": {"lr": 1e-3}}
-    with pytest.raises(ConfigError, match="num_env_runners=2 by RLlib's default for APPOConfig") as caught:
+    with pytest.raises(ConfigError, match="num_env_runners=2") as caught:
         check_corners(Build({**algo, "learners": {"num_learners": 0}}, CARTPOLE), parse_space({}))
     assert caught.value.fix == "+algo.env_runners.num_env_runners=0"
-    with pytest.raises(ConfigError, match="num_learners=1 by RLlib's default") as caught:
+    with pytest.raises(ConfigError, match="num_learners=1") as caught:
         check_corners(Build({**algo, "env_runners": {"num_env_runners": 0}}, CARTPOLE), parse_space({}))
     assert caught.value.fix == "+algo.learners.num_learners=0"
 
@@ -75,7 +76,7 @@ def test_resources_that_no_bundle_holds_are_refused(algo, section, name, value):
     """Ray would wait for them for ever."""
     own = algo()
     own.setdefault(section, {})[name] = value
-    with pytest.raises(ConfigError, match="a trial's share does not hold it") as refused:
+    with pytest.raises(ConfigError) as refused:
         check_corners(Build(own, CARTPOLE), parse_space({}))
     assert refused.value.what.startswith(f"algo.{section}.{name}=")
     assert refused.value.fix == f"~algo.{section}.{name}"

@@ -98,7 +98,7 @@ def test_a_users_own_learner_class_is_named() -> None:
     config = ppo_config()
     assert find_unserved_setting(config) is None
     config.learners().training(learner_class=PlainLearner)
-    assert find_unserved_setting(config) == "a user's learner class (PlainLearner)"
+    assert str(find_unserved_setting(config)).endswith("(PlainLearner)")
 
 
 CLASSES: list[Any] = [PPOConfig, A2CConfig, DQNConfig, SACConfig]

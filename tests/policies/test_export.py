@@ -110,12 +110,12 @@ def test_a_torch_program_acts_as_the_policy(tmp_path: Path) -> None:
 
 def test_a_file_that_would_act_differently_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = policy_of("ppo, continuous, normalised observations", tmp_path)
-    (tmp_path / "policy.pt2").write_text("what was there")
+    (tmp_path / "policy.pt2").write_text("earlier")
     rows = Graph._rows
     monkeypatch.setattr(Graph, "_rows", lambda self, seen: rows(self, seen) + 0.01)
     with pytest.raises(PolicyError):
         export_policy(policy, tmp_path / "policy.pt2", "torch")
-    assert (tmp_path / "policy.pt2").read_text() == "what was there"
+    assert (tmp_path / "policy.pt2").read_text() == "earlier"
     assert not list(tmp_path.glob(".policy*"))
 
 

@@ -50,7 +50,7 @@ print(sorted(model.metadata.metadata["rltune"]), model.metadata.signature, model
 def test_what_is_no_observation_is_refused_in_three_parts(given: Any, tmp_path: Path) -> None:
     model = SingleAgent(write_linear(tmp_path, BOX))
     assert model([[0, 0, 0, 0]]).shape == (1,)
-    with pytest.raises(MlflowException, match=r"(?s).+\n  allowed: finite numbers of shape .+\n  try: ") as refused:
+    with pytest.raises(MlflowException, match=r"(?s).+\n  allowed: .+\n  try: ") as refused:
         model(given)
     assert refused.value.get_http_status_code() == 400
 

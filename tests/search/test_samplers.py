@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import warnings
@@ -135,7 +136,7 @@ def test_a_searcher_without_its_package_is_refused_before_a_trial(monkeypatch):
     monkeypatch.setattr("rltune.search.samplers.find_spec", lambda name: None)
     with pytest.raises(ConfigError) as refused:
         check_searcher("cmaes", SPACE)
-    assert refused.value.fix == "pip install 'rltune[cmaes]'"
+    assert "'rltune[cmaes]'" in refused.value.fix
 
 
 def test_a_grid_is_told_choices_for_all_that_has_no_end():
@@ -149,9 +150,10 @@ def test_a_grid_is_told_choices_for_all_that_has_no_end():
     )
     with pytest.raises(ConfigError, match=r"space\.gamma=") as refused:
         check_searcher("grid", space)
-    assert refused.value.fix == (
-        "'space.gamma=[choice,0.95,0.9842,0.995]' 'space.tau=[when,{lstm: [true]},[choice,0.0,0.5,1.0]]'"
-    )
+    assert shlex.split(refused.value.fix) == [
+        "space.gamma=[choice,0.95,0.9842,0.995]",
+        "space.tau=[when,{lstm: [true]},[choice,0.0,0.5,1.0]]",
+    ]
 
 
 def test_a_searcher_that_does_not_fit_is_refused_without_optuna():

@@ -64,7 +64,7 @@ def test_a_sweep_reads_its_settings_and_shows_none(folder: ServiceFolder, tmp_pa
     assert ending.message == str(["--composed", "name='1.10'"])
     request = json.loads((tmp_path / "read").read_text())
     assert yaml.safe_load(request["settings"]) == {"seed": 3, "cluster": {"num_cpus": 1}}
-    assert request["typed"].endswith("run seed=3 'name=a b'")
+    assert request["typed"].endswith(" seed=3 'name=a b'")
     assert "seed" not in folder.log_of("1.10").read_text()
 
 

@@ -152,7 +152,7 @@ def test_a_service_that_ends_leaves_its_address_to_nobody(killed: Project) -> No
     done = killed.replies["serve"]
     assert done.code == 130, done.out
     assert re.search(r"^page +http://127\.0\.0\.1:\d+/login#\S{40,}$", done.out, re.MULTILINE)
-    assert f"mlflow ui --backend-store-uri {killed.store}" in done.out
+    assert f"--backend-store-uri {killed.store}" in done.out
     assert ServiceFolder(killed.folder / "outputs").read_address() is None
 
 
@@ -197,7 +197,7 @@ def test_the_page_links_to_a_tracking_server(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
     with run_service(tmp_path / "outputs") as service:
         page = service.ask("GET", "/", headers=service.log_in()).text
-    assert re.findall(r'<a href="([^"]+)" rel="noreferrer">MLflow</a>', page) == ([link] if link else [])
+    assert re.findall(r'<a href="([^"]+)"[^>]*>MLflow<', page) == ([link] if link else [])
 
 
 @pytest.mark.slow

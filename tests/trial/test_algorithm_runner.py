@@ -178,7 +178,7 @@ def test_an_own_connector_is_played_by_rllib_and_not_bundled(
     runner = AlgorithmRunner(make_plan(request_of(*PLAIN, own)).build, SHORT, seed=1, engine="fast", threads=1)
     runner.train()
     runner.save(tmp_path, {"env": {"id": "CartPole-v1"}})
-    assert (tmp_path / REASON_FILE).read_text() == "a bundle cannot express an own env_to_module_connector\n"
+    assert (tmp_path / REASON_FILE).read_text().endswith(" env_to_module_connector\n")
     obs = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
     module = runner.algorithm.get_module()
     with torch.no_grad():

