@@ -26,7 +26,7 @@ _PLAIN_LOGIN = re.compile(
 )
 _LOGIN_OPTION = re.compile(r"(?i)\s(?:-u|--user)[\s=]*\S+:\S|\bauthorization:")  # of curl, and of what is like it
 _CUTTING = re.compile(r"[@/?#\[\]\s'\"\\]")  # signs of a password at which a library may take it to end
-_VARIABLE = re.compile(r"\$\{oc\.env:[^}]*\}")
+_VARIABLE = re.compile(r"\$\{oc\.env:[^},]*(?:,\s*['\"]?([^}]*?)['\"]?\s*)?\}")  # The group is the default: plain text.
 SECRET_VARIABLES = {"study.storage": "RLTUNE_STORAGE", "tracking.uri": "RLTUNE_TRACKING_URI", "notify": "RLTUNE_NOTIFY"}
 """The settings that may hold a secret, and the environment variable that errors suggest for each."""
 HIDDEN = "***"  # stands in a login's place
@@ -127,7 +127,8 @@ def holds_secret(key: str, value: str) -> bool:
             that are no addresses, other colons and @ are usual.
         value: As it is typed or composed, with interpolations unresolved.
     """
-    literal = _VARIABLE.sub("", value).replace(":@", "@")  # A password that is a variable leaves an empty one behind.
+    # A password that is a variable leaves an empty one behind.
+    literal = _VARIABLE.sub(r"\1", value).replace(":@", "@")
     if key == "notify" and is_web(literal):
         return redact_notify(literal) != literal
     if key == "notify":
@@ -143,7 +144,8 @@ def refuse_secret(key: str, value: str) -> None:
     """
     if holds_secret(key, value):
         variable = SECRET_VARIABLES.get(key, "NAME")
-        shown = redact_notify(value) if key == "notify" else redact_address(value)
+        redacted = redact_notify(value) if key == "notify" else redact_address(value)
+        shown = HIDDEN if redacted == value else redacted
         raise ConfigError(
             f"{key}={shown} holds a secret, which other users could read in the list of processes",
             "the name of an environment variable that holds the whole value",
