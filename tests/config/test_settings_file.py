@@ -56,8 +56,10 @@ def test_variables_in_an_environments_arguments_stay_names(composed, monkeypatch
     monkeypatch.delenv("API_KEY", raising=False)  # Who reads another person's sweep does not have it.
     raw = change_setting(composed, "env.kwargs.api_key", "${oc.env:API_KEY}")
     raw = change_setting(raw, "env.kwargs.steps", "${budget.env_steps}")
+    raw = change_setting(raw, "env.kwargs.escaped", "\\${oc.env:API_KEY}")
     config = parse_config(raw)
-    assert config.env.kwargs == {"api_key": "${oc.env:API_KEY}", "steps": config.budget.env_steps}
+    variable = "${oc.env:API_KEY}"
+    assert config.env.kwargs == {"api_key": variable, "escaped": variable, "steps": config.budget.env_steps}
     kept = OmegaConf.to_container(OmegaConf.create(format_settings(config)))
     assert kept["env"]["kwargs"] == config.env.kwargs
     del kept["format"]

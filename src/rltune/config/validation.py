@@ -128,7 +128,7 @@ def _escape_variables(plain: Any, key: str = "") -> Any:
     if isinstance(plain, list | tuple) and key.startswith(WITH_VARIABLES):
         return [_escape_variables(value, key) for value in plain]
     is_variable = isinstance(plain, str) and "${oc.env:" in plain and key.startswith(WITH_VARIABLES)
-    return plain.replace("${", "\\${") if is_variable else plain
+    return re.sub(r"(?<!\\)\$\{", r"\\${", plain) if is_variable else plain  # Escaped twice, it would be resolved.
 
 
 def find_meant(key: str, known: Sequence[str], settings: Any) -> str | None:
