@@ -157,6 +157,14 @@ def test_a_request_to_stop_counts_for_the_run_it_was_made_to(
     assert ending.progress > 0
 
 
+def test_a_damaged_ledger_hides_no_exit_code(folder: ServiceFolder) -> None:
+    write_sweep(folder.sweeps / "one", 2, None, "interrupted")
+    with closing(sqlite3.connect(folder.sweeps / "one" / "ledger.db")) as database, database:
+        database.execute("DROP TABLE sweep_trials")
+    processes = SweepProcesses(folder, {}, python("raise SystemExit(75)"))
+    assert wait(processes, start(processes)) == Ending(75)
+
+
 def test_it_outlives_the_service_that_is_killed(folder: ServiceFolder, tmp_path: Path) -> None:
     code = f"""
 import sys, os, signal

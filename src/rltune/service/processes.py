@@ -29,7 +29,6 @@ from rltune.cluster.stale_processes import is_running, mark_process
 from rltune.composition.composing import COMPOSED
 from rltune.composition.overrides import spell_value
 from rltune.config.uris import redact_address
-from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.records import STOP
 from rltune.service.dispatcher import Ending
@@ -124,10 +123,13 @@ class SweepProcesses:
                 os.kill(int(submission.process["pid"]), signal.SIGTERM)
 
     def _read_ending(self, submission: Submission, ending: Ending) -> Ending:
-        """Add what the sweep's ledger says, if there is one that can be read."""
+        """Add what the sweep's ledger says, if there is one that can be read.
+
+        A ledger that is damaged raises errors of the database's library; they must not hold up the other sweeps.
+        """
         from rltune.study.storage import open_ledger
 
-        with contextlib.suppress(StudyError), closing(open_ledger(self._folder.sweeps / submission.name)) as ledger:
+        with contextlib.suppress(Exception), closing(open_ledger(self._folder.sweeps / submission.name)) as ledger:
             requests, begun_s = ledger.read_requests(STOP, waiting=False), submission.begun_s or 0.0
             records = [*ledger.trials.records(), *ledger.runs.records()]
             return replace(
