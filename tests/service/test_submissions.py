@@ -110,3 +110,15 @@ def test_a_queue_of_another_format_is_refused(tmp_path: Path) -> None:
         with pytest.raises(StudyError) as refused:
             Submissions(f"sqlite:///{path}", "here")
         assert all((refused.value.what, refused.value.allowed, refused.value.fix))
+
+
+def test_a_queue_whose_first_service_was_killed_while_it_made_the_tables_opens(tmp_path: Path) -> None:
+    path = tmp_path / "queue.db"
+    Submissions(f"sqlite:///{path}", "here").close()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("DELETE FROM submissions_format")
+        database.commit()
+    for _ in range(2):
+        Submissions(f"sqlite:///{path}", "here").close()
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(*) FROM submissions_format").fetchone() == (1,)

@@ -147,7 +147,8 @@ class Submissions:
         """Read the format of the tables that are there; None where there are none."""
         if has_table(self._engine, _format):
             with self._engine.connect() as connection:
-                return int(connection.execute(select(_format.c.format)).scalar_one())
+                # Without a row, a service was killed while it made the tables.
+                return connection.execute(select(_format.c.format)).scalar_one_or_none()
         return 1 if has_table(self._engine, TABLE) else None
 
     def list(self) -> Sequence[Submission]:
