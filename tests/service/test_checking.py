@@ -38,6 +38,9 @@ def test_a_sweep_gets_a_name_or_keeps_its_own(tmp_path: Path) -> None:
     assert made.words == ("algo=dqn", "env=acrobot")
     assert check(tmp_path, "name=mine", "seed=1", name=None) == check(tmp_path, "seed=1", name="mine")
     assert check(tmp_path, "name=mine", name="yours").name == "yours"
+    forced = check(tmp_path, "++name=mine", name=None)
+    assert (forced.name, forced.words) == ("mine", ())
+    assert check(tmp_path, "++name=yours", "budget.trials=3", settings=forced.settings).name == "mine"
 
 
 @pytest.mark.parametrize("name", ["1.10", "1e3", "007", "true", "null", "1_0", "nan"])

@@ -113,14 +113,14 @@ def check_here(request: Request) -> Checked:
     Raises:
         RltuneError: It cannot be run.
     """
-    words = [word for word in request.words if word.partition("=")[0] != "name"]
+    words = [word for word in request.words if not _is_name(word)]
     refuse_typed_secrets(request.words)
     for word in request.words:
         _check_word(word)
     if request.settings:
         settings = change_settings(request.settings, words)
     else:
-        typed = [word.partition("=")[2].strip("'\"") for word in request.words if word.partition("=")[0] == "name"]
+        typed = [word.partition("=")[2].strip("'\"") for word in request.words if _is_name(word)]
         name = request.name or (typed[-1] if typed and typed[-1] != "null" else None)
         reserved = {"output_dir": request.output_dir, "name": name}
         spelled = [f"{key}={spell_value(key, value)}" for key, value in reserved.items()]
@@ -150,6 +150,10 @@ def _check_config(config: RunConfig) -> None:
         make_plan(config, resumed=True)
     else:
         check_request(config)
+
+
+def _is_name(word: str) -> bool:
+    return word.partition("=")[0].lstrip("+") == "name"
 
 
 def _check_word(word: str) -> None:
