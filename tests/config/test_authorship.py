@@ -25,6 +25,16 @@ def test_a_mark_holds_for_its_content_wherever_it_lies(tmp_path: Path) -> None:
     assert not is_own(there, "abd"), "another content under a copied mark"
 
 
+def test_a_driver_that_is_killed_before_it_has_written_new_settings_leaves_the_folder_its_own(tmp_path: Path) -> None:
+    for digest in ("abc", "abd", "abe", "abe"):
+        mark_own(tmp_path, digest)
+    assert is_own(tmp_path, "abc")
+    assert is_own(tmp_path, "abe")
+    assert not is_own(tmp_path, "abf")
+    assert len((tmp_path / MARK).read_text().split()) == 3
+    assert [path.name for path in tmp_path.iterdir()] == [MARK]
+
+
 def test_another_users_mark_is_not_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mark_own(tmp_path, "abc")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))

@@ -29,12 +29,17 @@ def find_key_file() -> Path:
 def mark_own(folder: Path, digest: str) -> None:
     """Mark a sweep's folder as this user's; without a home to keep a key in, or on a full disk, it stays unmarked.
 
+    Marks of earlier settings of the folder stay: a driver may be killed before it has written the new ones.
+
     Args:
         folder: The sweep's.
         digest: sha256 (hex) of its settings.
     """
     try:
-        (folder / MARK).write_text(_sign(_make_key(), digest))
+        mark, draft = folder / MARK, folder / f"{MARK}-draft"
+        before = mark.read_text(errors="replace").split() if mark.exists() else []
+        draft.write_text("\n".join(dict.fromkeys([*before, _sign(_make_key(), digest)])))
+        draft.rename(mark)
     except OSError as error:
         logger.warning("%s cannot be marked as yours, so that resuming it needs trust=true: %s", folder, error)
 
@@ -42,10 +47,13 @@ def mark_own(folder: Path, digest: str) -> None:
 def is_own(folder: Path, digest: str) -> bool:
     """Return whether this user has marked a sweep's folder when its settings had this digest."""
     try:
-        mark, key = (folder / MARK).read_text(), _read_key()
+        marks, key = (folder / MARK).read_text().split(), _read_key()
     except (OSError, ValueError):
         return False
-    return key is not None and hmac.compare_digest(mark.encode(), _sign(key, digest).encode())
+    if key is None:
+        return False
+    wanted = _sign(key, digest).encode()
+    return any(hmac.compare_digest(mark.encode(), wanted) for mark in marks)
 
 
 def _sign(key: bytes, digest: str) -> str:
