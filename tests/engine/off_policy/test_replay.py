@@ -56,6 +56,14 @@ def test_a_full_replay_memory_forgets_the_oldest() -> None:
     assert set(replay.sample()[:, 0].astype(int)) == set(range(14, 24))
 
 
+def test_more_transitions_than_a_memory_holds_leave_the_newest() -> None:
+    replay = Replay(4, 1, 2, np.random.default_rng(0), 0.6)
+    replay.extend(np.zeros((3, 1), np.float32))
+    replay.extend(np.arange(1, 10, dtype=np.float32)[:, None])
+    assert sorted(replay.rows[:, 0]) == [6, 7, 8, 9]
+    assert replay.size == 4
+
+
 @pytest.mark.parametrize(("capacity", "newest"), [(4, 4), (10, 10), (16, 10)])
 def test_a_memory_of_another_size_takes_the_newest(capacity: int, newest: int) -> None:
     replay = Replay(10, 1, 5, np.random.default_rng(0), alpha=1.0)

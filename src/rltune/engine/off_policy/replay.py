@@ -156,6 +156,7 @@ class Replay:
 
     def extend(self, rows: Array) -> None:
         """Append transitions, over the oldest ones when full."""
+        rows = rows[-self.capacity :]  # The ends of many episodes at once may fill more than a small memory.
         count, start = len(rows), self._next
         if count == 0:  # n-step windows complete no transition on an episode's first steps
             return
