@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import secrets
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ TUNE_SETTINGS = {
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_DEDUP_LOGS": "0",
 }
+CONNECT_S = 5.0  # The longest wait for the head of a cluster to accept a connection.
 OBJECT_STORE_BYTES = 256 * 2**20  # reports and placement messages only: samples never leave a trial
 
 
@@ -184,6 +186,10 @@ def _join(address: str) -> None:
     from ray.exceptions import AuthenticationError
 
     try:
+        target = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
+        if target != "auto":  # `ray.init` waits for many minutes where nobody listens.
+            host, _, port = target.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (AuthenticationError, OSError, RuntimeError, ValueError) as error:  # a ConnectionError is an OSError
         raise _explain_failed_join(address, error) from None
