@@ -145,9 +145,9 @@ def refuse_secret(key: str, value: str) -> None:
     if holds_secret(key, value):
         variable = SECRET_VARIABLES.get(key, "NAME")
         redacted = redact_notify(value) if key == "notify" else redact_address(value)
-        shown = HIDDEN if redacted == value else redacted
+        visible = HIDDEN if redacted == value else redacted
         raise ConfigError(
-            f"{key}={shown} holds a secret, which other users could read in the list of processes",
+            f"{key}={visible} holds a secret, which other users could read in the list of processes",
             "the name of an environment variable that holds the whole value",
             f"{key}='${{oc.env:{variable}}}', after {variable} has been exported",
         )

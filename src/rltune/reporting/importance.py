@@ -70,9 +70,9 @@ class _OutOfBagForest:
         examples = self._make_examples(places).astype(np.float32)
         predicted = np.array([tree.predict(examples, check_input=False) for tree in self._trees])
         num_unseen = self._is_unseen.sum(axis=0)
-        known = num_unseen > 0
-        means = (predicted * self._is_unseen).sum(axis=0)[known] / num_unseen[known]
-        return -float(np.log(np.mean((means - self._targets[known]) ** 2)))
+        is_scored = num_unseen > 0
+        means = (predicted * self._is_unseen).sum(axis=0)[is_scored] / num_unseen[is_scored]
+        return -float(np.log(np.mean((means - self._targets[is_scored]) ** 2)))
 
     def _make_examples(self, places: Array) -> Array:
         return np.column_stack([self._cube.expand(fill_missing(places, self._rng))[self._owners], self._fractions])
@@ -116,10 +116,10 @@ def _permute(forest: _OutOfBagForest, places: Array, rng: np.random.Generator) -
 
 def _freeze(space: Space, record: TrialRecord) -> FrozenTrial:
     """Return a trial as the searcher reads it; one that diverged has no scores, and so counts as the worst."""
-    drawn, known = space.encode(record.params), space.distributions()
+    drawn, distributions = space.encode(record.params), space.distributions()
     return create_trial(
         state=TrialState.PRUNED,
-        params={label: drawn[label] for label in drawn if label in known},
-        distributions={label: known[label] for label in drawn if label in known},
+        params={label: drawn[label] for label in drawn if label in distributions},
+        distributions={label: distributions[label] for label in drawn if label in distributions},
         intermediate_values={} if record.diverged else record.scores,
     )

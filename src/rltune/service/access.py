@@ -8,6 +8,7 @@ resolves to this machine is refused, because a page of that name would count as 
 from __future__ import annotations
 
 import hmac
+import itertools
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ def _make_token_error() -> AccessError:
 
 def list_hosts(names: Sequence[str]) -> list[str]:
     """List the hosts by which a service may be called: this machine's names and addresses, and those that are given."""
-    found = [address for interface in psutil.net_if_addrs().values() for address in interface]
-    version_4 = [one.address for one in found if one.family == socket.AF_INET]
-    version_6 = [f"[{one.address.partition('%')[0]}]" for one in found if one.family == socket.AF_INET6]
+    entries = list(itertools.chain.from_iterable(psutil.net_if_addrs().values()))
+    version_4 = [entry.address for entry in entries if entry.family == socket.AF_INET]
+    version_6 = [f"[{entry.address.partition('%')[0]}]" for entry in entries if entry.family == socket.AF_INET6]
     return ["localhost", "127.0.0.1", "[::1]", socket.gethostname(), *version_4, *version_6, *names]

@@ -100,11 +100,11 @@ def check_in_child(request: Request, limit_s: float = LIMIT_S) -> Checked:
         raise ConfigError(
             f"checking the settings ended its process with {code}", "modules that only define things", try_alone
         )
-    found: dict[str, Any] = json.loads(content)
-    if "error" in found:
-        kind = UnavailableError if found["exit_code"] == EXIT_TRY_AGAIN else ConfigError
-        raise kind(*found["error"])
-    return Checked(**found)
+    answered: dict[str, Any] = json.loads(content)
+    if "error" in answered:
+        kind = UnavailableError if answered["exit_code"] == EXIT_TRY_AGAIN else ConfigError
+        raise kind(*answered["error"])
+    return Checked(**answered)
 
 
 def check_here(request: Request) -> Checked:
@@ -173,10 +173,10 @@ def main() -> None:
     os.dup2(2, 1)  # What the user's modules print is no part of the answer.
     signal.alarm(round(LIMIT_S) + 10)  # The service may have been killed meanwhile.
     try:
-        found: dict[str, Any] = asdict(check_here(Request(**json.load(sys.stdin))))
+        result: dict[str, Any] = asdict(check_here(Request(**json.load(sys.stdin))))
     except RltuneError as error:
-        found = {"error": [error.what, error.allowed, error.fix], "exit_code": error.exit_code}
-    os.write(answer, json.dumps(found).encode())
+        result = {"error": [error.what, error.allowed, error.fix], "exit_code": error.exit_code}
+    os.write(answer, json.dumps(result).encode())
     os.killpg(0, signal.SIGKILL)  # Neither threads nor processes that a user's module has begun stay behind.
 
 
