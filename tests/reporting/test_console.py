@@ -39,7 +39,6 @@ def test_the_table_on_a_terminal(make, clock, golden):
     console.show_report(Report(1, 45_000, 123.456))
     console.show_report(Report(2, 20_000, math.nan))
     console.show_end(trial(3, {}, "FAIL", None, "the loss is not finite\nTraceback ..."))
-    console.show_gpus("GPU 0: 10.0 of 80.0 GB, 45% busy, 61 °C")
     console.show_slots(3, "")
     console.note("MLflow does not answer")
     clock.now += 5

@@ -45,7 +45,8 @@ def test_a_trial_that_failed_or_diverged_cannot_win(tmp_path: Path) -> None:
 
 def test_the_cost_is_the_summarys_and_all_else_the_ledgers(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path / "s", 1, make_certification())
-    (folder / "summary.json").write_text(json.dumps({"cost": {"env_steps": 7}, "winner": {"trial": 9}}))
+    summary = {"name": "s", "status": "complete", "trials": {}, "model": None}
+    (folder / "summary.json").write_text(json.dumps(summary | {"cost": {"env_steps": 7}, "winner": {"trial": 9}}))
     with closing(open_ledger(folder)) as ledger:
         ledger.change_sweep(winner={"trial": 0}, model={"uri": "models:/x/1"}, git_commit="ab12")
     data = load_sweep_data(folder)

@@ -135,7 +135,7 @@ def test_a_running_sweep_is_stopped_and_resumed_by_the_usual_commands(killed: Pr
 def test_the_log_has_what_the_command_said_to_its_end(killed: Project) -> None:
     log = killed.replies["logs"]
     assert log.code == 0
-    assert re.search(r"name='?s3", log.out)
+    assert re.search(r"--composed \S*s3", log.out)
     assert "CartPole-v1" in log.out
     assert "complete" in log.out or "winner" in log.out
 

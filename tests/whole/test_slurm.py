@@ -38,5 +38,5 @@ def test_a_requeued_job_goes_on_with_its_sweep(tmp_path: Path) -> None:
         ended = cluster.wait(job, lambda state: state["JobState"] in ("COMPLETED", "FAILED"), END_S)
     out = log.read_text()
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), out
-    assert out.count("head node") == 2
+    assert out.count("Running command on head node") == 2
     assert list_missing(sweep, f"sqlite:///{tmp_path / 'mlflow.db'}", TRIALS) == []
