@@ -186,7 +186,7 @@ def _join(address: str) -> None:
     from ray.exceptions import AuthenticationError
 
     try:
-        target = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
+        target = (os.environ.get("RAY_ADDRESS") or "auto") if address == "auto" else address
         if target != "auto":  # `ray.init` waits for many minutes where nobody listens.
             host, _, port = target.rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
