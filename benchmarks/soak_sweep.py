@@ -90,6 +90,7 @@ def main() -> None:
     from rltune.errors import RltuneError
     from rltune.pipeline import plan
     from rltune.pipeline.run import resume_sweep, run_sweep
+    from rltune.study.sweep_ref import SweepRef
 
     timed()
     plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality
@@ -105,7 +106,7 @@ def main() -> None:
                 for word in sys.argv[3:]:
                     key, value = word.split("=", 1)
                     changes.setdefault(key.split(".")[0], {})[key.split(".")[1]] = value
-                ended = resume_sweep(sys.argv[2], changes=changes, trainable=Trainable)
+                ended = resume_sweep(SweepRef(sys.argv[2]), changes=changes, trainable=Trainable)
     except RltuneError as error:
         print(error.pretty(), file=sys.stderr)
         sys.exit(2)

@@ -18,8 +18,9 @@ What can be given to `sweep` is what ``rltune run --help`` lists.
     Client()             the service that `rltune serve` runs: submit, list, stop, resume, wait
     load_algorithm(uri)  RLlib's algorithm, to train on
 
-Beneath them are find_sweep, open_ledger, run_sweep and resume_sweep, with RunConfig. A request that cannot be carried
-out raises an RltuneError: what is wrong, what is allowed, what to do.
+Beneath them are run_sweep with RunConfig, and resume_sweep and open_ledger with SweepRef, which says which sweep is
+meant and where it is kept. A request that cannot be carried out raises an RltuneError: what is wrong, what is allowed,
+what to do.
 
 Everything is imported when it is first used, so that ``import rltune`` costs nothing and a script that only acts with a
 policy never imports Ray.
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from rltune.service.client import Client
     from rltune.study.ledger import Ledger
     from rltune.study.storage import open_ledger
-    from rltune.study.sweep_folder import find_sweep
+    from rltune.study.sweep_ref import SweepRef
 
 __version__ = "0.1.0"
 
@@ -55,10 +56,10 @@ _HOMES = {
     "RltuneError": "errors",
     "RunConfig": "config.schema",
     "Sweep": "interactive.sweep",
+    "SweepRef": "study.sweep_ref",
     "compare_sweeps": "reporting.comparison",
     "evaluate": "policies.evaluation",
     "export_policy": "policies.export",
-    "find_sweep": "study.sweep_folder",
     "load_algorithm": "algorithms.restore",
     "load_policy": "policies.policy",
     "open_ledger": "study.storage",
@@ -75,11 +76,11 @@ __all__ = [
     "RltuneError",
     "RunConfig",
     "Sweep",
+    "SweepRef",
     "__version__",
     "compare_sweeps",
     "evaluate",
     "export_policy",
-    "find_sweep",
     "load_algorithm",
     "load_policy",
     "open_ledger",

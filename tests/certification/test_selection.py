@@ -23,6 +23,7 @@ from rltune.records import CERTIFY, TrialRecord
 from rltune.reporting.tables import show_sweep
 from rltune.study.outcome import Outcome
 from rltune.study.storage import open_ledger
+from rltune.study.sweep_ref import SweepRef
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -60,7 +61,7 @@ def record(outcome: Outcome) -> Certification:
 
 def resume(outcome: Outcome, tmp_path: Path, **changes: Any) -> Outcome:
     folder = str(tmp_path / "outputs")
-    return resume_sweep(outcome.name, output_dir=folder, changes=changes, stream=io.StringIO(), trainable=ToyTrial)
+    return resume_sweep(SweepRef(outcome.name, folder), changes=changes, stream=io.StringIO(), trainable=ToyTrial)
 
 
 @pytest.fixture
@@ -196,7 +197,7 @@ def test_a_trial_with_the_controls_values_is_counted_once(
     table = (outcome.folder / "certification.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in table[1:]] == [["baseline", "0"], ["trial 1", "1"]]
     shown = io.StringIO()
-    show_sweep(outcome.name, str(tmp_path / "outputs"), shown)
+    show_sweep(SweepRef(outcome.name, tmp_path / "outputs"), shown)
     for text in (said, shown.getvalue(), (outcome.folder / "report" / "index.html").read_text()):
         assert "trial 0 = baseline" in text
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")

@@ -23,6 +23,7 @@ from rltune.pipeline.plan import make_plan
 from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_playable, load_policy
 from rltune.policies.rllib_policy import RLlibPolicy, leave_reason
+from rltune.policies.uri import Source
 from rltune.search.space import parse_space
 from rltune.trial.algorithm_runner import AlgorithmRunner
 from rltune.trial.metrics import read_result
@@ -113,20 +114,21 @@ def test_every_algorithm_is_built_from_its_files_and_trains(name, data, ray_clus
     assert set(third.learner) <= wanted, "the row leaves none out that is there"
     if name in OFFLINE:
         assert math.isfinite(second.return_mean), "it acts in the evaluation environment"
-    policy = load_playable(tmp_path, trust=True)
+    source = Source(str(tmp_path), trust=True)
+    policy = load_playable(source)
     assert isinstance(policy, RLlibPolicy) == (name == "dreamerv3"), (
         "its file says that its policies are not registered"
     )
     assert isinstance(policy, RLlibPolicy) == (capabilities_of(type(runner.config)).network is None)
     if name == "dreamerv3":
-        assert evaluate(policy, 3, seed=7).returns == evaluate(load_playable(tmp_path, trust=True), 3, seed=7).returns
+        assert evaluate(policy, 3, seed=7).returns == evaluate(load_playable(source), 3, seed=7).returns
         return
     obs, _ = policy.env().reset(seed=0)
     assert policy.action_space.contains(policy.act(obs))
     if name == "ppo":
         (tmp_path / "policy").rename(tmp_path / "bundle")
         leave_reason(tmp_path, "for want of a bundle", policy.info)
-        one, other = (evaluate(found, 2, seed=7).returns for found in (policy, load_playable(tmp_path, trust=True)))
+        one, other = (evaluate(found, 2, seed=7).returns for found in (policy, load_playable(source)))
         assert one == other, "by RLlib's parts it acts as from its bundle"
 
 

@@ -87,7 +87,7 @@ def test_a_sweep_is_opened_by_name_by_folder_or_as_the_newest(folder, monkeypatc
     for name in ("first", "latest", Path("outputs/first"), "outputs/first", folder / "first"):
         assert rltune.open_sweep(name).folder == folder / "first"
     assert rltune.open_sweep("first", output_dir=folder).name == "first"
-    with closing(rltune.open_ledger("first")) as ledger:
+    with closing(rltune.SweepRef("first").open_ledger()) as ledger:
         assert ledger.name == "first"
 
 

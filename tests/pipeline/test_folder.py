@@ -30,7 +30,8 @@ from rltune.pipeline.run import check_request
 from rltune.study import storage as storage_module
 from rltune.study.bucket import BucketAwayError, make_place, open_bucket
 from rltune.study.storage import save_copy, start_ledger
-from rltune.study.sweep_folder import find_sweep, lock_sweep
+from rltune.study.sweep_folder import lock_sweep
+from rltune.study.sweep_ref import SweepRef
 
 
 def context_of(folder: Path, storage: str | None = None) -> SweepContext:
@@ -142,17 +143,17 @@ def test_a_folder_whose_driver_was_killed_has_a_way_on(
         with pytest.raises(StudyError, match="name=x") as refused:
             check_request(config)
         assert "resume sweep=x" in refused.value.fix
-        assert find_sweep("x", str(tmp_path / "outputs")) == folder
+        assert SweepRef("x", tmp_path / "outputs").folder() == folder
         start_ledger(None, folder, new=False).close()
     else:
         with pytest.raises(StudyError) as refused:
-            find_sweep("x", str(tmp_path / "outputs"))
+            SweepRef("x", tmp_path / "outputs").folder()
         assert refused.value.key == "sweep"
         assert "run name=x" in refused.value.fix
         check_request(config)
         with open_folder(context):
             pass
-        assert find_sweep("x", str(tmp_path / "outputs")) == folder
+        assert SweepRef("x", tmp_path / "outputs").folder() == folder
 
 
 def test_a_logged_traceback_holds_no_login() -> None:

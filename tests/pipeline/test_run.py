@@ -29,6 +29,7 @@ from rltune.pipeline.run import resume_sweep
 from rltune.pipeline.stopper import SweepStopper
 from rltune.study.outcome import Outcome
 from rltune.study.storage import open_ledger
+from rltune.study.sweep_ref import SweepRef
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -305,7 +306,7 @@ def test_an_interrupted_sweep_is_finished_by_resume_with_the_same_trials_and_run
     assert first.trials["interrupted"] >= 1
     assert {run.info.status for run in children(first, tmp_path)} <= {"KILLED", "FINISHED"}
 
-    last = resume_sweep(first.name, output_dir=str(tmp_path / "outputs"), stream=stream, trainable=ToyTrial)
+    last = resume_sweep(SweepRef(first.name, tmp_path / "outputs"), stream=stream, trainable=ToyTrial)
     after = {entry.number: entry for entry in ledger(last)}
     assert last.exit_code == 0
     assert [entry.state for entry in after.values()] == ["COMPLETE"] * 8
@@ -327,11 +328,11 @@ def test_a_stop_from_elsewhere_ends_certification_too_and_it_goes_on(
         deadline = time.monotonic() + 100
         while time.monotonic() < deadline:
             time.sleep(0.1)
-            with contextlib.suppress(RltuneError, OSError), contextlib.closing(open_ledger("toy")) as opened:
+            with contextlib.suppress(RltuneError, OSError), contextlib.closing(SweepRef("toy").open_ledger()) as opened:
                 if any(run.reports for run in opened.runs.records()):
                     break
-        ask_retry("toy", output_dir=root)
-        stop_sweep("toy", output_dir=root, wait=False, stream=stream)
+        ask_retry(SweepRef("toy", root))
+        stop_sweep(SweepRef("toy", root), wait=False, stream=stream)
 
     starts = "warm_start=[{quality:0.5,fault:null},{quality:0.9,fault:raise_once},{quality:0.4,fault:null}]"
     words = ("name=toy", "budget.trials=3", "scheduler=none", "tracking=off", "+space.fault=[choice,null,raise_once]")
@@ -344,7 +345,7 @@ def test_a_stop_from_elsewhere_ends_certification_too_and_it_goes_on(
     assert (first.status, first.exit_code, first.certified) == ("interrupted", 130, None)
     assert first.reason is not None
     assert first.reason.startswith("stopped by ")
-    last = resume_sweep("toy", output_dir=root, stream=stream, trainable=ToyTrial)
+    last = resume_sweep(SweepRef("toy", root), stream=stream, trainable=ToyTrial)
     assert (last.status, last.trials["complete"]) == ("complete", 3)
     assert last.certified is not None
     assert {row["trial"] for row in last.certified["configurations"]} >= {1}, "which had failed, and is the best"
@@ -406,7 +407,7 @@ def test_a_moved_sweep_goes_on_and_a_damaged_checkpoint_is_named_and_passed_over
         half.mkdir(parents=True)
 
     stream.truncate(0)
-    last = resume_sweep("elsewhere", output_dir=str(tmp_path), stream=stream, trainable=ToyTrial)
+    last = resume_sweep(SweepRef("elsewhere", str(tmp_path)), stream=stream, trainable=ToyTrial)
     (line,) = [line for line in stream.getvalue().splitlines() if newest in line]
     assert f"trial {broken.number}:" in line
     assert [entry.state for entry in ledger(last)] == ["COMPLETE"] * 2
@@ -418,8 +419,7 @@ def test_a_moved_sweep_goes_on_and_a_damaged_checkpoint_is_named_and_passed_over
 def test_a_finished_sweep_is_extended_by_a_larger_budget(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
     first = toy_run("tracking=off", "scheduler=none", "budget.trials=2")
     last = resume_sweep(
-        first.name,
-        output_dir=str(tmp_path / "outputs"),
+        SweepRef(first.name, tmp_path / "outputs"),
         changes={"budget": {"trials": 5}, "cluster": {"address": "local", "num_cpus": 2}},
         stream=io.StringIO(),
         trainable=ToyTrial,
@@ -437,7 +437,7 @@ def test_a_second_driver_on_one_sweep_is_refused(toy_run: Callable[..., Outcome]
     with (first.folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UnavailableError) as refused:
-            resume_sweep(first.name, output_dir=str(tmp_path / "outputs"), stream=io.StringIO(), trainable=ToyTrial)
+            resume_sweep(SweepRef(first.name, tmp_path / "outputs"), stream=io.StringIO(), trainable=ToyTrial)
     assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)
 
 
@@ -586,8 +586,6 @@ def test_auto_extends_a_sweep_by_a_larger_budget_alone(toy_run: Callable[..., Ou
 def test_auto_goes_on_with_an_extension_that_was_cut_off(toy_run: Callable[..., Outcome]) -> None:
     """Its summary is that of the end before: the ledger says that there is work left."""
     from contextlib import closing
-
-    from rltune.study.storage import open_ledger
 
     words = (*AUTO, "budget.trials=2")
     first = toy_run(*words)

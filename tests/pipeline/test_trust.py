@@ -14,6 +14,7 @@ from rltune.errors import StudyError
 from rltune.pipeline import run
 from rltune.pipeline.folder import open_folder
 from rltune.pipeline.run import resume_sweep, run_sweep
+from rltune.study.sweep_ref import SweepRef
 
 SAME = ("budget.env_steps=1000", "~tuned", "~space", "+space.lr=[loguniform,1e-4,1e-2]")
 
@@ -44,13 +45,13 @@ def test_another_users_sweep_is_resumed_with_trust_only(
     way: str, sweep: Path, resumed: list[str], request_of: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(sweep / "somebody"))  # the folder was unpacked by another user
-    again: Callable[[], Any] = lambda: resume_sweep("mine")  # noqa: E731
+    again: Callable[[], Any] = lambda: resume_sweep(SweepRef("mine"))  # noqa: E731
     if way != "resume":
         again = lambda: run_sweep(request_of(*SAME, "name=mine", "resume=auto", "tracking=local"))  # noqa: E731
     with pytest.raises(StudyError) as refused:
         again()
     assert (refused.value.key, refused.value.exit_code, resumed) == ("sweep", 2, [])
-    resume_sweep("mine", trust=True)
+    resume_sweep(SweepRef("mine"), trust=True)
     again()
     assert resumed == ["mine", "mine"], "what was trusted once is one's own from then on"
 
@@ -60,16 +61,16 @@ def test_settings_that_were_changed_need_trust(sweep: Path, resumed: list[str]) 
     text = settings.read_text().replace("id: CartPole-v1", "id: evil:CartPole-v1")
     settings.write_text(text[: text.rindex("# sha256")] + "# sha256: any\n")
     with pytest.raises(StudyError) as refused:
-        resume_sweep("mine")
+        resume_sweep(SweepRef("mine"))
     assert (refused.value.key, resumed) == ("sweep", [])
 
 
 def test_an_own_sweep_is_resumed_wherever_it_was_copied(sweep: Path, resumed: list[str], tmp_path: Path) -> None:
     shutil.copytree(sweep, tmp_path / "elsewhere" / "another-name")
-    resume_sweep("another-name", output_dir=str(tmp_path / "elsewhere"))
+    resume_sweep(SweepRef("another-name", tmp_path / "elsewhere"))
     assert resumed == ["another-name"]
 
 
 def test_a_sweep_has_one_mark(sweep: Path, resumed: list[str]) -> None:
-    resume_sweep("mine")
+    resume_sweep(SweepRef("mine"))
     assert [path.relative_to(sweep).as_posix() for path in sweep.rglob(".made-by")] == [".made-by"]

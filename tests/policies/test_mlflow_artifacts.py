@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import mlflow
 import pytest
@@ -54,7 +53,7 @@ def test_looking_for_a_model_makes_no_new_store(store, tmp_path, monkeypatch):
 
 
 def test_a_trusted_model_leads_to_its_runs_checkpoint(store):
-    source = Source("models:/cartpole-ppo@champion", Path())
+    source = Source("models:/cartpole-ppo@champion")
     with locate_policy(source, "algorithm") as folder:
         assert (folder / "rllib_checkpoint.json").is_file()
 
@@ -62,17 +61,17 @@ def test_a_trusted_model_leads_to_its_runs_checkpoint(store):
 @pytest.mark.parametrize("uri", ["models:/cartpole-ppo@champion", "models:/cartpole-ppo/1", "run"])
 def test_files_are_kept_with_the_run_that_a_policy_came_from(store, uri, tmp_path):
     (tmp_path / "best.mp4").write_text("film")
-    source = Source(uri if ":" in uri else f"runs:/{store[uri]}", Path())
+    source = Source(uri if ":" in uri else f"runs:/{store[uri]}")
     assert keep_with_run(source, tmp_path, "videos/here") == store["run"]
     assert "videos/here/best.mp4" in [file.path for file in MlflowClient().list_artifacts(store["run"], "videos/here")]
 
 
 def test_a_policy_without_a_run_keeps_nothing_and_makes_no_store(store, tmp_path, monkeypatch):
-    assert keep_with_run(Source(str(tmp_path), Path()), tmp_path, "videos") is None
-    assert keep_with_run(Source("runs:/0123456789abcdef0123456789abcdef", Path()), tmp_path, "videos") is None
+    assert keep_with_run(Source(str(tmp_path)), tmp_path, "videos") is None
+    assert keep_with_run(Source("runs:/0123456789abcdef0123456789abcdef"), tmp_path, "videos") is None
     monkeypatch.chdir(tmp_path)
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")  # the fixture puts its own back
-    assert keep_with_run(Source(f"runs:/{store['run']}", Path()), tmp_path, "videos") is None
+    assert keep_with_run(Source(f"runs:/{store['run']}"), tmp_path, "videos") is None
     assert list(tmp_path.iterdir()) == []
 
 

@@ -14,6 +14,7 @@ from rltune.errors import PolicyError
 from rltune.policies import mlflow_artifacts
 from rltune.policies.policy import load_playable, load_policy
 from rltune.policies.uri import Source, keep_with_run, locate_trusted_algorithm
+from rltune.study.sweep_ref import SweepRef
 
 
 def test_a_damaged_summary_is_named(outputs, tmp_path):
@@ -76,9 +77,9 @@ def test_a_network_without_a_bundle_says_why_and_what_else_works(tmp_path):
     (tmp_path / "algorithm").mkdir()
     (tmp_path / "algorithm" / "rllib_checkpoint.json").write_text("{}")
     with pytest.raises(PolicyError, match=str(tmp_path)):
-        load_playable(tmp_path)  # RLlib's parts would run code
+        load_playable(Source(str(tmp_path)))  # RLlib's parts would run code
     with pytest.raises(PolicyError, match=r"policy-missing\.json"):
-        load_playable(tmp_path, trust=True)
+        load_playable(Source(str(tmp_path), trust=True))
 
 
 def test_a_checkpoint_is_trusted_where_its_sweep_is_ones_own(tmp_path, monkeypatch):
@@ -89,20 +90,20 @@ def test_a_checkpoint_is_trusted_where_its_sweep_is_ones_own(tmp_path, monkeypat
     write_settings(tmp_path / "mine", parse_config(compose("run")))
     shutil.copytree(tmp_path / "mine", tmp_path / "moved")
     for path in (checkpoint, tmp_path / "moved" / "trials" / "7" / "best-1"):
-        with locate_trusted_algorithm(Source(str(path), tmp_path)) as folder:
+        with locate_trusted_algorithm(Source(str(path))) as folder:
             assert folder == path / "algorithm"
     shutil.copytree(checkpoint, tmp_path / "alone")
     settings = tmp_path / "moved" / "config.yaml"
     settings.write_text(settings.read_text().replace("CartPole-v1", "evil:CartPole-v1"))
     foreign = [tmp_path / "alone", tmp_path / "moved" / "trials" / "7" / "best-1"]
     for path in foreign:
-        with pytest.raises(PolicyError) as refused, locate_trusted_algorithm(Source(str(path), tmp_path)):
+        with pytest.raises(PolicyError) as refused, locate_trusted_algorithm(Source(str(path))):
             pass
         assert (refused.value.key, "trust=True" in refused.value.fix) == ("policy", True)
-        with locate_trusted_algorithm(Source(str(path), tmp_path, trust=True)):
+        with locate_trusted_algorithm(Source(str(path), trust=True)):
             pass
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody"))
-    with pytest.raises(PolicyError), locate_trusted_algorithm(Source(str(checkpoint), tmp_path)):
+    with pytest.raises(PolicyError), locate_trusted_algorithm(Source(str(checkpoint))):
         pass
 
 
@@ -129,9 +130,8 @@ def test_a_ledger_behind_a_login_is_read_by_its_whole_address(checkpoint, tmp_pa
     make_sweep(tmp_path / "far", checkpoint, elsewhere)
     kept = (tmp_path / "far" / "config.yaml").read_text()
     (tmp_path / "far" / "config.yaml").write_text(kept.replace(elsewhere, "postgresql+psycopg://***@db.example/rl"))
-    assert load_policy("sweep:far/3", output_dir=tmp_path, storage=elsewhere).info["trial"] == 3
-    assert load_playable("sweep:far", output_dir=tmp_path, storage=elsewhere).info["trial"] == 1
-    assert "s3cret" not in repr(Source("sweep:far", tmp_path, storage="postgresql://me:s3cret@db.example/rl"))
+    assert load_policy("sweep:far/3", output_dir=tmp_path, ledger_url=elsewhere).info["trial"] == 3
+    assert load_playable(Source("sweep:far", SweepRef(output_dir=tmp_path, ledger_url=elsewhere))).info["trial"] == 1
 
 
 def test_a_trial_of_an_older_sweep_is_refused_its_winner_taken(outputs, tmp_path):
@@ -159,5 +159,5 @@ def test_a_sweep_without_its_ledger_still_gives_its_winner(outputs, tmp_path):
 def test_films_go_to_the_run_that_the_ledger_names(outputs, tmp_path, uri, run, monkeypatch):
     asked = []
     monkeypatch.setattr(mlflow_artifacts, "upload_folder", lambda *given: asked.append(given) or True)
-    assert keep_with_run(Source(uri, outputs), tmp_path, "videos") == run
+    assert keep_with_run(Source(uri, SweepRef(output_dir=outputs)), tmp_path, "videos") == run
     assert asked == ([(run, tmp_path, "videos")] if run else [])

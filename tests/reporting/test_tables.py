@@ -16,6 +16,7 @@ from trials import ENTRIES
 from rltune.errors import StudyError
 from rltune.reporting.tables import list_sweeps, show_sweep
 from rltune.study.storage import open_ledger
+from rltune.study.sweep_ref import SweepRef
 
 
 @pytest.fixture
@@ -41,13 +42,13 @@ def sweeps(tmp_path):
 
 def listed(tmp_path):
     stream = io.StringIO()
-    list_sweeps(str(tmp_path), stream)
+    list_sweeps(SweepRef(output_dir=tmp_path), stream)
     return stream.getvalue()
 
 
 def shown(sweep, tmp_path):
     stream = io.StringIO()
-    show_sweep(sweep, str(tmp_path), stream)
+    show_sweep(SweepRef(sweep, tmp_path), stream)
     return stream.getvalue()
 
 
@@ -89,7 +90,7 @@ def test_a_list_fits_a_terminal_of_eighty_columns(sweeps, tmp_path, terminal):
     names = ("dict-ppo-20261121-212212-b28c", "halfcheetah-sac-20261121-2122-b28c")
     for name in names:
         sweeps(name)
-    list_sweeps(str(tmp_path), terminal)
+    list_sweeps(SweepRef(output_dir=tmp_path), terminal)
     lines = terminal.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert {tuple(line.split()[:2]) for line in lines if line.startswith(names)} == {(n, "complete") for n in names}
@@ -98,7 +99,7 @@ def test_a_list_fits_a_terminal_of_eighty_columns(sweeps, tmp_path, terminal):
 def test_on_a_narrow_terminal_a_long_name_stays_whole(sweeps, tmp_path, terminal):
     long = "lunarlander_continuous-ppo-20261121-212212-b28c-of-my-own-choice"
     sweeps(long)
-    list_sweeps(str(tmp_path), terminal)
+    list_sweeps(SweepRef(output_dir=tmp_path), terminal)
     assert terminal.getvalue().splitlines()[1].split()[:2] == [long, "complete"]
 
 
@@ -121,13 +122,13 @@ def test_a_database_behind_a_login_is_read_with_its_address(sweeps, tmp_path):
     home = sweeps("far", storage="postgresql+psycopg://***@db.example/rl")
     elsewhere = f"sqlite:///{(home / 'ledger.db').rename(tmp_path / 'of-several.db')}"
     stream = io.StringIO()
-    list_sweeps(str(tmp_path), stream, storage=elsewhere)
+    list_sweeps(SweepRef(output_dir=tmp_path, ledger_url=elsewhere), stream)
     states = {line.split()[0]: line.split()[1:3] for line in stream.getvalue().splitlines()[1:-1]}
     assert states == {kept.name: ["complete", "1/2/1"], "far": ["complete", "1/2/1"]}
     with pytest.raises(StudyError) as refused:
         shown("far", tmp_path)
     assert refused.value.key == "study.storage"
-    show_sweep("far", str(tmp_path), stream, elsewhere)
+    show_sweep(SweepRef("far", tmp_path, ledger_url=elsewhere), stream)
     assert "far: complete" in stream.getvalue()
 
 
@@ -185,8 +186,8 @@ def test_looking_at_a_sweep_needs_no_optuna(sweeps, tmp_path):
     sweeps("s")
     looking = (
         "import sys, rltune; from rltune.reporting.tables import list_sweeps, show_sweep;"
-        f"list_sweeps({str(tmp_path)!r}); show_sweep('s', {str(tmp_path)!r});"
-        f"rltune.open_ledger(rltune.find_sweep('s', {str(tmp_path)!r})).trials.records();"
+        f"ref = rltune.SweepRef('s', {str(tmp_path)!r}); list_sweeps(ref); show_sweep(ref);"
+        "ref.open_ledger().trials.records();"
         "sys.exit('optuna' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", looking], check=False, capture_output=True).returncode == 0

@@ -18,6 +18,7 @@ from rltune.study import optuna_study, tables
 from rltune.study.disk_full import is_disk_full, names_full_disk
 from rltune.study.outcome import Outcome
 from rltune.study.storage import open_ledger
+from rltune.study.sweep_ref import SweepRef
 
 
 def states(folder: Path) -> list[str]:
@@ -27,7 +28,7 @@ def states(folder: Path) -> list[str]:
 
 
 def resume(folder: Path) -> Outcome:
-    return resume_sweep(folder.name, output_dir=str(folder.parent), stream=io.StringIO(), trainable=ToyTrial)
+    return resume_sweep(SweepRef.of(folder), stream=io.StringIO(), trainable=ToyTrial)
 
 
 def test_a_full_disk_is_known_by_the_error_beneath_the_error() -> None:

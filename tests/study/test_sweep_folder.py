@@ -1,4 +1,4 @@
-"""A sweep is found by its name, and locked for one driver."""
+"""A sweep is locked for one driver, and its resume command can be typed."""
 
 from __future__ import annotations
 
@@ -19,43 +19,16 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rltune.config.settings_file import FORMAT
-from rltune.errors import StudyError
 from rltune.study import sweep_folder
 from rltune.study.sweep_folder import (
     DRIVER,
     claim_sweep,
     find_driver,
-    find_sweep,
     is_driven_elsewhere,
     is_half_made,
-    list_sweep_folders,
     lock_sweep,
     make_resume_command,
 )
-
-
-@pytest.fixture
-def outputs(tmp_path: Path) -> Path:
-    for age, name in enumerate(("newest", "older", "oldest"), 1):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.yaml").touch()
-        os.utime(tmp_path / name / "config.yaml", (1000 - age, 1000 - age))
-    (tmp_path / "no-sweep").mkdir()
-    return tmp_path
-
-
-def test_a_sweep_is_found_by_name_and_the_newest_as_latest(outputs: Path) -> None:
-    assert find_sweep("older", str(outputs)) == outputs / "older"
-    assert find_sweep("latest", str(outputs)) == outputs / "newest"
-    assert [folder.name for folder in list_sweep_folders(str(outputs))] == ["oldest", "older", "newest"]
-
-
-@pytest.mark.parametrize("name", ["no-sweep", "oldst"])
-def test_what_is_no_sweep_is_refused_with_the_nearest_name(name: str, outputs: Path) -> None:
-    (outputs / "no-sweep" / "ledger.db").touch()
-    with pytest.raises(StudyError, match=f"sweep={name}") as refused:
-        find_sweep(name, str(outputs))
-    assert "oldest" in refused.value.allowed
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "ledger.db", "trials", "somebody's.txt"])
@@ -67,11 +40,6 @@ def test_a_folder_is_half_made_until_something_would_be_lost(name: str, tmp_path
     assert is_half_made(tmp_path)
     (tmp_path / name).touch()
     assert not is_half_made(tmp_path)
-
-
-def test_latest_without_any_sweep_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StudyError, match="sweep=latest"):
-        find_sweep("latest", str(tmp_path))
 
 
 def test_a_lock_keeps_others_out_and_is_given_back(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from composing import compose
 from rltune.config.validation import parse_config
 from rltune.errors import RltuneError
 from rltune.pipeline.run import resume_sweep, run_sweep
+from rltune.study.sweep_ref import SweepRef
 from omegaconf import OmegaConf
 from rltune.commands.application.command import leave
 
@@ -40,7 +41,7 @@ try:
         code = run_sweep(parse_config(settings), trainable=ToyTrial).exit_code
     else:
         changes = OmegaConf.to_container(OmegaConf.from_dotlist(words))
-        code = resume_sweep("toy", output_dir=outputs, changes=changes, trainable=ToyTrial).exit_code
+        code = resume_sweep(SweepRef("toy", outputs), changes=changes, trainable=ToyTrial).exit_code
 except RltuneError as error:
     leave(error)
 sys.exit(code)

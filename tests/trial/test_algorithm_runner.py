@@ -21,6 +21,7 @@ from rltune.pipeline.plan import make_plan
 from rltune.policies.evaluation import evaluate_checkpoint
 from rltune.policies.policy import load_playable
 from rltune.policies.rllib_policy import REASON_FILE
+from rltune.policies.uri import Source
 from rltune.trial.algorithm_runner import AlgorithmRunner
 
 
@@ -183,7 +184,7 @@ def test_an_own_connector_is_played_by_rllib_and_not_bundled(
     module = runner.algorithm.get_module()
     with torch.no_grad():
         scores = module.forward_inference({"obs": torch.from_numpy(-obs)})["action_dist_inputs"]
-    actions, _ = load_playable(tmp_path, trust=True).predict(obs)
+    actions, _ = load_playable(Source(str(tmp_path), trust=True)).predict(obs)
     runner.stop()
     assert actions.tolist() == scores.argmax(1).tolist()
     assert len(set(actions.tolist())) == 2
@@ -213,7 +214,7 @@ def test_two_learners_learn_the_same_from_twice_the_batch(
     runner.save(tmp_path, {"env": {"id": "CartPole-v1"}})
     runner.stop()
     assert not (tmp_path / REASON_FILE).exists()
-    load_playable(tmp_path, trust=True).predict(np.zeros((1, 4), np.float32))
+    load_playable(Source(str(tmp_path), trust=True)).predict(np.zeros((1, 4), np.float32))
     resumed = AlgorithmRunner(build, SHORT, seed=2, engine="fast", threads=1)
     resumed.restore(tmp_path)
     for weights in read_learners(resumed):

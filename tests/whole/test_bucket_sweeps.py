@@ -26,6 +26,7 @@ from rltune.reporting.tables import list_sweeps, show_sweep
 from rltune.study.bucket import find_bucket, make_place, open_bucket
 from rltune.study.checkpoints import compute_digest
 from rltune.study.ledger import Ledger
+from rltune.study.sweep_ref import SweepRef
 
 SOME = ("budget.trials=3", "tracking=off", "certify=on", "certify.seeds=2", "certify.top=1")
 
@@ -39,12 +40,12 @@ def test_a_finished_sweep_is_shown_and_extended_elsewhere(
     shutil.rmtree(outcome.folder)  # its machine is gone
     other = str(tmp_path / "other")
     shown = io.StringIO()
-    list_sweeps(other, shown, bucket=s3)
-    show_sweep("moved", other, shown, bucket=s3)
+    list_sweeps(SweepRef(output_dir=other, storage=s3), shown)
+    show_sweep(SweepRef("moved", other, s3), shown)
     assert "moved" in shown.getvalue()
     assert "certified" in shown.getvalue()
     again = resume_sweep(
-        "moved", output_dir=other, changes={"storage": s3, "budget": {"trials": 4}}, stream=stream, trainable=_toy()
+        SweepRef("moved", other, s3), changes={"budget": {"trials": 4}}, stream=stream, trainable=_toy()
     )
     assert (again.exit_code, again.trials["total"], again.trials["interrupted"]) == (0, 4, 0)
 
@@ -97,7 +98,7 @@ def test_a_ledger_that_is_a_file_elsewhere_is_not_begun_anew(
     assert bucket is not None
     bucket.delete("ledger.db")  # as while its driver runs
     with pytest.raises(StudyError, match="sweep=elsewhere"):
-        resume_sweep("elsewhere", output_dir=str(tmp_path / "other"), changes={"storage": s3}, trainable=_toy())
+        resume_sweep(SweepRef("elsewhere", tmp_path / "other", s3), trainable=_toy())
     with pytest.raises(StudyError, match="name=elsewhere"):
         toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}")
     with pytest.raises(StudyError, match="=elsewhere"):
@@ -116,7 +117,7 @@ def test_a_policy_loads_on_a_machine_that_has_nothing_of_it(
         name = path.relative_to(folder).as_posix()
         bucket.upload(path, name, compute_digest(path))
     store_files(bucket, folder, ("config.yaml", "summary.json", "ledger.db", ".made-by"))
-    winner = load_policy("sweep:stored", output_dir=other, bucket=s3)
+    winner = load_policy("sweep:stored", output_dir=other, storage=s3)
     assert winner.info["trial"] == 2
     assert winner.is_trusted(), "the mark came with it"
     assert load_policy("sweep:stored/1", output_dir=other).info["trial"] == 1, "the folder knows where it came from"
@@ -145,10 +146,10 @@ def test_a_sweep_of_somebody_else_needs_trust(
     outcome = toy_run("name=theirs", f"storage={s3!r}", "budget.trials=1", "tracking=off")
     assert outcome.exit_code == 0
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody"))
-    other, changes = str(tmp_path / "other"), {"storage": s3, "budget": {"trials": 2}}
+    ref, changes = SweepRef("theirs", tmp_path / "other", s3), {"budget": {"trials": 2}}
     with pytest.raises(StudyError, match="sweep=theirs"):
-        resume_sweep("theirs", output_dir=other, changes=changes, trainable=_toy())
-    again = resume_sweep("theirs", output_dir=other, changes=changes, trainable=_toy(), trust=True)
+        resume_sweep(ref, changes=changes, trainable=_toy())
+    again = resume_sweep(ref, changes=changes, trainable=_toy(), trust=True)
     assert again.trials["total"] == 2
 
 

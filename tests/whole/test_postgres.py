@@ -36,6 +36,7 @@ from rltune.service.submissions import Submissions
 from rltune.study.ledger import Ledger
 from rltune.study.optuna_study import open_optuna_study
 from rltune.study.storage import claim_in_database
+from rltune.study.sweep_ref import SweepRef
 
 pytestmark = pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
 
@@ -103,7 +104,7 @@ def test_a_policy_is_found_in_a_sweep_whose_ledger_is_there(
     assert load_policy("sweep:far", output_dir=tmp_path).info["trial"] == 1
     monkeypatch.delenv("PGPASSWORD")
     whole = f"postgresql+psycopg://sweeper:{postgres.SPELT}@{place}"
-    assert load_policy("sweep:far/3", output_dir=tmp_path, storage=whole).info["trial"] == 3
+    assert load_policy("sweep:far/3", output_dir=tmp_path, ledger_url=whole).info["trial"] == 3
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -121,7 +122,7 @@ def test_a_sweep_with_both_on_postgresql_is_complete_resumable_and_tells_no_pass
     assert first.trials["failed"] == 1
     changes = {"budget": {"trials": 3}, "study": {"storage": storage}, "tracking": {"uri": uri}}
     root = str(first.folder.parent)
-    last = resume_sweep("both", output_dir=root, changes=changes, stream=stream, trainable=ToyTrial)
+    last = resume_sweep(SweepRef("both", root), changes=changes, stream=stream, trainable=ToyTrial)
     assert last.trials["total"] == 3, stream.getvalue()
 
     client = MlflowClient(mlflow_server.uri)
@@ -171,15 +172,16 @@ def test_a_sweep_is_asked_and_watched_by_its_address_alone(
     address: str, request_of: Callable[..., Any], stream: io.StringIO, tmp_path: Path
 ) -> None:
     """As from a machine that has nothing of it but its ledger's address."""
-    url, nowhere = postgres.database(address, "asked"), str(tmp_path / "nowhere")
+    url = postgres.database(address, "asked")
+    ref = SweepRef("mine", tmp_path / "nowhere", ledger_url=url)
     ledger, stopper = Ledger(url, "mine", create=True), SweepStopper(tmp_path, request_of("name=mine"))
     ledger.change_sweep(status="running", config=format_settings(request_of("name=mine", "budget.trials=4")))
     with ThreadPoolExecutor(2) as pool:
         with claim_in_database(url, "mine") as other, Inbox(ledger, stopper):
             assert other is None
-            watched = pool.submit(watch_sweep, "mine", output_dir=nowhere, storage=url, stream=stream)
-            enqueue_configuration("mine", {"lr": 1e-3}, output_dir=nowhere, storage=url, stream=stream)
-            stopped = pool.submit(stop_sweep, "mine", output_dir=nowhere, storage=url, stream=stream)
+            watched = pool.submit(watch_sweep, ref, stream=stream)
+            enqueue_configuration(ref, {"lr": 1e-3}, stream=stream)
+            stopped = pool.submit(stop_sweep, ref, stream=stream)
             deadline = time.monotonic() + 60
             while not stopper.is_requested():
                 assert time.monotonic() < deadline
@@ -188,7 +190,7 @@ def test_a_sweep_is_asked_and_watched_by_its_address_alone(
             assert watched.result(60) == 130
         assert stopped.result(60) == "interrupted"
     with pytest.raises(StudyError, match="interrupted") as caught:
-        stop_sweep("mine", output_dir=nowhere, storage=url)
+        stop_sweep(ref)
     assert caught.value.key == "sweep"
     assert [request.payload for request in ledger.read_requests()] == [{"lr": 1e-3}]
     ledger.close()

@@ -12,6 +12,7 @@ from rltune.errors import PolicyError
 from rltune.policies.policy import load_policy
 from rltune.policies.rllib_policy import INFO_FILE
 from rltune.policies.uri import Source, locate_trusted_algorithm
+from rltune.study.sweep_ref import LATEST, SweepRef
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
@@ -23,7 +24,7 @@ def load_algorithm(
     trust: bool = False,
     output_dir: str | Path = "outputs",
     storage: str | None = None,
-    bucket: str | None = None,
+    ledger_url: str | None = None,
 ) -> Algorithm:
     """Load RLlib's algorithm, to train on; starts Ray where none runs.
 
@@ -35,7 +36,7 @@ def load_algorithm(
         trust: Whether the files' author is trusted.
         output_dir: The folder of all sweeps.
         storage: As for ``load_policy``.
-        bucket: Likewise.
+        ledger_url: As for ``load_policy``.
 
     Returns:
         An RLlib ``Algorithm``; call ``train()`` on it and ``stop()`` at the end.
@@ -43,7 +44,7 @@ def load_algorithm(
     Raises:
         PolicyError: There is no such checkpoint, or it is not trusted.
     """
-    source = Source(str(uri), Path(output_dir), trust, storage, bucket)
+    source = Source(str(uri), SweepRef(LATEST, output_dir, storage, ledger_url), trust)
     with locate_trusted_algorithm(source) as folder:
         ensure_ray()
         from ray.rllib.algorithms.algorithm import Algorithm

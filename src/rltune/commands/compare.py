@@ -5,22 +5,19 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from rltune.commands.application.command import ServiceConfig, StudyConfig, command
+from rltune.commands.application.command import ServiceConfig, SweepsConfig, command
 from rltune.commands.application.serviced import find_service
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 
 
 @dataclass
-class CompareConfig:
+class CompareConfig(SweepsConfig):
     """The settings of conf/compare.yaml."""
 
     sweeps: list[str] = field(default_factory=list)
     group: str | None = None
     out: str = ""
-    output_dir: str = ""
-    storage: str | None = None
-    study: StudyConfig = field(default_factory=StudyConfig)
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
@@ -30,16 +27,13 @@ def work(settings: DictConfig) -> int:
         settings.sweeps = list_group(settings)
     if not settings.sweeps:
         raise ConfigError("sweeps has no value", "sweeps' names", spell_command("compare sweeps=[first,second]"))
-    from rltune.study.sweep_folder import find_sweep
+    from rltune.study.sweep_ref import SweepRef
 
-    for name in settings.sweeps:
-        if not (Path(name) / "config.yaml").is_file():
-            find_sweep(name, settings.output_dir, "sweeps", settings.storage)
-    from rltune.reporting.comparison import (
-        compare_sweeps,  # brings SQLAlchemy with it, which a wrong name need not wait for
-    )
+    refs = [SweepRef.of(sweep, settings.output_dir, settings.storage) for sweep in settings.sweeps]
+    folders = [ref.folder("sweeps") for ref in refs]
+    from rltune.reporting.comparison import compare_sweeps  # Brings SQLAlchemy, for which a wrong name need not wait.
 
-    found = compare_sweeps(list(settings.sweeps), settings.output_dir, settings.study.storage, settings.storage)
+    found = compare_sweeps(folders, ledger_url=settings.study.storage)
     print(found.markdown())
     for path in found.save(Path(settings.out).expanduser().absolute()):
         print(path)

@@ -4,21 +4,17 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from rltune.commands.application.command import ServiceConfig, StudyConfig, command, locate_sweep
+from rltune.commands.application.command import ServiceConfig, SweepConfig, command, locate_sweep
 from rltune.commands.application.serviced import find_service_of, tell
 
 
 @dataclass
-class EnqueueConfig:
+class EnqueueConfig(SweepConfig):
     """The settings of conf/enqueue.yaml."""
 
-    sweep: str = MISSING
-    output_dir: str = MISSING
-    storage: str | None = None
     space: dict[str, Any] = field(default_factory=dict)
-    study: StudyConfig = field(default_factory=StudyConfig)
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
@@ -27,10 +23,10 @@ def work(settings: DictConfig) -> int:
     values = cast(dict[str, Any], OmegaConf.to_container(settings.space))
     if client := find_service_of(settings):
         return tell(client.enqueue(settings.sweep, **values))
-    where = locate_sweep(settings)
+    ref = locate_sweep(settings)
     from rltune.pipeline.requests.asking import enqueue_configuration
 
-    enqueue_configuration(settings.sweep, values, **where)
+    enqueue_configuration(ref, values)
     return 0
 
 

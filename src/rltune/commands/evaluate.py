@@ -6,15 +6,14 @@ from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from rltune.commands.application.command import StudyConfig, TrackingConfig, command, need_policy, use_tracking
+from rltune.commands.application.command import PolicyConfig, command, make_source
 from rltune.errors import ConfigError
 
 
 @dataclass
-class EvaluateConfig:
+class EvaluateConfig(PolicyConfig):
     """The settings of conf/evaluate.yaml."""
 
-    policy: str = MISSING
     episodes: int = MISSING
     seed: int = MISSING
     deterministic: bool = MISSING
@@ -22,16 +21,11 @@ class EvaluateConfig:
     video: bool = MISSING
     out: str = MISSING
     trust: bool = MISSING
-    output_dir: str = MISSING
-    storage: str | None = None
-    study: StudyConfig = field(default_factory=StudyConfig)
-    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
 def work(settings: DictConfig) -> int:
     """Evaluate and print a table."""
-    need_policy(settings, "evaluate")
-    use_tracking(settings)
+    source = make_source(settings, "evaluate")
     if settings.episodes < 1:
         raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
     if settings.video and not settings.deterministic:
@@ -42,18 +36,12 @@ def work(settings: DictConfig) -> int:
         )
     from rltune.policies.evaluation import evaluate
     from rltune.policies.policy import load_playable
-    from rltune.policies.uri import Source, keep_with_run
+    from rltune.policies.uri import keep_with_run
     from rltune.policies.video import check_filmable, film_episodes
     from rltune.reporting.tables import show_evaluation
 
     env = _other(settings)
-    policy = load_playable(
-        settings.policy,
-        trust=settings.trust,
-        output_dir=settings.output_dir,
-        storage=settings.study.storage,
-        bucket=settings.storage,
-    )
+    policy = load_playable(source)
     if settings.video:
         check_filmable(policy, env)
     result = evaluate(policy, settings.episodes, settings.seed, env=env, deterministic=settings.deterministic)
@@ -62,9 +50,6 @@ def work(settings: DictConfig) -> int:
         films = film_episodes(policy, result, Path(settings.out).expanduser().absolute(), settings.seed, env)
         for film in films:
             print(f"{film.which:<8}return {film.episode_return:.2f}, environment seed {film.seed}: {film.path}")
-        source = Source(
-            settings.policy, Path(settings.output_dir), storage=settings.study.storage, bucket=settings.storage
-        )
         kept = f"videos/{films[0].path.parent.name}"  # the policy is the run's
         run = keep_with_run(source, films[0].path.parent, kept)
         print(f"kept under {kept}/ of MLflow run {run}" if run else "not kept in MLflow: this policy has no run there")

@@ -4,9 +4,9 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from omegaconf import MISSING, DictConfig
+from omegaconf import DictConfig
 
-from rltune.commands.application.command import ServiceConfig, StudyConfig, command, leave
+from rltune.commands.application.command import ServiceConfig, SweepsConfig, command, leave, make_sweep_ref
 from rltune.commands.application.serviced import describe, find_service, tell
 from rltune.composition.composing import conf_dir, find_own_dir
 from rltune.errors import ConfigError, choices
@@ -15,12 +15,9 @@ from rltune.reporting.available import KINDS, show_available
 
 
 @dataclass
-class ListConfig:
+class ListConfig(SweepsConfig):
     """The settings of conf/list.yaml."""
 
-    output_dir: str = MISSING
-    storage: str | None = None
-    study: StudyConfig = field(default_factory=StudyConfig)
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
@@ -37,7 +34,7 @@ def work(settings: DictConfig) -> int:
         print()
     from rltune.reporting.tables import list_sweeps
 
-    list_sweeps(settings.output_dir, storage=settings.study.storage, bucket=settings.storage)
+    list_sweeps(make_sweep_ref(settings))
     return 0
 
 

@@ -1,51 +1,36 @@
 """``rltune record policy=<uri> episodes=100``: a dataset for the offline algorithms."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import MISSING, DictConfig
 
-from rltune.commands.application.command import StudyConfig, TrackingConfig, command, need_policy, use_tracking
+from rltune.commands.application.command import PolicyConfig, command, make_source
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 
 
 @dataclass
-class RecordConfig:
+class RecordConfig(PolicyConfig):
     """The settings of conf/record.yaml."""
 
-    policy: str = MISSING
     episodes: int = MISSING
     seed: int = MISSING
     deterministic: bool = MISSING
     out: str = MISSING
     trust: bool = MISSING
-    output_dir: str = MISSING
-    storage: str | None = None
-    study: StudyConfig = field(default_factory=StudyConfig)
-    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
 def work(settings: DictConfig) -> int:
     """Play the episodes, write them, say what they are."""
-    need_policy(settings, "record")
-    use_tracking(settings)
+    source = make_source(settings, "record")
     if settings.episodes < 1:
         raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
     from rltune.algorithms.datasets import record_episodes
     from rltune.policies.multi_agent import require_single_agent
-    from rltune.policies.policy import load_policy
+    from rltune.policies.policy import load_bundle
 
-    policy = require_single_agent(
-        load_policy(
-            settings.policy,
-            trust=settings.trust,
-            output_dir=settings.output_dir,
-            storage=settings.study.storage,
-            bucket=settings.storage,
-        ),
-        "a dataset",
-    )
+    policy = require_single_agent(load_bundle(source), "a dataset")
     out = Path(settings.out).expanduser().absolute()
     made = record_episodes(policy, out, settings.episodes, settings.seed, settings.deterministic)
     print(f"{out}: {settings.episodes} episodes, {made['steps']:.0f} steps, mean return {made['return_mean']:.1f}")

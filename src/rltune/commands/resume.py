@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rltune.cluster.fork_server import begin_fork_server
-from rltune.commands.application.command import ServiceConfig, command
+from rltune.commands.application.command import ServiceConfig, SweepConfig, TrackingConfig, command, make_sweep_ref
 from rltune.commands.application.serviced import find_service_of, tell
 from rltune.composition.overrides import spell_settings
 from rltune.config.changes import CHANGEABLE
@@ -40,31 +40,13 @@ class Cluster:
 
 
 @dataclass
-class Study:
-    """The ledger's address, where its login is needed again."""
-
-    storage: str | None = None
-
-
-@dataclass
-class Tracking:
-    """MLflow's address, where its login is needed again."""
-
-    uri: str | None = None
-
-
-@dataclass
-class ResumeConfig:
+class ResumeConfig(SweepConfig):
     """The settings of conf/resume.yaml."""
 
-    sweep: str = MISSING
-    output_dir: str = MISSING
-    storage: str | None = None
     budget: Budget = field(default_factory=Budget)
     certify: Certify = field(default_factory=Certify)
     cluster: Cluster = field(default_factory=Cluster)
-    study: Study = field(default_factory=Study)
-    tracking: Tracking = field(default_factory=Tracking)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
     callbacks: list[str] | None = None
     notify: str | None = None
     trust: bool = MISSING
@@ -81,7 +63,7 @@ def work(settings: DictConfig) -> int:
     print(f"resuming {settings.sweep}: reading its ledger, starting Ray ...", flush=True)
     from rltune.pipeline.run import resume_sweep
 
-    done = resume_sweep(settings.sweep, output_dir=settings.output_dir, changes=changes, trust=settings.trust)
+    done = resume_sweep(make_sweep_ref(settings), changes=changes, trust=settings.trust)
     return done.exit_code
 
 

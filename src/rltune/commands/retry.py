@@ -2,21 +2,17 @@
 
 from dataclasses import dataclass, field
 
-from omegaconf import MISSING, DictConfig
+from omegaconf import DictConfig
 
-from rltune.commands.application.command import ServiceConfig, StudyConfig, TrackingConfig, command, locate_sweep
+from rltune.commands.application.command import ServiceConfig, SweepConfig, TrackingConfig, command, locate_sweep
 from rltune.commands.application.serviced import find_service_of, tell
 
 
 @dataclass
-class RetryConfig:
+class RetryConfig(SweepConfig):
     """The settings of conf/retry.yaml."""
 
-    sweep: str = MISSING
-    output_dir: str = MISSING
-    storage: str | None = None
     trials: list[int] | None = None
-    study: StudyConfig = field(default_factory=StudyConfig)
     service: ServiceConfig = field(default_factory=ServiceConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
@@ -26,11 +22,11 @@ def work(settings: DictConfig) -> int:
     trials = None if settings.trials is None else list(settings.trials)
     if client := find_service_of(settings):
         return tell(client.retry(settings.sweep, trials))
-    where = locate_sweep(settings)
+    ref = locate_sweep(settings)
     from rltune.pipeline.requests.asking import retry_failed
 
     changes = {"tracking": {"uri": settings.tracking.uri}}
-    done = retry_failed(settings.sweep, trials, **where, changes=changes)
+    done = retry_failed(ref, trials, changes=changes)
     return done.exit_code if done else 0
 
 

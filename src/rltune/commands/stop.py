@@ -4,19 +4,15 @@ from dataclasses import dataclass, field
 
 from omegaconf import MISSING, DictConfig
 
-from rltune.commands.application.command import ServiceConfig, StudyConfig, command, locate_sweep
+from rltune.commands.application.command import ServiceConfig, SweepConfig, command, locate_sweep
 from rltune.commands.application.serviced import find_service_of, tell
 
 
 @dataclass
-class StopConfig:
+class StopConfig(SweepConfig):
     """The settings of conf/stop.yaml."""
 
-    sweep: str = MISSING
-    output_dir: str = MISSING
-    storage: str | None = None
     wait: bool = MISSING
-    study: StudyConfig = field(default_factory=StudyConfig)
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
@@ -25,10 +21,10 @@ def work(settings: DictConfig) -> int:
     if client := find_service_of(settings):
         done = client.stop(settings.sweep)
         return tell(client.wait(settings.sweep)[0] if settings.wait else done)
-    where = locate_sweep(settings)
+    ref = locate_sweep(settings)
     from rltune.pipeline.requests.asking import stop_sweep
 
-    stop_sweep(settings.sweep, **where, wait=settings.wait)
+    stop_sweep(ref, wait=settings.wait)
     return 0
 
 

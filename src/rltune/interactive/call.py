@@ -43,7 +43,7 @@ def sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) ->
     again = [shlex.quote(redact_address(word)) for word in typed if not word.startswith("name=")]
     with find_stream() as stream:
         done = run_sweep(config, stream=stream, typed=" ".join([spell_command("run"), *again]))
-    return Sweep(done.folder, storage=config.study.storage)
+    return Sweep(done.folder, config.study.storage)
 
 
 def _check_words(words: Sequence[Any]) -> list[str]:

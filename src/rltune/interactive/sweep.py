@@ -21,7 +21,7 @@ from rltune.study.ledger import Ledger
 from rltune.study.outcome import Outcome, load_outcome
 from rltune.study.ranking import find_front, order_records, rank_records
 from rltune.study.storage import open_ledger
-from rltune.study.sweep_folder import find_sweep
+from rltune.study.sweep_ref import SweepRef
 
 if TYPE_CHECKING:
     from rltune.policies.multi_agent import MultiAgentPolicy
@@ -67,22 +67,22 @@ class Sweep:
 
     Args:
         folder: Its folder.
-        storage: The address of its ledger with its login, where its settings name a database.
+        ledger_url: The address of its ledger with its login, where its settings name a database.
 
     Attributes:
         folder: Its folder.
         name: Its name.
     """
 
-    def __init__(self, folder: Path, storage: str | None = None) -> None:
+    def __init__(self, folder: Path, ledger_url: str | None = None) -> None:
         self.folder, self.name = folder, folder.name
-        self._storage = storage
+        self._ref = SweepRef(folder.name, folder.parent, ledger_url=ledger_url)
         with self._ledger():  # a folder without one is refused here
             pass
 
     @contextlib.contextmanager
     def _ledger(self) -> Iterator[Ledger]:
-        with contextlib.closing(open_ledger(self.folder, self._storage)) as ledger:
+        with contextlib.closing(open_ledger(self.folder, self._ref.ledger_url)) as ledger:
             yield ledger
 
     @cached_property
@@ -198,13 +198,13 @@ class Sweep:
         if trial is not None and (not isinstance(trial, int) or isinstance(trial, bool)):
             raise PolicyError(f"trial={trial!r}", "a trial's number, as in .trials", "policy() or policy(0)")
         which = self.name if trial is None else f"{self.name}/{trial}"
-        return load_policy(f"sweep:{which}", output_dir=self.folder.parent, storage=self._storage)
+        return load_policy(f"sweep:{which}", output_dir=self.folder.parent, ledger_url=self._ref.ledger_url)
 
     def report(self) -> Path:
         """Write the report as it is now; return the page's path."""
         from rltune.reporting import html
 
-        return html.write_report(self.folder, storage=self._storage) / html.PAGE
+        return html.write_report(self.folder, ledger_url=self._ref.ledger_url) / html.PAGE
 
     def resume(self, **changes: Any) -> Sweep:
         """Go on with it where it was interrupted, or extend it: see `rltune.resume_sweep`.
@@ -214,10 +214,8 @@ class Sweep:
         """
         from rltune.pipeline.run import resume_sweep
 
-        if self._storage is not None:
-            changes = {"study": {"storage": self._storage}} | changes
         with find_stream() as stream:
-            resume_sweep(self.name, output_dir=str(self.folder.parent), changes=changes, stream=stream)
+            resume_sweep(self._ref, changes=changes, stream=stream)
         return self
 
     def __repr__(self) -> str:
@@ -238,7 +236,7 @@ class Sweep:
         from rltune.reporting.wording import describe_verdict
 
         try:
-            return describe_verdict(load_sweep_data(self.folder, self._storage))
+            return describe_verdict(load_sweep_data(self.folder, self._ref.ledger_url))
         except RltuneError:
             return ""
 
@@ -256,21 +254,19 @@ def open_sweep(
     *,
     output_dir: str | Path = "outputs",
     storage: str | None = None,
-    bucket: str | None = None,
+    ledger_url: str | None = None,
 ) -> Sweep:
     """Open a sweep that is there, whether it has ended or runs in another process.
 
     Args:
         sweep: Its name, ``latest``, or its folder.
         output_dir: The folder of all sweeps.
-        storage: The address of its ledger with its login, where its settings name a database.
-        bucket: The sweeps' ``storage``, from which one is fetched that is not in ``output_dir``.
+        storage: The setting ``storage`` with which it was run: a sweep that is not in ``output_dir`` is fetched.
+        ledger_url: The address of its ledger with its login, where its settings name a database.
 
     Raises:
         StudyError: There is no such sweep.
     """
     if not isinstance(sweep, str | Path):
         raise StudyError(f"sweep={sweep!r}", "a sweep's name, latest, or its folder", 'rltune.open_sweep("latest")')
-    if (Path(sweep) / "config.yaml").is_file():
-        return Sweep(Path(sweep).absolute(), storage)
-    return Sweep(find_sweep(str(sweep), str(output_dir), bucket=bucket), storage)
+    return Sweep(SweepRef.of(sweep, output_dir, storage).folder(), ledger_url)

@@ -47,13 +47,12 @@ from rltune.study.bucket import find_bucket, is_fetched_copy
 from rltune.study.disk_full import explain_full_disk
 from rltune.study.sweep_folder import (
     LEDGER,
-    find_sweep,
     follow_sweep,
     is_half_made,
-    list_stored_sweeps,
     make_distant_ledger_error,
     make_resume_command,
 )
+from rltune.study.sweep_ref import SweepRef
 
 logger = logging.getLogger(__name__)
 LOCAL = "local"  # what stands for a Ray of one's own where nothing stands for no change
@@ -132,8 +131,9 @@ def find_begun(config: RunConfig) -> Path | None:
     name = make_sweep_name(config)
     folder = sweep_folder_of(config, name)
     is_here = folder.exists() and not is_half_made(folder)
-    if config.storage and (not is_here or is_fetched_copy(folder)) and name in list_stored_sweeps(config.storage):
-        return find_sweep(name, config.output_dir, bucket=config.storage)
+    ref = SweepRef(name, config.output_dir, config.storage)
+    if (not is_here or is_fetched_copy(folder)) and ref.is_stored():
+        return ref.folder()
     return folder if is_here else None
 
 
@@ -188,7 +188,7 @@ def check_request(config: RunConfig) -> tuple[Plan, Path]:
         return checked, folder
     if folder.exists() and not is_half_made(folder):
         raise make_name_taken_error(name, folder)
-    if config.storage is not None and name in list_stored_sweeps(config.storage):
+    if SweepRef(name, config.output_dir, config.storage).is_stored():
         raise StudyError(
             f"name={name}: {config.storage} has a sweep of this name",
             "a name of its own for each sweep",
@@ -198,9 +198,8 @@ def check_request(config: RunConfig) -> tuple[Plan, Path]:
 
 
 def resume_sweep(
-    sweep: str,
+    ref: SweepRef,
     *,
-    output_dir: str = "outputs",
     changes: Mapping[str, Any] | None = None,
     stream: TextIO | None = None,
     trainable: type | None = None,
@@ -210,8 +209,7 @@ def resume_sweep(
     """Go on with an interrupted sweep, or extend a finished one.
 
     Args:
-        sweep: Its name, or ``latest``.
-        output_dir: The folder of all sweeps.
+        ref: The sweep. Its ``storage`` and its ``ledger_url`` are the sweep's from now on, where they are given.
         changes: What conf/resume.yaml lets change: ``{"budget": {"trials": 48}}``, a larger budget, another address, or
             one whose login is not kept; None stands for no change.
         stream: Where the console writes.
@@ -230,7 +228,7 @@ def resume_sweep(
             f"changes of {', '.join(CHANGEABLE)}",
             spell_command("run name=... begins another sweep"),
         )
-    folder = find_sweep(sweep, output_dir, bucket=(changes or {}).get("storage"))
+    folder = ref.folder()
     _follow(folder, stream)
     raw = read_settings(folder, whole=True)
     if not trust:
@@ -238,7 +236,8 @@ def resume_sweep(
     wanted = _without_none(changes or {})
     if wanted.get("cluster", {}).get("address") == LOCAL:
         wanted["cluster"]["address"] = None
-    merged = OmegaConf.merge(raw, wanted)
+    addresses = _without_none({"storage": ref.storage, "study": {"storage": ref.ledger_url}})
+    merged = OmegaConf.merge(raw, addresses, wanted)
     config = parse_config(cast(DictConfig, merged))
     check_budgets(folder.name, raw, config)
     _require_ledger(folder, config)

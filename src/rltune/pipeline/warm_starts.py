@@ -19,7 +19,7 @@ from rltune.formatting import spell_command
 from rltune.records import TrialRecord
 from rltune.search.samplers import UNTEACHABLE, name_sampler
 from rltune.search.space import Space
-from rltune.study.sweep_folder import find_sweep
+from rltune.study.sweep_ref import LATEST, SweepRef
 
 FROM_SWEEPS = "searcher.from_sweeps"
 SAME = (
@@ -117,7 +117,7 @@ def collect_earlier_trials(
             "a searcher that does: rf, tpe, gp",
             f"searcher=rf, or {FROM_SWEEPS}=null",
         )
-    if "latest" in names:
+    if LATEST in names:
         raise ConfigError(
             f"{FROM_SWEEPS}=[latest]: a resumed sweep would find itself", "names of sweeps", spell_command("list")
         )
@@ -148,7 +148,7 @@ def _read_earlier_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[T
         ConfigError: It trained something else.
         StudyError: There is none of this name, or it cannot be read.
     """
-    folder = find_sweep(name, config.output_dir, FROM_SWEEPS, config.storage)
+    folder = SweepRef(name, config.output_dir, config.storage).folder(FROM_SWEEPS)
     try:
         theirs = parse_config(read_settings(folder))
     except ConfigError as error:  # of another version

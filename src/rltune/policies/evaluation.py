@@ -21,7 +21,7 @@ from rltune.policies.bundle_writer import describe_space
 from rltune.policies.multi_agent import MultiAgentPolicy, play_multi_agent
 from rltune.policies.policy import load_playable
 from rltune.policies.rllib_policy import RLlibPolicy
-from rltune.policies.uri import require_own_environment
+from rltune.policies.uri import Source, require_own_environment
 from rltune.statistics import interquartile_mean, mean_interval
 
 BEAT_S = 1.0  # the longest that an evaluation says nothing: who waits for it may take it for one that hangs
@@ -95,7 +95,7 @@ def evaluate(
     """
     if episodes < 1:
         raise PolicyError(f"episodes={episodes}", "at least 1", "episodes=100")
-    found = load_playable(policy) if isinstance(policy, str | Path) else policy
+    found = load_playable(Source(str(policy))) if isinstance(policy, str | Path) else policy
     shown = _tell_in_time(progress or (lambda done, total: None))
     with _limit_threads(found.network):
         if isinstance(found, MultiAgentPolicy):
@@ -125,7 +125,7 @@ def evaluate_checkpoint(
     folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None] | None = None
 ) -> Evaluation:
     """Evaluate a checkpoint of one's own sweep: what is pickled in it is trusted."""
-    return evaluate(load_playable(folder, trust=True), episodes, seed, progress=progress)
+    return evaluate(load_playable(Source(str(folder), trust=True)), episodes, seed, progress=progress)
 
 
 def environment_of(

@@ -24,6 +24,7 @@ from rltune.policies.uri import (
     require_own_environment,
 )
 from rltune.study.checkpoints import is_own_checkpoint
+from rltune.study.sweep_ref import LATEST, SweepRef
 
 
 class Policy(bundle_reader.Policy):
@@ -80,7 +81,7 @@ def load_policy(
     trust: bool = False,
     output_dir: str | Path = "outputs",
     storage: str | None = None,
-    bucket: str | None = None,
+    ledger_url: str | None = None,
 ) -> Policy | MultiAgentPolicy:
     """Load a trained policy. Starts no Ray, unpickles nothing and runs no code of its author.
 
@@ -90,10 +91,10 @@ def load_policy(
         trust: Take a sweep's checkpoint although its files are not those that the ledger recorded, and let ``env`` and
             `rltune.evaluate` import the modules that a policy names whose author is somebody else.
         output_dir: The folder of all sweeps.
-        storage: The address of a sweep's ledger with its login, where its settings name a database: no file keeps a
+        storage: The setting ``storage`` with which a sweep was run, such as ``s3://bucket/prefix``: a sweep that is not
+            in ``output_dir`` is fetched from there.
+        ledger_url: The address of a sweep's ledger with its login, where its settings name a database: no file keeps a
             login. None is the address in the settings.
-        bucket: The sweeps' ``storage``, such as ``s3://bucket/prefix``, from which a sweep is fetched that is not in
-            ``output_dir``.
 
     Returns:
         A `Policy`; where there are several agents a `MultiAgentPolicy`, which acts on dicts.
@@ -101,28 +102,30 @@ def load_policy(
     Raises:
         PolicyError: There is no such policy, or its files are damaged.
     """
-    with locate_policy(Source(str(uri), Path(output_dir), trust, storage, bucket)) as folder:
+    return load_bundle(Source(str(uri), SweepRef(LATEST, output_dir, storage, ledger_url), trust))
+
+
+def load_bundle(source: Source) -> Policy | MultiAgentPolicy:
+    """Load a policy as `load_policy` does.
+
+    Raises:
+        PolicyError: There is no such policy, or its files are damaged.
+    """
+    with locate_policy(source) as folder:
         try:
             policy = MultiAgentPolicy(folder) if is_multi_agent(folder) else Policy.load(folder)
         except (ValueError, OSError) as error:
             raise PolicyError(
-                f"policy={uri}: {error}",
+                f"policy={source.uri}: {error}",
                 "a bundle as a trial's checkpoint holds it",
                 "load another checkpoint of the trial",
             ) from error
         # Asked only when it matters: the files of a checkpoint may be large.
-        policy.is_trusted = (lambda: True) if trust else partial(is_own_checkpoint, folder.parent)
+        policy.is_trusted = (lambda: True) if source.trust else partial(is_own_checkpoint, folder.parent)
         return policy
 
 
-def load_playable(
-    uri: str | Path,
-    *,
-    trust: bool = False,
-    output_dir: str | Path = "outputs",
-    storage: str | None = None,
-    bucket: str | None = None,
-) -> Policy | MultiAgentPolicy | RLlibPolicy:
+def load_playable(source: Source) -> Policy | MultiAgentPolicy | RLlibPolicy:
     """Load a policy to evaluate: as `load_policy` does, or by RLlib's own parts where its network needs them.
 
     RLlib's parts run code when they are loaded. Those of one's own sweeps are taken; others need ``trust``.
@@ -131,7 +134,7 @@ def load_playable(
         PolicyError: As for `load_policy` and, where RLlib is needed, as for `load_algorithm`.
     """
     try:
-        return load_policy(uri, trust=trust, output_dir=output_dir, storage=storage, bucket=bucket)
+        return load_bundle(source)
     except NeedsRLlibError:
-        with locate_trusted_algorithm(Source(str(uri), Path(output_dir), trust, storage, bucket)) as folder:
+        with locate_trusted_algorithm(source) as folder:
             return RLlibPolicy(folder.parent)

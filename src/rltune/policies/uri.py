@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,8 @@ from rltune.errors import PolicyError, StudyError
 from rltune.formatting import spell_command
 from rltune.study.bucket import BucketError
 from rltune.study.checkpoints import compute_digest, find_checkpoint, is_own_checkpoint
-from rltune.study.sweep_folder import find_sweep, make_resume_command
+from rltune.study.sweep_folder import make_resume_command
+from rltune.study.sweep_ref import SweepRef
 
 if TYPE_CHECKING:
     from rltune.records import CheckpointRecord, TrialRecord
@@ -41,17 +42,13 @@ class Source:
 
     Attributes:
         uri: As the person wrote it.
-        output_dir: The folder of all sweeps.
+        sweeps: Where sweeps are kept, for ``sweep:<name>``; the name is the URI's.
         trust: Take what somebody else has made or changed, and what runs code when it is loaded.
-        storage: The address of a sweep's ledger with its login, where its settings name a database.
-        bucket: The sweeps' ``storage``, for a machine without the sweep's folder.
     """
 
     uri: str
-    output_dir: Path
+    sweeps: SweepRef = field(default_factory=SweepRef)
     trust: bool = False
-    storage: str | None = field(default=None, repr=False)
-    bucket: str | None = None
 
 
 class NeedsRLlibError(PolicyError):
@@ -169,7 +166,7 @@ def _split_sweep_uri(source: Source) -> tuple[Path, int | None]:
     """Split ``sweep:<name>/<trial>`` into the sweep's folder and the trial's number; None where none is named."""
     name, _, trial = source.uri.split(":", 1)[1].strip("/").partition("/")
     try:
-        folder = find_sweep(name, str(source.output_dir), bucket=source.bucket)
+        folder = replace(source.sweeps, name=name).folder()
     except BucketError:
         raise
     except StudyError as error:
@@ -202,7 +199,7 @@ def _read_ledger(folder: Path, source: Source) -> Sequence[TrialRecord]:
     from rltune.study.storage import open_ledger  # brings SQLAlchemy with it, which no other form needs
 
     try:
-        ledger = open_ledger(folder, source.storage)
+        ledger = open_ledger(folder, source.sweeps.ledger_url)
     except StudyError as error:
         raise PolicyError(
             f"policy={source.uri}: {error.what}",

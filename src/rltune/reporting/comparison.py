@@ -13,7 +13,7 @@ from rltune.errors import StudyError
 from rltune.formatting import format_count, format_duration, format_interval, format_objective, spell_command
 from rltune.reporting.sweep_data import SweepData, load_sweep_data
 from rltune.statistics import probability_of_improvement
-from rltune.study.sweep_folder import find_sweep
+from rltune.study.sweep_ref import SweepRef
 
 HEADS = ("sweep", "winner", "{}", "95% interval", "better than the first", "env steps", "time", "how measured")
 
@@ -96,18 +96,18 @@ class Comparison:
 
 
 def compare_sweeps(
-    sweeps: Sequence[str],
+    sweeps: Sequence[str | Path],
     output_dir: str | Path = "outputs",
     storage: str | None = None,
-    bucket: str | None = None,
+    ledger_url: str | None = None,
 ) -> Comparison:
     """Compare sweeps on one environment, each to the first.
 
     Args:
         sweeps: Their names, or paths of their folders.
         output_dir: The folder of all sweeps.
-        storage: The address of their ledgers with its login, where their settings name a database.
-        bucket: The sweeps' ``storage``, from which those are fetched that are not in ``output_dir``.
+        storage: The setting ``storage`` with which they were run: those that are not in ``output_dir`` are fetched.
+        ledger_url: The address of their ledgers with its login, where their settings name a database.
 
     Raises:
         StudyError: There is no such sweep, it has no winner, or they are on different environments or
@@ -115,8 +115,8 @@ def compare_sweeps(
     """
     if not sweeps:
         raise StudyError("sweeps=[] names none", "two or more sweeps", spell_command("list"))
-    root = Path(output_dir).expanduser().absolute()
-    every = [load_sweep_data(_find_folder(name, root, bucket), storage) for name in sweeps]
+    folders = [SweepRef.of(sweep, output_dir, storage).folder("sweeps") for sweep in sweeps]
+    every = [load_sweep_data(folder, ledger_url) for folder in folders]
     environments = [str(data.settings["env"]["id"]) for data in every]
     _require_one(every, "is on", "on ", environments, "sweeps on one environment")
     objectives = [_describe_objective(data) for data in every]
@@ -139,12 +139,6 @@ def _describe_objective(data: SweepData) -> str:
     """Describe by what a sweep's scores are made: scores of two kinds cannot be compared."""
     found = {**asdict(ObjectiveConfig()), **(data.settings.get("objective") or {})}
     return ", ".join(f"{key}={found[key]}" for key in ("kind", "key", "direction", "over"))
-
-
-def _find_folder(name: str, root: Path, bucket: str | None) -> Path:
-    if (Path(name) / "config.yaml").is_file():
-        return Path(name).absolute()
-    return find_sweep(name, str(root), "sweeps", bucket)
 
 
 def _make_row(data: SweepData, first: Sequence[float]) -> ComparisonRow:

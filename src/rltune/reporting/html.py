@@ -33,13 +33,13 @@ FOLDER, PAGE = "report", "index.html"
 logger = logging.getLogger(__name__)
 
 
-def write_report(sweep: Path, ledger: Ledger | None = None, storage: str | None = None) -> Path:
+def write_report(sweep: Path, ledger: Ledger | None = None, ledger_url: str | None = None) -> Path:
     """Write the report of a sweep into its folder, in place of an earlier one.
 
     Args:
         sweep: The sweep's folder.
         ledger: If it is open already.
-        storage: Where it is opened otherwise, as for `rltune.study.storage.open_ledger`.
+        ledger_url: Where it is opened otherwise, as for `rltune.study.storage.open_ledger`.
 
     Returns:
         The folder ``report`` in it, with ``index.html``.
@@ -47,7 +47,7 @@ def write_report(sweep: Path, ledger: Ledger | None = None, storage: str | None 
     Raises:
         StudyError: It is no sweep's folder, or its ledger cannot be read.
     """
-    data = read_sweep_data(sweep, ledger) if ledger else load_sweep_data(sweep, storage)
+    data = read_sweep_data(sweep, ledger) if ledger else load_sweep_data(sweep, ledger_url)
     folder = sweep / FOLDER
     folder.mkdir(exist_ok=True)
     draft = folder / f".{PAGE}"

@@ -102,17 +102,17 @@ class SweepData:
         return build_search_space(self.settings["algo"], self.settings["space"])
 
 
-def load_sweep_data(folder: Path, storage: str | None = None) -> SweepData:
+def load_sweep_data(folder: Path, ledger_url: str | None = None) -> SweepData:
     """Read a sweep's folder and its ledger.
 
     Args:
         folder: The sweep's.
-        storage: As for `rltune.study.storage.open_ledger`.
+        ledger_url: As for `rltune.study.storage.open_ledger`.
 
     Raises:
         StudyError: It is no sweep's folder, or its ledger cannot be read.
     """
-    with closing(open_ledger(folder, storage)) as ledger:
+    with closing(open_ledger(folder, ledger_url)) as ledger:
         return read_sweep_data(folder, ledger)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
@@ -25,7 +24,7 @@ from rltune.formatting import (
 from rltune.reporting.closing_page import describe_certification, describe_winner, explain_scores
 from rltune.study.outcome import explain_no_winner
 from rltune.study.ranking import find_front, find_nearest, order_records, rank_records
-from rltune.study.sweep_folder import find_sweep, list_sweep_folders
+from rltune.study.sweep_ref import SweepRef
 
 TOLD_BY = ("algo=", "env=", "env.id=", "experiment=")  # what tells one sweep from another, of what was typed
 
@@ -34,27 +33,23 @@ if TYPE_CHECKING:
     from rltune.records import TrialRecord
 
 
-def list_sweeps(
-    output_dir: str, stream: TextIO | None = None, storage: str | None = None, bucket: str | None = None
-) -> None:
+def list_sweeps(ref: SweepRef, stream: TextIO | None = None) -> None:
     """Print one line a sweep, the newest last; a ledger that cannot be read is named, not hidden.
 
     Args:
-        output_dir: The folder of all sweeps.
+        ref: Where the sweeps are, whatever sweep is meant.
         stream: Where to; None is standard output.
-        storage: As for `rltune.study.storage.open_ledger`.
-        bucket: As for `rltune.study.sweep_folder.list_sweep_folders`.
     """
     from rltune.study.outcome import count_states
     from rltune.study.storage import open_ledger  # brings SQLAlchemy with it
 
-    folders = list_sweep_folders(output_dir, bucket)
+    folders = ref.list_folders()
     headings = ("sweep", "status", "trials", "best", "certified", "env steps", "begun", "typed")
     rows: list[tuple[str, ...]] = [headings]
     reasons = []
     for folder in folders:
         try:
-            ledger = open_ledger(folder, storage)
+            ledger = open_ledger(folder, ref.ledger_url)
         except RltuneError as error:
             rows.append((folder.name, "unreadable", *[""] * 6))
             reasons.append(f"{folder.name}: {first_line(error.what)}")
@@ -82,8 +77,7 @@ def list_sweeps(
         for reason in reasons:
             out.print(reason, soft_wrap=True)
     else:
-        root = Path(output_dir).expanduser().absolute()
-        out.print(f"no sweeps in {root}; start one: {spell_command('run algo=ppo env=cartpole')}", soft_wrap=True)
+        out.print(f"no sweeps in {ref.root}; start one: {spell_command('run algo=ppo env=cartpole')}", soft_wrap=True)
 
 
 def _fit_columns(rows: Sequence[tuple[str, ...]], width: int) -> Table:
@@ -103,25 +97,20 @@ def _fit_columns(rows: Sequence[tuple[str, ...]], width: int) -> Table:
     return table
 
 
-def show_sweep(
-    sweep: str, output_dir: str, stream: TextIO | None = None, storage: str | None = None, bucket: str | None = None
-) -> None:
+def show_sweep(ref: SweepRef, stream: TextIO | None = None) -> None:
     """Print a sweep's trials, the best first.
 
     Args:
-        sweep: Its name, or latest.
-        output_dir: The folder of all sweeps.
+        ref: The sweep.
         stream: Where to; None is standard output.
-        storage: As for `rltune.study.storage.open_ledger`.
-        bucket: As for `rltune.study.sweep_folder.find_sweep`.
 
     Raises:
         StudyError: There is no such sweep, or its ledger cannot be read.
     """
-    folder = find_sweep(sweep, output_dir, bucket=bucket)
+    folder = ref.folder()
     from rltune.study.storage import open_ledger  # brings SQLAlchemy with it, which a wrong name need not wait for
 
-    with closing(open_ledger(folder, storage)) as ledger:
+    with closing(open_ledger(folder, ref.ledger_url)) as ledger:
         records, found, criteria = order_records(ledger.trials.records()), ledger.sweep(), ledger.criteria
     shown = Shown.read(found.config)
     out = _open_console(stream)

@@ -24,6 +24,7 @@ from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.submissions import COMPLETE, ENDED, Submission, Submissions
 from rltune.service.views import Views
+from rltune.study.sweep_ref import SweepRef
 
 VERBS = ("stop", "resume", "retry", "enqueue")
 
@@ -117,16 +118,16 @@ class Desk:
     def _retry(self, name: str, trials: Any) -> Sequence[str]:
         if trials is not None and not (isinstance(trials, list) and all(isinstance(one, int) for one in trials)):
             raise ConfigError(f"trials={trials!r}", "numbers of trials, or none for all that failed", "trials=[3,5]")
-        ask_retry(name, trials, output_dir=str(self.folder.sweeps))
+        ask_retry(SweepRef(name, self.folder.sweeps), trials)
         return ()
 
     def _enqueue(self, name: str, values: Any) -> Sequence[str]:
         """Have a configuration tried; return a larger budget where it has no place in the sweep's."""
         if not isinstance(values, dict):
             raise ConfigError(f"space={values!r}", "values of searched parameters by name", 'space={"lr": 1e-3}')
-        where = str(self.folder.sweeps)
-        enqueue_configuration(name, values, output_dir=where, stream=io.StringIO())
-        with open_asked(name, where) as asked:
+        ref = SweepRef(name, self.folder.sweeps)
+        enqueue_configuration(ref, values, stream=io.StringIO())
+        with open_asked(ref) as asked:
             return asked.spent().spell_larger(len(asked.ledger.read_requests(ENQUEUE))).split()
 
 

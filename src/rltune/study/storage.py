@@ -21,12 +21,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rltune.config.criteria import read_criteria
 from rltune.config.settings_file import read_settings
+from rltune.config.uris import HIDDEN
 from rltune.errors import StudyError
 from rltune.formatting import first_line, spell_command
 from rltune.study.bucket import find_bucket, is_fetched_copy
 from rltune.study.journal import choose_journal
 from rltune.study.ledger import Ledger, MissingSweepError, make_storage_error
-from rltune.study.sweep_folder import LEDGER, LEDGER_COPY, SILENT_S, find_driver, find_sweep, make_distant_ledger_error
+from rltune.study.sweep_folder import LEDGER, LEDGER_COPY, SETTINGS, SILENT_S, find_driver, make_distant_ledger_error
 from rltune.study.tables import connect_ledger, file_of
 
 STUDY = "study.db"
@@ -44,32 +45,25 @@ def make_storage_url(configured: str | None, folder: Path, file: str = LEDGER) -
     return configured or f"sqlite:///{folder / file}"
 
 
-def open_ledger(folder: str | Path, storage: str | None = None) -> Ledger:
+def open_ledger(folder: str | Path, ledger_url: str | None = None) -> Ledger:
     """Open the ledger of a sweep's folder, for reading.
 
     Args:
-        folder: The sweep's, or its name in ``outputs``.
-        storage: The address with its login, of a sweep whose settings name a database; None is the one that they name,
-            without a login. A sweep that keeps a file is read from its file.
+        folder: The sweep's folder; for a sweep that is known by its name see `rltune.study.sweep_ref.SweepRef`.
+        ledger_url: The ledger's address with its login, for a sweep whose settings name a database; None is the address
+            in the settings, which has no login. A sweep that keeps its ledger in a file is read from that file.
 
     Raises:
         StudyError: The folder holds none, it cannot be read, or its address needs a login, which is kept in no file.
     """
-    if isinstance(folder, str) and not (Path(folder) / "config.yaml").is_file():
-        folder = find_sweep(folder)
     folder = Path(folder)
-    if not (folder / "config.yaml").is_file():
+    if not (folder / SETTINGS).is_file():
         raise StudyError(f"{folder} is no sweep's folder", "a folder with config.yaml in it", spell_command("list"))
     settings = read_settings(folder)
     configured = OmegaConf.select(settings, "study.storage")
-    if configured and storage:
-        configured = storage
-    elif configured and "***" in configured:
-        raise StudyError(
-            f"study.storage={configured}: the login is kept in no file, so the ledger of {folder.name} cannot be read",
-            "the whole address, or one without a password, which PGPASSWORD or ~/.pgpass holds",
-            "add study.storage=... to the command, storage=... to a call from Python",
-        )
+    if configured:
+        configured = ledger_url or configured
+        require_login(configured, folder.name)
     url = make_storage_url(configured, folder)
     file = file_of(url)
     if file is not None and not file.is_file():  # SQLite would make an empty one
@@ -78,6 +72,24 @@ def open_ledger(folder: str | Path, storage: str | None = None) -> Ledger:
         raise StudyError(f"{file} is missing", "the sweep's ledger", spell_command("list"))
     ledger = Ledger(url, folder.name if configured else _read_sweep_name(folder))
     return ledger.judge_by(read_criteria(settings))
+
+
+def require_login(ledger_url: str, name: str) -> None:
+    """Refuse a ledger's address whose login was left out where it was written.
+
+    Args:
+        ledger_url: The address.
+        name: The sweep.
+
+    Raises:
+        StudyError: The login is missing.
+    """
+    if HIDDEN in ledger_url:
+        raise StudyError(
+            f"study.storage={ledger_url}: the login is kept in no file, so the ledger of {name} cannot be read",
+            "the whole address, or one without a password, which PGPASSWORD or ~/.pgpass holds",
+            "add study.storage=... to the command, ledger_url=... to a call from Python",
+        )
 
 
 def start_ledger(configured: str | None, folder: Path, *, new: bool, shared: bool = False) -> Ledger:

@@ -1,4 +1,4 @@
-"""Find a sweep by its name, lock it, and say how to resume it. Runs anywhere."""
+"""Lock a sweep's folder, and say how to resume the sweep. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 
 from rltune.config.settings_file import read_settings
 from rltune.config.uris import HIDDEN, redact_address
-from rltune.errors import StudyError, choices
+from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.study.bucket import GLANCE_S, Bucket, find_bucket, is_fetched_copy, link_bucket, make_place, open_bucket
 
@@ -44,59 +44,14 @@ HALF_MADE = (".lock", DRIVER, ".processes", ".shared-", ".bucket", ".made-by", "
 FREED_S = 120.0  # for a file system to free the lock of a host that is gone: NFS takes 90 s
 
 
-def find_sweep(sweep: str, output_dir: str = "outputs", key: str = "sweep", bucket: str | None = None) -> Path:
-    """Find a sweep's folder by its name, or the newest one's for ``latest``.
-
-    Args:
-        sweep: The name.
-        output_dir: The folder of all sweeps.
-        key: The setting that named it, for the error.
-        bucket: The sweeps' ``storage``. One that is there and not here is fetched: all but its checkpoints, which
-            are fetched when they are used.
-
-    Raises:
-        StudyError: There is none; the nearest name is given. Or the bucket cannot be used.
-    """
-    root = Path(output_dir).expanduser().absolute()
-    here = {path.parent.name: path.stat().st_mtime for path in root.glob("*/config.yaml")}
-    found = (list_stored_sweeps(bucket) if bucket else {}) | here
-    if sweep == "latest" and found:
-        sweep = max(found, key=lambda name: found[name])
-    if sweep in found and (sweep not in here or is_fetched_copy(root / sweep)):
-        _fetch_sweep(root / sweep, bucket)
-    if sweep not in found:
-        if is_half_made(root / sweep):
-            raise StudyError(
-                f"{key}={sweep}: nothing was begun in {root / sweep}",
-                "a sweep whose folder holds its settings",
-                spell_command(f"run name={sweep}{_name_root(root)} algo=... env=..."),
-            )
-        raise StudyError(f"{key}={sweep}: no such sweep in {root}", choices(sweep, found), spell_command("list"))
-    return root / sweep
-
-
-def list_stored_sweeps(bucket: str) -> dict[str, float]:
-    """List the sweeps in a bucket: when their settings were written, in seconds of the epoch, by name.
-
-    Args:
-        bucket: The sweeps' ``storage``.
-
-    Raises:
-        BucketError: It cannot be used.
-    """
-    place = open_bucket(make_place(bucket))
-    place.check()
-    return place.list_folders(holding=SETTINGS)
-
-
-def _fetch_sweep(folder: Path, bucket: str | None) -> None:
+def fetch_sweep(folder: Path, storage: str | None) -> None:
     """Fetch a sweep's files but its checkpoints into a folder that is there to be read, again if need be.
 
     Args:
         folder: Where to.
-        bucket: The sweeps' ``storage``; None is where the folder came from.
+        storage: The sweeps' ``storage``; None is where the folder came from.
     """
-    stored = open_bucket(make_place(bucket, folder.name)) if bucket else find_bucket(folder)
+    stored = open_bucket(make_place(storage, folder.name)) if storage else find_bucket(folder)
     assert stored is not None
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     link_bucket(folder, stored.address, copy=True)
@@ -157,7 +112,7 @@ def follow_sweep(folder: Path) -> str | None:
                 path.rename(kept.with_name(kept.name + path.name.removeprefix(LEDGER)))
         for derived in (folder / LEDGER_COPY, *folder.glob("study.db*")):
             derived.unlink(missing_ok=True)
-        _fetch_sweep(folder, None)
+        fetch_sweep(folder, None)
     aside = f"; the ledger that was here is kept as {kept}" if kept.exists() else ""
     return f"another machine has gone on with {folder.name}: what it left in the bucket is fetched{aside}"
 
@@ -198,19 +153,6 @@ def is_half_made(folder: Path) -> bool:
     A folder with anything in it that such a driver does not leave is somebody's own.
     """
     return folder.is_dir() and all(entry.name.startswith(HALF_MADE) for entry in folder.iterdir())
-
-
-def list_sweep_folders(output_dir: str, bucket: str | None = None) -> list[Path]:
-    """List the folders of all sweeps, the newest last.
-
-    Args:
-        output_dir: Where they are.
-        bucket: The sweeps' ``storage``, from which all are fetched that are not here; None for those that are.
-    """
-    root = Path(output_dir).expanduser().absolute()
-    for name in list_stored_sweeps(bucket) if bucket else ():
-        find_sweep(name, output_dir, bucket=bucket)
-    return [path.parent for path in sorted(root.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime)]
 
 
 @contextlib.contextmanager
@@ -363,7 +305,7 @@ def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None)
         with contextlib.suppress(StudyError):
             settings = cast(Mapping[str, Any], OmegaConf.to_container(read_settings(folder)))
     found = settings or {}
-    words = [_format_override("sweep", folder.name) + _name_root(folder.parent)]
+    words = [_format_override("sweep", folder.name) + spell_output_dir(folder.parent)]
     if storage := found.get("storage"):
         words.append(_format_override("storage", redact_address(storage)))
     for group, key in (("study", "storage"), ("tracking", "uri")):  # a login is kept in no file
@@ -379,6 +321,6 @@ def _format_override(key: str, value: str) -> str:
     return shlex.quote('{}="{}"'.format(key, value.replace('"', '\\"')))
 
 
-def _name_root(root: Path) -> str:
+def spell_output_dir(root: Path) -> str:
     """Return the override that names the folder of all sweeps; empty for the usual one."""
     return "" if root == Path("outputs").absolute() else f" {_format_override('output_dir', str(root))}"

@@ -211,12 +211,12 @@ class Trial(tune.Trainable):
         """Play a checkpoint's policy for as many episodes as the task says; tests replace it."""
         from rltune.policies.evaluation import evaluate
         from rltune.policies.policy import load_playable
+        from rltune.policies.uri import Source
 
-        task = self.task
         result = evaluate(
-            load_playable(folder, trust=True),
-            task.episodes,
-            task.evaluation_seed,
+            load_playable(Source(str(folder), trust=True)),
+            self.task.episodes,
+            self.task.evaluation_seed,
             progress=lambda done, total: self._report_episode(),
         )
         return list(result.returns)

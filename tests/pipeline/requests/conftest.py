@@ -18,6 +18,7 @@ from rltune.study.ledger import Ledger
 from rltune.study.outcome import Outcome, count_states
 from rltune.study.storage import start_ledger
 from rltune.study.sweep_folder import claim_sweep
+from rltune.study.sweep_ref import SweepRef
 
 
 class Stopper:
@@ -39,8 +40,8 @@ class Mine:
     ledger: Ledger
 
     @property
-    def root(self) -> str:
-        return str(self.folder.parent)
+    def ref(self) -> SweepRef:
+        return SweepRef("mine", self.folder.parent)
 
     @contextlib.contextmanager
     def drive(self) -> Iterator[Stopper]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -14,24 +15,25 @@ from rltune.pipeline.requests.asked_sweep import AskedSweep, describe_user, open
 from rltune.records import ENQUEUE, STOP
 from rltune.study.bucket import link_bucket
 from rltune.study.storage import open_ledger
+from rltune.study.sweep_ref import SweepRef
 
 
 def test_a_sweep_is_asked_by_its_name_with_all_that_it_has(mine):
     mine.begin()
-    with mine.drive(), open_asked("mine", mine.root) as asked:
+    with mine.drive(), open_asked(mine.ref) as asked:
         assert (asked.name, asked.status(), asked.config.budget.trials) == ("mine", "running", 4)
         assert [record.number for record in asked.ledger.trials.records()] == [0]
         assert "process" in asked.require_driver("stop")
 
 
 def test_without_a_driver_it_is_said_why_and_what_to_type(mine):
-    with open_asked("mine", mine.root) as asked, pytest.raises(StudyError) as killed:
+    with open_asked(mine.ref) as asked, pytest.raises(StudyError) as killed:
         asked.require_driver("stop")
     assert killed.value.key == "sweep"
     assert "complete" not in killed.value.what
     assert "resume sweep=mine" in killed.value.fix
     mine.end("complete")
-    with open_asked("mine", mine.root) as asked, pytest.raises(StudyError) as ended:
+    with open_asked(mine.ref) as asked, pytest.raises(StudyError) as ended:
         asked.require_driver("stop")
     assert ended.value.key == "sweep"
     assert "(complete)" in ended.value.what
@@ -39,7 +41,7 @@ def test_without_a_driver_it_is_said_why_and_what_to_type(mine):
 
 
 def test_a_name_that_is_none_is_answered_with_the_nearest(mine):
-    with pytest.raises(StudyError) as refused, open_asked("mien", mine.root):
+    with pytest.raises(StudyError) as refused, open_asked(replace(mine.ref, name="mien")):
         pass
     assert refused.value.key == "sweep"
     assert "'mine'" in refused.value.pretty()
@@ -49,11 +51,15 @@ def test_by_its_ledgers_address_it_needs_no_folder_here(mine, tmp_path):
     mine.ledger.close()  # with a connection open, it is two files
     shutil.copy(mine.folder / "ledger.db", tmp_path / "elsewhere.db")
     address = f"sqlite:///{tmp_path / 'elsewhere.db'}"
-    with open_asked("mine", str(tmp_path / "none"), address) as asked:
+    ref = SweepRef("mine", tmp_path / "none", ledger_url=address)
+    with open_asked(ref) as asked:
         assert (asked.folder, asked.config.budget.trials, asked.status()) == (None, 4, "running")
         asked.ask(STOP, {})
         assert [request.kind for request in asked.ledger.read_requests()] == [STOP]
-    with pytest.raises(StudyError, match="sweep=other"), open_asked("other", str(tmp_path / "none"), address):
+    with (
+        pytest.raises(StudyError, match="sweep=other"),
+        open_asked(replace(ref, name="other")),
+    ):
         pass
 
 
@@ -61,7 +67,7 @@ def test_a_file_beside_another_hosts_log_is_not_written(mine, monkeypatch):
     """SQLite's write-ahead log shares memory: written from two hosts, the ledger would be damaged."""
     monkeypatch.setattr("rltune.study.sweep_folder.SILENT_S", 0.1)
     (mine.folder / ".driver").write_text(json.dumps({"host": "far", "boot": "another", "pid": 7}))
-    with open_asked("mine", mine.root) as asked:
+    with open_asked(mine.ref) as asked:
         with pytest.raises(StudyError) as refused:
             asked.ask(STOP, {})
         assert refused.value.key == "sweep"

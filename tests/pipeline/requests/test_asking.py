@@ -36,7 +36,7 @@ def wait_for(condition):
 def test_a_running_sweep_is_stopped_and_its_end_told(mine, stream):
     with ThreadPoolExecutor(1) as pool:
         with mine.drive() as stopper:
-            answer = pool.submit(stop_sweep, "mine", output_dir=mine.root, stream=stream)
+            answer = pool.submit(stop_sweep, mine.ref, stream=stream)
             wait_for(lambda: stopper.reason)
             mine.end("interrupted")
             time.sleep(0.3)
@@ -51,7 +51,7 @@ def test_a_running_sweep_is_stopped_and_its_end_told(mine, stream):
 def test_two_who_stop_it_both_learn_its_end(mine, stream):
     with ThreadPoolExecutor(2) as pool:
         with mine.drive() as stopper:
-            answers = [pool.submit(stop_sweep, "mine", output_dir=mine.root, stream=stream) for _ in range(2)]
+            answers = [pool.submit(stop_sweep, mine.ref, stream=stream) for _ in range(2)]
             wait_for(lambda: stopper.reason and len(mine.ledger.read_requests(STOP, waiting=False)) == 2)
             mine.end("interrupted")
         assert [answer.result(30) for answer in answers] == ["interrupted"] * 2
@@ -59,14 +59,14 @@ def test_two_who_stop_it_both_learn_its_end(mine, stream):
 
 def test_a_stop_need_not_be_waited_for(mine, stream):
     with mine.drive() as stopper:
-        assert stop_sweep("mine", output_dir=mine.root, wait=False, stream=stream) == "running"
+        assert stop_sweep(mine.ref, wait=False, stream=stream) == "running"
         wait_for(lambda: stopper.reason)
 
 
 def test_a_stop_that_a_new_driver_does_not_heed_is_told(mine, stream, monkeypatch):
     monkeypatch.setattr("rltune.pipeline.requests.inbox.Inbox._look", lambda inbox: None)
     with ThreadPoolExecutor(1) as pool, mine.drive() as stopper:
-        answer = pool.submit(stop_sweep, "mine", output_dir=mine.root, stream=stream)
+        answer = pool.submit(stop_sweep, mine.ref, stream=stream)
         wait_for(lambda: mine.ledger.read_requests(STOP))
         withdraw_stops(mine.ledger)
         with pytest.raises(StudyError) as refused:
@@ -80,7 +80,7 @@ def test_a_driver_that_dies_meanwhile_leaves_no_request(mine, stream, monkeypatc
     monkeypatch.setattr("rltune.pipeline.requests.inbox.Inbox._look", lambda inbox: None)
     with ThreadPoolExecutor(1) as pool:
         with mine.drive():
-            answer = pool.submit(stop_sweep, "mine", output_dir=mine.root, stream=stream)
+            answer = pool.submit(stop_sweep, mine.ref, stream=stream)
             wait_for(lambda: mine.ledger.read_requests(STOP))
         with pytest.raises(StudyError) as refused:
             answer.result(30)
@@ -92,7 +92,7 @@ def test_a_driver_that_dies_meanwhile_leaves_no_request(mine, stream, monkeypatc
 def test_what_does_not_run_is_not_stopped(mine):
     mine.end("complete")
     with pytest.raises(StudyError) as refused:
-        stop_sweep("mine", output_dir=mine.root)
+        stop_sweep(mine.ref)
     assert refused.value.key == "sweep"
     assert "(complete)" in refused.value.what
     assert mine.ledger.read_requests() == []
@@ -100,7 +100,7 @@ def test_what_does_not_run_is_not_stopped(mine):
 
 def test_a_configuration_is_enqueued_with_its_values(mine, stream):
     with mine.drive():
-        enqueue_configuration("mine", {**VALUES, "num_epochs": 5}, output_dir=mine.root, stream=stream)
+        enqueue_configuration(mine.ref, {**VALUES, "num_epochs": 5}, stream=stream)
     (request,) = mine.ledger.read_requests()
     assert (request.kind, request.payload) == (ENQUEUE, {"lr": 1e-3, "num_epochs": 5})
     assert "lr=0.001 num_epochs=5" in stream.getvalue()
@@ -120,7 +120,7 @@ WRONG = {
 def test_values_that_the_sweep_does_not_search_are_refused(how, mine):
     values, what, allowed = WRONG[how]
     with pytest.raises(ConfigError) as refused:
-        enqueue_configuration("mine", values, output_dir=mine.root)
+        enqueue_configuration(mine.ref, values)
     assert what in refused.value.what
     assert allowed in refused.value.allowed
     assert mine.ledger.read_requests() == []
@@ -131,16 +131,16 @@ def test_a_value_under_a_condition_needs_it_met(make_mine):
         "~space", "+space.num_epochs=[choice,1,2]", "+space.lr=[when,{num_epochs:2},[loguniform,1e-5,1e-2]]"
     )
     with pytest.raises(ConfigError) as refused:
-        enqueue_configuration("mine", {"lr": 1e-3, "num_epochs": 1}, output_dir=mine.root)
+        enqueue_configuration(mine.ref, {"lr": 1e-3, "num_epochs": 1})
     assert refused.value.key == "space.lr"
-    enqueue_configuration("mine", {"lr": 1e-3, "num_epochs": 2}, output_dir=mine.root)
-    enqueue_configuration("mine", {"lr": 1e-3}, output_dir=mine.root)
+    enqueue_configuration(mine.ref, {"lr": 1e-3, "num_epochs": 2})
+    enqueue_configuration(mine.ref, {"lr": 1e-3})
 
 
 def test_a_grid_takes_none_for_it_tries_all(make_mine):
     mine = make_mine("searcher=grid", "~space", "+space.num_epochs=[choice,1,2]")
     with pytest.raises(ConfigError) as refused:
-        enqueue_configuration("mine", {"num_epochs": 1}, output_dir=mine.root)
+        enqueue_configuration(mine.ref, {"num_epochs": 1})
     assert refused.value.key == "sweep"
     assert "searcher=" in refused.value.fix
     assert mine.ledger.read_requests() == []
@@ -150,9 +150,9 @@ def test_a_sweep_with_nothing_left_to_begin_says_what_extends_it(mine, stream):
     for _ in range(3):
         mine.begin()
     with mine.drive():
-        enqueue_configuration("mine", VALUES, output_dir=mine.root, stream=stream)
+        enqueue_configuration(mine.ref, VALUES, stream=stream)
         with pytest.raises(StudyError) as refused:
-            enqueue_configuration("mine", VALUES, output_dir=mine.root)
+            enqueue_configuration(mine.ref, VALUES)
     assert "budget.trials=4" in refused.value.what
     assert "budget.trials=5" in refused.value.fix
     assert len(mine.ledger.read_requests()) == 1
@@ -164,11 +164,11 @@ def test_a_sweep_whose_steps_are_spent_says_what_extends_it(replicates, larger, 
     mine.begin()
     mine.train(0, 1100)
     with mine.drive(), pytest.raises(StudyError) as refused:
-        enqueue_configuration("mine", VALUES, output_dir=mine.root)
+        enqueue_configuration(mine.ref, VALUES)
     assert "budget.total_env_steps" in refused.value.what
     assert f"budget.total_env_steps={larger}" in refused.value.fix
     mine.end("complete")
-    enqueue_configuration("mine", VALUES, output_dir=mine.root, stream=stream)
+    enqueue_configuration(mine.ref, VALUES, stream=stream)
     assert stream.getvalue().rstrip().endswith(f"sweep=mine budget.total_env_steps={larger}"), "trials there are enough"
 
 
@@ -177,7 +177,7 @@ def test_without_a_driver_it_waits_for_the_next_resume(mine, stream):
         mine.begin()
     mine.end("complete")
     for _ in range(2):
-        enqueue_configuration("mine", VALUES, output_dir=mine.root, stream=stream)
+        enqueue_configuration(mine.ref, VALUES, stream=stream)
     assert len(mine.ledger.read_requests(ENQUEUE)) == 2
     lines = stream.getvalue().splitlines()
     assert [line.rpartition(" ")[2] for line in lines] == ["budget.trials=5", "budget.trials=6"]
@@ -193,7 +193,7 @@ def test_failed_trials_and_runs_are_tried_again_but_not_whole_ones(mine):
     mine.ledger.trials.end(2, "PRUNED", "weak")
     mine.ledger.runs.add({"lr": 1e-3}, [9], key="k", of_trial=2, seed_index=0)
     mine.ledger.runs.end(0, "FAIL", "it broke")
-    retry = ask_retry("mine", output_dir=mine.root)
+    retry = ask_retry(mine.ref)
     assert (retry.sweep, retry.trials, retry.runs, retry.driver) == ("mine", [1], [0], None)
     assert [(request.kind, request.payload) for request in mine.ledger.read_requests()] == [
         (RETRY, {TRIALS: [1], CERTIFY: [0]})
@@ -204,7 +204,7 @@ def test_failed_trials_and_runs_are_tried_again_but_not_whole_ones(mine):
 def test_what_did_not_fail_is_not_tried_again(trials, key, mine):
     mine.begin()
     with pytest.raises(StudyError) as refused:
-        ask_retry("mine", trials, output_dir=mine.root)
+        ask_retry(mine.ref, trials)
     assert refused.value.key == key
     assert ("RUNNING" in refused.value.what) is (trials == [0])
     assert mine.ledger.read_requests() == []
@@ -215,7 +215,7 @@ def test_a_running_sweep_tries_again_what_was_asked(mine, stream):
     mine.report(0, 100)
     mine.fail(0)
     with mine.drive(), ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(asking.retry_failed, "mine", output_dir=mine.root, stream=stream)
+        answer = pool.submit(asking.retry_failed, mine.ref, stream=stream)
         wait_for(lambda: mine.ledger.read_requests(RETRY))
         (again,) = mine.ledger.reopen_failed(mine.ledger.read_requests(RETRY)[0])
         assert answer.result(30) is None
@@ -229,9 +229,9 @@ def test_one_that_does_not_run_is_gone_on_with(mine, stream, monkeypatch):
     mine.fail(0)
     mine.end("failed")
     resumed = []
-    monkeypatch.setattr("rltune.pipeline.run.resume_sweep", lambda name, **more: resumed.append((name, more["retry"])))
-    asking.retry_failed("mine", output_dir=mine.root, stream=stream)
-    assert resumed == [("mine", {TRIALS: [0], CERTIFY: []})]
+    monkeypatch.setattr("rltune.pipeline.run.resume_sweep", lambda ref, **more: resumed.append((ref, more["retry"])))
+    asking.retry_failed(mine.ref, stream=stream)
+    assert resumed == [(mine.ref, {TRIALS: [0], CERTIFY: []})]
     assert mine.ledger.read_requests(RETRY) == [], "the resume asks: its ledger may be another one, fetched anew"
 
 
@@ -260,7 +260,7 @@ def test_one_that_is_stopped_meanwhile_is_not_gone_on_with(mine, stream, monkeyp
     monkeypatch.setattr("rltune.pipeline.run.resume_sweep", lambda *_, **__: pytest.fail("it was stopped"))
     with ThreadPoolExecutor(1) as pool:
         with mine.drive():
-            answer = pool.submit(asking.retry_failed, "mine", output_dir=mine.root, stream=stream)
+            answer = pool.submit(asking.retry_failed, mine.ref, stream=stream)
             wait_for(lambda: mine.ledger.read_requests(RETRY))
             mine.end("interrupted")
         assert answer.result(30) is None

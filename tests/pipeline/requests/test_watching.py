@@ -31,7 +31,7 @@ def test_a_sweep_is_followed_to_its_end_with_its_exit_code(mine, stream):
     mine.report(0, 100)
     with ThreadPoolExecutor(1) as pool:
         with mine.drive():
-            watched = pool.submit(watch_sweep, "mine", output_dir=mine.root, stream=stream)
+            watched = pool.submit(watch_sweep, mine.ref, stream=stream)
             wait_for(stream, "begun before")
             mine.report(0, 500, 1000)
             mine.ledger.trials.end(0, "COMPLETE", "whole budget")
@@ -55,14 +55,14 @@ def test_a_sweep_is_followed_to_its_end_with_its_exit_code(mine, stream):
 def test_one_that_has_ended_is_shown_by_its_closing_lines(status, code, mine, stream):
     mine.begin()
     mine.end(status)
-    assert watch_sweep("mine", output_dir=mine.root, stream=stream) == code
+    assert watch_sweep(mine.ref, stream=stream) == code
     assert f"sweep mine: {status}, 1 trial" in stream.getvalue()
     assert "begun before" not in stream.getvalue()
 
 
 def test_a_driver_that_was_killed_is_noticed(mine, stream):
     mine.begin()
-    assert watch_sweep("mine", output_dir=mine.root, stream=stream) == 75
+    assert watch_sweep(mine.ref, stream=stream) == 75
     assert "resume sweep=mine" in stream.getvalue()
 
 
@@ -71,7 +71,7 @@ def test_a_resumed_sweep_is_waited_for_until_it_runs(mine, stream):
     mine.end("interrupted")
     with ThreadPoolExecutor(1) as pool, mine.drive():
         mine.ledger.change_sweep(status="interrupted")
-        watched = pool.submit(watch_sweep, "mine", output_dir=mine.root, stream=stream)
+        watched = pool.submit(watch_sweep, mine.ref, stream=stream)
         wait_for(stream, "sweep mine: 4 trials")
         time.sleep(0.3)
         assert not watched.done()
@@ -88,7 +88,7 @@ def test_an_interrupt_leaves_the_sweep_as_it_is(mine, stream, monkeypatch):
     with mine.drive() as stopper:
         monkeypatch.setattr(watching.time, "sleep", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            watch_sweep("mine", output_dir=mine.root, stream=stream)
+            watch_sweep(mine.ref, stream=stream)
         monkeypatch.undo()
         assert stopper.reason is None
     assert "watch sweep=mine" in stream.getvalue()
@@ -102,7 +102,7 @@ def test_runs_of_the_certification_are_counted(make_mine, stream):
     with ThreadPoolExecutor(1) as pool:
         with mine.drive():
             mine.ledger.runs.add({"lr": 1e-3}, [9], key="k", of_trial=0, seed_index=0)
-            watched = pool.submit(watch_sweep, "mine", output_dir=mine.root, stream=stream)
+            watched = pool.submit(watch_sweep, mine.ref, stream=stream)
             wait_for(stream, "begun before")
             mine.ledger.runs.end(0, "COMPLETE", "whole budget", returns=(4.0, 6.0))
             wait_for(stream, "certified seed 1 of trial 0: 5 (1 of up to 4 runs)")

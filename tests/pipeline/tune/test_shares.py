@@ -19,6 +19,7 @@ from rltune.cluster.resources import Share
 from rltune.pipeline.run import resume_sweep, run_sweep
 from rltune.pipeline.tune.shares import Shares
 from rltune.records import CERTIFY, OUT_OF_MEMORY, TRIALS, TrialRecord
+from rltune.study.sweep_ref import SweepRef
 
 
 @pytest.fixture
@@ -150,8 +151,7 @@ def test_a_resumed_sweep_knows_which_trials_outgrew_theirs(sweep):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
         resume_sweep(
-            outcome.name,
-            output_dir=str(outcome.folder.parent),
+            SweepRef.of(outcome.folder),
             stream=io.StringIO(),
             trainable=HogTrial,
             retry={TRIALS: [3]},

@@ -14,11 +14,11 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rltune.commands import end_command
@@ -39,6 +39,10 @@ from rltune.errors import ConfigError, RltuneError
 from rltune.formatting import spell_command
 from rltune.pipeline.signals import handle_signals
 
+if TYPE_CHECKING:
+    from rltune.policies.uri import Source
+    from rltune.study.sweep_ref import SweepRef
+
 COMPLETION = ("-sc", "--shell-completion")  # what a shell asks with, at each TAB
 
 
@@ -47,6 +51,22 @@ class StudyConfig:
     """Where a command finds the ledger of a sweep whose settings name a database: its address, login included."""
 
     storage: str | None = None
+
+
+@dataclass
+class SweepsConfig:
+    """Where a command finds sweeps."""
+
+    output_dir: str = MISSING
+    storage: str | None = None
+    study: StudyConfig = field(default_factory=StudyConfig)
+
+
+@dataclass
+class SweepConfig(SweepsConfig):
+    """Which sweep a command is about, and where it finds it."""
+
+    sweep: str = MISSING
 
 
 @dataclass
@@ -61,6 +81,14 @@ class TrackingConfig:
     """Where a command finds MLflow: its address, login included."""
 
     uri: str | None = None
+
+
+@dataclass
+class PolicyConfig(SweepsConfig):
+    """Which policy a command is about, and where it finds it."""
+
+    policy: str = MISSING
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
 
 def command(
@@ -173,21 +201,34 @@ def exit_on_signals() -> Iterator[None]:
         sys.exit(128 + signal.SIGTERM if stop.code == signal.SIGTERM else stop.code)
 
 
-def locate_sweep(settings: DictConfig) -> dict[str, Any]:
-    """Return where a command's sweep and its ledger are, as `rltune.pipeline.requests` takes it.
+def make_sweep_ref(settings: DictConfig) -> SweepRef:
+    """Make the reference of the sweep that a command's settings name, as `SweepConfig` or `SweepsConfig` has them."""
+    from rltune.study.sweep_ref import LATEST, SweepRef
+
+    name = settings.get("sweep", LATEST)
+    return SweepRef(name, settings.output_dir, settings.storage, settings.study.storage)
+
+
+def locate_sweep(settings: DictConfig) -> SweepRef:
+    """Make the reference of a command's sweep, as `make_sweep_ref`, and refuse one that is not there.
 
     Raises:
         StudyError: There is no such sweep, which need not wait for SQLAlchemy's import.
     """
-    from rltune.study.sweep_folder import find_sweep
+    ref = make_sweep_ref(settings)
+    if ref.ledger_url is None:
+        ref.folder()
+    return ref
 
-    if settings.study.storage is None:
-        find_sweep(settings.sweep, settings.output_dir, bucket=settings.storage)
-    return {"output_dir": settings.output_dir, "storage": settings.study.storage, "bucket": settings.storage}
 
+def make_source(settings: DictConfig, root: str) -> Source:
+    """Say where the policy is that a command's settings name, as `PolicyConfig` has them.
 
-def need_policy(settings: DictConfig, root: str) -> None:
-    """Refuse a command without the policy that it is about.
+    MLflow is asked where ``tracking.uri`` says; without it, where MLflow itself looks.
+
+    Args:
+        settings: The command's.
+        root: The command.
 
     Raises:
         ConfigError: ``policy`` has no value.
@@ -198,12 +239,11 @@ def need_policy(settings: DictConfig, root: str) -> None:
             "models:/<name>@champion, sweep:<name>, sweep:<name>/<trial>, runs:/<id> or a checkpoint folder",
             spell_command(f"{root} policy=sweep:latest"),
         )
-
-
-def use_tracking(settings: DictConfig) -> None:
-    """Let MLflow be asked where ``tracking.uri`` says; without it, where MLflow itself looks."""
     if settings.tracking.uri:
         os.environ["MLFLOW_TRACKING_URI"] = resolve_uri(settings.tracking.uri)
+    from rltune.policies.uri import Source
+
+    return Source(settings.policy, make_sweep_ref(settings), settings.get("trust", False))
 
 
 def print_without_logins(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -21,8 +21,9 @@ from rltune.errors import StudyError
 from rltune.formatting import name_user, spell_command
 from rltune.study.journal import may_write
 from rltune.study.ledger import Ledger, MissingSweepError
-from rltune.study.storage import find_driver_of, open_ledger
-from rltune.study.sweep_folder import find_sweep, is_driven_elsewhere, is_newest, make_resume_command
+from rltune.study.storage import find_driver_of, open_ledger, require_login
+from rltune.study.sweep_folder import is_driven_elsewhere, is_newest, make_resume_command
+from rltune.study.sweep_ref import LATEST, SweepRef
 from rltune.study.tables import file_of
 
 
@@ -118,36 +119,31 @@ class AskedSweep:
 
 
 @contextlib.contextmanager
-def open_asked(
-    sweep: str, output_dir: str = "outputs", storage: str | None = None, bucket: str | None = None
-) -> Iterator[AskedSweep]:
+def open_asked(ref: SweepRef) -> Iterator[AskedSweep]:
     """Open a sweep that something is asked of.
 
     Args:
-        sweep: Its name, or ``latest``.
-        output_dir: The folder of all sweeps.
-        storage: The ledger's address with its login, where the sweep's settings name a database. By it alone a sweep is
-            found of which this machine has no folder.
-        bucket: The sweeps' ``storage``, as for `rltune.study.sweep_folder.find_sweep`.
+        ref: The sweep. By its name and the address of its ledger it is found without a folder on this machine.
 
     Raises:
         StudyError: There is no such sweep, or its ledger cannot be read.
     """
     try:
-        folder = find_sweep(sweep, output_dir, bucket=bucket)
+        folder = ref.folder()
     except StudyError:
-        if storage is None or sweep == "latest":
+        if ref.ledger_url is None or ref.name == LATEST:
             raise
+        require_login(ref.ledger_url, ref.name)
         try:
-            ledger = Ledger(storage, sweep)
+            ledger = Ledger(ref.ledger_url, ref.name)
         except MissingSweepError as error:
-            raise StudyError(f"sweep={sweep}: {error.what}", error.allowed, error.fix) from None
+            raise StudyError(f"sweep={ref.name}: {error.what}", error.allowed, error.fix) from None
         with contextlib.closing(ledger):
             settings = cast(DictConfig, OmegaConf.create(ledger.sweep().config or ""))
             settings.pop("format", None)
-            yield AskedSweep(sweep, ledger.judge_by(read_criteria(settings)), settings, None)
+            yield AskedSweep(ref.name, ledger.judge_by(read_criteria(settings)), settings, None)
         return
-    with contextlib.closing(open_ledger(folder, storage)) as ledger:
+    with contextlib.closing(open_ledger(folder, ref.ledger_url)) as ledger:
         yield AskedSweep(folder.name, ledger, read_settings(folder), folder)
 
 

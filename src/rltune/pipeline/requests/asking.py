@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rltune.algorithms.arguments import build_search_space
@@ -17,6 +17,7 @@ from rltune.formatting import format_number, format_params, spell_command
 from rltune.pipeline.requests.asked_sweep import AskedSweep, open_asked
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS, TrialRecord
 from rltune.search.samplers import name_sampler
+from rltune.study.sweep_ref import SweepRef
 
 if TYPE_CHECKING:
     from rltune.study.outcome import Outcome
@@ -55,22 +56,15 @@ class Retry:
 
 
 def stop_sweep(
-    sweep: str,
+    ref: SweepRef,
     *,
-    output_dir: str = "outputs",
-    storage: str | None = None,
-    bucket: str | None = None,
     wait: bool = True,
     stream: TextIO | None = None,
 ) -> str:
     """End a running sweep cleanly, as Ctrl-C where it runs: the latest states are kept, and it can be resumed.
 
     Args:
-        sweep: Its name, or ``latest``.
-        output_dir: The folder of all sweeps.
-        storage: The ledger's address with its login, where the sweep's settings name a database; by it alone a sweep
-            is found of which this machine has no folder.
-        bucket: The sweeps' ``storage``, from which settings are fetched that are not in ``output_dir``.
+        ref: The sweep; see `rltune.pipeline.requests.asked_sweep.open_asked`.
         wait: Whether to wait until its driver has ended; an interrupt leaves the request where it is.
         stream: Where to say what happens; None is standard output.
 
@@ -80,7 +74,7 @@ def stop_sweep(
     Raises:
         StudyError: There is no such sweep, it does not run, or its driver dies before it has ended the sweep.
     """
-    with open_asked(sweep, output_dir, storage, bucket) as asked:
+    with open_asked(ref) as asked:
         where = asked.require_driver("stop")
         request = asked.ask(STOP, {})
         _say(stream, f"{asked.name}: its driver, {where}, was asked to stop")
@@ -105,12 +99,9 @@ def stop_sweep(
 
 
 def enqueue_configuration(
-    sweep: str,
+    ref: SweepRef,
     values: Mapping[str, Any],
     *,
-    output_dir: str = "outputs",
-    storage: str | None = None,
-    bucket: str | None = None,
     stream: TextIO | None = None,
 ) -> int:
     """Have a sweep try a configuration: it is the next trial that begins, and counts in the budget.
@@ -118,11 +109,8 @@ def enqueue_configuration(
     Where the sweep does not run, the configuration waits for the next resume.
 
     Args:
-        sweep: As for `stop_sweep`.
+        ref: As for `stop_sweep`.
         values: Of parameters that the sweep searches, by name; its searcher draws those that are left out.
-        output_dir: As for `stop_sweep`.
-        storage: As for `stop_sweep`.
-        bucket: As for `stop_sweep`.
         stream: As for `stop_sweep`.
 
     Returns:
@@ -132,7 +120,7 @@ def enqueue_configuration(
         ConfigError: A value is not searched or out of its range, or there is none.
         StudyError: There is no such sweep, or it runs and has no trial left to begin.
     """
-    with open_asked(sweep, output_dir, storage, bucket) as asked:
+    with open_asked(ref) as asked:
         checked = check_configuration(asked, values)
         num_waiting = len(asked.ledger.read_requests(ENQUEUE))
         spent = asked.spent()
@@ -180,28 +168,21 @@ def check_configuration(asked: AskedSweep, values: Mapping[str, Any]) -> dict[st
 
 
 def ask_retry(
-    sweep: str,
+    ref: SweepRef,
     trials: Sequence[int] | None = None,
-    *,
-    output_dir: str = "outputs",
-    storage: str | None = None,
-    bucket: str | None = None,
 ) -> Retry:
     """Have a sweep try its failed trials again, with their numbers and values, from their last checkpoints.
 
     A driver that works on it does so at once. Else the request waits for the next resume.
 
     Args:
-        sweep: As for `stop_sweep`.
+        ref: As for `stop_sweep`.
         trials: Their numbers; None is all that failed, those of the certification with them.
-        output_dir: As for `stop_sweep`.
-        storage: As for `stop_sweep`.
-        bucket: As for `stop_sweep`.
 
     Raises:
         StudyError: There is no such sweep, or nothing in it that has failed and can be tried again.
     """
-    with open_asked(sweep, output_dir, storage, bucket) as asked:
+    with open_asked(ref) as asked:
         retry = _choose_failed(asked, trials)
         asked.ask(RETRY, dict(retry.numbers))
         return retry
@@ -229,23 +210,17 @@ def _choose_failed(asked: AskedSweep, trials: Sequence[int] | None) -> Retry:
 
 
 def retry_failed(
-    sweep: str,
+    ref: SweepRef,
     trials: Sequence[int] | None = None,
     *,
-    output_dir: str = "outputs",
-    storage: str | None = None,
-    bucket: str | None = None,
     changes: Mapping[str, Any] | None = None,
     stream: TextIO | None = None,
 ) -> Outcome | None:
     """Try failed trials again: in the sweep that runs, else by going on with it.
 
     Args:
-        sweep: As for `stop_sweep`.
+        ref: As for `stop_sweep`.
         trials: As for `ask_retry`.
-        output_dir: As for `stop_sweep`.
-        storage: As for `stop_sweep`.
-        bucket: As for `stop_sweep`.
         changes: As for `rltune.pipeline.run.resume_sweep`.
         stream: As for `stop_sweep`.
 
@@ -255,7 +230,7 @@ def retry_failed(
     Raises:
         StudyError: As for `ask_retry`, or the sweep cannot be gone on with.
     """
-    with open_asked(sweep, output_dir, storage, bucket) as asked:
+    with open_asked(ref) as asked:
         retry = _choose_failed(asked, trials)
         if retry.driver:
             request = asked.ask(RETRY, dict(retry.numbers))
@@ -269,9 +244,8 @@ def retry_failed(
     _say(stream, f"{retry.sweep}: going on with it, to try {retry} again")
     from rltune.pipeline.run import resume_sweep
 
-    wanted = {"study": {"storage": storage}, "storage": bucket, **(changes or {})}
     # It asks itself, of the ledger that it goes on with: that may be fetched anew from a bucket.
-    return resume_sweep(retry.sweep, output_dir=output_dir, changes=wanted, stream=stream, retry=retry.numbers)
+    return resume_sweep(replace(ref, name=retry.sweep), changes=changes, stream=stream, retry=retry.numbers)
 
 
 def _wait_until_taken(asked: AskedSweep, request: int, stream: TextIO | None) -> bool:

@@ -19,6 +19,7 @@ from rltune.records import Report, TrialRecord
 from rltune.reporting.closing_page import make_closing_page, trial_view_of
 from rltune.reporting.console import Console
 from rltune.study.outcome import EXIT_NONE, EXIT_WINNER, load_outcome
+from rltune.study.sweep_ref import SweepRef
 from rltune.study.trial_table import TrialTable
 
 LOOK_S = 1.0  # between two looks into the ledger
@@ -29,20 +30,14 @@ EXIT_CODES = {"failed": EXIT_NONE, "interrupted": 128 + SIGINT}
 
 
 def watch_sweep(
-    sweep: str,
+    ref: SweepRef,
     *,
-    output_dir: str = "outputs",
-    storage: str | None = None,
-    bucket: str | None = None,
     stream: TextIO | None = None,
 ) -> int:
     """Show a sweep as its own terminal does, until it has ended; an interrupt leaves it as it is.
 
     Args:
-        sweep: Its name, or ``latest``. One that has ended is shown by its closing lines.
-        output_dir: The folder of all sweeps.
-        storage: The ledger's address with its login, as for `rltune.pipeline.requests.asking.stop_sweep`.
-        bucket: The sweeps' ``storage``, likewise.
+        ref: The sweep. One that has ended is shown by its closing lines.
         stream: Where to show it; None is standard output.
 
     Returns:
@@ -52,7 +47,7 @@ def watch_sweep(
     Raises:
         StudyError: There is no such sweep.
     """
-    with open_asked(sweep, output_dir, storage, bucket) as asked:
+    with open_asked(ref) as asked:
         console = open_console(asked, stream)
         with contextlib.ExitStack() as stack:
             stack.callback(console.stop)
