@@ -17,7 +17,8 @@ ROOMS = """
 errors statistics formatting records
 config envs
 compat
-study cluster
+cluster
+study
 tracking search policies
 algorithms
 engine

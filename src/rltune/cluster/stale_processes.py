@@ -1,111 +1,146 @@
-"""End what a killed driver left running, before another driver starts its own Ray.
+"""Tell processes apart, and end what a killed driver left running before another driver starts its own Ray.
 
 Ray's daemons end with their driver, its workers a moment later, its agents much later (Ray 2.60). A worker that still
-writes a checkpoint must not meet its successor. The driver records the sessions of its Ray's processes. A process
-belongs to one only by session number and starting time together, since the system uses numbers again. Runs in the
-driver.
+writes a checkpoint must not meet its successor. A driver records the sessions of its Ray's processes in its lease.
+A process is known by machine, number and start time together, since the system uses numbers again. Start times are
+counted in ticks since the machine started, so that a clock that is set changes none of them. Runs in the driver.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import os
 import re
 import signal
 import socket
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-FILE = ".processes"
-CLOCK_S = 2.0  # starting times are computed from the clock, which may be set meanwhile
+GONE, STOPPED, RUNNING = "gone", "stopped", "running"
 PATIENCE_S = 10.0
 # An argument by which a process of our Ray is known: a worker's title, a file of Ray's, or our fork server.
 RAY_ARGUMENT = re.compile(r"^ray::|(?:site|dist)-packages/ray/|^rltune\.cluster\.fork_server_main$|/rltune/cluster/")
 
 
-def record_processes(folder: Path) -> None:
-    """Write down this host, this driver and the sessions that its Ray leads, for the driver that comes after it."""
-    me = psutil.Process()
-    led = [mark_process(child) for child in me.children() if _session_of(child.pid) == child.pid]
-    content = {"host": socket.gethostname(), "driver": mark_process(me), "sessions": [mark for mark in led if mark]}
-    draft = folder / f"{FILE}-draft"
-    draft.write_text(json.dumps(content))
-    draft.rename(folder / FILE)
+@dataclass(frozen=True)
+class ProcessMark:
+    """What tells one process from all others, on this machine and on any other one.
+
+    Attributes:
+        boot: Changes whenever the machine starts, and differs between machines.
+        pid_namespace: Containers of one machine number their processes independently.
+        pid: The process's number.
+        started: When the process started, in ticks since the machine did.
+    """
+
+    boot: str
+    pid_namespace: str
+    pid: int
+    started: str
+
+    def find_state(self) -> str | None:
+        """Return RUNNING, STOPPED (by SIGSTOP) or GONE; None if it cannot be known, as on another machine."""
+        if (self.boot, self.pid_namespace) != (read_boot_id(), read_pid_namespace()):
+            return None
+        state, started = _read_state(self.pid)
+        return state if started == self.started else GONE
 
 
-def clear_record(folder: Path) -> None:
-    """Remove the record: this driver ends its processes itself."""
-    (folder / FILE).unlink(missing_ok=True)
+def mark_process(process: psutil.Process) -> dict[str, Any]:
+    """Return what tells a process of this machine from all others, see `ProcessMark`; empty if it is gone."""
+    state, started = _read_state(process.pid)
+    if state == GONE:
+        return {}
+    return asdict(ProcessMark(read_boot_id(), read_pid_namespace(), process.pid, started))
 
 
-def end_stale_processes(folder: Path) -> int:
-    """End what the last driver of this folder has left running on this host, and wait until it is gone.
+def is_running(mark: Mapping[str, Any]) -> bool:
+    """Return whether the process that `mark_process` has marked still runs on this machine, or is stopped there."""
+    return ProcessMark(**mark).find_state() in (RUNNING, STOPPED)
+
+
+@functools.cache
+def read_boot_id() -> str:
+    """Return an identifier of the running machine that changes when it starts again."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return socket.gethostname()
+
+
+@functools.cache
+def read_pid_namespace() -> str:
+    """Return an identifier of the namespace that numbers this process; empty on systems without such namespaces."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _read_state(pid: int) -> tuple[str, str]:
+    """Return a process's state and the ticks at which it started."""
+    try:
+        if sys.platform != "linux":
+            process = psutil.Process(pid)
+            status, started = process.status(), str(process.create_time())
+            is_gone, is_stopped = status == psutil.STATUS_ZOMBIE, status == psutil.STATUS_STOPPED
+        else:  # psutil computes start times from the wall clock, which may be set
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            started, is_gone, is_stopped = fields[19], fields[0] in "ZXx", fields[0] in "Tt"
+    except (OSError, psutil.Error):
+        return GONE, ""
+    return GONE if is_gone else STOPPED if is_stopped else RUNNING, started
+
+
+def list_sessions() -> tuple[ProcessMark, ...]:
+    """List the sessions that children of this process lead, which are those of its Ray."""
+    led = [mark_process(child) for child in psutil.Process().children() if _session_of(child.pid) == child.pid]
+    return tuple(ProcessMark(**mark) for mark in led if mark)
+
+
+def end_stale_processes(sessions: Sequence[ProcessMark]) -> int:
+    """End what an earlier driver has left running on this machine, and wait until it is gone.
+
+    Args:
+        sessions: The sessions that the driver has recorded. Those of other machines are left alone.
 
     Returns:
-        The number of these processes. 0 as well when that driver still runs, as in a notebook, or ran on another host:
-        there the same numbers are other processes.
+        The number of processes that were ended.
     """
-    try:
-        content = json.loads((folder / FILE).read_text())
-        sessions = {int(mark["pid"]): float(mark["started"]) for mark in content["sessions"]}
-        if content["host"] != socket.gethostname() or is_running(content["driver"]):
-            return 0
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0  # no record, or one cut short by the kill: Ray's own care has to do
-    stale = [process for process in psutil.process_iter() if _belongs_to(process, sessions)]
+    here = (read_boot_id(), read_pid_namespace())
+    led = {session.pid: session.started for session in sessions if (session.boot, session.pid_namespace) == here}
+    if not led:
+        return 0
+    stale = [process for process in psutil.process_iter() if _belongs_to(process, led)]
     for process in stale:
         with contextlib.suppress(psutil.Error, ProcessLookupError):
             process.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + PATIENCE_S
-    while any(map(_is_alive, stale)) and time.monotonic() < deadline:
+    while any(_read_state(process.pid)[0] != GONE for process in stale) and time.monotonic() < deadline:
         time.sleep(0.02)
     return len(stale)
 
 
-def _belongs_to(process: psutil.Process, sessions: Mapping[int, float]) -> bool:
-    """Return whether a process of this user is in one of these sessions, given by number and starting time."""
+def _belongs_to(process: psutil.Process, sessions: Mapping[int, str]) -> bool:
+    """Return whether a process of this user is in one of these sessions, given by number and start time."""
     number = _session_of(process.pid)
     if number not in sessions or process.pid == os.getpid():
         return False
     try:
-        if process.uids().real != os.getuid() or not _is_alive(process):
+        state, started = _read_state(process.pid)
+        if state == GONE or process.uids().real != os.getuid():
             return False
-        leader = process if process.pid == number else psutil.Process(number)
-        return bool(abs(leader.create_time() - sessions[number]) < CLOCK_S)
-    except psutil.NoSuchProcess:  # The leader is gone. Its number stays taken while the session has members.
-        with contextlib.suppress(psutil.Error):
-            later = process.create_time() > sessions[number] - CLOCK_S
-            return later and any(map(RAY_ARGUMENT.search, process.cmdline()))
-        return False
-    except psutil.Error:
-        return False
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
-
-
-def mark_process(process: psutil.Process) -> dict[str, Any]:
-    """Return what tells a process from a later one with its number; empty when it is gone."""
-    try:
-        return {"pid": process.pid, "started": process.create_time()}
-    except psutil.Error:
-        return {}
-
-
-def is_running(mark: Mapping[str, Any]) -> bool:
-    """Return whether the process that was recorded still runs."""
-    try:
-        process = psutil.Process(int(mark["pid"]))
-        return abs(process.create_time() - float(mark["started"])) < CLOCK_S and _is_alive(process)
+        _, leader_started = _read_state(number)
+        if leader_started:
+            return leader_started == sessions[number]
+        # The leader is gone. Its number stays taken while the session has members.
+        return float(started) >= float(sessions[number]) and any(map(RAY_ARGUMENT.search, process.cmdline()))
     except psutil.Error:
         return False
 

@@ -6,7 +6,6 @@ The one truth of a sweep; it commits first. Optuna's study (`rltune.study.optuna
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 import uuid
@@ -14,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Engine, delete, func, insert, or_, select, update
-from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy import Connection, Engine, delete, func, insert, or_, select, update
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 
 from rltune.config.criteria import Criteria
 from rltune.config.settings_file import FORMAT
@@ -24,7 +23,18 @@ from rltune.errors import StudyError, StudyUnavailableError, describe_exception
 from rltune.formatting import spell_command
 from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, SweepRequest, TrialRecord
 from rltune.study.disk_full import is_disk_full
-from rltune.study.tables import REPORTS, REQUESTS, SWEEP_TRIALS, SWEEPS, connect_ledger, has_table, make_tables
+from rltune.study.lease import Fence, Lease, LeaseState, read_lease
+from rltune.study.tables import (
+    LEASES,
+    REPORTS,
+    REQUESTS,
+    SWEEP_TRIALS,
+    SWEEPS,
+    add_tables,
+    begin_alone,
+    connect_ledger,
+    has_table,
+)
 from rltune.study.trial_table import REPORT_COLUMNS, TrialTable, make_report
 
 _REQUEST = [REQUESTS.c[entry.name] for entry in fields(SweepRequest)]
@@ -68,38 +78,36 @@ class Ledger:
     Attributes:
         trials: The search's trials.
         runs: The certification's.
+        fence: Begins what writes; it has the lease of a driver.
+        sweep_id: The sweep's row.
 
     Raises:
-        StudyError: The sweep exists already, is missing, has another format, or cannot be read.
+        StudyError: A new sweep was begun already, another one is missing, has another format, or cannot be read.
     """
 
     def __init__(self, url: str, name: str, *, create: bool = False) -> None:
         self.url, self.name = url, name
         try:
             self._engine = connect_ledger(url)
-            if create:
-                make_tables(self._engine)
-            found = _find_sweep(self._engine, name)
-            if create and found is None:
-                found = _add_sweep(self._engine, name)
-                create = found is None
+            found = _find_or_add_sweep(self._engine, name) if create else _find_sweep(self._engine, name)
         except Exception as error:
             raise make_storage_error(url, error) from None
-        if create:
-            raise StudyError(f"name={name}: a sweep of this name exists", "a new name", "choose another name=")
         if found is None:
             raise MissingSweepError(
                 f"the sweep '{name}' is not in its ledger", "a ledger of this sweep", spell_command("list")
             )
-        self._sweep_id, form = found
+        self.sweep_id, form = found
         if form != FORMAT:
             raise StudyError(
                 f"sweep={name}: its ledger has format {form}",
                 f"format {FORMAT}, which this version of rltune reads",
                 "run the sweep again, or open it with the version that wrote it",
             )
-        self.trials = TrialTable(self._engine, self._sweep_id, TRIALS)
-        self.runs = TrialTable(self._engine, self._sweep_id, CERTIFY)
+        self.fence = Fence(self._engine, self.sweep_id)
+        self.trials = TrialTable(self.fence, TRIALS)
+        self.runs = TrialTable(self.fence, CERTIFY)
+        if create:
+            self.require_new()
 
     @property
     def criteria(self) -> Criteria:
@@ -120,7 +128,7 @@ class Ledger:
     def sweep(self) -> SweepRecord:
         """Return what is known of the sweep as a whole."""
         with self._engine.connect() as connection:
-            row = connection.execute(select(*_FIELDS).where(SWEEPS.c.id == self._sweep_id)).mappings().one()
+            row = connection.execute(select(*_FIELDS).where(SWEEPS.c.id == self.sweep_id)).mappings().one()
         return SweepRecord(**row)
 
     def change_sweep(self, **facts: Any) -> None:
@@ -129,8 +137,27 @@ class Ledger:
         Args:
             facts: By the fields of `SweepRecord`.
         """
-        with self._engine.begin() as connection:
-            connection.execute(update(SWEEPS).where(SWEEPS.c.id == self._sweep_id).values(**facts))
+        with self.fence.begin() as connection:
+            connection.execute(update(SWEEPS).where(SWEEPS.c.id == self.sweep_id).values(**facts))
+
+    def require_new(self) -> None:
+        """Refuse a sweep that a driver has begun; one without settings was left by a driver that was killed before.
+
+        Raises:
+            StudyError: The sweep was begun.
+        """
+        if self.sweep().config is not None or self.trials.read_states():
+            name = self.name
+            raise StudyError(f"name={name}: a sweep of this name exists", "a new name", "choose another name=")
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease of the driver that writes by this object; None for commands and readers."""
+        return self.fence.lease
+
+    def read_lease(self) -> LeaseState:
+        """Read which driver writes this sweep."""
+        return read_lease(self._engine, self.sweep_id)
 
     def close(self) -> None:
         """Give connections back, so that the file can be moved or read elsewhere."""
@@ -154,9 +181,7 @@ class Ledger:
         row |= {"taken_s": row["asked_s"]} if is_taken else {}
         try:
             with self._engine.begin() as connection:
-                added = connection.execute(
-                    insert(REQUESTS).returning(REQUESTS.c.id), row | {"sweep_id": self._sweep_id}
-                )
+                added = connection.execute(insert(REQUESTS).returning(REQUESTS.c.id), row | {"sweep_id": self.sweep_id})
                 return int(added.scalar_one())
         except SQLAlchemyError as error:
             raise make_storage_error(self.url, error) from None
@@ -168,7 +193,7 @@ class Ledger:
             kinds: Of which kinds; none for all.
             waiting: Whether those are left out that a driver has seen to.
         """
-        wanted = [REQUESTS.c.sweep_id == self._sweep_id]
+        wanted = [REQUESTS.c.sweep_id == self.sweep_id]
         wanted += [REQUESTS.c.kind.in_(kinds)] if kinds else []
         wanted += [REQUESTS.c.taken_s.is_(None)] if waiting else []
         with self._engine.connect() as connection:
@@ -177,7 +202,7 @@ class Ledger:
 
     def take_request(self, number: int) -> None:
         """Note that a request was seen to, or does not count any more."""
-        with self._engine.begin() as connection:
+        with self.fence.begin() as connection:
             connection.execute(update(REQUESTS).where(REQUESTS.c.id == number).values(taken_s=time.time()))
 
     def withdraw_request(self, number: int) -> bool:
@@ -200,10 +225,10 @@ class Ledger:
         which = or_(
             *((SWEEP_TRIALS.c.kind == kind) & SWEEP_TRIALS.c.number.in_(some) for kind, some in request.payload.items())
         )
-        failed = (SWEEP_TRIALS.c.sweep_id == self._sweep_id) & (SWEEP_TRIALS.c.state == "FAIL") & which
+        failed = (SWEEP_TRIALS.c.sweep_id == self.sweep_id) & (SWEEP_TRIALS.c.state == "FAIL") & which
         fresh = {"state": "RUNNING", "stop_reason": _AGAIN, "ended_s": None, "traceback": None, "log": None}
         again = update(SWEEP_TRIALS).where(failed).values(**fresh, revision=SWEEP_TRIALS.c.revision + 1)
-        with self._engine.begin() as connection:
+        with self.fence.begin() as connection:
             found = connection.execute(again.returning(SWEEP_TRIALS.c.kind, SWEEP_TRIALS.c.number)).all()
             connection.execute(update(REQUESTS).where(REQUESTS.c.id == request.id).values(taken_s=time.time()))
         return [self.table(kind).record(number) for kind, number in sorted(found)]
@@ -212,7 +237,7 @@ class Ledger:
 
     def read_unsent_trials(self) -> list[UnsentTrial]:
         """Return the trials of which MLflow does not show all but reports, in the order in which they were proposed."""
-        of_sweep = SWEEP_TRIALS.c.sweep_id == self._sweep_id
+        of_sweep = SWEEP_TRIALS.c.sweep_id == self.sweep_id
         lacks_files = (SWEEP_TRIALS.c.state == "COMPLETE") & SWEEP_TRIALS.c.sent_checkpoint.is_(None)
         behind = (SWEEP_TRIALS.c.revision > SWEEP_TRIALS.c.sent_revision) | lacks_files
         columns = [SWEEP_TRIALS.c[entry.name] for entry in fields(UnsentTrial)]
@@ -233,13 +258,13 @@ class Ledger:
         """Return the mark of the newest report; 0 before the first."""
         newest = select(func.max(REPORTS.c.id)).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id)
         with self._engine.connect() as connection:
-            found = connection.execute(newest.where(SWEEP_TRIALS.c.sweep_id == self._sweep_id)).scalar_one()
+            found = connection.execute(newest.where(SWEEP_TRIALS.c.sweep_id == self.sweep_id)).scalar_one()
         return int(found or 0)
 
     def read_sent_report(self) -> int:
         """Return the mark of the last report that MLflow has; 0 before the first."""
         with self._engine.connect() as connection:
-            found = connection.execute(select(SWEEPS.c.sent_report).where(SWEEPS.c.id == self._sweep_id)).scalar_one()
+            found = connection.execute(select(SWEEPS.c.sent_report).where(SWEEPS.c.id == self.sweep_id)).scalar_one()
         return int(found)
 
     def read_reports_after(self, mark: int, limit: int) -> list[tuple[int, str, Report]]:
@@ -256,7 +281,7 @@ class Ledger:
             select(REPORTS.c.id, SWEEP_TRIALS.c.kind, SWEEP_TRIALS.c.number, *REPORT_COLUMNS)
             # The + 0 keeps SQLite from going through all reports of all trials, by the index of the trials.
             .join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id + 0)
-            .where(SWEEP_TRIALS.c.sweep_id == self._sweep_id, REPORTS.c.id > mark)
+            .where(SWEEP_TRIALS.c.sweep_id == self.sweep_id, REPORTS.c.id > mark)
             .order_by(REPORTS.c.id)
             .limit(limit)
         )
@@ -266,18 +291,18 @@ class Ledger:
 
     def forget_sent(self) -> None:
         """Forget what was sent, because it was sent to another MLflow: all of it is sent again."""
-        of_sweep = SWEEP_TRIALS.c.sweep_id == self._sweep_id
+        of_sweep = SWEEP_TRIALS.c.sweep_id == self.sweep_id
         nothing = {"sent_revision": 0, "sent_checkpoint": None, "mlflow_run_id": None}
-        with self._engine.begin() as connection:
+        with self.fence.begin() as connection:
             connection.execute(update(SWEEP_TRIALS).where(of_sweep).values(**nothing))
-            connection.execute(update(SWEEPS).where(SWEEPS.c.id == self._sweep_id).values(sent_report=0))
+            connection.execute(update(SWEEPS).where(SWEEPS.c.id == self.sweep_id).values(sent_report=0))
         self.trials.forget_mlflow_runs()
         self.runs.forget_mlflow_runs()
 
     def mark_reports_sent(self, mark: int) -> None:
         """Note that MLflow has all reports up to this mark."""
-        with self._engine.begin() as connection:
-            connection.execute(update(SWEEPS).where(SWEEPS.c.id == self._sweep_id).values(sent_report=mark))
+        with self.fence.begin() as connection:
+            connection.execute(update(SWEEPS).where(SWEEPS.c.id == self.sweep_id).values(sent_report=mark))
 
 
 def _find_sweep(engine: Engine, name: str) -> tuple[int, int] | None:
@@ -285,16 +310,24 @@ def _find_sweep(engine: Engine, name: str) -> tuple[int, int] | None:
     if not has_table(engine, SWEEPS):
         return None
     with engine.connect() as connection:
-        row = connection.execute(select(SWEEPS.c.id, SWEEPS.c.format).where(SWEEPS.c.name == name)).first()
+        return _read_sweep(connection, name)
+
+
+def _find_or_add_sweep(engine: Engine, name: str) -> tuple[int, int]:
+    """Return a sweep's row and format; add the sweep, and the tables, where they are not there yet."""
+    with begin_alone(engine) as connection:
+        add_tables(connection)
+        if found := _read_sweep(connection, name):
+            return found
+        row = {"name": name, "format": FORMAT, "key": uuid.uuid4().hex}
+        sweep_id = int(connection.execute(insert(SWEEPS).returning(SWEEPS.c.id), row).scalar_one())
+        connection.execute(insert(LEASES), {"sweep_id": sweep_id})
+    return sweep_id, FORMAT
+
+
+def _read_sweep(connection: Connection, name: str) -> tuple[int, int] | None:
+    row = connection.execute(select(SWEEPS.c.id, SWEEPS.c.format).where(SWEEPS.c.name == name)).first()
     return (int(row.id), int(row.format)) if row else None
-
-
-def _add_sweep(engine: Engine, name: str) -> tuple[int, int] | None:
-    """Add a sweep and return its row and format; None where another driver was first."""
-    row = {"name": name, "format": FORMAT, "key": uuid.uuid4().hex}
-    with contextlib.suppress(IntegrityError), engine.begin() as connection:
-        return int(connection.execute(insert(SWEEPS).returning(SWEEPS.c.id), row).scalar_one()), FORMAT
-    return None
 
 
 def check_storage(url: str) -> None:

@@ -6,8 +6,10 @@ Optuna's tables nor a user's. Runs anywhere.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Connection,
     Engine,
     Float,
     ForeignKey,
@@ -37,6 +40,7 @@ from rltune.config.uris import hide_login
 from rltune.study.journal import TIMEOUT_S
 
 SCHEMA = "rltune"  # in PostgreSQL
+IDLE_S = 10.0  # the longest that a transaction may stand still: less than a lease
 RESTART_S = 30.0  # the longest that a database's server takes to start again
 _ID = BigInteger().with_variant(Integer(), "sqlite")  # SQLite numbers rows by itself only where they are INTEGER
 _metadata = MetaData()
@@ -88,6 +92,16 @@ SWEEPS = Table(
     Column("certification", _Json),
     Column("mlflow_run_id", String(64)),
     Column("sent_report", _ID, nullable=False, default=0),  # MLflow has the reports up to this row's id
+)
+
+LEASES = Table(
+    "leases",
+    _metadata,
+    Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), primary_key=True, autoincrement=False),
+    Column("driver_id", String(32)),  # Kept when the lease is given back; NULL before the first driver.
+    Column("driver", _Json),  # See `rltune.study.lease.DriverRecord`.
+    Column("counter", BigInteger, nullable=False, default=0),  # Grows while the driver lives.
+    Column("released", Boolean, nullable=False, default=True),
 )
 
 SWEEP_TRIALS = Table(
@@ -165,6 +179,7 @@ def connect_ledger(url: str) -> Engine:
         engine = create_engine(url, pool_pre_ping=True)
         wait_for_restarts(engine)
         if engine.dialect.name == "postgresql":
+            event.listen(engine, "connect", _limit_idle_transactions)
             return engine.execution_options(schema_translate_map={None: SCHEMA})
         return engine
     # Another reader may hold the file for a moment: wait rather than fail.
@@ -199,6 +214,13 @@ def wait_for_restarts(engine: Engine, *, is_known: bool = False) -> None:
     event.listen(engine, "do_connect", connect)
 
 
+def _limit_idle_transactions(connection: Any, _: Any) -> None:
+    """Have the server end a transaction whose process stands still: its locks would hold up the next driver."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_S:g}s'")
+    connection.commit()
+
+
 def set_pragmas(connection: Any, _: Any) -> None:
     """With a write-ahead log a commit costs no full sync, and a kill still loses nothing."""
     cursor = connection.cursor()
@@ -221,9 +243,24 @@ def has_table(engine: Engine, table: Table) -> bool:
 
 def make_tables(engine: Engine, tables: MetaData = _metadata) -> None:
     """Make the ledger's tables where they are not there yet: all, or those that are younger; or others beside them."""
+    with begin_alone(engine) as connection:
+        add_tables(connection, tables)
+
+
+def add_tables(connection: Connection, tables: MetaData = _metadata) -> None:
+    """Add the ledger's tables, or others, in a transaction that `begin_alone` began."""
+    # A role that may not make a schema may still use one.
+    if connection.dialect.name == "postgresql" and not inspect(connection).has_schema(SCHEMA):
+        connection.execute(CreateSchema(SCHEMA))
+    tables.create_all(connection)
+
+
+@contextlib.contextmanager
+def begin_alone(engine: Engine) -> Iterator[Connection]:
+    """Begin a transaction that makes tables or sweeps, and wait for others that do the same."""
     with engine.begin() as connection:
-        if connection.dialect.name == "postgresql":  # sweeps that start together would make them twice
+        if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})
-            if not inspect(connection).has_schema(SCHEMA):  # a role that may not make one may still use it
-                connection.execute(CreateSchema(SCHEMA))
-        tables.create_all(connection)
+        else:  # the driver of SQLite begins no transaction for statements that make tables
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        yield connection

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, cast
 
-from sqlalchemy import Connection, Engine, RowMapping, bindparam, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
 
 from rltune.config.criteria import NO_CRITERIA
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.records import TRIALS, CheckpointRecord, Report, TrialRecord
+from rltune.study.lease import Fence
 from rltune.study.tables import REPORTS, REQUESTS, SWEEP_TRIALS
 
 CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # what a worker calls its checkpoints, and what a record does
@@ -43,18 +44,17 @@ class TrialTable:
     Only one driver writes. It remembers the trials that are not finished, so that reading one costs nothing.
 
     Args:
-        engine: The ledger's.
-        sweep_id: The sweep's row.
+        fence: Begins the ledger's transactions.
         kind: `rltune.records.TRIALS` or CERTIFY.
 
     Attributes:
         criteria: By which the trials that are read are judged. They are judged anew at each reading.
     """
 
-    def __init__(self, engine: Engine, sweep_id: int, kind: str) -> None:
-        self._engine, self._sweep_id, self.kind = engine, sweep_id, kind
+    def __init__(self, fence: Fence, kind: str) -> None:
+        self._fence, self._engine, self._sweep_id, self.kind = fence, fence.engine, fence.sweep_id, kind
         self.criteria = NO_CRITERIA
-        self._of_kind = (SWEEP_TRIALS.c.sweep_id == sweep_id) & (SWEEP_TRIALS.c.kind == kind)
+        self._of_kind = (SWEEP_TRIALS.c.sweep_id == self._sweep_id) & (SWEEP_TRIALS.c.kind == kind)
         self._rows: dict[int, int] = {}
         self._open: dict[int, TrialRecord] = {}
         self._changing = threading.Lock()  # the tracker's thread notes runs of MLflow
@@ -84,7 +84,7 @@ class TrialTable:
         """
         number = self.num_trials
         row = {"params": dict(params), "seeds": list(seeds), "began_s": time.time(), **_to_row(facts)}
-        with self._engine.begin() as connection:
+        with self._fence.begin() as connection:
             row |= {"sweep_id": self._sweep_id, "kind": self.kind, "number": number, "state": "RUNNING", "revision": 1}
             self._rows[number] = connection.execute(insert(SWEEP_TRIALS).returning(SWEEP_TRIALS.c.id), row).scalar_one()
             if request is not None:
@@ -124,7 +124,7 @@ class TrialTable:
             "time_s": report.time_s or time.time(),
         }
         facts["env_steps"] = max(known.env_steps, report.env_steps)  # it may have trained some of them again
-        with self._engine.begin() as connection:
+        with self._fence.begin() as connection:
             self._write(connection, report.number, facts)
             connection.execute(_ADD_REPORT, content)
         cast(dict[int, float], self._open[report.number].reports)[report.nominal_steps] = objective
@@ -143,7 +143,7 @@ class TrialTable:
         """
         if facts:
             self.record(number)
-            with self._engine.begin() as connection:
+            with self._fence.begin() as connection:
                 self._write(connection, number, facts)
             self._remember(number, facts)
 
@@ -180,7 +180,7 @@ class TrialTable:
     def mark(self, number: int, **marks: Any) -> None:
         """Note what MLflow has of a trial, whether it has ended or not."""
         of_it = (self._of_kind, SWEEP_TRIALS.c.number == number)
-        with self._engine.begin() as connection:
+        with self._fence.begin() as connection:
             connection.execute(update(SWEEP_TRIALS).where(*of_it).values(**marks))
 
     def forget_mlflow_runs(self) -> None:
@@ -192,7 +192,7 @@ class TrialTable:
     def _revise(self, number: int, **facts: Any) -> None:
         """Change fields that MLflow shows."""
         self.record(number)
-        with self._engine.begin() as connection:
+        with self._fence.begin() as connection:
             self._write(connection, number, facts, {"revision": SWEEP_TRIALS.c.revision + 1})
         self._remember(number, facts)
 
