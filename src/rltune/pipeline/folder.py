@@ -1,4 +1,4 @@
-"""Make and claim a sweep's folder."""
+"""Make a sweep's folder, and hold the sweep's lease. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rltune.cluster.shared_storage import check_nodes
-from rltune.cluster.stale_processes import clear_record, end_stale_processes, record_processes
+from rltune.cluster.stale_processes import end_stale_processes, list_sessions
 from rltune.config.authorship import MARK
 from rltune.config.settings_file import write_settings
 from rltune.config.uris import redact
-from rltune.errors import StudyError, StudyUnavailableError
+from rltune.errors import StudyError
 from rltune.pipeline.context import SweepContext
 from rltune.study.bucket import GLANCE_S, Bucket, BucketError, choose_place, find_bucket, link_bucket, open_bucket
 from rltune.study.sweep_folder import (
-    DRIVER,
     LEDGER,
     LEDGER_COPY,
     SETTINGS,
     TOLD,
-    claim_sweep,
     is_half_made,
     make_resume_command,
     take_sweep,
 )
 from rltune.trial.shared_files import find_blindness, leave_token, make_blind_error
+
+if TYPE_CHECKING:
+    from rltune.study.ledger import Ledger
 
 BEGUN = (MARK, SETTINGS)  # what a bucket has of a sweep from its start on: the settings make it one
 RESULTS = ("summary.json", "certification.*", "sweep.log", "report/*", "*/*/failure.txt")
@@ -46,81 +48,87 @@ class RedactingFormatter(logging.Formatter):
 
 
 @contextlib.contextmanager
-def open_folder(context: SweepContext) -> Iterator[None]:
-    """Make the sweep's folder exclusively, or find it; write its settings now and its log meanwhile.
+def open_folder(context: SweepContext, ledger: Ledger | None = None) -> Iterator[Ledger]:
+    """Make the sweep's folder, or find it; write its settings now and its log meanwhile.
+
+    Args:
+        context: What the driver works on.
+        ledger: The ledger of a resumed sweep, whose lease this driver holds; None for a new one.
+
+    Yields:
+        The ledger.
 
     Raises:
         StudyError: The folder exists already, or another driver has it.
     """
     folder = context.folder
     with contextlib.ExitStack() as stack:
-        if not context.resumed:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            if is_half_made(folder):
-                folder.chmod(0o700)
-            else:
-                try:
-                    folder.mkdir(mode=0o700)
-                except FileExistsError:
-                    raise make_name_taken_error(context.name, folder) from None
-            stack.enter_context(claim_folder(context))
+        if ledger is None:
+            _make_folder(context)
+            ledger = stack.enter_context(hold_sweep(context))
+        assert ledger.lease is not None
         link_bucket(folder, choose_place(folder, context.plan.config.storage))
         if context.plan.config.cluster.address is not None:
             token = stack.enter_context(_leave_token(context))
             _check_shared(context, token)
-        record_processes(folder)
-        stack.callback(clear_record, folder)
+        ledger.lease.note_sessions(list_sessions())
         write_settings(folder, context.plan.config)
         if bucket := find_bucket(folder):
             stack.callback(open_bucket.cache_clear)  # the next driver of this process is in no hurry
             take_sweep(folder, bucket)  # where it cannot be taken, nothing of this folder's belongs in the bucket
-            stack.callback(store_results, bucket, context)
+            stack.callback(_store_results, bucket, context, ledger)
             store_files(bucket, folder, BEGUN)
         handler = logging.FileHandler(folder / "sweep.log")
         handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         loggers = logger, logging.getLogger(TOLD), logging.getLogger("ray.tune")
-        for one in loggers:
-            one.addHandler(handler)
+        for each in loggers:
+            each.addHandler(handler)
         try:
-            yield
+            yield ledger
         finally:
-            for one in loggers:
-                one.removeHandler(handler)
+            for each in loggers:
+                each.removeHandler(handler)
             handler.close()
 
 
-@contextlib.contextmanager
-def claim_folder(context: SweepContext) -> Iterator[None]:
-    """Claim the folder for this driver alone, and end what an earlier one left running.
+def _make_folder(context: SweepContext) -> None:
+    """Make a new sweep's folder, or take one that a killed driver had only begun to make.
 
     Raises:
-        StudyUnavailableError: Another driver has it.
+        StudyError: Another sweep has it.
     """
-    with claim_sweep(context.folder) as here, _claim_ledger(context, is_free=here is None) as there:
-        if other := here or there:
-            raise StudyUnavailableError(
-                f"sweep={context.name}: another driver is working on it, {other}",
-                "one driver at a time",
-                "wait for it, or end it with Ctrl-C where it runs",
-            )
-        end_stale_processes(context.folder)
-        _clear_leftovers(context.folder)
-        yield
+    folder = context.folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if not is_half_made(folder):
+            raise make_name_taken_error(context.name, folder) from None
+        folder.chmod(0o700)
 
 
-def _claim_ledger(context: SweepContext, *, is_free: bool) -> contextlib.AbstractContextManager[str | None]:
-    """Claim the sweep where its ledger is a server's, which drivers without a common folder share.
+@contextlib.contextmanager
+def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
+    """Open the sweep's ledger and hold its lease; end what an earlier driver left running.
 
-    Args:
-        context: What this driver works on.
-        is_free: Whether its folder is claimed; else nothing is asked.
+    Raises:
+        StudyError: The ledger is missing, damaged, or of another sweep.
+        StudyUnavailableError: Another driver has the lease.
     """
-    storage = context.plan.config.study.storage
-    if storage is None or not is_free:
-        return contextlib.nullcontext()
-    from rltune.study.storage import claim_in_database  # with SQLAlchemy, which a file's sweep imports later
+    # SQLAlchemy is imported only here: a new sweep does so while Ray starts.
+    from rltune.study.lease import take_lease
+    from rltune.study.storage import set_journal, start_ledger
 
-    return claim_in_database(storage, context.folder.name)
+    config, folder = context.plan.config, context.folder
+    ledger = start_ledger(config.study.storage, folder, new=not context.resumed)
+    with contextlib.closing(ledger), take_lease(ledger) as lease:
+        if not context.resumed:
+            ledger.require_new()  # another driver may have begun it in between
+        set_journal(ledger, shared=config.cluster.address is not None and config.storage is None)
+        if lease.previous:
+            end_stale_processes(lease.previous.sessions)
+        _clear_leftovers(folder)
+        yield ledger
 
 
 def _clear_leftovers(folder: Path) -> None:
@@ -129,11 +137,11 @@ def _clear_leftovers(folder: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def leave_folder(folder: Path) -> None:
+def leave_folder(folder: Path, ledger: Ledger) -> None:
     """Remove what this driver has there for itself, where its process ends before its contexts can."""
-    _clear_leftovers(folder)
-    clear_record(folder)
-    (folder / DRIVER).unlink(missing_ok=True)
+    if ledger.lease and not ledger.lease.is_lost:
+        _clear_leftovers(folder)
+        ledger.lease.release()
 
 
 def make_name_taken_error(name: str, folder: Path) -> StudyError:
@@ -176,6 +184,11 @@ def _forget_folder(context: SweepContext) -> None:
         shutil.rmtree(context.folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # other sweeps are in it
             context.folder.parent.rmdir()
+
+
+def _store_results(bucket: Bucket, context: SweepContext, ledger: Ledger) -> None:
+    if ledger.lease and not ledger.lease.is_lost:  # else they are another driver's
+        store_results(bucket, context)
 
 
 def store_results(bucket: Bucket, context: SweepContext) -> None:

@@ -24,7 +24,7 @@ from rltune.study.bucket import find_bucket
 from rltune.study.checkpoints import drop_replays
 from rltune.study.ledger import Ledger
 from rltune.study.optuna_study import OptunaStudy, open_optuna_study
-from rltune.study.storage import STUDY, make_storage_url, save_copy, start_ledger
+from rltune.study.storage import STUDY, make_storage_url, save_copy
 from rltune.tracking.callbacks import Callbacks, CallbackTracker
 from rltune.tracking.ledger_feed import Book, FedTracker
 from rltune.tracking.tensorboard import FOLDER, TensorBoardFiles
@@ -95,22 +95,26 @@ class OpenSweep:
         """Close ledger and study, and keep the ledger's copy."""
         self.study.close()
         self.ledger.close()
-        save_copy(self.context.folder)
+        if self.ledger.lease is None or not self.ledger.lease.is_lost:
+            save_copy(self.context.folder)
 
 
 @contextlib.contextmanager
-def open_sweep(context: SweepContext, share: Share, slots: Slots) -> Iterator[OpenSweep]:
+def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> Iterator[OpenSweep]:
     """Open a sweep; leave no run RUNNING and no connection open, whatever happens.
 
+    Where the lease was lost, another driver works on the sweep: all that both of them use is left as it is.
+
     Args:
-        context: What the driver works on; its folder is there and claimed.
+        context: What the driver works on; its folder is there.
+        ledger: The sweep's, whose lease this driver holds.
         share: A trial's share of the machine.
         slots: How many trials run at once.
 
     Raises:
-        StudyError: The ledger is missing, damaged, or of another sweep.
+        StudyError: The ledger or Optuna's study cannot be read.
     """
-    sweep = _open(context, share, slots)
+    sweep = _open(context, ledger, share, slots)
     status = "KILLED"
     try:
         yield sweep
@@ -119,19 +123,21 @@ def open_sweep(context: SweepContext, share: Share, slots: Slots) -> Iterator[Op
         raise
     finally:
         sweep.console.stop()
-        sweep.tracker.close(status, timeout_s=5.0)  # without effect after a sweep's proper end
+        if ledger.has_lost_lease():
+            sweep.tracker.abandon()
+        else:
+            sweep.tracker.close(status, timeout_s=5.0)  # without effect after a sweep's proper end
         sweep.close_ledger()
         sweep.stopper.clear()
 
 
-def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
+def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> OpenSweep:
     plan, config, folder = context.plan, context.plan.config, context.folder
     rule = build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     if plan.criteria.scored is None:
         rule = ByAllReports(rule)
     bucket = find_bucket(folder)
     shared = config.cluster.address is not None and bucket is None
-    ledger = start_ledger(config.study.storage, folder, new=not context.resumed, shared=shared)
     ledger.judge_by(plan.criteria)
     if context.resumed:
         save_copy(folder)
@@ -177,6 +183,10 @@ def _open(context: SweepContext, share: Share, slots: Slots) -> OpenSweep:
     if certify.seeds:
         retraining = Retraining(folder, config, plan.certification_seeds(), plan.warm_starts, ledger)
     stopper = SweepStopper(folder, config, config.replicates * sum(record.env_steps for record in records))
+    if ledger.lease:
+        ledger.lease.on_lost = stopper.lose_lease
+        if ledger.lease.is_lost:
+            stopper.lose_lease()
     tracker = _open_tracker(context, ledger, stopper)
     told = None
     if config.callbacks:

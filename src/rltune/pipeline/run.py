@@ -38,7 +38,7 @@ from rltune.errors import StudyError, describe_exception
 from rltune.formatting import spell_command
 from rltune.pipeline import plan
 from rltune.pipeline.context import SweepContext
-from rltune.pipeline.folder import claim_folder, leave_folder, make_name_taken_error, open_folder, store_results
+from rltune.pipeline.folder import hold_sweep, leave_folder, make_name_taken_error, open_folder, store_results
 from rltune.pipeline.plan import Plan, make_plan
 from rltune.pipeline.signals import stop_on_signals
 from rltune.pipeline.warm_starts import widen_ranges
@@ -62,6 +62,7 @@ PREFLIGHT_S = 300.0  # the least time for what RLlib checks before a sweep, its 
 
 if TYPE_CHECKING:
     from rltune.pipeline.open_sweep import OpenSweep
+    from rltune.study.ledger import Ledger
     from rltune.study.outcome import Outcome
 
 
@@ -280,9 +281,10 @@ def _start(context: SweepContext) -> Outcome:
     prepare_environment(cluster)
     # Close the fork server before the thread is joined: if Ray does not start, the thread would wait for its answer.
     with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as stack:
+        ledger = None
         if context.resumed:  # first of all: what a killed driver left running must not meet what we start
-            stack.enter_context(claim_folder(context))
-            _prepare_requests(context)
+            ledger = stack.enter_context(hold_sweep(context))
+            _prepare_requests(context, ledger)
         context = replace(context, plan=plan.measure_share(context.plan))
         server = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
         # The check registers classes with Ray: beside Ray's start that is safe only in another process.
@@ -293,25 +295,17 @@ def _start(context: SweepContext) -> Outcome:
             share = context.plan.share_of(*(() if cluster.autoscale else nodes))  # a larger node may be to come
             slots = Slots(share.bundles, context.plan.request.limit, nodes, cluster.autoscale)
             with contextlib.nullcontext() if cluster.address is None else follow_cluster(slots):
-                return _run(context, share, slots)
+                return _run(context, ledger, share, slots)
 
 
-def _prepare_requests(context: SweepContext) -> None:
+def _prepare_requests(context: SweepContext, ledger: Ledger) -> None:
     """Withdraw the requests to stop that were for an earlier driver, and ask for what this one is to try again."""
     from rltune.pipeline.requests.asked_sweep import describe_user
     from rltune.pipeline.requests.inbox import withdraw_stops
-    from rltune.study.storage import open_ledger
 
-    try:
-        ledger = open_ledger(context.folder, context.plan.config.study.storage)
-    except StudyError:
-        if context.retry:
-            raise
-        return  # one that is not there yet is made, or what is wrong said, when it is opened for good
-    with contextlib.closing(ledger):
-        withdraw_stops(ledger)
-        if context.retry:
-            ledger.ask(RETRY, context.retry, describe_user())
+    withdraw_stops(ledger)
+    if context.retry:
+        ledger.ask(RETRY, context.retry, describe_user())
 
 
 def _import_modules() -> None:
@@ -334,19 +328,27 @@ def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
     return replace(context, plan=replace(context.plan, notes=(*context.plan.notes, *notes)), call_aside=call_aside)
 
 
-def _run(context: SweepContext, share: Share, slots: Slots) -> Outcome:
-    """Search, certify, register, report."""
+def _run(context: SweepContext, held: Ledger | None, share: Share, slots: Slots) -> Outcome:
+    """Search, certify, register, report.
+
+    Args:
+        context: What the driver works on.
+        held: The ledger of a resumed sweep, whose lease this driver holds; None for a new one.
+        share: A trial's share of the machine.
+        slots: How many trials run at once.
+    """
     # Not at the top: a wrong name in the request is answered before these, and Ray with them, are imported.
     from rltune.pipeline.open_sweep import open_sweep
     from rltune.pipeline.provenance import record_start
     from rltune.pipeline.publish import start_console, start_tracking, tell_crash
     from rltune.pipeline.tune.run import run_trials
+    from rltune.study.lease import LeaseLostError
 
     concluding = threading.Lock()
     with (
         explain_full_disk(context.folder),
-        open_folder(context),
-        open_sweep(context, share, slots) as sweep,
+        open_folder(context, held) as ledger,
+        open_sweep(context, ledger, share, slots) as sweep,
         stop_on_signals(sweep.stopper.request),
         _watch_head(sweep, concluding),
         sweep.inbox,
@@ -359,6 +361,8 @@ def _run(context: SweepContext, share: Share, slots: Slots) -> Outcome:
                 run_trials(sweep)
             with concluding:
                 return _conclude(sweep)
+        except LeaseLostError:  # the sweep goes on, with another driver
+            raise
         except Exception as error:
             tell_crash(sweep, error)
             raise
@@ -369,10 +373,14 @@ def _conclude(sweep: OpenSweep) -> Outcome:
     from rltune.pipeline.publish import publish_outcome, tell_end
     from rltune.pipeline.winner import register_winner, save_outcome, select_winner
 
+    sweep.ledger.check_lease()
     records = sweep.ledger.trials.records()
     winner, certification = select_winner(sweep, records)
+    sweep.ledger.check_lease()
     model = register_winner(sweep, winner, certification)
+    sweep.ledger.check_lease()
     outcome = save_outcome(sweep, records, winner, certification, model)
+    sweep.ledger.check_lease()
     publish_outcome(sweep, records, outcome, certification)
     tell_end(sweep, outcome)
     return outcome
@@ -412,7 +420,7 @@ def _watch_head(sweep: OpenSweep, concluding: threading.Lock) -> AbstractContext
             print(f"{describe_exception(error)}; to go on: {how}", file=sweep.context.stream, flush=True)
         finally:
             sweep.stopper.clear()
-            leave_folder(folder)
+            leave_folder(folder, sweep.ledger)
             os._exit(EXIT_TRY_AGAIN)
 
     return watch_head(end) if sweep.config.cluster.address is not None else contextlib.nullcontext()

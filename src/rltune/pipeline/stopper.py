@@ -31,6 +31,7 @@ class SweepStopper(Stopper):
     def __init__(self, folder: Path, config: RunConfig, spent_steps: int = 0) -> None:
         self.folder = folder
         self._file, self._bucket = folder / STOP_FILE, find_bucket(folder)
+        self.lease_lost = False  # another driver has taken the sweep over, whose trials look for the stop file, too
         self.clear()
         self._config = config
         joined = config.cluster.address is not None
@@ -58,6 +59,8 @@ class SweepStopper(Stopper):
             reason: Shown to the person, and kept in the outcome.
             signal: The signal's number; None where a budget or a failure ends the sweep.
         """
+        if self.lease_lost:
+            return
         if self.reason is None or (signal is not None and not self.is_urgent()):
             self.reason, self.signal = reason, signal
             self._deadline = time.monotonic() + GRACE_S
@@ -69,6 +72,13 @@ class SweepStopper(Stopper):
                 if self._bucket:
                     self._bucket.write(STOP_FILE, b"", GLANCE_S)
 
+    def lose_lease(self) -> None:
+        """Give up on all trials at once, without asking them to save: another driver has taken the sweep over.
+
+        Called from any thread.
+        """
+        self.lease_lost, self.reason, self._deadline = True, "another driver has taken the sweep over", 0.0
+
     def lose_head(self) -> None:
         """Request the end because the cluster's head is gone; called from another thread."""
         self.head_gone = True
@@ -76,7 +86,7 @@ class SweepStopper(Stopper):
 
     def is_urgent(self) -> bool:
         """Whether there are seconds left for what comes after the trials, as after a signal."""
-        return self.signal is not None or self.head_gone
+        return self.signal is not None or self.head_gone or self.lease_lost
 
     def is_requested(self) -> bool:
         """Whether an end was requested."""
@@ -108,7 +118,9 @@ class SweepStopper(Stopper):
         return self.is_requested() and (not self.live or time.monotonic() > self._deadline)
 
     def clear(self) -> None:
-        """Remove the stop file."""
+        """Remove the stop file, unless it is another driver's."""
+        if self.lease_lost:
+            return
         self._file.unlink(missing_ok=True)
         if self._bucket:
             with contextlib.suppress(BucketError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import secrets
@@ -11,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rltune.errors import StudyError
-from rltune.study.sweep_folder import is_locked, lock_sweep
 
 ADDRESS, TOKEN = "RLTUNE_SERVICE", "RLTUNE_SERVICE_TOKEN"  # variables that name a service elsewhere
 FOLDER = ".service"
@@ -54,14 +54,31 @@ class ServiceFolder:
             raise StudyError(
                 f"output_dir={self.sweeps}: {error.strerror}", "a folder that you may write into", "output_dir=outputs"
             ) from None
-        with lock_sweep(self.path) as is_ours:
-            if not is_ours:
+        with self._lock_file.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 raise StudyError(
                     f"output_dir={self.sweeps}: a service runs here already, {self.read_address() or 'just starting'}",
                     "one service for each folder of sweeps",
                     "use it, or end it with Ctrl-C where it runs",
-                )
+                ) from None
             yield
+
+    @property
+    def _lock_file(self) -> Path:
+        return self.path / ".lock"
+
+    def _is_held(self) -> bool:
+        """Return whether a service holds the folder; one that starts in this instant may be refused by the look."""
+        try:
+            with self._lock_file.open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
 
     def check_free(self) -> None:
         """Refuse a folder that has a service, and leave nothing behind in one that has none.
@@ -115,7 +132,7 @@ class ServiceFolder:
         """
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             content = json.loads((self.path / "address.json").read_text())
-            if content["host"] == socket.gethostname() and is_locked(self.path):
+            if content["host"] == socket.gethostname() and self._is_held():
                 return str(content["address"])
         return None
 

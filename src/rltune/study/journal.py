@@ -56,14 +56,7 @@ def choose_journal(file: Path, shared: bool = False) -> None:
         opened.execute(f"PRAGMA journal_mode={'DELETE' if kind or shared else 'WAL'}")
 
 
-def may_write(file: Path, *, is_elsewhere: bool) -> bool:
-    """Return whether this host may write a SQLite file: not beside another one's write-ahead log.
-
-    Args:
-        file: The file, which has a journal already.
-        is_elsewhere: Whether another host works with it.
-    """
-    if not is_elsewhere:
-        return True
+def has_write_ahead_log(file: Path) -> bool:
+    """Return whether a SQLite file is marked as one whose journal is a write-ahead log."""
     with file.open("rb") as opened:
-        return opened.read(20)[18:] != b"\2\2"  # as SQLite's file format marks one with such a log
+        return opened.read(20)[18:] == b"\2\2"  # as SQLite's file format defines the mark

@@ -6,6 +6,7 @@ The one truth of a sweep; it commits first. Optuna's study (`rltune.study.optuna
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 import uuid
@@ -23,7 +24,7 @@ from rltune.errors import StudyError, StudyUnavailableError, describe_exception
 from rltune.formatting import spell_command
 from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, SweepRequest, TrialRecord
 from rltune.study.disk_full import is_disk_full
-from rltune.study.lease import Fence, Lease, LeaseState, read_lease
+from rltune.study.lease import Fence, Lease, LeaseLostError, LeaseState, read_lease
 from rltune.study.tables import (
     LEASES,
     REPORTS,
@@ -154,6 +155,25 @@ class Ledger:
     def lease(self) -> Lease | None:
         """The lease of the driver that writes by this object; None for commands and readers."""
         return self.fence.lease
+
+    def check_lease(self) -> None:
+        """Refuse to go on where the row says that another driver has the lease; without effect for readers.
+
+        What lies outside the ledger has no fence of its own, so a driver checks before it writes there.
+
+        Raises:
+            LeaseLostError: Another driver has taken the sweep over.
+        """
+        if self.lease:
+            self.lease.check()
+            with self.fence.begin():
+                pass
+
+    def has_lost_lease(self) -> bool:
+        """Return whether another driver has taken the sweep over; what is known, where the database is away."""
+        with contextlib.suppress(LeaseLostError, SQLAlchemyError):
+            self.check_lease()
+        return self.lease is not None and self.lease.is_lost
 
     def read_lease(self) -> LeaseState:
         """Read which driver writes this sweep."""

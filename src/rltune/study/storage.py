@@ -7,36 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import socket
 import sqlite3
-import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 from omegaconf import OmegaConf
-from sqlalchemy import Connection, text
-from sqlalchemy.exc import SQLAlchemyError
 
 from rltune.config.criteria import read_criteria
 from rltune.config.settings_file import read_settings
 from rltune.config.uris import HIDDEN
 from rltune.errors import StudyError
 from rltune.formatting import first_line, spell_command
-from rltune.study.bucket import find_bucket, is_fetched_copy
+from rltune.study.bucket import is_fetched_copy
 from rltune.study.journal import choose_journal
-from rltune.study.ledger import Ledger, MissingSweepError, make_storage_error
-from rltune.study.sweep_folder import LEDGER, LEDGER_COPY, SETTINGS, SILENT_S, find_driver, make_distant_ledger_error
-from rltune.study.tables import connect_ledger, file_of
+from rltune.study.ledger import Ledger, make_storage_error
+from rltune.study.sweep_folder import LEDGER, LEDGER_COPY, SETTINGS, make_distant_ledger_error
+from rltune.study.tables import file_of
 
 STUDY = "study.db"
-_KEEP_ALIVE = """SELECT set_config('application_name', :ours, false), set_config('tcp_keepalives_idle', '3', false),
-set_config('tcp_keepalives_interval', '3', false), set_config('tcp_keepalives_count', '3', false)"""
-_TAKE = "SELECT pg_try_advisory_lock(hashtext('rltune sweep'), hashtext(:name))"
-_WHO = """SELECT application_name FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory'
-AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND objsubid = 2
-AND classid = hashtext('rltune sweep')::oid AND objid = hashtext(:name)::oid"""
 logger = logging.getLogger(__name__)
 
 
@@ -92,123 +80,44 @@ def require_login(ledger_url: str, name: str) -> None:
         )
 
 
-def start_ledger(configured: str | None, folder: Path, *, new: bool, shared: bool = False) -> Ledger:
+def start_ledger(configured: str | None, folder: Path, *, new: bool) -> Ledger:
     """Open the ledger of a sweep's folder, for its driver.
-
-    One that was killed before it had a ledger has run no trial either: it gets one now.
 
     Args:
         configured: ``study.storage``; None is a file in the folder.
         folder: The sweep's.
-        new: Whether there must be none yet.
-        shared: Whether other hosts see the folder.
+        new: Whether the sweep must not have begun yet.
 
     Raises:
-        StudyError: It is missing or damaged, or there is one already.
+        StudyError: It is missing or damaged, or the sweep has begun already.
     """
-    ledger = _find_or_make(configured, folder, new=new)
+    url = make_storage_url(configured, folder)
+    if new or configured:
+        return Ledger(url, folder.name, create=new)
+    path = folder / LEDGER
+    if not path.exists():
+        raise StudyError(f"{path} is missing", "the sweep's ledger", _suggest_recovery(path))
+    if damage := _find_damage(path):  # before anything is written into it
+        raise StudyError(f"{path} is damaged: {damage}", "the ledger as the sweep wrote it", _suggest_recovery(path))
+    return Ledger(url, _read_sweep_name(folder))
+
+
+def set_journal(ledger: Ledger, shared: bool) -> None:
+    """Set the journal of a ledger that is a file; only the driver that holds the lease may.
+
+    Args:
+        ledger: The sweep's.
+        shared: Whether other hosts see its folder.
+
+    Raises:
+        StudyError: The file cannot be written.
+    """
     if file := file_of(ledger.url):
         ledger.close()  # connections would keep the file as it is
         try:
             choose_journal(file, shared)
         except sqlite3.Error as error:
             raise make_storage_error(ledger.url, error) from None
-    return ledger
-
-
-def _find_or_make(configured: str | None, folder: Path, *, new: bool) -> Ledger:
-    url, has_no_trials = make_storage_url(configured, folder), not _has_trials(folder)
-    if configured:
-        try:
-            return Ledger(url, folder.name, create=new)
-        except MissingSweepError:
-            if not has_no_trials:
-                raise
-            return Ledger(url, folder.name, create=True)
-    path = folder / LEDGER
-    if path.exists():
-        if damage := _find_damage(path):  # before anything is written into it
-            raise StudyError(
-                f"{path} is damaged: {damage}", "the ledger as the sweep wrote it", _suggest_recovery(path)
-            )
-    elif new or has_no_trials:
-        _make_file(path, folder.name)
-    else:
-        raise StudyError(f"{path} is missing", "the sweep's ledger", _suggest_recovery(path))
-    return Ledger(url, _read_sweep_name(folder))
-
-
-def _has_trials(folder: Path) -> bool:
-    bucket = find_bucket(folder)
-    return (folder / "trials").exists() or (bucket is not None and bool(bucket.list_files("trials")))
-
-
-@contextlib.contextmanager
-def claim_in_database(url: str, name: str) -> Iterator[str | None]:
-    """Claim a sweep whose ledger is in PostgreSQL for this driver alone, whatever machine another one is on.
-
-    The server frees the lock when the connection ends, with its driver or 12 s after its machine. It is held by a
-    connection of its own, which no pool takes back.
-
-    Args:
-        url: The ledger's address.
-        name: The sweep.
-
-    Yields:
-        None where it is ours, or in no such database; else where the other driver is.
-
-    Raises:
-        StudyError: The database cannot be reached.
-    """
-    engine = connect_ledger(url)
-    if engine.dialect.name != "postgresql":
-        yield None
-        return
-    with contextlib.ExitStack() as stack:
-        stack.callback(engine.dispose)
-        try:
-            held = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-            stack.callback(held.invalidate)  # closed even where the server is gone
-            other = _claim(held, name)
-        except SQLAlchemyError as error:
-            raise make_storage_error(url, error) from None
-        yield other
-
-
-def _claim(connection: Connection, name: str) -> str | None:
-    """Take a sweep's lock; return where its other driver is."""
-    about = {"name": name, "ours": f"on {socket.gethostname()} (process {os.getpid()})"}
-    connection.execute(text(_KEEP_ALIVE), about)
-    deadline = time.monotonic() + SILENT_S  # for the lock of a machine that is gone
-    while not connection.execute(text(_TAKE), about).scalar_one():
-        if time.monotonic() >= deadline:
-            return str(connection.execute(text(_WHO), about).scalar() or "on another machine")
-        time.sleep(1.0)
-    return None
-
-
-def find_driver_of(ledger: Ledger, folder: Path | None) -> str | None:
-    """Find where the driver of a sweep is, whatever machine that is; None where none lives.
-
-    Args:
-        ledger: The sweep's.
-        folder: Its folder; None where this machine has none.
-
-    Raises:
-        StudyError: The database cannot be reached.
-    """
-    if not file_of(ledger.url):
-        engine = connect_ledger(ledger.url)
-        try:
-            if engine.dialect.name == "postgresql":
-                with engine.connect() as connection:
-                    found = connection.execute(text(_WHO), {"name": ledger.name}).first()
-                return None if found is None else str(found[0] or "on another machine")
-        except SQLAlchemyError as error:
-            raise make_storage_error(ledger.url, error) from None
-        finally:
-            engine.dispose()
-    return find_driver(folder) if folder else None
 
 
 def save_copy(folder: Path) -> None:
@@ -222,6 +131,8 @@ def save_copy(folder: Path) -> None:
     try:
         with contextlib.closing(sqlite3.connect(path)) as ledger, contextlib.closing(sqlite3.connect(draft)) as copy:
             ledger.backup(copy)
+            copy.execute("UPDATE leases SET released = 1")  # no driver works on the copy
+            copy.commit()
         draft.rename(folder / LEDGER_COPY)
     except (sqlite3.Error, OSError) as error:
         draft.unlink(missing_ok=True)
@@ -235,15 +146,6 @@ def _read_sweep_name(folder: Path) -> str:
         if len(names) == 1:
             return names[0]
     return folder.name
-
-
-def _make_file(path: Path, name: str) -> None:
-    """Make a ledger without trials, whole or not at all."""
-    draft = path.with_name(f".{path.name}")
-    for leftover in path.parent.glob(f"{draft.name}*"):
-        leftover.unlink()
-    Ledger(f"sqlite:///{draft}", name, create=True).close()
-    draft.rename(path)
 
 
 def _find_damage(path: Path) -> str:

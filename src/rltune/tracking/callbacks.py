@@ -126,6 +126,11 @@ class CallbackTracker(FedTracker):
         self.callbacks = Callbacks(targets, messages.put)
         super().__init__(self.callbacks, ledger, marks, shown, messages)
 
+    def abandon(self) -> None:
+        """Stop at once and tell nothing more."""
+        self._is_told = True
+        super().abandon()
+
     def close(self, status: str, timeout_s: float = 30.0) -> bool:
         """Tell what is left, and stop."""
         limit_s = min(timeout_s, CLOSE_S)

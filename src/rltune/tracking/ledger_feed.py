@@ -126,6 +126,12 @@ class FedTracker(Tracker):
         self._left.set()
         return not self._thread.is_alive()
 
+    def abandon(self) -> None:
+        """Stop at once and write nothing more."""
+        self._params, self._is_open = None, False
+        self._left.set()
+        self.close("KILLED", 1.0)
+
     def _run(self) -> None:
         is_last = False
         while not is_last:
@@ -152,6 +158,7 @@ class FedTracker(Tracker):
         """Write what the ledger has and the book lacks."""
         if self._params is None:
             return
+        self._ledger.check_lease()  # the marks are a file, which another driver would use as well
         if not self._is_open:
             self._open(self._params)
         # In this order: the reports of a trial that had ended by then are all among those that are read afterwards.

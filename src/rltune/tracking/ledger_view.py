@@ -144,6 +144,7 @@ class LedgerView:
         """
         if self._started is None:
             return None
+        self._ledger.check_lease()
         self._find_sweep()
         # In this order: the reports of a trial that had ended by then are all among those that are read afterwards.
         rows = {(row.kind, row.number): row for row in self._ledger.read_unsent_trials()}

@@ -154,6 +154,9 @@ class Tracker:
         """
         return True
 
+    def abandon(self) -> None:
+        """Stop at once and send nothing more: another driver shows the sweep now."""
+
 
 class NoTracker(Tracker):
     """Show nothing: ``tracking=off``."""
@@ -218,6 +221,11 @@ class SeveralTrackers(Tracker):
         """Send what is left everywhere, at once, and stop."""
         with ThreadPoolExecutor(len(self._all)) as threads:  # one after the other, each would take the whole time
             return all(list(threads.map(lambda tracker: tracker.close(status, timeout_s), self._all)))
+
+    def abandon(self) -> None:
+        """Stop everywhere."""
+        for tracker in self._all:
+            tracker.abandon()
 
 
 class MLflowTracker(Tracker):
@@ -353,6 +361,12 @@ class MLflowTracker(Tracker):
         finally:
             self._outbox.stop()
         return True
+
+    def abandon(self) -> None:
+        """Stop at once and send nothing more."""
+        self._closed = True
+        atexit.unregister(self.close)
+        self._outbox.stop()
 
     def _put(self, name: str, key: RunKey | None, log: Callable[[str], None]) -> None:
         """Hand over what is to be logged into a run."""

@@ -12,6 +12,7 @@ from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from rltune.cluster.stale_processes import read_boot_id
 from rltune.config.budget import SpentBudget
 from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
@@ -19,10 +20,11 @@ from rltune.config.settings_file import read_settings
 from rltune.config.validation import parse_config
 from rltune.errors import StudyError
 from rltune.formatting import name_user, spell_command
-from rltune.study.journal import may_write
+from rltune.study.journal import has_write_ahead_log
+from rltune.study.lease import LeaseWatch, find_driver
 from rltune.study.ledger import Ledger, MissingSweepError
-from rltune.study.storage import find_driver_of, open_ledger, require_login
-from rltune.study.sweep_folder import is_driven_elsewhere, is_newest, make_resume_command
+from rltune.study.storage import open_ledger, require_login
+from rltune.study.sweep_folder import is_newest, make_resume_command
 from rltune.study.sweep_ref import LATEST, SweepRef
 from rltune.study.tables import file_of
 
@@ -74,8 +76,13 @@ class AskedSweep:
         return f"{self.name}: {status}, {ended} of {self.config.budget.trials} trials ended"
 
     def find_driver(self) -> str | None:
-        """Find where its driver is; None where none lives."""
-        return find_driver_of(self.ledger, self.folder)
+        """Find where its driver is; None where none lives, which takes seconds to see of another machine's."""
+        return find_driver(self.ledger)
+
+    @cached_property
+    def lease(self) -> LeaseWatch:
+        """What shows without waiting whether it has a driver, to whoever looks again and again."""
+        return LeaseWatch(self.ledger.read_lease)
 
     def require_driver(self, what: str) -> str:
         """Return where its driver is.
@@ -86,8 +93,8 @@ class AskedSweep:
         Raises:
             StudyError: There is none.
         """
-        if where := self.find_driver():
-            return where
+        if driver := self.find_driver():
+            return driver
         status = self.status()
         how = "its driver was killed" if status == "running" else f"it has ended ({status})"
         raise StudyError(
@@ -109,10 +116,11 @@ class AskedSweep:
                 "the same command typed where it ran last",
                 "study.storage=postgresql+psycopg://host/db, when a sweep is started, takes requests from everywhere",
             )
-        if file and self.folder and not may_write(file, is_elsewhere=is_driven_elsewhere(self.folder)):
+        driver = self.ledger.read_lease().driver
+        if file and driver and driver.boot != read_boot_id() and has_write_ahead_log(file):
             raise StudyError(
                 f"sweep={self.name}: its ledger is a file that only the machine of its driver may write",
-                f"the same command typed there, {self.find_driver() or 'where it ran last'}",
+                f"the same command typed there, {driver.describe()}",
                 "study.storage=postgresql+psycopg://host/db, when a sweep is started, takes requests from everywhere",
             )
         return self.ledger.ask(kind, payload, describe_user())

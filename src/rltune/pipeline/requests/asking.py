@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rltune.study.outcome import Outcome
 
 POLL_S = 0.5
-LOOK_S = 5.0  # between two looks for the driver
 
 
 @dataclass(frozen=True)
@@ -250,13 +249,9 @@ def retry_failed(
 
 def _wait_until_taken(asked: AskedSweep, request: int, stream: TextIO | None) -> bool:
     """Wait until a request was seen to; return False where the driver ends before."""
-    looked = time.monotonic()
-    while any(one.id == request for one in asked.ledger.read_requests()):
-        now = time.monotonic()
-        if now - looked > LOOK_S:
-            looked = now
-            if not asked.find_driver():
-                return False
+    while any(waiting.id == request for waiting in asked.ledger.read_requests()):
+        if asked.lease.look() is False:
+            return False
         time.sleep(POLL_S)
     return True
 
@@ -285,17 +280,11 @@ def _may_go_on(record: TrialRecord, env_steps: int) -> bool:
 
 def _wait_for_end(asked: AskedSweep, request: int, stream: TextIO | None) -> bool:
     """Wait until a sweep's driver has ended; return whether it ended the sweep, too, before another one began."""
-    looked = time.monotonic()
-    while asked.status() == "running" or asked.find_driver():
+    while asked.lease.look() is not False:
+        if all(waiting.id != request for waiting in asked.ledger.read_requests(STOP, waiting=False)):
+            return False
         time.sleep(POLL_S)
-        now = time.monotonic()
-        if now - looked > LOOK_S:
-            looked = now
-            if not asked.find_driver():
-                return asked.status() != "running"
-            if all(one.id != request for one in asked.ledger.read_requests(STOP, waiting=False)):
-                return False
-    return True
+    return asked.status() != "running"
 
 
 def _describe_end(asked: AskedSweep, status: str) -> str:

@@ -25,7 +25,6 @@ from rltune.study.trial_table import TrialTable
 LOOK_S = 1.0  # between two looks into the ledger
 DRAW_S = 0.25
 WAITING = "WAITING"
-SILENT_S = 15.0  # without anything new in the ledger: is there a driver at all?
 EXIT_CODES = {"failed": EXIT_NONE, "interrupted": 128 + SIGINT}
 
 
@@ -117,21 +116,20 @@ def _follow(asked: AskedSweep, console: Console) -> str:
         count = _RunCount(runs, config.certify.seeds * (config.certify.top + 1))
         shown = CertificationConsole(console, count, Shown.of(asdict(config.objective)))
         followed.append(_Follower(runs, shown, known_runs))
-    looked = heard = time.monotonic()
     was_running = False
     while True:
         status = asked.status()  # before the last look at its trials
         was_running |= status == "running"
-        news = [one.look() for one in followed]
-        heard = time.monotonic() if any(news) else heard
+        for follower in followed:
+            follower.look()
         if was_running and status != "running":
             return status
-        if (status != "running" or looked - heard > SILENT_S) and not asked.find_driver():
+        if asked.lease.look() is False:
             return asked.status()
+        looked = time.monotonic()
         while time.monotonic() - looked < LOOK_S:
             console.tick()
             time.sleep(DRAW_S)
-        looked = time.monotonic()
 
 
 class _Follower:
@@ -150,21 +148,19 @@ class _Follower:
             for record in known
         }
 
-    def look(self) -> bool:
-        """Look at those that run, and those that have begun or ended since; return whether there was anything new."""
+    def look(self) -> None:
+        """Show the trials that run, and those that have begun or ended since the last look."""
         states = self._trials.read_states()
         seen = {number: record.state for number, record in self._seen.items()}
         changed = [number for number, state in states.items() if state == "RUNNING" or seen.get(number) != state]
-        news = []
         for record in self._trials.records(changed):
-            news.append(self._show(record, self._seen.get(record.number)))
+            self._show(record, self._seen.get(record.number))
             self._seen[record.number] = record
-        return any(news)
 
-    def _show(self, record: TrialRecord, before: TrialRecord | None) -> bool:
+    def _show(self, record: TrialRecord, before: TrialRecord | None) -> None:
         then, now = _find_phase(before) if before else None, _find_phase(record)
         if now == WAITING and then in (None, WAITING):
-            return False
+            return
         if then != "RUNNING" and now != WAITING:
             self._console.show_start(record)
         marks = [mark for mark in record.reports if before is None or mark not in before.reports]
@@ -174,7 +170,6 @@ class _Follower:
             self._console.show_steps(record.number, record.env_steps)
         else:
             self._console.show_end(record)
-        return now != then or bool(marks) or (before is not None and before.env_steps != record.env_steps)
 
 
 def _find_phase(record: TrialRecord) -> str:

@@ -39,6 +39,7 @@ from rltune.search.schedulers import Stop
 from rltune.study.bucket import BUCKET_AWAY, BucketAwayError, find_bucket
 from rltune.study.checkpoints import choose_newest, drop_replays
 from rltune.study.disk_full import DISK_FULL, is_disk_full, names_full_disk
+from rltune.study.lease import LeaseLostError
 from rltune.study.optuna_study import OptunaStudy
 from rltune.study.trial_table import CHECKPOINTS
 from rltune.tracking.tracker import Tracker
@@ -113,12 +114,14 @@ class Recorder(Callback):
         return {}
 
     def excuse(self, error: Exception, what: str) -> None:
-        """Log what went wrong and show it to the person; a full disk ends the sweep.
+        """Log what went wrong and show it to the person; a full disk ends the sweep, and so has a lost lease.
 
         Args:
             error: Why.
             what: What was not done.
         """
+        if isinstance(error, LeaseLostError):  # the stopper knows already
+            return
         if is_disk_full(error):
             self.stopper.request(DISK_FULL)
             return

@@ -33,6 +33,7 @@ from rltune.study.disk_full import DISK_FULL, is_disk_full, make_disk_full_error
 from rltune.study.sweep_folder import make_resume_command
 from rltune.trial.trainable import Trial
 
+logger = logging.getLogger("rltune")
 AVOIDED = "avoided_nodes"  # beside a trial's assignment in Tune's config: ids of nodes that it must not run on
 
 
@@ -40,6 +41,7 @@ def run_trials(sweep: OpenSweep) -> None:
     """Run what is unfinished and what is still to be tried, then the certification's runs, until all have ended.
 
     Raises:
+        LeaseLostError: Another driver has taken the sweep over.
         StudyUnavailableError: The disk is full, or the bucket is away. The ledger holds what was reached.
         StudyError: A node does not see the sweep's folder.
     """
@@ -87,6 +89,7 @@ def run_trials(sweep: OpenSweep) -> None:
     searcher = StageSearcher(stages, slots, assign, stopper.is_requested, reopen_failed)
     with beats:
         _fit(sweep, searcher, scheduler, recorder)
+    sweep.ledger.check_lease()
     if stopper.reason == DISK_FULL:
         raise make_disk_full_error(sweep.context.folder)
     if stopper.reason == BUCKET_AWAY:
@@ -155,7 +158,9 @@ def _fit(sweep: OpenSweep, searcher: Searcher, scheduler: TrialScheduler, callba
     except Exception as error:
         if joined:
             wait_for_head()
-        if is_disk_full(error):
+        if stopper.lease_lost:  # whatever failed of it; `run_trials` says why
+            logger.debug("trials were given up", exc_info=error)
+        elif is_disk_full(error):
             stopper.request(DISK_FULL)
         elif isinstance(error, BucketAwayError):
             stopper.request(BUCKET_AWAY)
