@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from rltune.commands.application.command import PolicyConfig, command, make_source
+from rltune.commands.application.command import PolicyConfig, command, make_source, use_tracking
 from rltune.errors import ConfigError
 
 
@@ -26,6 +26,7 @@ class EvaluateConfig(PolicyConfig):
 def work(settings: DictConfig) -> int:
     """Evaluate and print a table."""
     source = make_source(settings, "evaluate")
+    use_tracking(settings)
     if settings.episodes < 1:
         raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
     if settings.video and not settings.deterministic:

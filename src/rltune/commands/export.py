@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from omegaconf import MISSING, DictConfig
 
-from rltune.commands.application.command import PolicyConfig, command, make_source
+from rltune.commands.application.command import PolicyConfig, command, make_source, use_tracking
 
 
 @dataclass
@@ -18,6 +18,7 @@ class ExportConfig(PolicyConfig):
 def work(settings: DictConfig) -> int:
     """Export and say what was checked."""
     source = make_source(settings, "export")
+    use_tracking(settings)
     from rltune.policies.export import default_export_name, export_policy
     from rltune.policies.policy import load_bundle
 

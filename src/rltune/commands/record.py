@@ -5,7 +5,7 @@ from pathlib import Path
 
 from omegaconf import MISSING, DictConfig
 
-from rltune.commands.application.command import PolicyConfig, command, make_source
+from rltune.commands.application.command import PolicyConfig, command, make_source, use_tracking
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 
@@ -24,6 +24,7 @@ class RecordConfig(PolicyConfig):
 def work(settings: DictConfig) -> int:
     """Play the episodes, write them, say what they are."""
     source = make_source(settings, "record")
+    use_tracking(settings)
     if settings.episodes < 1:
         raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
     from rltune.algorithms.datasets import record_episodes

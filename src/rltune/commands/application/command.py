@@ -224,8 +224,6 @@ def locate_sweep(settings: DictConfig) -> SweepRef:
 def make_source(settings: DictConfig, root: str) -> Source:
     """Say where the policy is that a command's settings name, as `PolicyConfig` has them.
 
-    MLflow is asked where ``tracking.uri`` says; without it, where MLflow itself looks.
-
     Args:
         settings: The command's.
         root: The command.
@@ -239,11 +237,15 @@ def make_source(settings: DictConfig, root: str) -> Source:
             "models:/<name>@champion, sweep:<name>, sweep:<name>/<trial>, runs:/<id> or a checkpoint folder",
             spell_command(f"{root} policy=sweep:latest"),
         )
-    if settings.tracking.uri:
-        os.environ["MLFLOW_TRACKING_URI"] = resolve_uri(settings.tracking.uri)
     from rltune.policies.uri import Source
 
     return Source(settings.policy, make_sweep_ref(settings), settings.get("trust", False))
+
+
+def use_tracking(settings: DictConfig) -> None:
+    """Let MLflow be asked where ``tracking.uri`` says; without it, where MLflow itself looks."""
+    if settings.tracking.uri:
+        os.environ["MLFLOW_TRACKING_URI"] = resolve_uri(settings.tracking.uri)
 
 
 def print_without_logins(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
