@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from contextlib import closing
 from pathlib import Path
 
@@ -89,6 +90,13 @@ def test_a_sweep_is_opened_by_name_by_folder_or_as_the_newest(folder, monkeypatc
     assert rltune.open_sweep("first", output_dir=folder).name == "first"
     with closing(rltune.SweepRef("first").open_ledger()) as ledger:
         assert ledger.name == "first"
+
+
+def test_a_pickled_sweep_holds_no_password(folder):
+    login = "postgresql+psycopg://me:s3cret@db.example/rl"
+    content = pickle.dumps(rltune.open_sweep(write_sweep(folder / "s", 2), ledger_url=login))
+    assert b"s3cret" not in content
+    assert len(pickle.loads(content).trials) == 2
 
 
 @pytest.mark.parametrize("name", ["firts", 3, None, "", "/etc", ["first"]])
