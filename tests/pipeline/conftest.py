@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rltune.cluster.resources import Machine, Share
 from rltune.cluster.slots import Slots
 from rltune.config.validation import parse_config
 from rltune.pipeline.context import SweepContext
+from rltune.pipeline.folder import hold_sweep
 from rltune.pipeline.open_sweep import OpenSweep, open_sweep
 from rltune.pipeline.plan import make_plan
 
@@ -26,12 +28,15 @@ Opener = Callable[..., AbstractContextManager[OpenSweep]]
 def open_mine(request_of: Callable[..., Any], tmp_path: Path, stream: io.StringIO) -> Opener:
     """Open a sweep ``mine`` of a plain CartPole from overrides; its folder is there."""
 
-    def make(*overrides: str, resumed: bool = False) -> AbstractContextManager[OpenSweep]:
+    @contextlib.contextmanager
+    def make(*overrides: str, resumed: bool = False) -> Iterator[OpenSweep]:
         plan = make_plan(request_of("tracking=off", "budget.trials=2", *overrides))
         (tmp_path / "mine").mkdir(exist_ok=True)
         context = SweepContext(plan, "mine", tmp_path / "mine", resumed, time.monotonic(), stream)
         share = Share(cpus=1.0, gpus=0.0, env_runners=0)
-        return open_sweep(context, share, Slots(share.bundles, 2, [Machine(2, 0)]))
+        slots = Slots(share.bundles, 2, [Machine(2, 0)])
+        with hold_sweep(context) as ledger, open_sweep(context, ledger, share, slots) as sweep:
+            yield sweep
 
     return make
 

@@ -18,7 +18,7 @@ REDACTED = "postgresql+psycopg://***@db.example/rl"
 
 
 def write_settings(folder: Path, storage: str | None = None) -> None:
-    (folder / "config.yaml").write_text(f"format: 4\nstudy:\n  storage: {storage or 'null'}\n")
+    (folder / "config.yaml").write_text(f"format: 5\nstudy:\n  storage: {storage or 'null'}\n")
 
 
 @pytest.fixture
