@@ -109,19 +109,19 @@ def test_every_curl_line_of_the_docs_is_answered(tmp_path: Path) -> None:
     with run_service(tmp_path / "outputs") as service:
         for line in lines:
             if "enqueue" in line:
-                write_sweep(service.desk.folder.sweeps / "first", 2, None, "complete", "budget.trials=5")
+                write_sweep(service.sweeps.folder.sweeps / "first", 2, None, "complete", "budget.trials=5")
             if "retry" in line:
                 continue  # nothing has failed
             known = os.environ | {"RLTUNE_SERVICE": service.address, "RLTUNE_SERVICE_TOKEN": TOKEN}
             done = subprocess.run(["bash", "-c", f"{setting}; {line}"], env=known, capture_output=True, text=True)
             assert done.returncode == 0, f"{line}: {done.stderr}{done.stdout}"
         row = service.queue.get("first")
-    assert row.words == ("algo=ppo", "env=cartpole", "budget.trials=40")
+    assert row.overrides == ("algo=ppo", "env=cartpole", "budget.trials=40")
 
 
 def test_a_log_is_text_with_the_place_where_it_goes_on(service: Serviced) -> None:
     service.queue.add("talks", [])
-    service.desk.folder.log_of("talks").write_text("one\ntwo\n")
+    service.sweeps.folder.log_of("talks").write_text("one\ntwo\n")
     answer = service.ask("GET", "/api/sweeps/talks/logs", headers=BEARER)
     assert (answer.text, answer.headers["X-Next"]) == ("one\ntwo\n", "8")
     assert service.ask("GET", "/api/sweeps/talks/logs?start=4", headers=BEARER).text == "two\n"

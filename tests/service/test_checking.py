@@ -11,7 +11,7 @@ import yaml
 from queueing import begin_sweep
 
 from rltune.errors import RltuneError
-from rltune.service.checking import Checked, Request, check_here, check_in_child
+from rltune.service.checking import CheckedSweep, CheckRequest, check_here, check_in_child
 
 HOOK = "https://hooks.slack.com/services/T0/B0/s3cret"
 SLOW = "import time\ntime.sleep(60)\n"
@@ -28,18 +28,18 @@ gymnasium.register("Mine-v0", Env)
 """
 
 
-def check(tmp_path: Path, *words: str, name: str | None = "one", settings: str = "") -> Checked:
-    return check_here(Request(words, str(tmp_path / "outputs"), name, settings))
+def check(tmp_path: Path, *words: str, name: str | None = "one", settings: str = "") -> CheckedSweep:
+    return check_here(CheckRequest(words, str(tmp_path / "outputs"), name, settings))
 
 
 def test_a_sweep_gets_a_name_or_keeps_its_own(tmp_path: Path) -> None:
     made = check(tmp_path, "algo=dqn", "env=acrobot", name=None)
     assert made.name.startswith("acrobot-dqn-")
-    assert made.words == ("algo=dqn", "env=acrobot")
+    assert made.overrides == ("algo=dqn", "env=acrobot")
     assert check(tmp_path, "name=mine", "seed=1", name=None) == check(tmp_path, "seed=1", name="mine")
     assert check(tmp_path, "name=mine", name="yours").name == "yours"
     forced = check(tmp_path, "++name=mine", name=None)
-    assert (forced.name, forced.words) == ("mine", ())
+    assert (forced.name, forced.overrides) == ("mine", ())
     assert check(tmp_path, "++name=yours", "budget.trials=3", settings=forced.settings).name == "mine"
 
 
@@ -103,7 +103,7 @@ def test_a_secret_in_an_own_file_is_refused(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("command", ["mail -d 'done: me@x.org'", 'curl https://x.org/y -d "done: me@x.org"'])
 def test_a_command_that_mentions_an_address_is_taken(tmp_path: Path, command: str) -> None:
     word = f"notify={command}"
-    assert check(tmp_path, word).words == (word,)
+    assert check(tmp_path, word).overrides == (word,)
 
 
 @pytest.mark.parametrize("word", ["budget.env_steps=9000", "seed=7", "budget.trials=2", "budget.trails=9", "algo=dqn"])
@@ -117,9 +117,9 @@ def test_another_sweeps_settings_are_no_resume(tmp_path: Path, word: str) -> Non
     assert refused.value.key == word.partition("=")[0]
 
 
-def request_mine(tmp_path: Path) -> Request:
+def request_mine(tmp_path: Path) -> CheckRequest:
     words = ("env=gym", "env.id=mine:Mine-v0", "env.name=mine")
-    return Request(words, str(tmp_path / "outputs"), "one")
+    return CheckRequest(words, str(tmp_path / "outputs"), "one")
 
 
 def test_a_corrected_module_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

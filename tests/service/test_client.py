@@ -34,7 +34,7 @@ def test_a_service_is_found_by_its_folder_by_a_variable_or_by_name(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ServiceError):
         rltune.Client()
-    service.desk.folder.write_address(service.address)
+    service.sweeps.folder.write_address(service.address)
     with pytest.raises(TokenError):
         Client().list()
     assert Client().address == service.address
@@ -57,17 +57,17 @@ def test_a_script_submits_waits_and_reads_the_log(service: Serviced) -> None:
     client = service.client
     made = client.submit("algo=ppo", env="cartpole", budget={"trials": 3}, name="one", group="g")
     assert made["overrides"] == ["algo=ppo", "env='cartpole'", "budget.trials=3"]
-    service.desk.dispatcher.step()
+    service.sweeps.dispatcher.step()
     with pytest.raises(TimeoutError):
         client.wait("one", timeout_s=0)
-    log = service.desk.folder.log_of("one")
+    log = service.sweeps.folder.log_of("one")
     log.write_text("begins\n")
 
     def end() -> None:
         with log.open("a") as file:
             file.write("ends\n")
         service.processes.endings["one"] = Ending(0)
-        service.desk.dispatcher.step()
+        service.sweeps.dispatcher.step()
 
     timer = threading.Timer(0.5, end)
     timer.start()
@@ -103,7 +103,7 @@ def test_a_resume_by_command_may_leave_callbacks_out(
     service.client.stop("one")
     words = ["sweep=one", "callbacks=[]", f"service.address={service.address}"]
     assert resume(compose_settings("resume", ResumeConfig, words)) == 0
-    assert service.queue.get("one").words == ("seed=3", "callbacks=[]")
+    assert service.queue.get("one").overrides == ("seed=3", "callbacks=[]")
     assert capsys.readouterr().out.startswith("one:")
 
 

@@ -15,7 +15,7 @@ from queueing import FakeProcesses
 
 from rltune.errors import StudyError
 from rltune.service import dispatcher as dispatcher_module
-from rltune.service.dispatcher import Dispatcher, Ending, choose_next, judge
+from rltune.service.dispatcher import ON_REQUEST, Dispatcher, Ending, choose_next, decide_state
 from rltune.service.folder import ServiceFolder
 from rltune.service.processes import SweepProcesses
 from rltune.service.submissions import (
@@ -57,16 +57,16 @@ def test_the_next_ones_begin_in_their_order_and_as_many_as_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "stopping", "state", "reason"),
+    ("ending", "is_stopping", "state", "reason"),
     [
         (Ending(0), False, COMPLETE, None),
         (Ending(1, "failed", "every trial failed"), False, FAILED, "every trial failed"),
         (Ending(2, None, "lr=-1: out of range"), False, REFUSED, "lr=-1: out of range"),
         (Ending(143, "interrupted"), True, INTERRUPTED, "stopped on request"),
         (Ending(-15), True, INTERRUPTED, "stopped on request"),
-        (Ending(130, "interrupted"), False, INTERRUPTED, "its process was told to end"),
-        (Ending(129, "interrupted"), False, INTERRUPTED, "its process was told to end"),
-        (Ending(143, "interrupted", stop_requested=True), False, INTERRUPTED, "stopped on request"),
+        (Ending(130, "interrupted"), False, INTERRUPTED, "its process received a signal to end"),
+        (Ending(129, "interrupted"), False, INTERRUPTED, "its process received a signal to end"),
+        (Ending(143, "interrupted", is_stop_requested=True), False, INTERRUPTED, "stopped on request"),
         (Ending(75, "interrupted", "the head is gone"), False, QUEUED, "the head is gone"),
         (Ending(75, "interrupted"), True, INTERRUPTED, "stopped on request"),
         (Ending(-9, "running"), False, QUEUED, "its process was killed by SIGKILL"),
@@ -78,12 +78,14 @@ def test_the_next_ones_begin_in_their_order_and_as_many_as_fit() -> None:
         (Ending(None, "interrupted"), False, QUEUED, "its process is gone"),
         (Ending(None, None), False, QUEUED, "its process is gone"),
         (Ending(None, "interrupted"), True, INTERRUPTED, "stopped on request"),
-        (Ending(None, "interrupted", stop_requested=True), False, INTERRUPTED, "stopped on request"),
-        (Ending(None, "complete", stop_requested=True), False, COMPLETE, None),
+        (Ending(None, "interrupted", is_stop_requested=True), False, INTERRUPTED, "stopped on request"),
+        (Ending(None, "complete", is_stop_requested=True), False, COMPLETE, None),
+        (Ending(None, "interrupted", was_adopted=True), False, INTERRUPTED, "whoever started it has ended it"),
+        (Ending(None, "running", was_adopted=True), False, QUEUED, "its process is gone"),
     ],
 )
-def test_each_way_to_end_is_one_state(ending: Ending, stopping: bool, state: str, reason: str | None) -> None:
-    assert judge(submission(stopping=stopping), ending) == (state, reason)
+def test_each_way_to_end_is_one_state(ending: Ending, is_stopping: bool, state: str, reason: str | None) -> None:
+    assert decide_state(submission(is_stopping=is_stopping), ending) == (state, reason)
 
 
 def test_sweeps_begin_in_order_two_at_a_time(queue: Submissions, processes: FakeProcesses) -> None:
@@ -123,6 +125,40 @@ def test_an_adopted_sweep_that_ends_unseen_is_what_its_ledger_says(
     assert processes.started == ["a"]
 
 
+def test_a_sweep_that_somebody_drives_is_not_started(queue: Submissions, processes: FakeProcesses) -> None:
+    dispatcher = Dispatcher(queue, processes, 1)
+    for name in "ab":
+        queue.add(name, [])
+    processes.driven_by_others["a"] = None  # Its lease has to be watched for a while.
+    dispatcher.step()
+    assert states(queue) == {"a": QUEUED, "b": QUEUED}, "nobody overtakes it meanwhile"
+    processes.driven_by_others["a"] = True
+    dispatcher.step()
+    dispatcher.step()
+    assert (states(queue), processes.started) == ({"a": RUNNING, "b": QUEUED}, [])
+    del processes.driven_by_others["a"]
+    processes.endings["a"] = Ending(None, "interrupted", was_adopted=True)
+    dispatcher.step()
+    assert (states(queue), processes.started) == ({"a": INTERRUPTED, "b": RUNNING}, ["b"])
+
+
+def test_a_sweep_that_another_driver_took_over_is_running(queue: Submissions, processes: FakeProcesses) -> None:
+    dispatcher = Dispatcher(queue, processes, 1)
+    queue.add("a", [])
+    dispatcher.step()
+    processes.driven_by_others["a"] = True
+    processes.endings["a"] = Ending(75, "running", "another driver is working on it", is_driven=True)
+    dispatcher.step()
+    dispatcher.step()
+    assert (states(queue), processes.started) == ({"a": RUNNING}, ["a"])
+    assert dispatcher.stop("a").is_stopping
+    assert processes.stopped == ["a"]
+    del processes.driven_by_others["a"]
+    processes.endings["a"] = Ending(None, "interrupted", was_adopted=True)
+    dispatcher.step()
+    assert (queue.get("a").state, queue.get("a").reason) == (INTERRUPTED, ON_REQUEST)
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The dispatcher's clocks; a test moves them by changing the only entry."""
@@ -144,7 +180,7 @@ def test_an_outage_keeps_a_place_and_waits_ever_longer(
             begins.append(clock[0])
             processes.endings["a"] = Ending(75, None, "tracking.uri=http://away cannot be reached")
         else:
-            assert (queue.get("a").state, queue.get("a").place) == (QUEUED, 1)
+            assert (queue.get("a").state, queue.get("a").position) == (QUEUED, 1)
             assert "tracking.uri=http://away" in str(queue.get("a").reason)
             clock[0] += 30.0
     waits = [later - sooner for sooner, later in itertools.pairwise(begins)]
@@ -224,7 +260,7 @@ def test_a_command_that_exits_with_75_waits_in_the_queue(tmp_path: Path) -> None
             dispatcher.step()
             time.sleep(0.05)
         row = queue.get("a")
-        assert (row.state, row.place, row.ended_s) == (QUEUED, 1, None)
+        assert (row.state, row.position, row.ended_s) == (QUEUED, 1, None)
         assert "tracking.uri=http://away" in str(row.reason)
         (described,) = Views(folder).list([row])
         assert (described["queue"], described["reason"]) == (1, row.reason)
@@ -257,14 +293,14 @@ def test_a_running_sweep_is_told_and_resumes_at_the_queues_end(queue: Submission
     for name in "abc":
         queue.add(name, [])
     dispatcher.step()
-    assert dispatcher.stop("a").stopping
+    assert dispatcher.stop("a").is_stopping
     assert processes.stopped == ["a"]
     with pytest.raises(StudyError):
         dispatcher.resume(queue.get("a"))
     processes.endings["a"] = Ending(143)
     dispatcher.step()
     assert states(queue) == {"a": INTERRUPTED, "b": RUNNING, "c": QUEUED}
-    assert not dispatcher.resume(queue.get("a")).stopping
+    assert not dispatcher.resume(queue.get("a")).is_stopping
     for name in "bc":
         processes.endings[name] = Ending(0)
         dispatcher.step()
@@ -288,7 +324,7 @@ def test_after_its_end_a_service_notes_and_starts_nothing(queue: Submissions, pr
     for name in "ab":
         queue.add(name, [])
     dispatcher.step()
-    dispatcher.end()
+    dispatcher.close()
     processes.endings["a"] = Ending(143)  # the machine shuts down: its sweeps are told like the service
     dispatcher.step()
     assert states(queue) == {"a": RUNNING, "b": QUEUED}
@@ -314,9 +350,9 @@ def test_a_sweep_that_cannot_be_started_keeps_no_other_from_it(queue: Submission
 def test_one_that_was_taken_from_the_queue_meanwhile_is_not_started(queue: Submissions) -> None:
     class Slow(FakeProcesses):
         def start(self, submission: Submission, claim: Any) -> None:
-            def claim_late(mark: Mapping[str, Any]) -> bool:
+            def claim_late(values: Mapping[str, Any]) -> bool:
                 queue.change(submission, state=INTERRUPTED)
-                return bool(claim(mark))
+                return bool(claim(values))
 
             super().start(submission, claim_late)
 

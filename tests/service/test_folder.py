@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rltune.errors import StudyError
-from rltune.service.folder import LINE_BYTES, ServiceFolder
+from rltune.service.folder import LOG_BYTES, ServiceFolder
 
 
 def test_folder_and_token_are_for_their_user_alone(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_log_is_read_in_whole_lines_from_where_it_was_left(tmp_path: Path) -> 
         text, place = "", 0
         while (part := folder.read_log("s", place))[0]:
             assert part[0].endswith("\n")
-            assert len(part[0].encode()) <= LINE_BYTES
+            assert len(part[0].encode()) <= LOG_BYTES
             text, place = text + part[0], part[1]
         assert text == "".join(lines)
         assert folder.read_log("s", place) == ("", place)

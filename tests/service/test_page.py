@@ -16,7 +16,7 @@ from serviced import TOKEN, Serviced, run_service
 
 from rltune.errors import RltuneError
 from rltune.service.dispatcher import Ending
-from rltune.service.page import find_wrong, read_facts, spell_form
+from rltune.service.page import find_wrong, read_arguments, spell_form
 from rltune.study.storage import open_ledger
 
 
@@ -84,7 +84,7 @@ def test_a_wrong_value_is_kept_and_told_at_its_key(service: Serviced) -> None:
     assert "<option selected>dqn</option>" in answer.text
     answer = service.ask("POST", "/submit", data=given | {"certify.seeds": "5", "name": "mine"}, headers=ours)
     assert answer.headers["Location"] == "/sweeps/mine"
-    assert set(service.queue.get("mine").words) == {"algo=dqn", "seed=3", "certify.seeds=5"}
+    assert set(service.queue.get("mine").overrides) == {"algo=dqn", "seed=3", "certify.seeds=5"}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_an_error_is_about_what_was_typed(what: str, field: str) -> None:
 
 def test_of_many_trials_the_best_twenty_come_first(service: Serviced) -> None:
     service.queue.change(service.queue.add("s", []), state="interrupted", reason="lightning", ended_s=1.0)
-    write_sweep(service.desk.folder.sweeps / "s", 23)
+    write_sweep(service.sweeps.folder.sweeps / "s", 23)
     page = service.ask("GET", "/sweeps/s", headers=service.log_in()).text
     shown, _, others = page.partition("<details")
     assert re.findall(r'<th scope="row">(\d+)</th>', shown) == [*map(str, range(22, 2, -1))]
@@ -117,11 +117,11 @@ def test_of_many_trials_the_best_twenty_come_first(service: Serviced) -> None:
 
 def test_values_to_be_enqueued_are_numbers_where_they_are() -> None:
     typed = {"space.lr": "1e-3", "space.n_step": "3", "space.activation": "relu", "space.gamma": " "}
-    assert read_facts("enqueue", typed) == {"space": {"lr": 1e-3, "n_step": 3, "activation": "relu"}}
-    assert read_facts("resume", {"trials": "40"}) == {"overrides": ["budget.trials=40"]}
-    assert read_facts("resume", {}) == read_facts("stop", {"from": "list"}) == {}
+    assert read_arguments("enqueue", typed) == {"space": {"lr": 1e-3, "n_step": 3, "activation": "relu"}}
+    assert read_arguments("resume", {"trials": "40"}) == {"overrides": ["budget.trials=40"]}
+    assert read_arguments("resume", {}) == read_arguments("stop", {"from": "list"}) == {}
     with pytest.raises(RltuneError) as error:
-        read_facts("resume", {"trials": "many"})
+        read_arguments("resume", {"trials": "many"})
     assert error.value.key == "trials"
 
 
@@ -136,7 +136,7 @@ def test_without_a_login_there_is_a_login(service: Serviced) -> None:
 
 def test_a_name_of_markup_and_a_log_of_markup_stay_text(service: Serviced) -> None:
     service.queue.add("s", ["+algo.x=<script>alert(1)</script>"])
-    service.desk.folder.log_of("s").write_text("<img src=x onerror=alert(1)>")
+    service.sweeps.folder.log_of("s").write_text("<img src=x onerror=alert(1)>")
     for path in ("/", "/sweeps/s", "/sweeps/s?part=true"):
         page = service.ask("GET", path, headers=service.log_in()).text
         assert "<script>alert" not in page
@@ -146,7 +146,7 @@ def test_a_name_of_markup_and_a_log_of_markup_stay_text(service: Serviced) -> No
 
 def test_a_report_runs_apart_and_nothing_beside_it_is_shown(service: Serviced) -> None:
     service.queue.add("s", [])
-    report = write_sweep(service.desk.folder.sweeps / "s", 1) / "report"
+    report = write_sweep(service.sweeps.folder.sweeps / "s", 1) / "report"
     report.mkdir()
     (report / "index.html").write_text("the report")
     (report / ".index.html").write_text("a draft")
@@ -154,7 +154,7 @@ def test_a_report_runs_apart_and_nothing_beside_it_is_shown(service: Serviced) -
     answer = service.ask("GET", "/sweeps/s/report/index.html", headers=cookie)
     assert answer.text == "the report"
     assert answer.headers["Content-Security-Policy"].startswith("sandbox")
-    assert service.desk.show("s")["report"] is True
+    assert service.sweeps.show("s")["report"] is True
     for file in (".index.html", "..%2fconfig.yaml", "%2e%2e/config.yaml", "none.html"):
         assert service.ask("GET", f"/sweeps/s/report/{file}", headers=cookie).status_code in (404, 422)
 
@@ -186,17 +186,17 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
     browser.type("#field-overrides", "budget.trials=3")
     browser.click("#submit")
     browser.wait("location.pathname === '/sweeps/mine'")
-    assert service.queue.get("mine").words == ("algo=dqn", "budget.trials=3")
+    assert service.queue.get("mine").overrides == ("algo=dqn", "budget.trials=3")
     browser.wait("document.querySelector('.state')?.innerText.includes('in the queue')")
 
-    service.desk.dispatcher.step()
+    service.sweeps.dispatcher.step()
     browser.wait("document.querySelector('.state.running')")
     assert browser.run("document.querySelector('.state').innerText") == "starting"
-    folder = write_sweep(service.desk.folder.sweeps / "mine", 0, None, "running", "budget.trials=3")
+    folder = write_sweep(service.sweeps.folder.sweeps / "mine", 0, None, "running", "budget.trials=3")
     with closing(open_ledger(folder)) as ledger:
         number = ledger.trials.add({"lr": 1e-3}, [1]).number
         add_reports(ledger, number, {200: 1.0, 400: 2.0})
-    service.desk.folder.log_of("mine").write_text("more\n" * 99 + "trial 0 reports\n")
+    service.sweeps.folder.log_of("mine").write_text("more\n" * 99 + "trial 0 reports\n")
     browser.wait("document.querySelector('polyline') && document.querySelectorAll('#trials tbody tr').length === 1")
     browser.wait("document.querySelector('.log').innerText.includes('trial 0 reports')")
     assert browser.run("document.querySelector('.log').scrollTop") > 0, "the end is in sight"
@@ -205,26 +205,26 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
             ledger.trials.add({"lr": 1e-3}, [1])
     browser.wait("document.getElementById('other-trials')")
     browser.run("document.getElementById('other-trials').open = true")
-    service.desk.folder.log_of("mine").write_text("news\n")
+    service.sweeps.folder.log_of("mine").write_text("news\n")
     browser.wait("document.querySelector('.log').innerText.includes('news')")
     assert browser.run("document.getElementById('other-trials').open"), "what was opened stays open"
 
     press = "dispatchEvent(new PointerEvent('pointerdown', {bubbles: true, button: 0}))"
     browser.run(f"window.button = document.getElementById('stop-mine'); window.button.{press}")
-    service.desk.folder.log_of("mine").write_text("later\n")
+    service.sweeps.folder.log_of("mine").write_text("later\n")
     browser.run("renew()")
     assert browser.run("window.button.isConnected"), "what is pressed is not replaced before it is released"
     browser.run("dispatchEvent(new Event('pointerup')); renew()")
     assert not browser.run("window.button.isConnected")
     browser.run(f"window.button = document.getElementById('stop-mine'); document.querySelector('.log').{press}")
-    service.desk.folder.log_of("mine").write_text("latest\n")
+    service.sweeps.folder.log_of("mine").write_text("latest\n")
     browser.run("renew()")
     assert not browser.run("window.button.isConnected"), "a press beside it, such as on a scrollbar, holds nothing up"
     browser.click("#stop-mine")
     browser.wait("document.querySelector('.state').innerText === 'told to end'")
     assert service.processes.stopped == ["mine"]
     service.processes.endings["mine"] = Ending(143)
-    service.desk.dispatcher.step()
+    service.sweeps.dispatcher.step()
     browser.click("#resume-mine")
     browser.wait("document.querySelector('.state').innerText.includes('in the queue')")
     assert state(service, "mine") == "queued"
@@ -234,7 +234,7 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
 @pytest.mark.slow
 def test_failed_trials_and_enqueued_values_go_on_by_clicks(service: Serviced, browser: Browser) -> None:
     service.queue.change(service.queue.add("done", []), state="complete", ended_s=1.0)
-    folder = write_sweep(service.desk.folder.sweeps / "done", 3, make_certification(), "complete", "budget.trials=4")
+    folder = write_sweep(service.sweeps.folder.sweeps / "done", 3, make_certification(), "complete", "budget.trials=4")
     with closing(open_ledger(folder)) as ledger:
         ledger.trials.end(ledger.trials.add({"lr": 1e-3}, [1]).number, "FAIL", "broken-pole")
     browser.open(f"{service.address}/sweeps/done")
@@ -260,7 +260,7 @@ def test_failed_trials_and_enqueued_values_go_on_by_clicks(service: Serviced, br
 def test_on_a_phone_nothing_hangs_over_and_all_has_a_name(service: Serviced, browser: Browser) -> None:
     for name in ("cartpole-ppo-20261122-120000-abcd", "short"):
         service.queue.add(name, ["algo=ppo", "space.lr=[loguniform,0.00001,0.001]", "env.id=SomeQuiteLongName-v0"])
-    write_sweep(service.desk.folder.sweeps / "short", certified=make_certification())
+    write_sweep(service.sweeps.folder.sweeps / "short", certified=make_certification())
     browser.resize(390)
     unnamed = """[...document.querySelectorAll('button, a, input:not([type=hidden]), select, textarea, svg, progress')]
         .filter(one => !(one.getAttribute('aria-label') || one.innerText || (one.labels && one.labels.length)))

@@ -1,4 +1,4 @@
-"""Sweeps as processes: nothing begins before the queue knows its number, and all outlives the service."""
+"""Sweeps as processes: nothing starts before the queue knows it, all outlives the service, and no sweep runs twice."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -21,11 +22,15 @@ import yaml
 from ended import write_sweep
 
 from rltune.cluster.resources import available_cpus
+from rltune.cluster.stale_processes import mark_process
+from rltune.errors import StudyError
 from rltune.records import STOP
+from rltune.service import processes as processes_module
 from rltune.service.dispatcher import Ending
 from rltune.service.folder import ServiceFolder
-from rltune.service.processes import SweepProcesses, share_machine
+from rltune.service.processes import GRACE_S, SweepProcesses, share_machine
 from rltune.service.submissions import RUNNING, Submission
+from rltune.study.lease import take_lease
 from rltune.study.storage import open_ledger
 
 ONE = Submission(1, "one", ("algo=ppo",), RUNNING, 1, settings="seed: 3\n")
@@ -44,14 +49,14 @@ def python(code: str) -> tuple[str, ...]:
 
 def start(processes: SweepProcesses, one: Submission = ONE, agree: bool = True) -> Submission:
     """Start one; the row as the queue has it then."""
-    marks: list[Any] = []
-    processes.start(one, lambda mark: (marks.append(mark), agree)[1])
-    return replace(one, process=marks[0])
+    claimed: list[Any] = []
+    processes.start(one, lambda values: (claimed.append(values), agree)[1])
+    return replace(one, **claimed[0])
 
 
 def wait(processes: SweepProcesses, one: Submission) -> Ending:
     deadline = time.monotonic() + 30
-    while (ending := processes.look(one)) is None:
+    while (ending := processes.find_ending(one)) is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     return ending
@@ -60,10 +65,14 @@ def wait(processes: SweepProcesses, one: Submission) -> Ending:
 def test_a_sweep_reads_its_settings_and_shows_none(folder: ServiceFolder, tmp_path: Path) -> None:
     code = f"import sys; open({str(tmp_path / 'read')!r}, 'w').write(sys.stdin.read()); print(sys.argv[1:])"
     processes = SweepProcesses(folder, {"num_cpus": 1}, python(code))
-    ending = wait(processes, start(processes, replace(ONE, name="1.10", words=("seed=3", "name=a b"))))
+    ending = wait(processes, start(processes, replace(ONE, name="1.10", overrides=("seed=3", "name=a b"))))
     assert ending.message == str(["--composed", "name='1.10'"])
     request = json.loads((tmp_path / "read").read_text())
-    assert yaml.safe_load(request["settings"]) == {"seed": 3, "cluster": {"num_cpus": 1}}
+    assert yaml.safe_load(request["settings"]) == {
+        "seed": 3,
+        "output_dir": str(folder.sweeps),
+        "cluster": {"num_cpus": 1},
+    }
     assert request["typed"].endswith(" seed=3 'name=a b'")
     assert "seed" not in folder.log_of("1.10").read_text()
 
@@ -75,9 +84,9 @@ def test_variables_stay_unresolved_on_the_way(folder: ServiceFolder) -> None:
 
 
 def test_a_sweep_that_asks_for_cpus_gets_them(folder: ServiceFolder) -> None:
-    asks = replace(ONE, words=("cluster.num_cpus=3",), settings="cluster: {num_cpus: 3}\n")
+    asks = replace(ONE, overrides=("cluster.num_cpus=3",), settings="cluster: {num_cpus: 3}\n")
     request = json.loads(SweepProcesses(folder, {"num_cpus": 1}).format_request(asks))
-    assert yaml.safe_load(request["settings"]) == {"cluster": {"num_cpus": 3}}
+    assert yaml.safe_load(request["settings"])["cluster"] == {"num_cpus": 3}
 
 
 def test_sweeps_at_the_same_time_share_the_machine() -> None:
@@ -91,9 +100,9 @@ def test_nothing_begins_before_the_queue_has_its_number(folder: ServiceFolder, t
     touch = python(f"open({str(tmp_path / 'begun')!r}, 'w')")
     processes = SweepProcesses(folder, {}, touch)
 
-    def claim(mark: Any) -> bool:
+    def claim(values: Any) -> bool:
         time.sleep(0.3)
-        assert psutil.pid_exists(mark["pid"])
+        assert psutil.pid_exists(values["process"]["pid"])
         assert not (tmp_path / "begun").exists()
         return False
 
@@ -127,33 +136,90 @@ def test_an_earlier_commands_error_is_not_the_next_ones(folder: ServiceFolder) -
     assert wait(right, start(right)).message == ""
 
 
-def test_the_next_service_finds_it_by_number_and_starting_time(folder: ServiceFolder) -> None:
+def test_the_next_service_finds_a_process_by_its_start(folder: ServiceFolder) -> None:
     first = SweepProcesses(folder, {}, python("import time; time.sleep(60)"))
-    one = start(first)
-    pid = one.process["pid"]
+    submission = start(first)
+    pid = submission.process["pid"]
     assert os.getsid(pid) == pid, "what ends the service's session does not reach it"
     fresh = SweepProcesses(folder, {}, ())
-    assert fresh.look(one) is None
-    later = replace(one, process={"pid": pid, "started": one.process["started"] - 60})
-    assert SweepProcesses(folder, {}, ()).look(later) == Ending(None), "the system uses numbers again"
+    assert fresh.find_ending(submission) is None
+    later = replace(submission, process=submission.process | {"started": "1"})
+    assert SweepProcesses(folder, {}, ()).find_ending(later) == Ending(None), "the system uses numbers again"
     fresh.stop(later)
     assert psutil.pid_exists(pid)
-    fresh.stop(one)
-    assert wait(first, one).code == -signal.SIGTERM
-    assert fresh.look(one) == Ending(None)
+    fresh.stop(submission)
+    assert wait(first, submission).code == -signal.SIGTERM
+    assert fresh.find_ending(submission) == Ending(None)
 
 
-@pytest.mark.parametrize(("asked_s", "stop_requested"), [(99.0, False), (101.0, True)])
-def test_a_request_to_stop_counts_for_the_run_it_was_made_to(
-    folder: ServiceFolder, asked_s: float, stop_requested: bool
-) -> None:
+def make_unseen(submission: Submission) -> Submission:
+    """A submission whose process runs on another machine, or in another container."""
+    process = mark_process(psutil.Process()) | {"pid_namespace": "pid:[1]"}
+    return replace(submission, process=process)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The monotonic clock of the watches; a test moves it by changing the only entry."""
+    now = [1000.0]
+    monkeypatch.setattr(processes_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_a_sweep_that_is_driven_unseen_runs_until_it_ends(folder: ServiceFolder, clock: list[float]) -> None:
+    processes = SweepProcesses(folder, {}, ())
+    with closing(open_ledger(write_sweep(folder.sweeps / "one", 2, None, "running"))) as ledger:
+        for submission in (ONE, make_unseen(replace(ONE, id=2))):
+            with take_lease(ledger):
+                for _ in range(3):
+                    assert processes.is_driven(submission) is True
+                    assert processes.find_ending(submission) is None
+                    clock[0] += 2 * GRACE_S
+            ledger.change_sweep(status="complete")
+            ending = processes.find_ending(submission)
+            assert ending is not None
+            assert (ending.code, ending.status) == (None, "complete")
+            assert ending.was_adopted == (submission is ONE)
+
+
+def test_a_process_that_cannot_be_seen_has_time_to_begin(folder: ServiceFolder, clock: list[float]) -> None:
+    processes, unseen = SweepProcesses(folder, {}, ()), make_unseen(ONE)
+    assert processes.find_ending(unseen) is None
+    clock[0] += GRACE_S - 1
+    assert processes.find_ending(unseen) is None
+    clock[0] += 2
+    assert processes.find_ending(unseen) == Ending(None)
+
+
+def test_a_refused_second_driver_leaves_the_sweep_running(folder: ServiceFolder) -> None:
+    processes = SweepProcesses(folder, {}, python("print('error: another driver'); raise SystemExit(75)"))
+    with closing(open_ledger(write_sweep(folder.sweeps / "one", 2, None, "running"))) as ledger, take_lease(ledger):
+        ending = wait(processes, start(processes))
+        assert (ending.code, ending.is_driven) == (75, True)
+
+
+def test_an_unseen_driver_is_stopped_by_a_request(folder: ServiceFolder) -> None:
+    processes = SweepProcesses(folder, {}, ())
+    with pytest.raises(StudyError):  # Neither a signal nor a request reaches it before it has a ledger.
+        processes.stop(make_unseen(ONE))
+    with closing(open_ledger(write_sweep(folder.sweeps / "one", 2, None, "running"))) as ledger, take_lease(ledger):
+        for submission in (ONE, make_unseen(ONE)):
+            processes.stop(submission)
+            (request,) = ledger.read_requests(STOP)
+            assert request.id > processes.read_last_request(replace(ONE, name="other"))
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_a_request_to_stop_counts_for_the_run_it_was_made_to(folder: ServiceFolder, is_later: bool) -> None:
+    processes = SweepProcesses(folder, {}, ())
     with closing(open_ledger(write_sweep(folder.sweeps / "one", 2, None, "interrupted"))) as ledger:
         ledger.ask(STOP, {}, "maria@host")
-    with closing(sqlite3.connect(folder.sweeps / "one" / "ledger.db")) as database, database:
-        database.execute("UPDATE requests SET asked_s = ?, taken_s = ?", (asked_s, asked_s + 1))
-    ending = SweepProcesses(folder, [], ()).look(replace(ONE, begun_s=100.0))
+        last_request = processes.read_last_request(ONE)
+        if is_later:
+            ledger.ask(STOP, {}, "maria@host")
+    ending = processes.find_ending(replace(ONE, last_request=last_request))
     assert ending is not None
-    assert (ending.code, ending.status, ending.stop_requested) == (None, "interrupted", stop_requested)
+    assert (ending.code, ending.status, ending.is_stop_requested) == (None, "interrupted", is_later)
     assert ending.progress > 0
 
 
@@ -173,7 +239,7 @@ from rltune.service.processes import SweepProcesses
 from rltune.service.submissions import Submission
 program = (sys.executable, "-c", "import time; time.sleep(1); open('done', 'w')")
 one = Submission(1, "one", (), "running", 1)
-SweepProcesses(ServiceFolder({str(folder.sweeps)!r}), {{}}, program).start(one, lambda mark: True)
+SweepProcesses(ServiceFolder({str(folder.sweeps)!r}), {{}}, program).start(one, lambda values: True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)

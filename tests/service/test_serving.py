@@ -23,7 +23,7 @@ from rltune.composition.composing import compose_settings
 from rltune.errors import ConfigError
 from rltune.service.client import Client
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
-from rltune.service.processes import BEGUN
+from rltune.service.processes import HEADING
 from rltune.service.serving import ServiceSettings, listen, serve
 from rltune.service.submissions import Submission, Submissions
 from rltune.study.storage import open_ledger
@@ -69,7 +69,7 @@ def answers(client: Client) -> bool:
 def queue_of(project: Project) -> dict[str, Submission]:
     """The rows, by name."""
     folder = ServiceFolder(project.folder / "outputs")
-    with closing(Submissions(folder.database, str(folder.sweeps))) as queue:
+    with closing(Submissions(folder.database, folder.make_id())) as queue:
         return {one.name: one for one in queue.list()}
 
 
@@ -102,11 +102,11 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def test_a_killed_service_loses_doubles_and_overtakes_no_sweep(killed: Project) -> None:
     rows = queue_of(killed)
     assert {name: (one.state, one.reason) for name, one in rows.items()} == dict.fromkeys(NAMES, ("complete", None))
-    begun = {name: one.begun_s or 0.0 for name, one in rows.items()}
+    begun = {name: one.started_s or 0.0 for name, one in rows.items()}
     assert begun["s1"] < begun["s3"] < begun["s0"], "what was lost, what waited, what was resumed"
     for name in NAMES:
         log = ServiceFolder(killed.folder / "outputs").log_of(name).read_text()
-        assert log.count(BEGUN) == (2 if name in ("s0", "s1") else 1), "s2 was adopted, or had ended"
+        assert log.count(HEADING) == (2 if name in ("s0", "s1") else 1), "s2 was adopted, or had ended"
         with closing(open_ledger(killed.folder / "outputs" / name)) as ledger:
             assert [record.number for record in ledger.trials.records()] == [0, 1]
             assert ledger.sweep().status == "complete"
@@ -212,7 +212,7 @@ def test_several_are_submitted_as_a_group_or_none_of_them(tmp_path: Path, monkey
         done = project.type("-m", "sweeps.submit", "-m", "env=cartpole,acrobot", "seed=7")
         rows = service.queue.list()
     assert done.code == 0, done.out
-    assert [one.words for one in rows] == [("env=cartpole", "seed=7"), ("env=acrobot", "seed=7")]
-    assert rows[0].family == rows[1].family is not None
-    assert f"sweeps.compare group={rows[0].family}" in done.out
+    assert [one.overrides for one in rows] == [("env=cartpole", "seed=7"), ("env=acrobot", "seed=7")]
+    assert rows[0].group == rows[1].group is not None
+    assert f"sweeps.compare group={rows[0].group}" in done.out
     assert [line.partition(":")[0] for line in done.out.splitlines()[:2]] == [one.name for one in rows]

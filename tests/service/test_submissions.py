@@ -20,7 +20,7 @@ def queue(tmp_path: Path) -> Submissions:
 def test_submissions_stand_in_the_order_in_which_they_came(queue: Submissions) -> None:
     for name in ("b", "a", "c"):
         queue.add(name, [f"algo={name}"], "family")
-    assert [(one.name, one.words, one.state, one.family) for one in queue.list()] == [
+    assert [(one.name, one.overrides, one.state, one.group) for one in queue.list()] == [
         (name, (f"algo={name}",), QUEUED, "family") for name in ("b", "a", "c")
     ]
 
@@ -38,7 +38,7 @@ def test_one_that_is_queued_again_waits_behind_all_others(queue: Submissions) ->
 def test_a_setting_that_is_given_again_takes_the_others_place(queue: Submissions) -> None:
     one = queue.add("one", ["algo=ppo", "budget.trials=4"])
     queue.queue_again(one, ["budget.trials=8", "seed=1"])
-    assert queue.get("one").words == ("algo=ppo", "budget.trials=8", "seed=1")
+    assert queue.get("one").overrides == ("algo=ppo", "budget.trials=8", "seed=1")
 
 
 def test_a_name_that_waits_or_runs_is_taken(queue: Submissions) -> None:
@@ -49,7 +49,7 @@ def test_a_name_that_waits_or_runs_is_taken(queue: Submissions) -> None:
             queue.add("twice", ["seed=2"])
     assert queue.get("twice").id == one.id
     queue.change(queue.get("twice"), state=REFUSED)
-    assert queue.add("twice", ["seed=2"]).words == ("seed=2",), "a refused one left nothing behind"
+    assert queue.add("twice", ["seed=2"]).overrides == ("seed=2",), "a refused one left nothing behind"
 
 
 def test_a_row_that_has_changed_meanwhile_is_left_alone(queue: Submissions) -> None:
@@ -64,7 +64,7 @@ def test_services_of_one_database_do_not_see_each_other(queue: Submissions, tmp_
     other = Submissions(f"sqlite:///{tmp_path / 'service.db'}", "elsewhere")
     assert not other.list()
     other.add("same", ["seed=1"])
-    assert queue.get("same").words == ()
+    assert queue.get("same").overrides == ()
 
 
 def test_an_unknown_name_is_answered_with_the_nearest(queue: Submissions) -> None:

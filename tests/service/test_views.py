@@ -104,11 +104,11 @@ def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
     place, *numbers = look(reason=None)
     assert " 1 " in place
     assert numbers == [40, 10]
-    assert look(state="running", begun_s=200.0) == ("starting", 40, 10)
-    assert look(stopping=True)[0] not in ("starting", "running")
+    assert look(state="running", started_s=200.0) == ("starting", 40, 10)
+    assert look(is_stopping=True)[0] not in ("starting", "running")
     extended = compose("run", "budget.env_steps=1000", "budget.trials=10")
     (folder.sweeps / "s" / "config.yaml").write_text(format_settings(parse_config(extended)))  # as a resume does
-    assert look(stopping=False) == ("starting", 40, 10)
+    assert look(is_stopping=False) == ("starting", 40, 10)
     with closing(open_ledger(folder.sweeps / "s")) as ledger:
         ledger.change_sweep(status="running")
     assert look(reason=None) == ("running", 40, 10)
@@ -123,7 +123,7 @@ def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
 
 
 def test_a_sweep_without_a_ledger_starts(folder: ServiceFolder, queue: Submissions) -> None:
-    queue.change(queue.add("s", []), state="running", begun_s=1.0)
+    queue.change(queue.add("s", []), state="running", started_s=1.0)
     assert [one["in_words"] for one in Views(folder).list(queue.list())] == ["starting"]
 
 

@@ -1,4 +1,4 @@
-"""A queue whose sweeps are run by nobody: a test says how each ends."""
+"""A queue whose sweeps are run by nobody: a test says how each ends, and which of them others drive."""
 
 from __future__ import annotations
 
@@ -29,22 +29,31 @@ class FakeProcesses:
         self.stopped: list[str] = []
         self.endings: dict[str, Ending] = {}
         self.alive: dict[str, int] = {}
+        self.driven_by_others: dict[str, bool | None] = {}
 
     def start(self, submission: Submission, claim: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Start one, if the queue agrees."""
+        """Start a process, if the queue agrees."""
         number = 1000 + len(self.started)
-        if claim({"pid": number, "started": 1.0}):
+        if claim({"process": {"pid": number}}):
             self.started.append(submission.name)
             self.alive[submission.name] = number
             self.endings.pop(submission.name, None)
 
-    def look(self, submission: Submission) -> Ending | None:
-        """Tell how it has ended: as the test said, or unseen where it is not ours."""
-        if ending := self.endings.get(submission.name):
+    def is_driven(self, submission: Submission) -> bool | None:
+        """Return what the test says of other drivers."""
+        return self.driven_by_others.get(submission.name, False)
+
+    def find_ending(self, submission: Submission) -> Ending | None:
+        """Return how it has ended: as the test said, or unseen if this is another service's process."""
+        if ending := self.endings.pop(submission.name, None):
             self.alive.pop(submission.name, None)
             return ending
-        is_here = self.alive.get(submission.name) == submission.process.get("pid")
-        return None if is_here else Ending(None)
+        is_alive = submission.process and self.alive.get(submission.name) == submission.process["pid"]
+        return None if is_alive or self.is_driven(submission) is not False else Ending(None)
+
+    def read_last_request(self, submission: Submission) -> int:
+        """Return that nobody has asked a sweep for anything."""
+        return 0
 
     def stop(self, submission: Submission) -> None:
         """Note who was asked to end."""

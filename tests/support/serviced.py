@@ -18,12 +18,12 @@ from rltune.service.access import Access
 from rltune.service.api import make_app
 from rltune.service.checking import check_here
 from rltune.service.client import Client
-from rltune.service.desk import Desk
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.page import make_router
 from rltune.service.serving import listen
 from rltune.service.submissions import Submissions
+from rltune.service.sweep_service import SweepService
 from rltune.service.views import Views
 
 TOKEN = "a-token"
@@ -34,7 +34,7 @@ class Serviced:
     """What a test needs of it."""
 
     address: str
-    desk: Desk
+    sweeps: SweepService
     processes: FakeProcesses
 
     def log_in(self) -> dict[str, str]:
@@ -50,7 +50,7 @@ class Serviced:
     @property
     def queue(self) -> Submissions:
         """Its submissions."""
-        return self.desk.submissions
+        return self.sweeps.submissions
 
     def ask(self, method: str, path: str, **facts: Any) -> requests.Response:
         """Ask as anybody may, without a token."""
@@ -63,19 +63,19 @@ def run_service(outputs: Path, width: int = 1) -> Iterator[Serviced]:
     folder = ServiceFolder(outputs)
     with folder.hold(), listen("127.0.0.1", 0) as listening:
         processes = FakeProcesses()
-        queue = Submissions(folder.database, str(folder.sweeps))
-        desk = Desk(folder, queue, Dispatcher(queue, processes, width), Views(folder), check_here)
+        queue = Submissions(folder.database, folder.make_id())
+        sweeps = SweepService(folder, queue, Dispatcher(queue, processes, width), Views(folder), check_here)
         port = listening.getsockname()[1]
         access = Access(TOKEN, port)
-        app = make_app(desk, access)
-        app.include_router(make_router(desk, access))
+        app = make_app(sweeps, access)
+        app.include_router(make_router(sweeps, access))
         server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         while not server.started:
             time.sleep(0.01)
         try:
-            yield Serviced(f"http://127.0.0.1:{port}", desk, processes)
+            yield Serviced(f"http://127.0.0.1:{port}", sweeps, processes)
         finally:
             server.should_exit = True
             thread.join(10)

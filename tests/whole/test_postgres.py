@@ -161,7 +161,7 @@ def test_a_services_queue_is_kept_in_postgresql_as_in_a_file(address: str) -> No
     with pytest.raises(StudyError) as caught:
         queue.add("b", [])
     assert caught.value.key == "name"
-    assert [(one.name, one.words) for one in Submissions(url, "here").list()] == [
+    assert [(one.name, one.overrides) for one in Submissions(url, "here").list()] == [
         ("b", ("env.id=b",)), ("a", ("env.id=a", "budget.trials=9")),
     ]  # fmt: skip
     for one in (queue, other):

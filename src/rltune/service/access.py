@@ -35,9 +35,9 @@ class AccessError(RltuneError):
     """A request from somebody who may not make it.
 
     Args:
-        status: The HTTP status of the answer.
+        status: The HTTP status of the response.
         what: What is wrong with the request.
-        allowed: Which requests are answered.
+        allowed: Which requests are accepted.
         fix: What to send instead.
     """
 
@@ -52,7 +52,8 @@ class Access:
 
     Attributes:
         token: The secret that its users have.
-        port: Where it listens; it names the cookie, because a browser sends one jar to all ports of a machine.
+        port: The port on which it listens; it names the cookie, because a browser sends the same cookies to all ports
+            of a machine.
         names: Host names by which it may be called, besides this machine's own names and addresses.
     """
 
@@ -73,7 +74,7 @@ class Access:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=list_hosts(self.names), www_redirect=False)
 
     def is_token(self, text: str) -> bool:
-        """Return whether somebody has sent the token, in a time that tells nothing about it."""
+        """Return whether a text is the token; the comparison takes the same time for every text."""
         return hmac.compare_digest(text.strip().encode(), self.token.encode())
 
     def check(

@@ -1,4 +1,4 @@
-"""Answer REST: sweeps are submitted, listed, stopped and gone on with by JSON over HTTP."""
+"""Serve the REST interface: submit, list, stop and resume sweeps by JSON over HTTP."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict
 
 from rltune.errors import RltuneError
 from rltune.service.access import READING, Access, AccessError
-from rltune.service.desk import Desk
 from rltune.service.submissions import UnknownSubmissionError
+from rltune.service.sweep_service import SweepService
 
 API = "/api/"
-NEXT = "X-Next"  # of a log: where its next part begins
+NEXT = "X-Next"  # This header of a part of a log has the byte at which the next part begins.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
     "img-src data:; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -26,8 +26,8 @@ HEADERS = {
 }
 
 
-class Asked(BaseModel):
-    """What is submitted."""
+class SubmissionBody(BaseModel):
+    """The body of a request that submits a sweep."""
 
     model_config = ConfigDict(extra="forbid")
     overrides: list[str] = []
@@ -35,32 +35,32 @@ class Asked(BaseModel):
     group: str | None = None
 
 
-def make_app(desk: Desk, access: Access) -> FastAPI:
-    """Make the application that answers REST; `rltune.service.page` adds the page.
+def make_app(service: SweepService, access: Access) -> FastAPI:
+    """Make the application that serves REST; `rltune.service.page` adds the page.
 
     Args:
-        desk: Does what is asked for.
-        access: Who may ask.
+        service: Carries out the requests.
+        access: Decides who may send requests.
     """
     app = FastAPI(title="rltune", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(access.check)])
-    app.include_router(make_router(desk))
+    app.include_router(make_router(service))
     app.add_api_route(f"{API}openapi.json", app.openapi, include_in_schema=False)
     access.protect(app)
     app.middleware("http")(add_headers)
-    app.add_exception_handler(RltuneError, _answer_error)
-    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    app.add_exception_handler(RltuneError, _respond_to_error)
+    app.add_exception_handler(RequestValidationError, _respond_to_invalid_body)
     return app
 
 
-async def add_headers(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+async def add_headers(request: Request, respond: Callable[[Request], Awaitable[Response]]) -> Response:
     """Add the headers that keep a browser from loading or framing anything that is not the service's own."""
-    response = await answer(request)
+    response = await respond(request)
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     return response
 
 
-def make_router(desk: Desk) -> APIRouter:
+def make_router(service: SweepService) -> APIRouter:
     """Make the routes of REST."""
     router = APIRouter(prefix="/api")
 
@@ -70,52 +70,52 @@ def make_router(desk: Desk) -> APIRouter:
 
     @router.get("/sweeps")
     def list_sweeps(group: str | None = None) -> list[dict[str, Any]]:
-        return [one for one in desk.list() if group is None or one["group"] == group]
+        return [sweep for sweep in service.list() if group is None or sweep["group"] == group]
 
     @router.post("/sweeps", status_code=201)
-    def submit(asked: Asked) -> dict[str, Any]:
-        return desk.submit(asked.overrides, asked.name, asked.group)
+    def submit(body: SubmissionBody) -> dict[str, Any]:
+        return service.submit(body.overrides, body.name, body.group)
 
     @router.get("/sweeps/{name}")
     def show(name: str) -> dict[str, Any]:
-        return desk.show(name)
+        return service.show(name)
 
     @router.get("/sweeps/{name}/logs")
     def logs(name: str, start: int = 0) -> Response:
-        desk.submissions.get(name)
-        text, after = desk.folder.read_log(name, start)
-        return PlainTextResponse(text, headers={NEXT: str(after)})
+        service.submissions.get(name)
+        text, next_start = service.folder.read_log(name, start)
+        return PlainTextResponse(text, headers={NEXT: str(next_start)})
 
     @router.post("/sweeps/{name}/{verb}")
-    def act(name: str, verb: str, facts: dict[str, Any] | None = None) -> dict[str, Any]:
-        return desk.act(verb, name, facts or {})
+    def act(name: str, verb: str, arguments: dict[str, Any] | None = None) -> dict[str, Any]:
+        return service.act(verb, name, arguments or {})
 
     return router
 
 
 def status_of(error: RltuneError) -> int:
-    """Return the status of HTTP that goes with an error."""
+    """Return the HTTP status of an error."""
     if isinstance(error, AccessError):
         return error.status
     return 404 if isinstance(error, UnknownSubmissionError) else 422
 
 
-def _answer_error(request: Request, error: Exception) -> Response:
+def _respond_to_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RltuneError)
     status, path = status_of(error), request.url.path
     if status == 401 and request.method in READING and not path.startswith(API):
         return RedirectResponse("/login", 303)
-    return _spell(status, error.what, error.allowed, error.fix)
+    return _make_error_response(status, error.what, error.allowed, error.fix)
 
 
-def _answer_invalid(_: Request, error: Exception) -> Response:
+def _respond_to_invalid_body(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
+    field = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
     allowed = 'JSON such as {"overrides": ["algo=ppo", "env=cartpole"], "name": null, "group": null}'
-    return _spell(422, f"{where}: {first['msg']}", allowed, "see docs/service.md")
+    return _make_error_response(422, f"{field}: {first['msg']}", allowed, "see docs/service.md")
 
 
-def _spell(status: int, what: str, allowed: str, fix: str) -> Response:
+def _make_error_response(status: int, what: str, allowed: str, fix: str) -> Response:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
     return JSONResponse({"error": what, "allowed": allowed, "try": fix}, status, headers)

@@ -28,61 +28,61 @@ from rltune.config.uris import redact_address, refuse_secret, refuse_typed_secre
 from rltune.errors import EXIT_TRY_AGAIN, ConfigError, RltuneError, UnavailableError
 from rltune.formatting import spell_command
 
-LIMIT_S = 50.0  # A client waits 60 s for its answer.
-RESERVED = {  # settings that the service gives each sweep, and why a submission may not
+LIMIT_S = 50.0  # A client waits 60 s for the response.
+RESERVED = {  # The settings that the service gives each sweep, and why a submission may not give them.
     "output_dir": "all its sweeps lie in one folder, that of the service",
     "resume": "it starts each with resume=auto",
 }
-_WORD = re.compile(r"(\+{0,2}[\w./@-]+=|~[\w./@-]+).*", re.DOTALL)
+_OVERRIDE = re.compile(r"(\+{0,2}[\w./@-]+=|~[\w./@-]+).*", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Request:
-    """What is to be checked.
+class CheckRequest:
+    """A submission, or a change of one, that is to be checked.
 
     Attributes:
-        words: Overrides, as they are typed after ``rltune run``.
+        overrides: As they are typed after ``rltune run``.
         output_dir: The folder of the service's sweeps.
-        name: The sweep's; None is the one in the words, or one that is made.
-        settings: The composed settings of a sweep that is submitted already, to which the words apply; empty for a new
-            one.
+        name: The sweep's name; None is the one in the overrides, or one that is made.
+        settings: The composed settings of a sweep that is submitted already, to which the overrides apply; empty for a
+            new one.
     """
 
-    words: Sequence[str]
+    overrides: Sequence[str]
     output_dir: str
     name: str | None = None
     settings: str = ""
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedSweep:
     """A sweep that can be run.
 
     Attributes:
-        name: The sweep's.
-        words: The overrides that were typed for it, without its name.
+        name: The sweep's name.
+        overrides: The overrides that were typed for it, without its name.
         settings: Its composed settings as YAML. Interpolations are unresolved, so that no secret is among them.
     """
 
     name: str
-    words: Sequence[str] = field(default_factory=tuple)
+    overrides: Sequence[str] = field(default_factory=tuple)
     settings: str = ""
 
 
-def check_in_child(request: Request, limit_s: float = LIMIT_S) -> Checked:
+def check_in_child(request: CheckRequest, limit_s: float = LIMIT_S) -> CheckedSweep:
     """Check a request as `check_here` does, in a new process.
 
     Raises:
         RltuneError: It cannot be run, or the check does not end in time.
     """
     try_alone = spell_command("run ... with the same settings shows what it prints")
-    # Files and no pipes: what a user's module starts and leaves running would keep a pipe open.
-    with tempfile.TemporaryFile() as question, tempfile.TemporaryFile() as answer:
-        question.write(json.dumps(asdict(request)).encode())
-        question.seek(0)
+    # Files are used because a process that a user's module leaves running would keep a pipe open.
+    with tempfile.TemporaryFile() as request_file, tempfile.TemporaryFile() as response_file:
+        request_file.write(json.dumps(asdict(request)).encode())
+        request_file.seek(0)
         command = [sys.executable, "-m", "rltune.service.checking"]
         child = subprocess.Popen(
-            command, stdin=question, stdout=answer, stderr=subprocess.DEVNULL, start_new_session=True
+            command, stdin=request_file, stdout=response_file, stderr=subprocess.DEVNULL, start_new_session=True
         )
         try:
             code = child.wait(limit_s)
@@ -94,49 +94,50 @@ def check_in_child(request: Request, limit_s: float = LIMIT_S) -> Checked:
                 "modules that are imported, and an environment that is reset and stepped, within seconds",
                 try_alone,
             ) from None
-        answer.seek(0)
-        content = answer.read()
+        response_file.seek(0)
+        content = response_file.read()
     if not content:
         raise ConfigError(
             f"checking the settings ended its process with {code}", "modules that only define things", try_alone
         )
-    answered: dict[str, Any] = json.loads(content)
-    if "error" in answered:
-        kind = UnavailableError if answered["exit_code"] == EXIT_TRY_AGAIN else ConfigError
-        raise kind(*answered["error"])
-    return Checked(**answered)
+    response: dict[str, Any] = json.loads(content)
+    if "error" in response:
+        error_type = UnavailableError if response["exit_code"] == EXIT_TRY_AGAIN else ConfigError
+        raise error_type(*response["error"])
+    return CheckedSweep(**response)
 
 
-def check_here(request: Request) -> Checked:
+def check_here(request: CheckRequest) -> CheckedSweep:
     """Check that a sweep can be run as far as that needs no RLlib, and compose its settings.
 
     Raises:
         RltuneError: It cannot be run.
     """
-    words = [word for word in request.words if not _is_name(word)]
-    refuse_typed_secrets(request.words)
-    for word in request.words:
-        _check_word(word)
+    overrides = [word for word in request.overrides if not _is_name(word)]
+    refuse_typed_secrets(request.overrides)
+    for word in request.overrides:
+        _check_override(word)
     if request.settings:
-        settings = change_settings(request.settings, words)
+        settings = change_settings(request.settings, overrides)
+        settings.output_dir = request.output_dir  # The folder may have been moved since the sweep was submitted.
     else:
-        typed = [word.partition("=")[2].strip("'\"") for word in request.words if _is_name(word)]
-        name = request.name or (typed[-1] if typed and typed[-1] != "null" else None)
+        names = [word.partition("=")[2].strip("'\"") for word in request.overrides if _is_name(word)]
+        name = request.name or (names[-1] if names and names[-1] != "null" else None)
         reserved = {"output_dir": request.output_dir, "name": name}
-        spelled = [f"{key}={spell_value(key, value)}" for key, value in reserved.items()]
-        settings = compose_settings("run", RunConfig, [*words, *spelled])
+        reserved_overrides = [f"{key}={spell_value(key, value)}" for key, value in reserved.items()]
+        settings = compose_settings("run", RunConfig, [*overrides, *reserved_overrides])
     for key, value in flatten_settings(OmegaConf.to_container(settings, resolve=False)):
         if isinstance(value, str):
             refuse_secret(key, value)
-    config = read_request(settings, words)
+    config = read_request(settings, overrides)
     _check_config(config)
-    return Checked(make_sweep_name(config), tuple(words), _format(settings, make_sweep_name(config)))
+    return CheckedSweep(make_sweep_name(config), tuple(overrides), _format_settings(settings, make_sweep_name(config)))
 
 
-def _format(settings: DictConfig, name: str) -> str:
-    kept = OmegaConf.create(OmegaConf.to_container(settings, resolve=False))
-    kept.name, kept.resume = name, "auto"
-    return OmegaConf.to_yaml(kept)
+def _format_settings(settings: DictConfig, name: str) -> str:
+    copied = OmegaConf.create(OmegaConf.to_container(settings, resolve=False))
+    copied.name, copied.resume = name, "auto"
+    return OmegaConf.to_yaml(copied)
 
 
 def _check_config(config: RunConfig) -> None:
@@ -156,10 +157,10 @@ def _is_name(word: str) -> bool:
     return word.partition("=")[0].lstrip("+") == "name"
 
 
-def _check_word(word: str) -> None:
-    """Refuse a word that is no override, or that gives a setting which is the service's to give."""
+def _check_override(word: str) -> None:
+    """Refuse a word that is no override, or that gives a reserved setting."""
     key = word.partition("=")[0]
-    if not _WORD.fullmatch(word):
+    if not _OVERRIDE.fullmatch(word):
         raise ConfigError(
             f"{redact_address(word)}: no setting", "group=option, key=value, +key=value, ~key", "algo=ppo env=cartpole"
         )
@@ -168,16 +169,16 @@ def _check_word(word: str) -> None:
 
 
 def main() -> None:
-    """Check the request on standard input, and write the result, or the error in its parts, to standard output."""
-    answer = os.dup(1)
-    os.dup2(2, 1)  # What the user's modules print is no part of the answer.
+    """Check the request on standard input, and write the checked sweep or the error's parts to standard output."""
+    output = os.dup(1)
+    os.dup2(2, 1)  # What the user's modules print is no part of the response.
     signal.alarm(round(LIMIT_S) + 10)  # The service may have been killed meanwhile.
     try:
-        result: dict[str, Any] = asdict(check_here(Request(**json.load(sys.stdin))))
+        response: dict[str, Any] = asdict(check_here(CheckRequest(**json.load(sys.stdin))))
     except RltuneError as error:
-        result = {"error": [error.what, error.allowed, error.fix], "exit_code": error.exit_code}
-    os.write(answer, json.dumps(result).encode())
-    os.killpg(0, signal.SIGKILL)  # Neither threads nor processes that a user's module has begun stay behind.
+        response = {"error": [error.what, error.allowed, error.fix], "exit_code": error.exit_code}
+    os.write(output, json.dumps(response).encode())
+    os.killpg(0, signal.SIGKILL)  # No thread or process that a user's module has started stays behind.
 
 
 if __name__ == "__main__":

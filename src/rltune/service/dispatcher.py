@@ -1,10 +1,13 @@
-"""Decide which submission begins, and what became of those that have begun.
+"""Decide which submission starts next, and in which state those are whose process has ended.
 
-Sweeps begin in their order, ``width`` at a time. A submission keeps its place while it runs. If its process was killed,
-or is gone and nobody saw how it ended, it is started again before all that came later, which does no harm, since its
-command goes on with what is there. After `MAX_LOSSES` such ends in a row without progress it has failed. If its command
-says that it may succeed later, as while a server is away, it waits with an exponential back-off, and others begin
-meanwhile.
+Sweeps start in the order of their positions, ``width`` at a time. A submission keeps its position while it runs. If its
+process was killed, or ended unobserved, it is started again before all later submissions. This does no harm, because
+its command goes on with what the sweep's folder holds. After `MAX_LOSSES` such ends in a row without progress it has
+failed. If its command says that it may succeed later, as while a server is down, it waits with an exponential back-off,
+and others start meanwhile.
+
+Before a sweep is started, and before a running one counts as ended, its lease is asked. A sweep that another process
+drives is running, whoever has started that process.
 """
 
 from __future__ import annotations
@@ -33,12 +36,13 @@ from rltune.service.submissions import (
 )
 from rltune.study.outcome import EXIT_NONE, EXIT_WINNER
 
-EVERY_S = 0.5
+INTERVAL_S = 0.5  # The time between two passes over the queue.
 ON_REQUEST = "stopped on request"
-MAX_LOSSES = 3  # A sweep whose process is lost so often in a row without progress may be what kills it.
+ADOPTED = "driven by a process that this service did not start"
+MAX_LOSSES = 3  # If a sweep's process is lost this often in a row without progress, the sweep itself may be the cause.
 FIRST_WAIT_S, LONGEST_WAIT_S = 60.0, 1800.0  # The back-off doubles from the first to the longest wait.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-SIGNALLED = {*(128 + number for number in ENDING_SIGNALS), *(-number for number in ENDING_SIGNALS)}
+SIGNAL_CODES = {*(128 + number for number in ENDING_SIGNALS), *(-number for number in ENDING_SIGNALS)}
 logger = logging.getLogger(__name__)
 
 
@@ -47,60 +51,82 @@ class Ending:
     """How a sweep's process has ended.
 
     Attributes:
-        code: Its exit code, negative for a signal; None where nobody saw it.
-        status: What the sweep's ledger says; None without one.
-        message: The last that it said.
-        stop_requested: Whether somebody has asked the sweep to stop since its process began, with or without a service.
-        progress: Environment steps and ended trials in its ledger; it grows with each report and each end.
+        code: Its exit code, negative for a signal; None if this service is not its parent.
+        status: The status in the sweep's ledger; None without a ledger.
+        message: The last message that it printed.
+        is_stop_requested: Whether somebody has asked the sweep to stop since its process started, with or without a
+            service.
+        progress: Environment steps and ended trials in its ledger; it grows with each report and each end of a trial.
+        is_driven: Whether another process drives the sweep now.
+        was_adopted: Whether the process that ended was one that no service has started.
     """
 
     code: int | None
     status: str | None = None
     message: str = ""
-    stop_requested: bool = False
+    is_stop_requested: bool = False
     progress: int = 0
+    is_driven: bool = False
+    was_adopted: bool = False
 
 
 class Processes(Protocol):
-    """What runs sweeps."""
+    """Start, observe and end the processes of sweeps."""
 
     def start(self, submission: Submission, claim: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Start a sweep's process, which does nothing before ``claim`` has taken its mark and agreed."""
+        """Start a sweep's process, which does nothing before ``claim`` has got the row's new values and agreed."""
 
-    def look(self, submission: Submission) -> Ending | None:
-        """Return how a sweep's process has ended; None while it runs."""
+    def is_driven(self, submission: Submission) -> bool | None:
+        """Return whether any process drives a sweep; None if that is not known yet."""
+
+    def find_ending(self, submission: Submission) -> Ending | None:
+        """Return how a running sweep's process has ended; None while it runs, or may run."""
+
+    def read_last_request(self, submission: Submission) -> int:
+        """Return the id of the newest request in a sweep's ledger; 0 if there is none."""
 
     def stop(self, submission: Submission) -> None:
-        """Ask a sweep's process to end cleanly."""
+        """Ask a sweep's driver to end cleanly.
+
+        Raises:
+            StudyError: The driver cannot be reached.
+        """
 
 
 def choose_next(submissions: Sequence[Submission], width: int) -> list[Submission]:
-    """Choose which of the waiting ones begin now, in their order."""
-    free = width - sum(one.state == RUNNING for one in submissions)
-    waiting = sorted((one for one in submissions if one.state == QUEUED), key=lambda one: (one.place, one.id))
-    return waiting[: max(0, free)]
+    """Choose which of the waiting submissions start now, in their order."""
+    num_free = width - sum(submission.state == RUNNING for submission in submissions)
+    waiting = [submission for submission in submissions if submission.state == QUEUED]
+    waiting.sort(key=lambda submission: (submission.position, submission.id))
+    return waiting[: max(0, num_free)]
 
 
-def judge(submission: Submission, ending: Ending) -> tuple[str, str | None]:
-    """Say which state a submission is in when its process has ended, and why.
+def decide_state(submission: Submission, ending: Ending) -> tuple[str, str | None]:
+    """Decide in which state a submission is after its process has ended, and why.
 
     Returns:
-        `QUEUED` where it has to be started again.
+        The state and its reason. `QUEUED` means that the sweep has to be started again.
     """
     code, message = ending.code, ending.message or None
-    is_stopped = submission.stopping or ending.stop_requested
+    is_stopped = submission.is_stopping or ending.is_stop_requested
+    if ending.is_driven:
+        return RUNNING, ADOPTED
     if code is None:
-        ends = {"complete": COMPLETE, "stopped": COMPLETE, "failed": FAILED}
-        if ending.status in ends:
-            return ends[ending.status], message if ending.status == "failed" else None
-        # Without a request to stop, whoever ended the service's machine may have ended the sweep, too.
-        return (INTERRUPTED, ON_REQUEST) if is_stopped else (QUEUED, "its process is gone")
+        states = {"complete": COMPLETE, "stopped": COMPLETE, "failed": FAILED}
+        if ending.status in states:
+            return states[ending.status], message if ending.status == "failed" else None
+        if is_stopped:
+            return INTERRUPTED, ON_REQUEST
+        if ending.was_adopted and ending.status == "interrupted":
+            return INTERRUPTED, "whoever started it has ended it"
+        # Without a request to stop, the shutdown of the service's machine may have ended the sweep, too.
+        return QUEUED, "its process is gone"
     if code == EXIT_WINNER:
         return COMPLETE, None
     if code == EXIT_REQUEST:
         return REFUSED, message
-    if code in SIGNALLED:
-        return INTERRUPTED, ON_REQUEST if is_stopped else "its process was told to end"
+    if code in SIGNAL_CODES:
+        return INTERRUPTED, ON_REQUEST if is_stopped else "its process received a signal to end"
     if code < 0 or code == EXIT_TRY_AGAIN:
         if is_stopped:
             return INTERRUPTED, ON_REQUEST
@@ -110,13 +136,13 @@ def judge(submission: Submission, ending: Ending) -> tuple[str, str | None]:
 
 @dataclass(frozen=True)
 class Attempts:
-    """Count the attempts of a sweep that has to begin again.
+    """Count the attempts of a sweep that has to start again.
 
     Attributes:
         num_ends: How many have ended in a row in the same way and without progress.
-        is_outage: Whether they ended because something that the sweep needs is away; else their process was lost.
-        progress: What the ledger had at the last end.
-        due_s: When the next one may begin, on the monotonic clock.
+        is_outage: Whether they ended because something that the sweep needs is down; else their process was lost.
+        progress: The progress in the ledger at the last end.
+        due_s: When the next attempt may start, on the monotonic clock.
     """
 
     num_ends: int
@@ -126,71 +152,75 @@ class Attempts:
 
 
 class Dispatcher:
-    """Runs the queue of one service; its verbs may be called from any thread.
+    """Run the queue of one service. Its methods may be called from any thread.
 
     Args:
         submissions: The queue.
-        processes: What runs sweeps.
-        width: How many at a time.
+        processes: The processes of its sweeps.
+        width: How many sweeps run at a time.
     """
 
     def __init__(self, submissions: Submissions, processes: Processes, width: int) -> None:
         self._submissions, self._processes, self._width = submissions, processes, width
         self._attempts: dict[int, Attempts] = {}
         self._lock = threading.Lock()
-        self._woken, self._ended = threading.Event(), threading.Event()
+        self._is_awake, self._is_closed = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Run the queue in a thread."""
         self._thread.start()
 
-    def end(self) -> None:
-        """Start nothing more and note no end any more: what runs goes on."""
-        self._ended.set()
-        self._woken.set()
+    def close(self) -> None:
+        """Start nothing and record no end from now on; running sweeps go on."""
+        self._is_closed.set()
+        self._is_awake.set()
 
     def wake(self) -> None:
-        """Look at the queue now."""
-        self._woken.set()
+        """Have the thread pass over the queue now."""
+        self._is_awake.set()
 
     def _run(self) -> None:
-        while not self._ended.is_set():
+        while not self._is_closed.is_set():
             try:
                 self.step()
-            except Exception as error:  # a full disk, a database that was restarted: the next look may find it well
+            except Exception as error:  # A full disk or a restarted database may be back at the next pass.
                 logger.warning("the queue stands still: %s", describe_exception(error))
-            self._woken.wait(EVERY_S)
-            self._woken.clear()
+            self._is_awake.wait(INTERVAL_S)
+            self._is_awake.clear()
 
     def step(self) -> None:
-        """Note what has ended, and start what is next."""
+        """Record which sweeps have ended, and start those that are next."""
         with self._lock:
-            for one in self._submissions.list():
-                if one.state == RUNNING and not self._ended.is_set():
-                    self._note_end(one)
-            now = time.monotonic()
-            waiting = {number for number, attempts in self._attempts.items() if attempts.due_s > now}
-            due = [one for one in self._submissions.list() if one.state != QUEUED or one.id not in waiting]
-            for one in choose_next(due, self._width):
-                if not self._ended.is_set():
-                    self._start(self._submissions.get(one.name))
+            for submission in self._submissions.list():
+                if submission.state == RUNNING and not self._is_closed.is_set():
+                    self._record_end(submission)
+            now_s = time.monotonic()
+            backing_off = {number for number, attempts in self._attempts.items() if attempts.due_s > now_s}
+            due = [
+                submission
+                for submission in self._submissions.list()
+                if submission.state != QUEUED or submission.id not in backing_off
+            ]
+            for submission in choose_next(due, self._width):
+                if not self._is_closed.is_set():
+                    self._start_or_adopt(self._submissions.get(submission.name))
 
-    def _note_end(self, submission: Submission) -> None:
-        ending = self._processes.look(submission)
-        if ending is None or self._ended.is_set():
+    def _record_end(self, submission: Submission) -> None:
+        ending = self._processes.find_ending(submission)
+        if ending is None or self._is_closed.is_set():
             return
-        state, reason = judge(submission, ending)
+        state, reason = decide_state(submission, ending)
         if state == QUEUED:
             state, reason = self._plan_next_attempt(submission, ending, reason)
         else:
             self._attempts.pop(submission.id, None)
         logger.info("%s: %s %s", submission.name, state, reason or "")
-        ended_s = None if state == QUEUED else time.time()
+        ended_s = time.time() if state in ENDED else None
         self._submissions.change(submission, state=state, reason=reason, ended_s=ended_s, process=None)
 
     def _plan_next_attempt(self, submission: Submission, ending: Ending, reason: str | None) -> tuple[str, str | None]:
-        """Decide when a sweep that could not end begins again; return its state and why it waits or has failed."""
+        """Decide when a sweep that could not end starts again; return its state and why it waits or has failed."""
         is_outage = ending.code == EXIT_TRY_AGAIN
         last = self._attempts.get(submission.id)
         is_repeated = last is not None and last.is_outage == is_outage and ending.progress <= last.progress
@@ -202,58 +232,73 @@ class Dispatcher:
         self._attempts[submission.id] = Attempts(num_ends, is_outage, ending.progress, time.monotonic() + wait_s)
         if not is_outage:
             return QUEUED, reason
-        begins = datetime.fromtimestamp(time.time() + wait_s, UTC)
-        return QUEUED, f"next attempt at {begins:%H:%M} UTC: {reason or 'something that it needs is away'}"
+        starts = datetime.fromtimestamp(time.time() + wait_s, UTC)
+        return QUEUED, f"next attempt at {starts:%H:%M} UTC: {reason or 'something that it needs is down'}"
 
-    def _start(self, submission: Submission) -> None:
-        def claim(mark: Mapping[str, Any]) -> bool:
-            facts = {"process": dict(mark), "begun_s": time.time(), "stopping": False, "reason": None}
-            return self._submissions.change(submission, state=RUNNING, **facts)
+    def _start_or_adopt(self, submission: Submission) -> None:
+        """Start a sweep, or take it for running if somebody drives it.
 
-        logger.info("%s: begins", submission.name)
+        While its lease has to be watched, because it cannot be known at once whether its driver is alive, the sweep
+        keeps its position, and its slot stays free for it.
+        """
+        is_driven = self._processes.is_driven(submission)
+        if is_driven is None:
+            return
+        last_request = self._processes.read_last_request(submission)
+        values: dict[str, Any] = {"state": RUNNING, "is_stopping": False, "last_request": last_request}
+        values["started_s"] = time.time()
+        if is_driven:
+            logger.info("%s: %s", submission.name, ADOPTED)
+            self._submissions.change(submission, **values, reason=ADOPTED, process=None)
+            return
+
+        def claim(more_values: Mapping[str, Any]) -> bool:
+            return self._submissions.change(submission, **values, reason=None, **more_values)
+
+        logger.info("%s: starts", submission.name)
         try:
             self._processes.start(submission, claim)
         except OSError as error:
-            self._submissions.change(
-                submission, state=FAILED, reason=f"cannot be started: {describe_exception(error)}", ended_s=time.time()
-            )
+            reason = f"cannot be started: {describe_exception(error)}"
+            self._submissions.change(submission, state=FAILED, reason=reason, ended_s=time.time())
 
-    # -- verbs --------------------------------------------------------------------------------------------------------
+    # -- requests of users --------------------------------------------------------------------------------------------
 
     def stop(self, name: str) -> Submission:
         """End a sweep cleanly, or take it from the queue.
 
         Raises:
-            StudyError: There is none of this name, or it has ended.
+            StudyError: There is none of this name, it has ended, or its driver cannot be reached.
         """
         with self._lock:
-            one = self._submissions.get(name)
-            if one.state == QUEUED:
-                self._attempts.pop(one.id, None)
-                self._submissions.change(one, state=INTERRUPTED, reason="taken from the queue", ended_s=time.time())
-            elif one.state == RUNNING:
-                self._submissions.change(one, stopping=True)
-                self._processes.stop(one)
+            submission = self._submissions.get(name)
+            if submission.state == QUEUED:
+                self._attempts.pop(submission.id, None)
+                values = {"state": INTERRUPTED, "reason": "taken from the queue", "ended_s": time.time()}
+                self._submissions.change(submission, **values)
+            elif submission.state == RUNNING:
+                self._processes.stop(submission)
+                self._submissions.change(submission, is_stopping=True)
             else:
                 raise StudyError(
-                    f"sweep={name} is {one.state}",
+                    f"sweep={name} is {submission.state}",
                     "a sweep that waits or runs",
-                    spell_command(f"resume sweep={name}") if one.state != COMPLETE else spell_command("list"),
+                    spell_command(f"resume sweep={name}") if submission.state != COMPLETE else spell_command("list"),
                 )
         return self._submissions.get(name)
 
-    def resume(self, submission: Submission, words: Sequence[str] = (), settings: str | None = None) -> Submission:
-        """Put a sweep that has ended back, at the queue's end.
+    def resume(self, submission: Submission, overrides: Sequence[str] = (), settings: str | None = None) -> Submission:
+        """Put a sweep that has ended at the queue's end.
 
         Args:
             submission: The sweep, as it was when the settings were checked.
-            words: Overrides that it was resumed with.
+            overrides: What it was resumed with.
             settings: Its settings from now on; None leaves them as they are.
 
         Raises:
             StudyError: It waits or runs.
         """
-        if submission.state not in ENDED or not self._submissions.queue_again(submission, words, settings):
+        if submission.state not in ENDED or not self._submissions.queue_again(submission, overrides, settings):
             name, state = submission.name, self._submissions.get(submission.name).state
             raise StudyError(f"sweep={name} is {state}", "a sweep that has ended", spell_command(f"stop sweep={name}"))
         self.wake()

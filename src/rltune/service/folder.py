@@ -1,4 +1,4 @@
-"""The folder of a service, ``<output_dir>/.service``: its queue, its token, its address, the logs of its sweeps."""
+"""The folder of a service, ``<output_dir>/.service``: its queue, id, token and address, and the logs of its sweeps."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 
 from rltune.errors import StudyError
 
-ADDRESS, TOKEN = "RLTUNE_SERVICE", "RLTUNE_SERVICE_TOKEN"  # variables that name a service elsewhere
+ADDRESS, TOKEN = "RLTUNE_SERVICE", "RLTUNE_SERVICE_TOKEN"  # Environment variables that name a service elsewhere.
 FOLDER = ".service"
-TOKEN_BYTES = 32
-LINE_BYTES = 64 * 1024  # of a log, in one answer
-LAST_BYTES = 16 * 1024  # of a log, for why a sweep was refused
+TOKEN_BYTES = 32  # An id of as many random bytes names one service among all.
+LOG_BYTES = 64 * 1024  # The longest part of a log in one response.
+TAIL_BYTES = 16 * 1024  # The end of a log in which the reason for a refusal is looked for.
 
 
 class ServiceFolder:
-    """Where a service keeps what outlives its process.
+    """Keep the files of a service that outlive its process.
 
     Args:
         output_dir: The folder of its sweeps.
@@ -33,11 +33,11 @@ class ServiceFolder:
 
     @property
     def database(self) -> str:
-        """The address of the queue, where it is not kept elsewhere."""
+        """The address of the queue, if it is not kept elsewhere."""
         return f"sqlite:///{self.path / 'service.db'}"
 
     def log_of(self, name: str) -> Path:
-        """Return the file that has all that a sweep's commands have said."""
+        """Return the file with all that a sweep's commands have printed."""
         return self.path / "logs" / f"{name}.log"
 
     @contextlib.contextmanager
@@ -45,7 +45,7 @@ class ServiceFolder:
         """Make the folder, for its user alone, and keep it from other services.
 
         Raises:
-            StudyError: Another one has it, or it cannot be made.
+            StudyError: Another service holds it, or it cannot be made.
         """
         try:
             (self.path / "logs").mkdir(parents=True, exist_ok=True)
@@ -91,41 +91,50 @@ class ServiceFolder:
                 pass
 
     def make_token(self) -> str:
-        """Return the service's token; make it if there is none, or if the file was cut short by a crash.
+        """Return the service's token; make it if there is none."""
+        return self._read_or_make("token")
 
-        A file that is empty or too short must not count: everybody could send an empty token.
+    def make_id(self) -> str:
+        """Return what tells this service from all others; make it if there is none.
+
+        The id stays with the folder when it is moved, and two folders of the same path on two machines differ in it.
         """
-        file = self.path / "token"
-        token = self.read_token() or ""
-        if len(token) < TOKEN_BYTES:
-            token = secrets.token_urlsafe(TOKEN_BYTES)
-            draft = self.path / ".token"
+        return self._read_or_make("id")
+
+    def _read_or_make(self, file_name: str) -> str:
+        """Return the random text in a file; make it if the file is absent, or was cut short by a crash.
+
+        A token that is empty or too short must not count: everybody could send an empty one.
+        """
+        file = self.path / file_name
+        text = _read_text(file) or ""
+        if len(text) < TOKEN_BYTES:
+            text = secrets.token_urlsafe(TOKEN_BYTES)
+            draft = self.path / f".{file_name}"
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as content:
-                content.write(token)
+                content.write(text)
                 content.flush()
                 os.fsync(content.fileno())
             draft.rename(file)
         file.chmod(0o600)
-        return token
+        return text
 
     def read_token(self) -> str | None:
-        """Return the token, where there is one that this user may read."""
-        with contextlib.suppress(OSError):
-            return (self.path / "token").read_text().strip()
-        return None
+        """Return the token, if there is one that this user may read."""
+        return _read_text(self.path / "token")
 
     def write_address(self, address: str) -> None:
-        """Record where the service is reached, for commands that are typed on the same host."""
+        """Record the service's address, for commands that are typed on the same host."""
         draft = self.path / ".address"
         draft.write_text(json.dumps({"address": address, "host": socket.gethostname()}))
         draft.rename(self.path / "address.json")
 
     def clear_address(self) -> None:
-        """Say that no service runs any more."""
+        """Remove the address, because the service ends."""
         (self.path / "address.json").unlink(missing_ok=True)
 
     def read_address(self) -> str | None:
-        """Return where the service is reached; None if none runs on this host.
+        """Return the service's address; None if none runs on this host.
 
         The file outlives a service that was killed, and then anybody may listen on its port. So it counts only while
         the service holds its lock, and only on the service's own host, since the address is usually a loopback one.
@@ -137,22 +146,30 @@ class ServiceFolder:
         return None
 
     def read_log(self, name: str, start: int = 0) -> tuple[str, int]:
-        """Read a sweep's log, at most so much at once.
+        """Read a part of a sweep's log.
 
         Args:
             name: The sweep.
-            start: Where to begin, in bytes; a negative number counts from the end.
+            start: The first byte to read; a negative number counts from the end.
 
         Returns:
-            The text, and where to go on. It ends with a whole line where it ends before the log does.
+            The text, at most `LOG_BYTES` of it, and the byte at which the next part begins. The text ends with a whole
+            line if it ends before the log does.
         """
         try:
             with self.log_of(name).open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 begin = file.seek(min(start, size) if start >= 0 else max(0, size + start))
-                content = file.read(LINE_BYTES)
+                content = file.read(LOG_BYTES)
         except FileNotFoundError:
             return "", 0
         if begin + len(content) < size:
             content = content[: content.rfind(b"\n") + 1] or content
         return content.decode(errors="replace"), begin + len(content)
+
+
+def _read_text(file: Path) -> str | None:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return None

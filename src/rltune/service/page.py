@@ -1,4 +1,4 @@
-"""Show the page: lists and sweeps rendered here, forms that post, and a script that fetches a part of a page anew."""
+"""Serve the page: lists and sweeps are rendered here, forms post, and a script reloads a part of a page."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from rltune.config.uris import redact_address, resolve_uri
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.service.access import LOGGED_IN, Access
 from rltune.service.checking import RESERVED
-from rltune.service.desk import VERBS, Desk
 from rltune.service.submissions import ENDED
+from rltune.service.sweep_service import VERBS, SweepService
 
 NO_SETTINGS = ("name", "group", "overrides")  # The form's fields that are not spelled as a setting.
 HIDDEN = ("name", *RESERVED)  # The settings that have a field of another kind, or that the service chooses.
-FIRST_TRIALS = 20  # which a sweep's page shows; the others are a click away
+FIRST_TRIALS = 20  # A sweep's page shows so many trials; the others are a click away.
 LOG_BYTES = 6000
 STATIC = {"style.css": "text/css", "page.js": "text/javascript"}
-# A report is a page with a script of its own: it may run, but not as one of ours.
+# A report is a page with its own script, which may run, but not with the rights of the service's page.
 REPORT_POLICY = "sandbox allow-scripts allow-popups; frame-ancestors 'none'"
 
 
@@ -40,34 +40,34 @@ def find_tracking_server() -> str | None:
     return redact_address(store) if store.startswith(("http://", "https://")) else None
 
 
-def make_router(desk: Desk, access: Access) -> APIRouter:
+def make_router(service: SweepService, access: Access) -> APIRouter:
     """Make the routes of the page.
 
     Args:
-        desk: Does what is asked for.
-        access: Knows the token.
+        service: Carries out the requests.
+        access: Checks the token.
     """
     router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
-    # Without a look for newer files: after an upgrade they would not go with the code that runs.
+    # Templates are not reloaded, because after an upgrade they would not fit the code that runs.
     loader = PackageLoader("rltune.service")
     templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, auto_reload=False)
 
-    def render(template: str, status: int = 200, **facts: Any) -> HTMLResponse:
-        known: dict[str, Any] = {"mlflow": find_tracking_server(), "error": None, "part": False}
-        return HTMLResponse(templates.get_template(template).render(**known | facts), status)
+    def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
+        defaults: dict[str, Any] = {"mlflow": find_tracking_server(), "error": None, "part": False}
+        return HTMLResponse(templates.get_template(template).render(**defaults | values), status)
 
     def show_list(part: bool = False, error: RltuneError | None = None) -> Response:
-        facts = {"sweeps": desk.list(), "part": part, "error": error, "ended": ENDED}
-        return render("list.html", 422 if error else 200, **facts)
+        values = {"sweeps": service.list(), "part": part, "error": error, "ended": ENDED}
+        return render("list.html", 422 if error else 200, **values)
 
     def show_sweep(
         name: str, part: bool = False, error: RltuneError | None = None, given: dict[str, str] | None = None
     ) -> Response:
-        one = desk.show(name)
-        log = desk.folder.read_log(name, -LOG_BYTES)[0]
-        facts = {"sweep": one, "log": log, "part": part, "error": error, "ended": ENDED, "given": given or {}}
-        shown = desk.views.show(desk.submissions.get(name))
-        return render("sweep.html", 422 if error else 200, **facts, **shown, first_trials=FIRST_TRIALS)
+        log = service.folder.read_log(name, -LOG_BYTES)[0]
+        values = {"sweep": service.show(name), "log": log, "part": part, "error": error, "ended": ENDED}
+        values |= {"given": given or {}, "first_trials": FIRST_TRIALS}
+        details = service.views.show(service.submissions.get(name))
+        return render("sweep.html", 422 if error else 200, **values, **details)
 
     def show_form(given: Mapping[str, str] | None = None, error: RltuneError | None = None) -> Response:
         given = given or {}
@@ -75,8 +75,8 @@ def make_router(desk: Desk, access: Access) -> APIRouter:
             form = make_form(spell_form(given, list_groups()))
         except RltuneError:  # The choice of files is what is wrong; the form shows the usual defaults beside the error.
             form = make_form()
-        facts = {"form": form, "hidden": HIDDEN, "wrong": find_wrong(error, given, form.keys) if error else ""}
-        return render("submit.html", 422 if error else 200, **facts, given=given, error=error)
+        values = {"form": form, "hidden": HIDDEN, "wrong": find_wrong(error, given, form.keys) if error else ""}
+        return render("submit.html", 422 if error else 200, **values, given=given, error=error)
 
     @router.get("/")
     def index(part: bool = False) -> Response:
@@ -87,18 +87,18 @@ def make_router(desk: Desk, access: Access) -> APIRouter:
         return show_sweep(name, part)
 
     @router.get("/submit")
-    def submit_form(request: Request) -> Response:  # the script asks so for the defaults of other choices
+    def submit_form(request: Request) -> Response:  # The script sends choices of files, to show their defaults.
         return show_form({**request.query_params})
 
     @router.post("/submit")
     async def submit(request: Request) -> Response:
         given = await read_form(request)
         try:
-            words = spell_form(given)
-            made = await run_in_threadpool(desk.submit, words, given.get("name") or None, given.get("group") or None)
+            overrides, name, group = spell_form(given), given.get("name") or None, given.get("group") or None
+            submitted = await run_in_threadpool(service.submit, overrides, name, group)
         except RltuneError as error:
             return await run_in_threadpool(show_form, given, error)
-        return RedirectResponse(f"/sweeps/{quote(made['name'])}", 303)
+        return RedirectResponse(f"/sweeps/{quote(submitted['name'])}", 303)
 
     @router.post("/sweeps/{name}/{verb}")
     async def act(name: str, verb: str, request: Request) -> Response:
@@ -106,19 +106,19 @@ def make_router(desk: Desk, access: Access) -> APIRouter:
         try:
             if verb not in VERBS:
                 raise ConfigError(f"{verb}: no such verb", choices(verb, VERBS), "a button of the page")
-            await run_in_threadpool(desk.act, verb, name, read_facts(verb, given))
+            await run_in_threadpool(service.act, verb, name, read_arguments(verb, given))
         except RltuneError as error:
             return await run_in_threadpool(show_sweep, name, False, error, given)
         return RedirectResponse("/" if given.get("from") == "list" else f"/sweeps/{quote(name)}", 303)
 
     @router.get("/sweeps/{name}/{verb}")
-    def go_back(name: str, verb: str) -> Response:  # where a refusal is shown, and its address is opened anew
+    def go_back(name: str, verb: str) -> Response:  # A browser that reloads a refused request sends it as GET.
         return RedirectResponse(f"/sweeps/{quote(name)}", 303)
 
     @router.get("/sweeps/{name}/report/{file}")
     def report(name: str, file: str) -> Response:
-        desk.submissions.get(name)
-        folder = desk.folder.sweeps / name / "report"
+        service.submissions.get(name)
+        folder = service.folder.sweeps / name / "report"
         if file not in {path.name for path in folder.glob("[!.]*")}:
             raise ConfigError(f"{file}: the report has no such file", "index.html", f"/sweeps/{name}")
         return FileResponse(folder / file, headers={"Content-Security-Policy": REPORT_POLICY})
@@ -136,18 +136,18 @@ def make_router(desk: Desk, access: Access) -> APIRouter:
         request.session[LOGGED_IN] = True
         return RedirectResponse("/", 303)
 
-    for file, kind in STATIC.items():
-        router.add_api_route(f"/{file}", _make_static(file, kind))
+    for file, media_type in STATIC.items():
+        router.add_api_route(f"/{file}", _make_static(file, media_type))
     return router
 
 
-def _make_static(file: str, kind: str) -> Callable[[], Response]:
+def _make_static(file: str, media_type: str) -> Callable[[], Response]:
     content = importlib.resources.files("rltune.service").joinpath("templates", file).read_text(encoding="utf-8")
 
-    def answer() -> Response:
-        return Response(content, media_type=kind)
+    def respond() -> Response:
+        return Response(content, media_type=media_type)
 
-    return answer
+    return respond
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -157,19 +157,19 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 def spell_form(given: Mapping[str, str], keys: Collection[str] | None = None) -> list[str]:
-    """Spell what was filled in as overrides; an empty field keeps its default.
+    """Spell the filled fields of the form as overrides; an empty field keeps its default.
 
     Args:
-        given: The fields of the form.
-        keys: Which of them to spell; None for all.
+        given: The texts of the form's fields, by name.
+        keys: The fields to spell; None for all.
 
     Raises:
         ConfigError: The free settings cannot be read.
     """
     typed = {key: text.strip() for key, text in given.items() if text.strip() and key not in NO_SETTINGS}
-    words = [f"{key}={_spell_typed(key, text)}" for key, text in typed.items() if keys is None or key in keys]
+    overrides = [f"{key}={_spell_typed(key, text)}" for key, text in typed.items() if keys is None or key in keys]
     try:
-        return words + (shlex.split(given.get("overrides", "")) if keys is None else [])
+        return overrides + (shlex.split(given.get("overrides", "")) if keys is None else [])
     except ValueError as error:
         raise ConfigError(
             f"overrides={error}", "key=value, one after the other, quoted as for a shell", "space.lr=3e-4 seed=1"
@@ -177,7 +177,7 @@ def spell_form(given: Mapping[str, str], keys: Collection[str] | None = None) ->
 
 
 def _spell_typed(key: str, text: str) -> str:
-    """Spell what was typed into a field: all but plain words and numbers is quoted, as Hydra's grammar requires."""
+    """Spell a field's text as Hydra's grammar requires: all but plain words and numbers is quoted."""
     return text if re.fullmatch(r"[\w.+-]+", text, re.ASCII) else spell_value(key, text)
 
 
@@ -188,8 +188,8 @@ def find_wrong(error: RltuneError, given: Mapping[str, str], keys: Collection[st
     return "overrides" if error.key else ""
 
 
-def read_facts(verb: str, given: dict[str, str]) -> dict[str, Any]:
-    """Read what a verb takes from its form.
+def read_arguments(verb: str, given: dict[str, str]) -> dict[str, Any]:
+    """Read the arguments of a verb from its form.
 
     Raises:
         ConfigError: It cannot be read.
@@ -210,7 +210,7 @@ def _read_int(text: str) -> int:
 
 
 def _spell_number(text: str) -> str:
-    """Spell a number so that YAML takes it for one: ``1e-3`` is a text there."""
+    """Spell a number so that YAML reads a number: ``1e-3`` is a text there."""
     try:
         return json.dumps(float(text)) if "e" in text.lower() else text
     except ValueError:

@@ -1,8 +1,8 @@
 """Run each sweep as a process of its own, which outlives the service that has started it.
 
 The process is ``rltune run --composed name=X`` in a session of its own. It reads its composed settings from standard
-input and writes its output to a file. Its number and its starting time together identify it, so that the next service
-finds it again.
+input and writes its output to a file. The queue has its `ProcessMark`, by which the next service finds it again. A
+process that cannot be seen, and one that no service has started, are known by the lease in the sweep's ledger.
 """
 
 from __future__ import annotations
@@ -16,68 +16,142 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
 from omegaconf import OmegaConf
+from sqlalchemy.exc import SQLAlchemyError
 
 from rltune.cluster.resources import available_cpus
-from rltune.cluster.stale_processes import is_running, mark_process
+from rltune.cluster.stale_processes import GONE, RUNNING, STOPPED, ProcessMark, mark_process
 from rltune.composition.composing import COMPOSED
 from rltune.composition.overrides import spell_value
 from rltune.config.uris import redact_address
+from rltune.errors import RltuneError, UnavailableError
 from rltune.formatting import spell_command
+from rltune.pipeline.requests.asked_sweep import open_asked
 from rltune.records import STOP
 from rltune.service.dispatcher import Ending
-from rltune.service.folder import LAST_BYTES, ServiceFolder
+from rltune.service.folder import TAIL_BYTES, ServiceFolder
 from rltune.service.submissions import Submission
+from rltune.study.lease import LeaseState, LeaseWatch
+from rltune.study.ledger import Ledger, make_storage_error
+from rltune.study.storage import open_ledger
+from rltune.study.sweep_ref import SweepRef
 
-BEGUN = "--- rltune serve: "  # how the line of a log begins that stands before what a command says
+INTERVAL_S = 1.0  # A lease that is watched is read this often.
+GRACE_S = 60.0  # A process that cannot be seen has this long from its start until it has to hold the sweep's lease.
+HEADING = "--- rltune serve: "  # Each command's part of a log begins with such a line.
 ERROR = re.compile(r"^error: (.+(?:\n  allowed: .+)?(?:\n  try: .+)?)", re.MULTILINE)
-# The shell waits for its line and becomes the sweep: nothing has begun before the queue has its number. Without a line,
-# because the service was killed in between, it ends.
-WAIT = 'read -r go && exec "$@" </dev/fd/{settings}'
+# The shell waits for a line before it becomes the sweep's process, so that nothing starts before the queue has its
+# mark. Without a line, because the service was killed in between, it ends.
+WAIT = 'read -r line && exec "$@" </dev/fd/{settings}'
 
 
 def share_machine(width: int, address: str | None) -> dict[str, Any]:
-    """Return the settings of ``cluster`` by which each sweep gets its share: of a Ray that runs, or of this machine.
+    """Return the settings of ``cluster`` that give each sweep its share of a running Ray or of this machine.
 
     Args:
-        width: How many run at a time.
-        address: Of the running Ray, which shares itself; None is a Ray for each sweep with its part of the CPUs.
+        width: How many sweeps run at a time.
+        address: The address of a running Ray, which shares its resources itself; None is a Ray for each sweep with its
+            part of the CPUs.
     """
     if address is not None:
         return {"address": address}
     return {"num_cpus": max(1, available_cpus() // width)} if width > 1 else {}
 
 
-class SweepProcesses:
-    """Starts, finds and ends the processes of sweeps.
+class DriverWatch:
+    """Tell without waiting whether any process drives a sweep, wherever that process runs.
 
     Args:
-        folder: The service's.
+        folder: The sweep's folder. It need not exist yet.
+
+    Attributes:
+        was_held: Whether a driver has been seen to hold the lease.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lease = folder, LeaseWatch(self._read_lease)
+        self._begun_s = time.monotonic()
+        self._is_driven: bool | None = None
+        self._due_s = self._begun_s
+        self.was_held = False
+
+    @property
+    def elapsed_s(self) -> float:
+        """The time since the watch began, on the monotonic clock."""
+        return time.monotonic() - self._begun_s
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether the lease names a driver that did not give it back, so that it has died or stands still."""
+        return self._is_driven is False and self._lease.driver is not None
+
+    def is_driven(self) -> bool | None:
+        """Return whether a driver holds the lease.
+
+        None means that this is not known yet: its process cannot be seen and its lease has to be watched for a while,
+        or the ledger's database is down.
+        """
+        if time.monotonic() >= self._due_s:
+            try:
+                self._is_driven = self._lease.look()
+            except UnavailableError:
+                self._is_driven = None
+            self.was_held |= bool(self._is_driven)
+            self._due_s = time.monotonic() + INTERVAL_S
+        return self._is_driven
+
+    def _read_lease(self) -> LeaseState:
+        """Read the lease; a sweep without a ledger that can be read has no driver.
+
+        Raises:
+            UnavailableError: The ledger's database is down.
+        """
+        try:
+            with closing(open_ledger(self._folder)) as ledger:
+                try:
+                    return ledger.read_lease()
+                except SQLAlchemyError as error:
+                    raise make_storage_error(ledger.url, error) from None
+        except UnavailableError:
+            raise
+        except RltuneError:  # What is wrong with the ledger is reported by the sweep's own command.
+            return LeaseState(None, 0)
+
+
+class SweepProcesses:
+    """Start, observe and end the processes of sweeps.
+
+    Args:
+        folder: The service's folder.
         share: Settings of ``cluster`` for sweeps that were submitted without any, as `share_machine` returns them.
-        program: The command that begins a sweep, without its arguments.
+        program: The command that starts a sweep, without its arguments.
     """
 
     def __init__(self, folder: ServiceFolder, share: Mapping[str, Any], program: Sequence[str] | None = None) -> None:
         self._folder, self._share = folder, share
         self._program = program or (sys.executable, "-m", "rltune", "run")
         self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._watches: dict[int, DriverWatch] = {}
 
     def format_request(self, submission: Submission) -> str:
-        """Format what the sweep's process reads: its settings, and the command that submits the same sweep by hand."""
-        settings = OmegaConf.create(submission.settings)
-        if not any(word.lstrip("+~").startswith(("cluster=", "cluster.")) for word in submission.words):
+        """Format the input of a sweep's process: its settings, and the command that submits the same sweep by hand."""
+        # The folder may have been moved since the sweep was submitted.
+        settings = OmegaConf.merge(OmegaConf.create(submission.settings), {"output_dir": str(self._folder.sweeps)})
+        if not any(word.lstrip("+~").startswith(("cluster=", "cluster.")) for word in submission.overrides):
             settings = OmegaConf.merge(settings, {"cluster": self._share})
-        typed = shlex.join(["run", *map(redact_address, submission.words)])
+        typed = shlex.join(["run", *map(redact_address, submission.overrides)])
         return json.dumps({"settings": OmegaConf.to_yaml(settings), "typed": spell_command(typed)})
 
     def start(self, submission: Submission, claim: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Start a sweep's process, which does nothing before ``claim`` has taken its mark and agreed.
+        """Start a sweep's process, which does nothing before ``claim`` has got the row's new values and agreed.
 
         Raises:
             OSError: The system gives no process, or the log cannot be written.
@@ -87,7 +161,7 @@ class SweepProcesses:
         with self._folder.log_of(submission.name).open("ab") as log, tempfile.TemporaryFile() as settings:
             settings.write(self.format_request(submission).encode())
             settings.seek(0)
-            log.write(f"{BEGUN}{shlex.join(command)}\n".encode())
+            log.write(f"{HEADING}{shlex.join(command)}\n".encode())
             log.flush()
             child = subprocess.Popen(
                 ["/bin/sh", "-c", WAIT.format(settings=settings.fileno()), "sh", *command],
@@ -100,50 +174,90 @@ class SweepProcesses:
             )
         assert child.stdin is not None
         self._children[child.pid] = child
-        with contextlib.suppress(BrokenPipeError), child.stdin as line:
-            if claim(mark_process(psutil.Process(child.pid))):
-                line.write(b"\n")
+        self._watches.pop(submission.id, None)
+        with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
+            if claim({"process": mark_process(psutil.Process(child.pid))}):
+                pipe.write(b"\n")
 
-    def look(self, submission: Submission) -> Ending | None:
-        """Return how a sweep's process has ended; None while it runs."""
+    def is_driven(self, submission: Submission) -> bool | None:
+        """Return whether any process drives a sweep; None if that is not known yet."""
+        watch = self._watches.setdefault(submission.id, DriverWatch(self._folder.sweeps / submission.name))
+        return watch.is_driven()
+
+    def find_ending(self, submission: Submission) -> Ending | None:
+        """Return how a running sweep's process has ended; None while it runs, or may run."""
         child = self._children.get(int(submission.process.get("pid", -1)))
-        code = None
-        if child is not None:
-            if (code := child.poll()) is None:
-                return None
-            del self._children[child.pid]
-        elif submission.process and is_running(submission.process):
+        code = child.poll() if child else None
+        state = _find_state(submission) if child is None else RUNNING if code is None else GONE
+        if state == RUNNING:
             return None
-        return self._read_ending(submission, Ending(code, message=self._read_message(submission.name)))
+        is_driven = self.is_driven(submission)
+        watch = self._watches[submission.id]
+        if is_driven is None or (is_driven and child is None):
+            return None
+        is_lease_new = not is_driven and not watch.has_expired and not watch.was_held
+        if is_lease_new and (state == STOPPED or (state is None and watch.elapsed_s < GRACE_S)):
+            return None  # The process may have started so recently that it does not hold the lease yet.
+        if child is not None:
+            del self._children[child.pid]
+        if is_driven:
+            return Ending(code, is_driven=True)
+        del self._watches[submission.id]
+        was_adopted = child is None and state == GONE and (watch.was_held or not submission.process)
+        message = self._read_message(submission.name)
+        return self._read_ending(submission, Ending(code, message=message, was_adopted=was_adopted))
 
     def stop(self, submission: Submission) -> None:
-        """Ask a sweep's process to end cleanly; a second time, at once."""
-        if submission.process and is_running(submission.process):
+        """Ask a sweep's driver to end cleanly: by a signal, a second time at once, or else by a request in its ledger.
+
+        Raises:
+            StudyError: The driver can be reached by neither.
+        """
+        state = _find_state(submission)
+        if state == RUNNING:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(submission.process["pid"]), signal.SIGTERM)
+            return
+        if state == GONE and self.is_driven(submission) is False:
+            return  # The next pass over the queue records the end.
+        with open_asked(SweepRef(submission.name, self._folder.sweeps)) as sweep:
+            if not sweep.ledger.read_requests(STOP):
+                sweep.ask(STOP, {})
+
+    def read_last_request(self, submission: Submission) -> int:
+        """Return the id of the newest request in a sweep's ledger; 0 if there is none."""
+        with contextlib.suppress(Exception), closing(self._open_ledger(submission)) as ledger:
+            return max((request.id for request in ledger.read_requests(waiting=False)), default=0)
+        return 0
+
+    def _open_ledger(self, submission: Submission) -> Ledger:
+        return open_ledger(self._folder.sweeps / submission.name)
 
     def _read_ending(self, submission: Submission, ending: Ending) -> Ending:
         """Add what the sweep's ledger says, if there is one that can be read.
 
         A ledger that is damaged raises errors of the database's library; they must not hold up the other sweeps.
         """
-        from rltune.study.storage import open_ledger
-
-        with contextlib.suppress(Exception), closing(open_ledger(self._folder.sweeps / submission.name)) as ledger:
-            requests, begun_s = ledger.read_requests(STOP, waiting=False), submission.begun_s or 0.0
+        with contextlib.suppress(Exception), closing(self._open_ledger(submission)) as ledger:
+            requests = ledger.read_requests(STOP, waiting=False)
             records = [*ledger.trials.records(), *ledger.runs.records()]
             return replace(
                 ending,
                 status=ledger.sweep().status,
-                stop_requested=any(request.asked_s >= begun_s for request in requests),
+                is_stop_requested=any(request.id > submission.last_request for request in requests),
                 progress=sum(record.env_steps for record in records)
                 + sum(record.state != "RUNNING" for record in records),
             )
         return ending
 
     def _read_message(self, name: str) -> str:
-        """Return the last error that a sweep's commands have printed, in its parts; else their last line."""
-        said = self._folder.read_log(name, -LAST_BYTES)[0].rpartition(BEGUN)[2]
-        if errors := ERROR.findall(said):
+        """Return the last error that a sweep's last command has printed, in its parts; else its last line."""
+        output = self._folder.read_log(name, -TAIL_BYTES)[0].rpartition(HEADING)[2]
+        if errors := ERROR.findall(output):
             return str(errors[-1])
-        return next((line for line in reversed(said.splitlines()[1:]) if line.strip()), "")
+        return next((line for line in reversed(output.splitlines()[1:]) if line.strip()), "")
+
+
+def _find_state(submission: Submission) -> str | None:
+    """Return the state of the process that a service has started for a sweep; None if it cannot be seen from here."""
+    return ProcessMark(**submission.process).find_state() if submission.process else GONE

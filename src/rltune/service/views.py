@@ -75,7 +75,7 @@ class Views:
         """Describe the submissions: what runs, what waits in its order, then what has ended, newest first."""
         order = {RUNNING: 0, QUEUED: 1}
         newest = sorted(submissions, key=lambda one: -(one.ended_s or 0.0))
-        shown = sorted(newest, key=lambda one: (order.get(one.state, 2), one.place if one.state in order else 0))
+        shown = sorted(newest, key=lambda one: (order.get(one.state, 2), one.position if one.state in order else 0))
         waiting = [one.name for one in shown if one.state == QUEUED]
         return [self._describe(one, waiting) for one in shown]
 
@@ -84,7 +84,7 @@ class Views:
         is_starting = one.state == RUNNING and self._is_starting(one, progress.status)
         place = waiting.index(one.name) + 1 if one.state == QUEUED else None
         if progress.trials and (place or is_starting):  # what was complete has more to do
-            progress = _extend(progress, _read_trials(one.words))
+            progress = _extend(progress, _read_trials(one.overrides))
         far = {key: value for key, value in asdict(progress).items() if key != "status"}
         return {
             "id": one.id,
@@ -92,13 +92,13 @@ class Views:
             "state": one.state,
             "in_words": describe_state(one, place, is_starting),
             "starting": is_starting,
-            "stopping": one.stopping and one.state == RUNNING,
+            "stopping": one.is_stopping and one.state == RUNNING,
             "reason": one.reason,
-            "group": one.family,
+            "group": one.group,
             "queue": place,
-            "overrides": [*one.words],
+            "overrides": [*one.overrides],
             "submitted": format_time(one.submitted_s),
-            "begun": format_time(one.begun_s),
+            "begun": format_time(one.started_s),
             "ended": format_time(one.ended_s),
             **far,
             "report": has_report(self._folder.sweeps / one.name),
@@ -113,7 +113,7 @@ class Views:
             ended_s = (self._folder.sweeps / one.name / "summary.json").stat().st_mtime
         except OSError:
             ended_s = 0.0
-        return not status or (status != "running" and ended_s < (one.begun_s or 0.0))
+        return not status or (status != "running" and ended_s < (one.started_s or 0.0))
 
     def read_progress(self, name: str) -> Progress:
         """Read how far a sweep is."""
@@ -155,8 +155,8 @@ def describe_state(one: Submission, place: int | None, is_starting: bool) -> str
     """
     if place:
         return f"number {place} in the queue"
-    if one.state == RUNNING and (one.stopping or is_starting):
-        return "told to end" if one.stopping else "starting"
+    if one.state == RUNNING and (one.is_stopping or is_starting):
+        return "told to end" if one.is_stopping else "starting"
     return f"{one.state}, {first_line(one.reason)}" if one.state == INTERRUPTED and one.reason else one.state
 
 

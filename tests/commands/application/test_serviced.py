@@ -35,7 +35,7 @@ def settings_of(outputs: Path, sweep: str = "mine", address: str | None = None) 
 def test_a_sweep_is_the_services_only_if_it_was_submitted(service: Serviced, tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
     assert find_service(settings_of(outputs)) is None, "nobody said where it is"
-    service.desk.folder.write_address(service.address)
+    service.sweeps.folder.write_address(service.address)
     assert find_service_of(settings_of(outputs)) is None
     service.queue.add("mine", [])
     found = find_service_of(settings_of(outputs))
@@ -48,7 +48,7 @@ def test_a_sweep_is_the_services_only_if_it_was_submitted(service: Serviced, tmp
 def test_a_killed_service_is_none_but_a_named_one_has_to_answer(
     service: Serviced, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service.desk.folder.write_address("http://127.0.0.1:1")
+    service.sweeps.folder.write_address("http://127.0.0.1:1")
     assert find_service(settings_of(tmp_path / "outputs")) is None
     with pytest.raises(ServiceError) as error:
         find_service(settings_of(tmp_path / "outputs", address="http://127.0.0.1:1"))

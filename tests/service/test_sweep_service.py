@@ -1,0 +1,149 @@
+"""The service takes a sweep only if it can be run, and has its ledger changed where a verb asks for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from ended import write_sweep
+from queueing import FakeProcesses, begin_sweep
+
+from rltune.errors import RltuneError
+from rltune.records import ENQUEUE, RETRY
+from rltune.service.checking import CheckedSweep, CheckRequest, check_here
+from rltune.service.dispatcher import Dispatcher, Ending
+from rltune.service.folder import ServiceFolder
+from rltune.service.submissions import Submissions
+from rltune.service.sweep_service import SweepService
+from rltune.service.views import Views
+from rltune.study.storage import open_ledger
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[SweepService]:
+    folder = ServiceFolder(tmp_path / "outputs")
+    with folder.hold(), closing(Submissions(folder.database, "here")) as queue:
+        yield SweepService(folder, queue, Dispatcher(queue, FakeProcesses(), 1), Views(folder), check_here)
+
+
+def end(service: SweepService, name: str, code: int = 0) -> None:
+    """Have a sweep of the queue run and end."""
+    processes = service.dispatcher._processes
+    assert isinstance(processes, FakeProcesses)
+    service.dispatcher.step()
+    processes.endings[name] = Ending(code)
+    service.dispatcher.step()
+
+
+def test_the_name_of_a_sweep_that_is_there_is_taken(service: SweepService) -> None:
+    write_sweep(service.folder.sweeps / "there", 1)
+    service.submit([], "new")
+    for name in ("there", "new"):
+        with pytest.raises(RltuneError) as refused:
+            service.submit([], name)
+        assert refused.value.key == "name"
+    assert [row["name"] for row in service.list()] == ["new"]
+
+
+def test_a_complete_sweep_goes_on_only_with_more_to_do(service: SweepService) -> None:
+    service.submit(["algo=ppo"], "one")
+    end(service, "one")
+    with pytest.raises(RltuneError) as refused:
+        service.act("resume", "one", {})
+    assert refused.value.key == "sweep"
+    with pytest.raises(RltuneError) as refused:
+        service.act("resume", "one", {"overrides": ["budget.trails=30"]})
+    assert refused.value.key == "budget.trails"
+    assert service.show("one")["state"] == "complete"
+    told = service.act("resume", "one", {"overrides": ["budget.trials=30"]})
+    assert (told["state"], told["overrides"]) == ("queued", ["algo=ppo", "budget.trials=30"])
+
+
+def test_what_is_enqueued_into_an_ended_sweep_has_it_wait_again(service: SweepService) -> None:
+    service.submit([], "one")
+    end(service, "one")
+    write_sweep(service.folder.sweeps / "one", 12, None, "complete", "budget.trials=12")
+    with pytest.raises(RltuneError, match="momentum"):  # The parameter that the sweep does not search.
+        service.act("enqueue", "one", {"space": {"momentum": 1}})
+    assert service.show("one")["state"] == "complete"
+    told = service.act("enqueue", "one", {"space": {"lr": 0.001}})
+    assert (told["state"], told["overrides"]) == ("queued", ["budget.trials=13"])
+    with closing(open_ledger(service.folder.sweeps / "one")) as ledger:
+        assert [request.kind for request in ledger.read_requests()] == [ENQUEUE]
+
+
+def test_what_is_enqueued_after_the_last_environment_step_has_more_of_them(service: SweepService) -> None:
+    service.submit([], "one")
+    end(service, "one")
+    write_sweep(
+        service.folder.sweeps / "one", 2, None, "complete", "budget.total_env_steps=1000", "budget.env_steps=1000"
+    )
+    told = service.act("enqueue", "one", {"space": {"lr": 0.001}})
+    (word,) = told["overrides"]
+    assert word.startswith("budget.total_env_steps="), "there are trials left"
+
+
+def test_failed_trials_wait_to_be_tried_again(service: SweepService) -> None:
+    service.submit([], "one")
+    end(service, "one", 1)
+    write_sweep(service.folder.sweeps / "one", 2)
+    with pytest.raises(RltuneError):
+        service.act("retry", "one", {})
+    with closing(open_ledger(service.folder.sweeps / "one")) as ledger:
+        number = ledger.trials.add({"lr": 1e-3}, [1]).number
+        ledger.trials.end(number, "FAIL", "the pole broke")
+    with pytest.raises(RltuneError) as refused:
+        service.act("retry", "one", {"trials": "3"})
+    assert refused.value.key == "trials"
+    assert service.act("retry", "one", {"trials": [number]})["state"] == "queued"
+    with closing(open_ledger(service.folder.sweeps / "one")) as ledger:
+        assert [request.kind for request in ledger.read_requests()] == [RETRY]
+
+
+def test_an_unknown_verb_is_refused(service: SweepService) -> None:
+    service.submit([], "one")
+    with pytest.raises(RltuneError):
+        service.act("stopp", "one", {})
+    assert service.show("one")["state"] == "queued"
+
+
+def test_a_refused_resume_leaves_the_submission_as_it_was(service: SweepService) -> None:
+    service.submit(["budget.trials=12"], "one")
+    end(service, "one")
+    begin_sweep(service.folder.sweeps / "one", service.submissions.get("one").settings)
+    before = service.submissions.get("one")
+    with pytest.raises(RltuneError):
+        service.act("resume", "one", {"overrides": ["budget.env_steps=9000"]})
+    assert service.submissions.get("one") == before
+    service.act("resume", "one", {"overrides": ["budget.trials=30"]})
+    budget = yaml.safe_load(service.submissions.get("one").settings)["budget"]
+    before_budget = yaml.safe_load(before.settings)["budget"]
+    assert budget == before_budget | {"trials": 30}
+
+
+def test_the_queue_moves_while_a_submission_is_checked(service: SweepService) -> None:
+    service.submit([], "one")
+    end(service, "one", 1)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hang(request: CheckRequest) -> CheckedSweep:
+        begun.set()
+        assert go_on.wait(30)
+        return check_here(request)
+
+    slow = replace(service, check=hang)
+    thread = threading.Thread(target=slow.act, args=("resume", "one", {"overrides": ["budget.trials=30"]}))
+    thread.start()
+    assert begun.wait(30)
+    service.submit([], "two")
+    service.dispatcher.step()
+    assert service.show("two")["state"] == "running"
+    assert service.act("stop", "two", {})["stopping"]
+    go_on.set()
+    thread.join(30)
+    assert service.show("one")["state"] == "queued"
