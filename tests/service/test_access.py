@@ -56,7 +56,7 @@ def test_who_may_do_what(service: Serviced, method: str, user: str, origin: str 
         "basic": {"Authorization": f"Basic {TOKEN}"},
         "token as cookie": {"Cookie": f"{name}={TOKEN}"},
         "cookie as token": {"Authorization": f"Bearer {value}"},
-        "broken cookie": {"Cookie": f"{name}={value[:-1]}x; =;;\x01"},
+        "broken cookie": {"Cookie": f"{name}=x{value[1:]}; =;;\x01"},
     }[user]
     if origin is not None:
         headers = headers | {"Origin": service.address if origin == "own" else origin}

@@ -221,7 +221,7 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
     browser.run("renew()")
     assert not browser.run("window.button.isConnected"), "a press beside it, such as on a scrollbar, holds nothing up"
     browser.click("#stop-mine")
-    browser.wait("document.querySelector('.state').innerText === 'told to end'")
+    browser.wait("document.querySelector('.state').innerText === 'stopping'")
     assert service.processes.stopped == ["mine"]
     service.processes.endings["mine"] = Ending(143)
     service.sweeps.dispatcher.step()

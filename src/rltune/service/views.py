@@ -1,10 +1,11 @@
-"""Describe submissions as REST and the page show them: the queue's row, and what the sweep's ledger adds.
+"""Describe submissions for REST and the page: the row of the queue, and the progress in the sweep's ledger.
 
-Only reads. What a ledger said is kept until its file changes, so that a list of many sweeps comes at once.
+This module only reads. Progress is cached until the ledger's file changes, so that a list of many sweeps is fast.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -19,6 +20,7 @@ import psutil
 import yaml
 
 from rltune.cluster.gpus import list_devices, open_nvml, read_state
+from rltune.cluster.stale_processes import is_running
 from rltune.envs.objective import Shown
 from rltune.errors import RltuneError, StudyError
 from rltune.formatting import first_line, format_count, format_objective, format_params
@@ -33,22 +35,23 @@ from rltune.study.ranking import order_records, rank_records
 from rltune.study.storage import open_ledger
 from rltune.study.sweep_folder import LEDGER
 
-WIDTH, HEIGHT = 720, 260  # of the curves, in the picture's own units
-LOOK_S = 0.1  # for which the CPUs are watched: since another look, which may be just now, says nothing
+WIDTH, HEIGHT = 720, 260  # The size of the picture of learning curves, in its own units.
+CPU_INTERVAL_S = 0.1  # The load of the CPUs is measured over this time.
 COLOURS = {"COMPLETE": "#3b6fb6", "PRUNED": "#a9b4c0", "FAIL": "#c92a2a", "RUNNING": "#24313f"}
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a sweep is, by its ledger.
+    """The progress of a sweep by its ledger.
 
     Attributes:
-        percent: Of its trials, those that have ended, and those that run by their steps; 100 where it has ended whole.
-        trials_ended: Those that have ended.
-        trials: Trials in all.
-        best: The best score, as it is shown; ``-`` before there is one.
-        env_steps: Of all trials.
-        status: As the ledger has it: running, or how it ended last; empty without a ledger.
+        percent: The share of its trials that have ended, where a running trial counts by its steps; 100 if the sweep is
+            complete.
+        trials_ended: The number of trials that have ended.
+        trials: The number of trials in all.
+        best: The best score as text; ``-`` before there is one.
+        env_steps: The environment steps of all trials.
+        status: The status in the ledger: running, or how the sweep ended last; empty without a ledger.
     """
 
     percent: int = 0
@@ -60,76 +63,82 @@ class Progress:
 
 
 class Views:
-    """What is shown of the sweeps of a service. May be used from several threads.
+    """Describe the sweeps of a service. May be used from several threads.
 
     Args:
-        folder: The service's.
+        folder: The service's folder.
     """
 
     def __init__(self, folder: ServiceFolder) -> None:
         self._folder = folder
-        self._known: dict[str, tuple[Any, Progress]] = {}
+        self._cache: dict[str, tuple[Any, Progress]] = {}
         self._lock = threading.Lock()
 
     def list(self, submissions: Sequence[Submission]) -> list[dict[str, Any]]:
-        """Describe the submissions: what runs, what waits in its order, then what has ended, newest first."""
+        """Describe the submissions: those that run, those that wait in their order, then the newest that have ended."""
         order = {RUNNING: 0, QUEUED: 1}
-        newest = sorted(submissions, key=lambda one: -(one.ended_s or 0.0))
-        shown = sorted(newest, key=lambda one: (order.get(one.state, 2), one.position if one.state in order else 0))
-        waiting = [one.name for one in shown if one.state == QUEUED]
-        return [self._describe(one, waiting) for one in shown]
 
-    def _describe(self, one: Submission, waiting: Sequence[str]) -> dict[str, Any]:
-        progress = self.read_progress(one.name)
-        is_starting = one.state == RUNNING and self._is_starting(one, progress.status)
-        place = waiting.index(one.name) + 1 if one.state == QUEUED else None
-        if progress.trials and (place or is_starting):  # what was complete has more to do
-            progress = _extend(progress, _read_trials(one.overrides))
-        far = {key: value for key, value in asdict(progress).items() if key != "status"}
+        def sort_key(submission: Submission) -> tuple[float, ...]:
+            if submission.state in order:
+                return order[submission.state], submission.position
+            return len(order), -(submission.ended_s or 0.0)
+
+        ordered = sorted(submissions, key=sort_key)
+        waiting = [submission.name for submission in ordered if submission.state == QUEUED]
+        return [self._describe(submission, waiting) for submission in ordered]
+
+    def _describe(self, submission: Submission, waiting: Sequence[str]) -> dict[str, Any]:
+        progress = self.read_progress(submission.name)
+        is_starting = submission.state == RUNNING and self._is_starting(submission, progress.status)
+        position = waiting.index(submission.name) + 1 if submission.state == QUEUED else None
+        if progress.trials and (position or is_starting):  # A sweep that was complete may have a larger budget now.
+            progress = _extend(progress, _read_trials(submission.overrides))
+        fields = {key: value for key, value in asdict(progress).items() if key != "status"}
         return {
-            "id": one.id,
-            "name": one.name,
-            "state": one.state,
-            "in_words": describe_state(one, place, is_starting),
+            "id": submission.id,
+            "name": submission.name,
+            "state": submission.state,
+            "in_words": describe_state(submission, position, is_starting),
             "starting": is_starting,
-            "stopping": one.is_stopping and one.state == RUNNING,
-            "reason": one.reason,
-            "group": one.group,
-            "queue": place,
-            "overrides": [*one.overrides],
-            "submitted": format_time(one.submitted_s),
-            "begun": format_time(one.started_s),
-            "ended": format_time(one.ended_s),
-            **far,
-            "report": has_report(self._folder.sweeps / one.name),
+            "stopping": submission.is_stopping and submission.state == RUNNING,
+            "reason": submission.reason,
+            "group": submission.group,
+            "queue": position,
+            "overrides": [*submission.overrides],
+            "submitted": format_time(submission.submitted_s),
+            "begun": format_time(submission.started_s),
+            "ended": format_time(submission.ended_s),
+            **fields,
+            "report": has_report(self._folder.sweeps / submission.name),
         }
 
-    def _is_starting(self, one: Submission, status: str) -> bool:
-        """Whether the process of a running sweep has not come to its ledger, which is empty or tells of an earlier end.
+    def _is_starting(self, submission: Submission, status: str) -> bool:
+        """Return whether the process of a running sweep has not written to its ledger yet.
 
-        What has ended just now, and still writes its report, has written its summary since it began.
+        Until then the ledger is missing or tells of an earlier end. A sweep that has just ended, and still writes its
+        report, has written its summary since it was started.
         """
         try:
-            ended_s = (self._folder.sweeps / one.name / "summary.json").stat().st_mtime
+            ended_s = (self._folder.sweeps / submission.name / "summary.json").stat().st_mtime
         except OSError:
             ended_s = 0.0
-        return not status or (status != "running" and ended_s < (one.started_s or 0.0))
+        return not status or (status != "running" and ended_s < (submission.started_s or 0.0))
 
     def read_progress(self, name: str) -> Progress:
-        """Read how far a sweep is."""
+        """Read the progress of a sweep."""
         folder = self._folder.sweeps / name
-        mark = _mark(folder)
+        version = _read_version(folder)
         with self._lock:
-            known = self._known.get(name)
-        if known and mark is not None and known[0] == mark:
-            return known[1]
+            cached_version, cached_progress = self._cache.get(name, (None, Progress()))
+        if version is not None and version == cached_version:
+            return cached_progress
         progress = _read_progress(folder)
         with self._lock:
-            self._known[name] = (mark, progress)
+            self._cache[name] = (version, progress)
         return progress
 
     def show(self, submission: Submission) -> dict[str, Any]:
-        """Describe one sweep as its page shows it: its trials, curves and certified results, the machine's load."""
+        """Describe one sweep for its page: its trials, curves and certified results, and the load of the machine."""
         try:
             data: SweepData | None = load_sweep_data(self._folder.sweeps / submission.name)
         except RltuneError:
@@ -141,51 +150,53 @@ class Views:
 
 
 def has_report(folder: Path) -> bool:
-    """Whether a sweep has a report."""
+    """Return whether a sweep has a report."""
     return (folder / FOLDER / PAGE).is_file()
 
 
-def describe_state(one: Submission, place: int | None, is_starting: bool) -> str:
-    """Say in words which state a sweep is in: in the list, on its page and by the commands.
+def describe_state(submission: Submission, position: int | None, is_starting: bool) -> str:
+    """Describe a sweep's state in words, for the list, the sweep's page and the commands.
 
     Args:
-        one: The sweep.
-        place: In the queue; None where it does not wait.
-        is_starting: Whether it runs, and nothing has come of that yet.
+        submission: The sweep.
+        position: Its position in the queue, from 1; None if it does not wait.
+        is_starting: Whether its process runs and has not written to the ledger yet.
     """
-    if place:
-        return f"number {place} in the queue"
-    if one.state == RUNNING and (one.is_stopping or is_starting):
-        return "told to end" if one.is_stopping else "starting"
-    return f"{one.state}, {first_line(one.reason)}" if one.state == INTERRUPTED and one.reason else one.state
+    if position:
+        return f"number {position} in the queue"
+    if submission.state == RUNNING and (submission.is_stopping or is_starting):
+        return "stopping" if submission.is_stopping else "starting"
+    if submission.state == INTERRUPTED and submission.reason:
+        return f"{submission.state}, {first_line(submission.reason)}"
+    return submission.state
 
 
-def _mark(folder: Path) -> tuple[float, ...] | None:
-    """Return what changes when a ledger's file does; None where there is none, as in a database."""
-    found = []
+def _read_version(folder: Path) -> tuple[float, ...] | None:
+    """Return numbers that change with a ledger's file; None without a file, as for a ledger in PostgreSQL."""
+    numbers: list[float] = []
     for path in (folder / LEDGER, folder / f"{LEDGER}-wal"):
         try:
             status = os.stat(path)
         except OSError:
             continue
-        found += [status.st_mtime_ns, status.st_size]
-    return tuple(found) or None
+        numbers += [status.st_mtime_ns, status.st_size]
+    return tuple(numbers) or None
 
 
-def _read_trials(words: Sequence[str]) -> int:
-    """Read how many trials a sweep is to have by what was typed for it; 0 where it does not say."""
-    typed = [word.partition("=")[2] for word in words if word.startswith("budget.trials=")]
+def _read_trials(overrides: Sequence[str]) -> int:
+    """Read how many trials a sweep's overrides ask for; 0 if they do not say."""
+    values = [word.partition("=")[2] for word in overrides if word.startswith("budget.trials=")]
     try:
-        return int(float(typed[-1]))
-    except (IndexError, ValueError, OverflowError):  # none, or not to be read without Hydra
+        return int(float(values[-1]))
+    except (IndexError, ValueError, OverflowError):  # There is none, or it cannot be read without Hydra.
         return 0
 
 
 def _extend(progress: Progress, trials: int) -> Progress:
-    """Measure what has been done by the trials that a sweep is to have when it goes on."""
+    """Measure the progress of a sweep that is resumed by the number of trials that it will have."""
     trials = max(trials, progress.trials)
-    done = 100 * progress.trials_ended if progress.percent == 100 else progress.percent * progress.trials
-    return replace(progress, trials=trials, percent=min(99, done // trials))
+    finished = 100 * progress.trials_ended if progress.percent == 100 else progress.percent * progress.trials
+    return replace(progress, trials=trials, percent=min(99, finished // trials))
 
 
 def _read_progress(folder: Path) -> Progress:
@@ -194,26 +205,29 @@ def _read_progress(folder: Path) -> Progress:
     except StudyError:
         return Progress()
     with closing(ledger):
-        records, found = ledger.trials.records(), ledger.sweep()
+        records, sweep = ledger.trials.records(), ledger.sweep()
     try:
-        text = (folder / "config.yaml").read_text()  # as it was gone on with; the ledger has how it was begun
+        text = (
+            folder / "config.yaml"
+        ).read_text()  # The settings of the last resume; the ledger has those of the start.
     except OSError:
-        text = found.config or "{}"
-    # Not by OmegaConf, which takes 20 ms for each of many sweeps; the text is a driver's own.
+        text = sweep.config or "{}"
+    # OmegaConf would take 20 ms for each sweep. The text was written by a driver.
     settings = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
     budget = settings.get("budget") or {}
     trials, env_steps = int(budget.get("trials") or len(records)), int(budget.get("env_steps") or 0)
-    parts = [
-        1.0 if one.state != "RUNNING" else min(1.0, one.env_steps / env_steps) if env_steps else 0.0 for one in records
+    shares = [
+        1.0 if record.state != "RUNNING" else min(1.0, record.env_steps / env_steps) if env_steps else 0.0
+        for record in records
     ]
-    steps = int(settings.get("replicates") or 1) * sum(one.env_steps for one in records)
+    all_steps = int(settings.get("replicates") or 1) * sum(record.env_steps for record in records)
     total = budget.get("total_env_steps")
-    part = max(sum(parts) / max(1, trials), steps / total if total else 0.0)
-    percent = 100 if found.status == "complete" else min(99, math.floor(100 * part))
-    best = next((one.score for one in rank_records(records)), None)
-    ended = sum(one.state != "RUNNING" for one in records)
-    shown = format_objective(Shown.of(settings.get("objective"))(best))
-    return Progress(percent, ended, trials, shown, steps, found.status or "running")
+    share = max(sum(shares) / max(1, trials), all_steps / total if total else 0.0)
+    percent = 100 if sweep.status == "complete" else min(99, math.floor(100 * share))
+    best = next((record.score for record in rank_records(records)), None)
+    num_ended = sum(record.state != "RUNNING" for record in records)
+    best_text = format_objective(Shown.of(settings.get("objective"))(best))
+    return Progress(percent, num_ended, trials, best_text, all_steps, sweep.status or "running")
 
 
 def _describe_data(data: SweepData) -> dict[str, Any]:
@@ -255,7 +269,7 @@ def _describe_data(data: SweepData) -> dict[str, Any]:
 
 
 def draw_curves(data: SweepData) -> dict[str, Any]:
-    """Draw the trials' learning curves: lines in the picture's units, and what its edges stand for."""
+    """Compute the picture of the trials' learning curves: lines in its units, and the values at its edges."""
     points = [
         (trial, [(steps, data.shown(value) or 0.0) for steps, value in trial.reports.items() if math.isfinite(value)])
         for trial in data.trials
@@ -270,7 +284,7 @@ def draw_curves(data: SweepData) -> dict[str, Any]:
         {
             "points": " ".join(
                 f"{steps / data.env_steps * WIDTH:.1f},{HEIGHT - (value - low) / span * HEIGHT:.1f}"
-                for steps, value in (line if len(line) > 1 else line * 2)  # a line of no length is a dot
+                for steps, value in (line if len(line) > 1 else line * 2)  # A single report is drawn as a dot.
             ),
             "colour": COLOURS[trial.state],
             "width": 2 if len(line) > 1 else 6,
@@ -292,7 +306,7 @@ def draw_curves(data: SweepData) -> dict[str, Any]:
 
 
 def list_ticks(low: float, high: float) -> list[float]:
-    """List the round numbers between two values that an axis names: up to six."""
+    """List the ticks of an axis: up to six round numbers between two values."""
     if low == high:
         return [low]
     size = 10.0 ** math.floor(math.log10((high - low) / 5))
@@ -301,41 +315,39 @@ def list_ticks(low: float, high: float) -> list[float]:
 
 
 def describe_load(submission: Submission) -> dict[str, Any]:
-    """Say how busy the machine is, and how much memory a sweep's processes have."""
+    """Describe the load of the machine, and how much memory a sweep's processes use."""
     memory = psutil.virtual_memory()
     load: dict[str, Any] = {
-        "cpu": f"{psutil.cpu_percent(LOOK_S):.0f}%",
+        "cpu": f"{psutil.cpu_percent(CPU_INTERVAL_S):.0f}%",
         "memory": f"{memory.percent:.0f}% of {memory.total / 2**30:.0f} GB",
         "gpus": read_gpus(),
         "processes": None,
         "sweep_memory": None,
     }
-    if submission.state == RUNNING and submission.process:
-        try:
+    if submission.state == RUNNING and submission.process and is_running(submission.process):
+        with contextlib.suppress(psutil.Error):
             driver = psutil.Process(int(submission.process["pid"]))
-            mine = [driver, *driver.children(recursive=True)]
-            load["processes"] = len(mine)
-            load["sweep_memory"] = f"{sum(_memory_of(one) for one in mine) / 2**30:.1f} GB"
-        except psutil.Error:
-            pass
+            processes = [driver, *driver.children(recursive=True)]
+            load["processes"] = len(processes)
+            load["sweep_memory"] = f"{sum(map(_read_memory, processes)) / 2**30:.1f} GB"
     return load
 
 
 def read_gpus() -> list[str]:
-    """Say what each NVIDIA GPU of this machine holds and does; none without the extra ``gpu``."""
+    """Describe the use of each NVIDIA GPU of this machine; empty without the extra ``gpu``."""
     with open_nvml() as nvml:
         devices = list_devices(nvml) if nvml else {}
         states = [read_state(nvml, name, device) for name, device in devices.items()]
     return [str(state) for state in states if state]
 
 
-def _memory_of(process: psutil.Process) -> int:
-    """Return the memory that a process has for itself as far as the system tells: forked ones share theirs."""
+def _read_memory(process: psutil.Process) -> int:
+    """Return the memory of a process without the part that it shares with others, as with its parent."""
     try:
-        found = process.memory_info()
+        memory = process.memory_info()
     except psutil.Error:
         return 0
-    return int(found.rss - getattr(found, "shared", 0))
+    return int(memory.rss - getattr(memory, "shared", 0))
 
 
 def format_time(seconds: float | None) -> str | None:
