@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import postgres
-import psutil
 import pytest
 from ended import write_sweep
 from ledger import add_reports
@@ -22,94 +14,10 @@ from serviced import run_service
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-import rltune
 from rltune.study.ledger import Ledger
 from rltune.study.storage import open_ledger
 
 pytestmark = pytest.mark.slow
-TINY = ("algo=ppo", "env=cartpole", "experiment=smoke", "tracking=off", "report=false", "cluster.num_cpus=1")
-# A process in such a namespace sees no process outside of it, as in another container over the same folder.
-ALONE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
-
-
-def wait_until(holds: Callable[[], bool], limit_s: float = 120) -> None:
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-@contextlib.contextmanager
-def serve(project: Project, before: tuple[str, ...] = ()) -> Iterator[rltune.Client]:
-    """A typed service over a folder, once it answers; it is killed at the end, and its sweeps go on."""
-    outputs = project.folder / "outputs"
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [*before, sys.executable, "-m", "sweeps.serve", "port=0"]
-    process = subprocess.Popen(
-        command, cwd=project.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert process.stdout is not None
-    try:
-        lines = iter(process.stdout.readline, "")
-        link = next(line.split()[1] for line in lines if line.startswith("page"))
-        address, _, token = link.partition("/login#")
-        client = rltune.Client(address, token, output_dir=str(outputs))
-        wait_until(lambda: is_answered(client))
-        yield client
-    finally:
-        process.kill()
-        process.wait()
-
-
-def is_answered(client: rltune.Client) -> bool:
-    with contextlib.suppress(Exception):
-        client.list()
-        return True
-    return False
-
-
-def end_sweeps(folder: Path) -> None:
-    """End all processes whose command line names a folder."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and any(str(folder) in word for word in process.cmdline()):
-                process.send_signal(signal.SIGKILL)
-
-
-@pytest.mark.skipif(
-    sys.platform != "linux" or subprocess.run([*ALONE, "true"], check=False, capture_output=True).returncode != 0,
-    reason="no namespace for processes can be made here",
-)
-@pytest.mark.xfail(strict=True, reason="move 2: the service asks the sweep's lease, not a process's number")
-def test_a_sweep_whose_process_is_not_seen_is_not_begun_twice(tmp_path: Path) -> None:
-    project = Project(tmp_path)
-    try:
-        with serve(project) as client:
-            client.submit(*TINY, "budget.env_steps=1000000", name="one")
-            wait_until(lambda: (tmp_path / "outputs" / "one" / "ledger.db").exists())
-            before = client.show("one")["begun"]
-        with serve(project, ALONE) as client:
-            time.sleep(3)  # The queue is looked at every half second.
-            after = client.show("one")
-        assert (after["state"], after["begun"]) == ("running", before)
-    finally:
-        end_sweeps(tmp_path)
-
-
-@pytest.mark.xfail(strict=True, reason="move 2: the queue belongs to a service, not to the path of its folder")
-def test_a_folder_that_was_moved_keeps_its_queue(tmp_path: Path) -> None:
-    project = Project(tmp_path / "before")
-    project.folder.mkdir()
-    try:
-        with serve(project) as client:
-            client.submit(*TINY, name="one")
-            client.stop("one")
-            client.wait("one", timeout_s=60)
-        project.folder.rename(tmp_path / "after")
-        with serve(Project(tmp_path / "after")) as client:
-            assert [sweep["name"] for sweep in client.list()] == ["one"]
-    finally:
-        end_sweeps(tmp_path)
 
 
 @pytest.mark.xfail(strict=True, reason="move 5: one read model names a damaged ledger and goes on")

@@ -307,6 +307,19 @@ def test_a_running_sweep_is_told_and_resumes_at_the_queues_end(queue: Submission
     assert processes.started == ["a", "b", "c", "a"]
 
 
+def test_a_driver_that_cannot_be_reached_is_not_stopping(queue: Submissions) -> None:
+    class Unreachable(FakeProcesses):
+        def stop(self, submission: Submission) -> None:
+            raise StudyError("sweep=a: it has no ledger yet", "a sweep with a ledger", "the same a moment later")
+
+    dispatcher = Dispatcher(queue, Unreachable(), 1)
+    queue.add("a", [])
+    dispatcher.step()
+    with pytest.raises(StudyError):
+        dispatcher.stop("a")
+    assert (queue.get("a").state, queue.get("a").is_stopping) == (RUNNING, False)
+
+
 def test_one_that_has_ended_is_not_stopped(queue: Submissions, processes: FakeProcesses) -> None:
     dispatcher = Dispatcher(queue, processes, 1)
     queue.add("a", [])

@@ -50,6 +50,19 @@ def test_a_token_is_whole_or_absent_on_a_full_disk(tmp_path: Path) -> None:
         assert folder.read_token() is None
 
 
+def test_an_id_stays_with_its_folder_and_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "moved")
+    ids = []
+    for path in (tmp_path / "first", tmp_path / "second"):
+        with ServiceFolder(path).hold():
+            ids.append(ServiceFolder(path).make_id())
+    assert ids[0] != ids[1]
+    (tmp_path / "first").rename(tmp_path / "moved")
+    for path in (tmp_path / "moved", tmp_path / "link"):
+        with ServiceFolder(path).hold():
+            assert ServiceFolder(path).make_id() == ids[0]
+
+
 def test_a_token_that_others_may_read_becomes_private(tmp_path: Path) -> None:
     folder = ServiceFolder(tmp_path)
     with folder.hold():

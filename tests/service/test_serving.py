@@ -8,11 +8,14 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import postgres
+import psutil
 import pytest
 import serviced
 from real import PATIENCE_S, Project, finish
@@ -22,6 +25,7 @@ from rltune.commands.serve import ServeConfig, work
 from rltune.composition.composing import compose_settings
 from rltune.errors import ConfigError
 from rltune.service.client import Client
+from rltune.service.dispatcher import ON_REQUEST
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 from rltune.service.processes import HEADING
 from rltune.service.serving import ServiceSettings, listen, serve
@@ -31,6 +35,8 @@ from rltune.study.storage import open_ledger
 # The least that is a sweep: no certification, no MLflow, trials of seconds.
 TINY = ("algo=ppo", "env=cartpole", "experiment=smoke", "tracking=off", "report=false")
 LONG = "budget.env_steps=60000"  # it lasts while commands are typed
+# A process in such a namespace sees no process outside of it, as in another container over the same folder.
+ALONE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
 NAMES = ("s0", "s1", "s2", "s3")
 SERVE = ("-m", "sweeps.serve", "port=0", "width=2")
 
@@ -43,11 +49,13 @@ def wait_until(holds: Callable[[], bool], limit_s: float = 240) -> None:
 
 
 @contextlib.contextmanager
-def served(project: Project) -> Iterator[tuple[subprocess.Popen[str], Client]]:
+def served(
+    project: Project, *words: str, before: tuple[str, ...] = ()
+) -> Iterator[tuple[subprocess.Popen[str], Client]]:
     """A service in a person's folder, once it answers; killed at the end."""
     folder = ServiceFolder(project.folder / "outputs")
     folder.clear_address()
-    process = project.start(*SERVE)
+    process = project.start(*SERVE, *words, before=before)
     try:
         wait_until(lambda: folder.read_address() is not None or process.poll() is not None, 60)
         assert process.poll() is None, process.communicate()[0]
@@ -154,6 +162,120 @@ def test_a_service_that_ends_leaves_its_address_to_nobody(killed: Project) -> No
     assert re.search(r"^page +http://127\.0\.0\.1:\d+/login#\S{40,}$", done.out, re.MULTILINE)
     assert f"--backend-store-uri {killed.store}" in done.out
     assert ServiceFolder(killed.folder / "outputs").read_address() is None
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    """A person's folder below the test's, whose sweeps are killed at the end."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    yield Project(folder)
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and any(str(tmp_path) in word for word in process.cmdline()):
+                process.send_signal(signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    sys.platform != "linux" or subprocess.run([*ALONE, "true"], check=False, capture_output=True).returncode != 0,
+    reason="no namespace for processes can be made here",
+)
+def test_a_sweep_whose_process_is_not_seen_is_not_begun_twice(project: Project) -> None:
+    outputs = project.folder / "outputs"
+    with served(project) as (_, client):
+        client.submit(*TINY, "budget.env_steps=1000000", name="one")
+        wait_until(lambda: (outputs / "one" / "ledger.db").exists())
+        before = client.show("one")["begun"]
+    with served(project, before=ALONE) as (_, client):
+        time.sleep(3)  # The queue is looked at every half second.
+        after = client.show("one")
+        assert (after["state"], after["begun"]) == ("running", before)
+        client.stop("one")  # No signal reaches a process that is not seen.
+        (stopped,) = client.wait("one", timeout_s=PATIENCE_S)
+        assert (stopped["state"], stopped["reason"]) == ("interrupted", ON_REQUEST)
+    assert ServiceFolder(outputs).log_of("one").read_text().count(HEADING) == 1
+
+
+@pytest.mark.slow
+def test_a_typed_resume_is_adopted_and_not_begun_again(project: Project) -> None:
+    outputs = project.folder / "outputs"
+    with served(project) as (_, client):
+        client.submit(*TINY, "budget.env_steps=1000000", name="one")
+        wait_until(lambda: (outputs / "one" / "ledger.db").exists())
+        client.stop("one")
+        client.wait("one", timeout_s=PATIENCE_S)
+    typed = project.start("-m", "sweeps.resume", "sweep=one")
+    try:
+        wait_until(lambda: has_driver(outputs / "one") or typed.poll() is not None)
+        with served(project) as (_, client):
+            client.resume("one")
+            wait_until(lambda: client.show("one")["state"] == "running")
+            client.stop("one")
+            (stopped,) = client.wait("one", timeout_s=PATIENCE_S)
+        assert (stopped["state"], stopped["reason"]) == ("interrupted", ON_REQUEST)
+        assert typed.wait(PATIENCE_S) == 143
+    finally:
+        typed.kill()
+        typed.communicate()
+    assert ServiceFolder(outputs).log_of("one").read_text().count(HEADING) == 1
+
+
+def has_driver(folder: Path) -> bool:
+    """Whether a driver holds a sweep's lease."""
+    with closing(open_ledger(folder)) as ledger:
+        return ledger.read_lease().driver is not None
+
+
+@pytest.mark.slow
+def test_a_folder_that_was_moved_keeps_its_queue_and_sweeps(project: Project, tmp_path: Path) -> None:
+    with served(project) as (_, client):
+        client.submit(*TINY, "budget.env_steps=40000", name="one")
+        wait_until(lambda: client.show("one")["env_steps"] > 0)
+        client.submit(*TINY, name="two")
+        client.stop("one")
+        client.stop("two")
+        client.wait("one", "two", timeout_s=PATIENCE_S)
+    moved = Project(project.folder.rename(tmp_path / "moved"))
+    with served(moved) as (_, client):
+        assert {sweep["name"] for sweep in client.list()} == {"one", "two"}
+        client.resume("one")
+        client.resume("two")
+        ended = client.wait("one", "two", timeout_s=PATIENCE_S)
+    assert [sweep["state"] for sweep in ended] == ["complete", "complete"]
+    assert not project.folder.exists()
+    for name in ("one", "two"):
+        with closing(open_ledger(moved.folder / "outputs" / name)) as ledger:
+            assert [record.number for record in ledger.trials.records()] == [0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
+def test_two_services_on_one_database_run_their_own_sweeps(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", postgres.PASSWORD)
+    (tmp_path / "other").mkdir()
+    other = Project(tmp_path / "other")
+    with postgres.server() as address:
+        postgres.database(address, "queues")
+        storage = f"storage=postgresql+psycopg://sweeper@{address.rpartition('@')[2]}queues"
+        with served(project, storage) as (process, client), served(other, storage) as (_, other_client):
+            client.submit(*TINY, LONG, name="one")
+            wait_until(lambda: (project.folder / "outputs" / "one" / "ledger.db").exists())
+            assert other_client.list() == []
+            process.kill()
+            process.wait()
+            other_client.submit(*TINY, name="two")
+            other_client.wait("two", timeout_s=PATIENCE_S)
+            assert [sweep["name"] for sweep in other_client.list()] == ["two"]
+        with served(project, storage) as (_, client):
+            assert [sweep["name"] for sweep in client.list()] == ["one"]
+            client.wait("one", timeout_s=PATIENCE_S)
+    for folder, name in ((project.folder, "one"), (other.folder, "two")):
+        logs = ServiceFolder(folder / "outputs").path / "logs"
+        assert [path.stem for path in logs.iterdir()] == [name]
+        assert (logs / f"{name}.log").read_text().count(HEADING) == 1
 
 
 def test_a_taken_port_is_told_before_anything_is_begun(tmp_path: Path) -> None:

@@ -62,13 +62,13 @@ class Project:
         put_store(self.folder)
         return self
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Type ``python <words>`` and do not wait."""
+    def start(self, *words: str, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        """Type ``python <words>``, after another command that runs it, and do not wait."""
         env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_", "TUNE_"))}
         env |= {"OMP_NUM_THREADS": "1"}
         env["PYTHONPATH"] = str(ROOT)  # for `python -m sweeps.run`, which is not installed; the rest must be
         return subprocess.Popen(
-            [sys.executable, *words],
+            [*before, sys.executable, *words],
             cwd=self.folder,
             env=env,
             stdout=subprocess.PIPE,

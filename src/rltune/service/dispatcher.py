@@ -276,15 +276,19 @@ class Dispatcher:
                 self._attempts.pop(submission.id, None)
                 values = {"state": INTERRUPTED, "reason": "taken from the queue", "ended_s": time.time()}
                 self._submissions.change(submission, **values)
-            elif submission.state == RUNNING:
-                self._processes.stop(submission)
-                self._submissions.change(submission, is_stopping=True)
-            else:
+            elif submission.state != RUNNING:
                 raise StudyError(
                     f"sweep={name} is {submission.state}",
                     "a sweep that waits or runs",
                     spell_command(f"resume sweep={name}") if submission.state != COMPLETE else spell_command("list"),
                 )
+        if submission.state == RUNNING:  # The lock is free, because a driver that cannot be seen is looked for first.
+            self._submissions.change(submission, is_stopping=True)
+            try:
+                self._processes.stop(submission)
+            except StudyError:
+                self._submissions.change(submission, is_stopping=False)
+                raise
         return self._submissions.get(name)
 
     def resume(self, submission: Submission, overrides: Sequence[str] = (), settings: str | None = None) -> Submission:

@@ -217,12 +217,10 @@ class SweepProcesses:
         if state == RUNNING:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(submission.process["pid"]), signal.SIGTERM)
-            return
-        if state == GONE and self.is_driven(submission) is False:
-            return  # The next pass over the queue records the end.
-        with open_asked(SweepRef(submission.name, self._folder.sweeps)) as sweep:
-            if not sweep.ledger.read_requests(STOP):
-                sweep.ask(STOP, {})
+        elif state != GONE or not submission.process:
+            with open_asked(SweepRef(submission.name, self._folder.sweeps)) as sweep:
+                if not sweep.ledger.read_requests(STOP):
+                    sweep.ask(STOP, {})
 
     def read_last_request(self, submission: Submission) -> int:
         """Return the id of the newest request in a sweep's ledger; 0 if there is none."""
