@@ -17,7 +17,7 @@ ROOMS = """
 errors statistics formatting records
 config envs
 compat
-cluster
+checkpoints cluster
 study
 tracking search policies
 algorithms

@@ -1,0 +1,269 @@
+"""Send requests to a file system, and decide which errors are an outage. Runs anywhere.
+
+A remote file system is used through two clients: a patient one, which tries again for minutes, and a quick one for
+requests that must not hold up their caller. Retries and time-outs are settings of these clients. The clients cannot be
+interrupted, so each request to remote storage runs in a thread of its own: its caller still gets signals.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import math
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from rltune.errors import StudyError, UnavailableError, describe_exception
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+QUICK_S = 3.0  # The time-out of the quick client.
+PATIENT_S = 10.0  # The time-out of one attempt of the patient client: a loaded server may take seconds to answer.
+RETRIES = 12  # The patient client's, 25 ms apart at first and twice as far each time: 102 s in all.
+POLL_S = 0.1  # How soon a caller that waits notices that time has become short.
+STORAGE_AWAY = "the storage does not answer"  # The reason of a sweep that ends for it.
+# Arrow raises plain OSErrors without a number for an outage: these are the words of the clients of AWS and of Google.
+_OUTAGE = re.compile(
+    r"NETWORK_CONNECTION|INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|REQUEST_TIMEOUT|THROTTLING"
+    r"|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|INTERNAL:|ABORTED|CURL error|curlCode"
+    r"|HTTP status (code: )?(429|5\d\d)"
+)
+T = TypeVar("T")
+
+
+class StoreError(StudyError):
+    """A storage that cannot be used."""
+
+
+class StoreUnavailableError(StoreError, UnavailableError):
+    """A storage that does not answer; the same request may succeed later."""
+
+
+class Client(Protocol):
+    """Sends requests to a file system."""
+
+    def call(self, request: Callable[[FileSystem], T], *, is_quick: bool = False, extra_s: float = 0.0) -> T:
+        """Send a request and return its answer.
+
+        Args:
+            request: What to do with the file system.
+            is_quick: Whether to give up after seconds instead of minutes.
+            extra_s: How long the request takes besides the answer, where time is short.
+        """
+
+    def hurry(self, left_s: float) -> None:
+        """Take note that the process has only so many seconds left for all of its requests."""
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether `hurry` was called."""
+
+
+class DirectClient:
+    """Calls a file system that answers at once, such as a local disk; its errors are its own.
+
+    Args:
+        filesystem: The file system.
+    """
+
+    is_hurried = False
+
+    def __init__(self, filesystem: FileSystem) -> None:
+        self._filesystem = filesystem
+
+    def call(self, request: Callable[[FileSystem], T], *, is_quick: bool = False, extra_s: float = 0.0) -> T:
+        """Send a request and return its answer; the arguments are those of `Client.call`."""
+        return request(self._filesystem)
+
+    def hurry(self, left_s: float) -> None:
+        """Change nothing: a disk answers."""
+
+
+class RemoteClient:
+    """Sends requests to remote storage, as long as there is time.
+
+    The file systems are connected at the first request: their threads do not survive a fork.
+
+    Args:
+        address: The storage, for errors.
+        connect: Connects to it; the argument is whether the client is to be quick.
+    """
+
+    def __init__(self, address: str, connect: Callable[[bool], FileSystem]) -> None:
+        self._address, self._connect = address, functools.cache(connect)
+        self._deadline = math.inf  # of all requests, once time is short
+        self._has_failed = False  # since time is short
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether the process has seconds left."""
+        return self._deadline < math.inf
+
+    def hurry(self, left_s: float) -> None:
+        """From now on use the quick client alone, and none after its first failure.
+
+        Args:
+            left_s: The seconds that are left for all requests together.
+        """
+        self._deadline = time.monotonic() + left_s
+
+    def call(self, request: Callable[[FileSystem], T], *, is_quick: bool = False, extra_s: float = 0.0) -> T:
+        """Send a request and return its answer; the arguments are those of `Client.call`.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            StoreUnavailableError: The storage does not answer.
+            StoreError: It refuses.
+        """
+        try:
+            if self._has_failed:
+                raise TimeoutError("it did not answer before")
+            filesystem = self._connect(is_quick or self.is_hurried)
+            return self._wait_for(lambda: request(filesystem), extra_s)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if not is_outage(error):
+                raise make_store_error(self._address, f"cannot be used ({_describe(error)})", StoreError) from None
+            self._has_failed |= self.is_hurried
+            raise make_store_error(
+                self._address, f"does not answer ({_describe(error)})", StoreUnavailableError
+            ) from None
+
+    def _wait_for(self, request: Callable[[], T], extra_s: float) -> T:
+        """Run a request in another thread, and leave it there when time has become short.
+
+        Raises:
+            TimeoutError: It was left there.
+        """
+        answer: Future[T] = Future()
+        threading.Thread(target=_answer, args=(answer, request), name="store-request", daemon=True).start()
+        hurried_s = 0.0
+        while not wait([answer], POLL_S).done:
+            hurried_s += POLL_S * self.is_hurried
+            if hurried_s > QUICK_S + extra_s or time.monotonic() > self._deadline:
+                _let_process_exit()
+                raise TimeoutError("no answer in time")
+        return answer.result()
+
+
+def _answer(answer: Future[T], request: Callable[[], T]) -> None:
+    try:
+        answer.set_result(request())
+    except BaseException as error:
+        answer.set_exception(error)
+
+
+def _let_process_exit() -> None:
+    """Let the process exit while a request is under way: Arrow would wait for it."""
+    from pyarrow import fs
+
+    if finalize := getattr(fs, "ensure_s3_finalized", None):
+        atexit.unregister(finalize)
+
+
+def is_outage(error: OSError) -> bool:
+    """Return whether remote storage failed to answer, so that waiting may help, rather than refused."""
+    return isinstance(error, TimeoutError | ConnectionError) or bool(_OUTAGE.search(str(error)))
+
+
+def make_address(storage: str, sweep: str = "") -> str:
+    """Make the address of a sweep's files in remote storage, with the endpoint that the environment names for S3.
+
+    With the endpoint in the address, a worker needs no more of the environment than the credentials.
+
+    Args:
+        storage: The setting ``storage``.
+        sweep: The sweep's name; "" is the folder of all sweeps.
+    """
+    address, _, query = storage.partition("?")
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint and address.startswith("s3:") and "endpoint_override=" not in query:
+        query = "&".join(filter(None, (query, f"endpoint_override={quote(endpoint, safe='')}")))
+    return "/".join(filter(None, (address.rstrip("/"), sweep))) + (f"?{query}" if query else "")
+
+
+@functools.cache  # A connection takes 50 ms and serves any number of threads.
+def connect(address: str) -> tuple[RemoteClient, str]:
+    """Prepare a client for remote storage, once in a process; nothing is connected yet.
+
+    Args:
+        address: Such as ``s3://bucket/prefix/sweep``.
+
+    Returns:
+        The client, and the path in its file system.
+    """
+    parts = urlsplit(address)
+    root = f"{parts.hostname or ''}{unquote(parts.path)}".rstrip("/")
+    return RemoteClient(address, functools.partial(_open_filesystem, address)), root
+
+
+def forget_clients() -> None:
+    """Forget the clients, so that the next sweep of this process is in no hurry."""
+    connect.cache_clear()
+
+
+def _open_filesystem(address: str, is_quick: bool) -> FileSystem:
+    from pyarrow.fs import FileSystem
+
+    try:
+        if address.startswith("s3:"):
+            return _open_s3(address, is_quick)
+        limit_s = QUICK_S if is_quick else 120.0
+        if "retry_limit_seconds=" not in address:
+            address += f"{'&' if '?' in address else '?'}retry_limit_seconds={limit_s:.0f}"
+        filesystem, _ = FileSystem.from_uri(address)
+    except (OSError, ValueError, TypeError, NotImplementedError) as error:
+        raise make_store_error(address, f"cannot be used ({_describe(error)})", StoreError) from None
+    return filesystem
+
+
+def _open_s3(address: str, is_quick: bool) -> FileSystem:
+    """Open a client of S3 by Arrow's options in the address; ``from_uri`` would not take retries and time-outs."""
+    from pyarrow import fs
+
+    parts = urlsplit(address)
+    options: dict[str, Any] = {
+        name: value == "true" if value in ("true", "false") else value for name, value in parse_qsl(parts.query)
+    }
+    if parts.username and parts.password:
+        options |= {"access_key": parts.username, "secret_key": parts.password}
+    if "endpoint_override" not in options and "region" not in options:
+        options["region"] = fs.resolve_s3_region(parts.hostname)
+    timeout_s = QUICK_S if is_quick else PATIENT_S
+    retries = fs.AwsStandardS3RetryStrategy(1) if is_quick else fs.AwsDefaultS3RetryStrategy(RETRIES)
+    return fs.S3FileSystem(
+        **options,
+        allow_delayed_open=True,  # one request for a small file instead of three
+        connect_timeout=timeout_s,
+        request_timeout=timeout_s,
+        retry_strategy=retries,
+    )
+
+
+def make_store_error(address: str, problem: str, kind: type[StoreError]) -> StoreError:
+    """Describe a storage that cannot be used.
+
+    Args:
+        address: The storage.
+        problem: What is wrong with it.
+        kind: The error's class.
+    """
+    return kind(
+        f"storage={address.partition('?')[0]} {problem}",
+        "a bucket that is there and answers, with the credentials in the environment of every node: AWS_ACCESS_KEY_ID "
+        "and AWS_SECRET_ACCESS_KEY, or what else the cloud's own tools take",
+        "storage=s3://bucket/prefix; for MinIO also AWS_ENDPOINT_URL=http://host:9000",
+    )
+
+
+def _describe(error: Exception) -> str:
+    """Keep the part of Arrow's long lines that a person needs."""
+    return re.split(r" \(Request ID|; Details:| error_info=", describe_exception(error))[0]

@@ -1,0 +1,405 @@
+"""Keep a sweep's checkpoints and files on a local disk, in S3 or in Google Cloud Storage, by the same code.
+
+A checkpoint is a folder ``trials/<number>/<attempt>/<best or latest>-<env_steps>`` with ``state.json``, ``algorithm/``,
+``episodes.json``, ``policy/`` (``seed-1/...`` and so on beside them when a trial runs several seeds), and last
+``manifest.json``, which names its digest and the sizes of its files: a folder without a manifest is no checkpoint.
+``replay/`` has the trial's replay memory; the rest is whole without it, so that it can be dropped alone. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from rltune.checkpoints.clients import (
+    Client,
+    DirectClient,
+    StoreError,
+    StoreUnavailableError,
+    connect,
+    make_store_error,
+)
+from rltune.records import CheckpointRecord
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+__all__ = ["MANIFEST", "REPLAY", "Store", "StoreError", "StoreUnavailableError", "compute_digest", "open_store"]
+MANIFEST = "manifest.json"
+REPLAY = "replay"  # The folder of the replay memories in a checkpoint, one for each seed.
+NUM_THREADS = 8  # How many files are transferred at once.
+CHUNK_BYTES = 2**20
+
+
+class Store:
+    """One sweep's files. Names are relative to the sweep, with slashes.
+
+    Args:
+        filesystem: Where they lie.
+        root: The sweep's folder there.
+        cache: The local folder for copies of remote files; None where the root is a local folder itself.
+        address: What another process needs to open this store, besides a folder; None where the root is a local folder.
+        client: Sends the requests; None sends them to the file system directly.
+    """
+
+    def __init__(
+        self,
+        filesystem: FileSystem | None,
+        root: str | Path,
+        cache: Path | None = None,
+        *,
+        address: str | None = None,
+        client: Client | None = None,
+    ) -> None:
+        if client is None:
+            assert filesystem is not None
+            client = DirectClient(filesystem)
+        self.address, self.client = address, client
+        self.folder = Path(root) if cache is None else cache  # on this machine
+        self._root, self._is_local = str(root).rstrip("/"), cache is None
+
+    # -- single files -------------------------------------------------------------------------------------------------
+
+    def read(self, name: str, *, is_quick: bool = False) -> bytes | None:
+        """Read a file; None where there is none.
+
+        Args:
+            name: The file.
+            is_quick: Whether to give up after seconds instead of minutes where the storage does not answer.
+        """
+
+        def read(filesystem: FileSystem) -> bytes:
+            with filesystem.open_input_stream(self._path(name)) as stream:
+                return bytes(stream.read())
+
+        try:
+            return self.client.call(read, is_quick=is_quick)
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes, *, is_quick: bool = False) -> None:
+        """Write a file, whole or not at all."""
+        if self._is_local:
+            _replace_file(self.folder / name, content)
+            return
+
+        def write(filesystem: FileSystem) -> None:
+            with filesystem.open_output_stream(self._path(name)) as stream:
+                stream.write(content)
+
+        self.client.call(write, is_quick=is_quick, extra_s=len(content) / CHUNK_BYTES)
+
+    def delete(self, name: str, *, is_quick: bool = False) -> None:
+        """Delete a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            self.client.call(lambda filesystem: filesystem.delete_file(self._path(name)), is_quick=is_quick)
+
+    def list(self, prefix: str = "") -> dict[str, int]:
+        """List the files below a folder, at any depth: their sizes in bytes by name.
+
+        Args:
+            prefix: The folder; "" is the sweep's own.
+        """
+        from pyarrow.fs import FileSelector, FileType
+
+        selector = FileSelector(self._path(prefix), allow_not_found=True, recursive=True)
+        start = len(self._root) + 1
+        return {
+            info.path[start:]: int(info.size)
+            for info in self.client.call(lambda filesystem: filesystem.get_file_info(selector))
+            if info.type == FileType.File and info.size is not None
+        }
+
+    # -- checkpoints --------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def make_draft(self, path: str) -> Iterator[Path]:
+        """Yield a local folder to fill with a checkpoint's files; what `save` has not taken is removed at the end.
+
+        Args:
+            path: Where the checkpoint is to be saved.
+        """
+        target = self.folder / path
+        draft = target.with_name(f".{target.name}-{secrets.token_hex(4)}")
+        draft.mkdir(parents=True)
+        try:
+            yield draft
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def save(self, draft: Path, path: str) -> str:
+        """Save a folder as a checkpoint and return its digest; the draft is gone on a local disk, which renames it.
+
+        Args:
+            draft: The checkpoint's files, of `make_draft`.
+            path: Where to, which nobody has used before.
+        """
+        files = _list_folder(draft)
+        digest = compute_digest(draft)
+        manifest = json.dumps({"digest": digest, "files": {name: size for name, (_, size) in files.items()}}).encode()
+        if self._is_local:
+            _replace_file(draft / MANIFEST, manifest, is_durable=True)
+            draft.rename(self.folder / path)
+            return digest
+
+        def upload(name: str) -> None:
+            file, _ = files[name]
+            self.client.call(lambda filesystem: _upload(filesystem, file, self._path(f"{path}/{name}")))
+
+        _run_for_each(upload, files)
+        self.write(f"{path}/{MANIFEST}", manifest)
+        return digest
+
+    def is_whole(self, record: CheckpointRecord | None) -> bool:
+        """Return whether a recorded checkpoint has all its files, by their sizes: nothing is downloaded or hashed."""
+        if record is None or (manifest := self._read_manifest(record.path)) is None:
+            return False
+        sizes = self.list(record.path)
+        needed = {name: size for name, size in manifest["files"].items() if not name.startswith(f"{REPLAY}/")}
+        is_complete = all(sizes.get(f"{record.path}/{name}") == size for name, size in needed.items())
+        return is_complete and manifest["digest"] == record.digest
+
+    def open(self, record: CheckpointRecord | None) -> Path | None:
+        """Return a local folder with a recorded checkpoint; None where its content is not what was recorded.
+
+        A checkpoint in remote storage is downloaded once.
+        """
+        if record is None:
+            return None
+        folder = self.folder / record.path
+        if folder.is_dir() and compute_digest(folder) == record.digest:
+            return folder
+        return None if self._is_local else self._fetch(record.path, record.digest)
+
+    def find(self, path: str) -> Path | None:
+        """Return a local folder with the checkpoint of a path, whatever was recorded; None where there is none."""
+        folder = self.folder / path
+        if folder.is_dir():
+            return folder
+        return None if self._is_local else self._fetch(path)
+
+    @contextlib.contextmanager
+    def lend(self, path: str) -> Iterator[Path | None]:
+        """Yield a local folder with the checkpoint of a path for a while; no copy of a remote one stays."""
+        folder = self.folder / path
+        if self._is_local or folder.is_dir():
+            yield folder if folder.is_dir() else None
+            return
+        with tempfile.TemporaryDirectory(prefix="rltune-checkpoint-") as parent:
+            copy = Path(parent) / folder.name
+            yield copy if self._download(path, copy) else None
+
+    def drop(self, path: str) -> None:
+        """Delete a checkpoint, or a part of it such as its replay memory; the manifest goes first."""
+        self.delete(f"{path}/{MANIFEST}")
+        with contextlib.suppress(FileNotFoundError):
+            self.client.call(lambda filesystem: filesystem.delete_dir(self._path(path)))
+        if not self._is_local:
+            shutil.rmtree(self.folder / path, ignore_errors=True)
+
+    # -- a sweep's files for other machines ---------------------------------------------------------------------------
+
+    def publish(self, names: Iterable[str]) -> None:
+        """Give local files of the sweep to other machines; on a local disk they are there.
+
+        Args:
+            names: The files, relative to the sweep's folder.
+        """
+        for name in () if self._is_local else names:
+            self.write(name, (self.folder / name).read_bytes(), is_quick=True)
+
+    def fetch(self, names: Iterable[str]) -> None:
+        """Fetch files of the sweep that another machine has published; what it has not published is removed here."""
+        for name in () if self._is_local else names:
+            content = self.read(name)
+            if content is None:
+                (self.folder / name).unlink(missing_ok=True)
+            else:
+                _replace_file(self.folder / name, content)
+
+    def list_folders(self, holding: str) -> dict[str, float]:
+        """List the folders that hold a file: the file's modification time in seconds of the epoch, by folder."""
+        from pyarrow.fs import FileSelector, FileType
+
+        selector = FileSelector(self._root, allow_not_found=True)
+        folders = [
+            info.base_name
+            for info in self.client.call(lambda filesystem: filesystem.get_file_info(selector), is_quick=True)
+            if not info.is_file
+        ]
+        paths = [self._path(f"{folder}/{holding}") for folder in folders]
+        infos = self.client.call(lambda filesystem: filesystem.get_file_info(paths)) if paths else []
+        times = zip(folders, infos, strict=True)
+        return {folder: float(info.mtime_ns or 0) / 1e9 for folder, info in times if info.type == FileType.File}
+
+    def check(self) -> None:
+        """Refuse a storage that is not there or does not answer.
+
+        Raises:
+            StoreError: The storage cannot be used.
+        """
+        from pyarrow.fs import FileType
+
+        bucket = self._root.partition("/")[0]
+        if bucket and (
+            self.client.call(lambda filesystem: filesystem.get_file_info(bucket), is_quick=True).type
+            == FileType.NotFound
+        ):
+            raise make_store_error(self.address or "", f"cannot be used: there is no bucket {bucket}", StoreError)
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _read_manifest(self, path: str) -> dict[str, Any] | None:
+        """Read the manifest of a checkpoint; None without one that can be trusted to name files of the checkpoint."""
+        content = self.read(f"{path}/{MANIFEST}")
+        try:
+            manifest: dict[str, Any] = json.loads(content or b"null")
+            is_valid = all(map(_is_inside, manifest["files"])) and isinstance(manifest["digest"], str)
+        except (ValueError, TypeError, KeyError):
+            return None
+        return manifest if is_valid else None
+
+    def _fetch(self, path: str, digest: str | None = None) -> Path | None:
+        """Download a checkpoint into the cache; None where it is not whole.
+
+        Args:
+            path: The checkpoint.
+            digest: The recorded one; None takes the manifest's.
+        """
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".fetched-", dir=target.parent) as parent:
+            draft = Path(parent) / "checkpoint"
+            if not self._download(path, draft, digest):
+                return None
+            shutil.rmtree(target, ignore_errors=True)
+            with contextlib.suppress(OSError):  # Another thread has fetched it meanwhile.
+                draft.rename(target)
+        return target
+
+    def _download(self, path: str, folder: Path, digest: str | None = None) -> bool:
+        """Download a checkpoint, and return whether its content has the digest."""
+        manifest = self._read_manifest(path)
+        if manifest is None:
+            return False
+
+        def download(name: str) -> None:
+            with contextlib.suppress(FileNotFoundError):  # The digest tells whether the file was needed.
+                self.client.call(lambda filesystem: _download(filesystem, self._path(f"{path}/{name}"), folder / name))
+
+        _run_for_each(download, manifest["files"])
+        return folder.is_dir() and compute_digest(folder) == (digest or manifest["digest"])
+
+
+def open_store(folder: str | Path, address: str | None = None) -> Store:
+    """Open the store of a sweep.
+
+    Args:
+        folder: The sweep's folder on this machine, or a worker's own one for the sweep.
+        address: The sweep's address in remote storage, see `rltune.checkpoints.clients.make_address`; None where the
+            folder itself is the store.
+    """
+    if address is None:
+        from pyarrow.fs import LocalFileSystem
+
+        return Store(LocalFileSystem(), folder)
+    client, root = connect(address)
+    return Store(None, root, Path(folder), address=address, client=client)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Read the state that a worker has saved in a checkpoint's folder."""
+    state: dict[str, Any] = json.loads((folder / "state.json").read_text())
+    return state
+
+
+def find_replay(folder: Path) -> Path | None:
+    """Find the replay memories in a checkpoint's folder; None where there are none, or damaged ones."""
+    digest, replay = read_state(folder).get(REPLAY), folder / REPLAY
+    return replay if digest and replay.is_dir() and compute_digest(replay) == digest else None
+
+
+def compute_digest(folder: str | Path) -> str:
+    """Compute the sha256 (hex) over a checkpoint's relative paths, in order, and their contents.
+
+    The manifest, which names the digest, is left out, and so is the folder ``replay/``, which may be dropped.
+    """
+    total, root = hashlib.sha256(), Path(folder)
+    for path in sorted(path for path in root.rglob("*") if path.is_file() or path.is_symlink()):
+        relative = path.relative_to(root)
+        if relative.parts[0] in (REPLAY, MANIFEST):
+            continue
+        # The lengths keep "ab" + "c" apart from "a" + "bc".
+        name = relative.as_posix().encode()
+        if path.is_symlink():  # No sweep writes a link. The file behind it could change unnoticed.
+            total.update(b"%d>%b" % (len(name), name))
+            continue
+        total.update(b"%d:%b%d:" % (len(name), name, path.stat().st_size))
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: total)
+    return total.hexdigest()
+
+
+def _list_folder(folder: Path) -> dict[str, tuple[Path, int]]:
+    """List a local folder's files and their sizes in bytes by their relative names."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): (path, path.stat().st_size) for path in files}
+
+
+def _replace_file(path: Path, content: bytes, *, is_durable: bool = False) -> None:
+    """Write a local file by renaming a draft, so that nobody reads half of it.
+
+    Args:
+        path: The file.
+        content: What it is to hold.
+        is_durable: Whether the file is to outlive a crash of the machine.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            if is_durable:
+                file.flush()
+                os.fsync(file.fileno())
+        draft.rename(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _upload(filesystem: FileSystem, file: Path, path: str) -> None:
+    with file.open("rb") as source, filesystem.open_output_stream(path) as target:
+        shutil.copyfileobj(source, target, CHUNK_BYTES)
+
+
+def _download(filesystem: FileSystem, path: str, file: Path) -> None:
+    with filesystem.open_input_stream(path) as source:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("wb") as target:
+            shutil.copyfileobj(source, target, CHUNK_BYTES)
+
+
+def _run_for_each(work: Callable[[str], None], names: Iterable[str]) -> None:
+    """Do some work for each name, several at once; the first error is raised."""
+    with ThreadPoolExecutor(NUM_THREADS) as threads:
+        for _ in threads.map(work, names):
+            pass
+
+
+def _is_inside(name: str) -> bool:
+    """Return whether a file's name stays in its folder: whoever can write the storage can write its manifests."""
+    path = PurePosixPath(name)
+    return bool(name) and not path.is_absolute() and ".." not in path.parts
