@@ -1,8 +1,8 @@
 """Send requests to a file system, and decide which errors are an outage. Runs anywhere.
 
-A remote file system is used through two clients: a patient one, which tries again for minutes, and a quick one for
-requests that must not hold up their caller. Retries and time-outs are settings of these clients. The clients cannot be
-interrupted, so each request to remote storage runs in a thread of its own: its caller still gets signals.
+The time-outs of a request are settings of Arrow's client. Waiting for minutes is not: a request cannot be interrupted,
+and Arrow makes no new client while a request of another one is under way. So a request fails within seconds and is sent
+again, in a thread of its own: its caller still gets signals.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from rltune.errors import StudyError, UnavailableError, describe_exception
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-QUICK_S = 3.0  # The time-out of the quick client.
-PATIENT_S = 10.0  # The time-out of one attempt of the patient client: a loaded server may take seconds to answer.
-RETRIES = 12  # The patient client's, 25 ms apart at first and twice as far each time: 102 s in all.
+PATIENCE_S = 120.0  # How long a request is sent again: a server may be restarted.
+QUICK_S = 3.0  # The same for a request that must not hold up its caller.
+CONNECT_S, ANSWER_S = 3.0, 10.0  # The time-outs of one request: a loaded server may take seconds to answer.
+RETRY_S = 1.0  # The pause between two attempts.
 POLL_S = 0.1  # How soon a caller that waits notices that time has become short.
 STORAGE_AWAY = "the storage does not answer"  # The reason of a sweep that ends for it.
 # Arrow raises plain OSErrors without a number for an outage: these are the words of the clients of AWS and of Google.
@@ -89,14 +90,14 @@ class DirectClient:
 class RemoteClient:
     """Sends requests to remote storage, as long as there is time.
 
-    The file systems are connected at the first request: their threads do not survive a fork.
+    The file system is connected at the first request: its threads do not survive a fork.
 
     Args:
         address: The storage, for errors.
-        connect: Connects to it; the argument is whether the client is to be quick.
+        connect: Connects to it.
     """
 
-    def __init__(self, address: str, connect: Callable[[bool], FileSystem]) -> None:
+    def __init__(self, address: str, connect: Callable[[], FileSystem]) -> None:
         self._address, self._connect = address, functools.cache(connect)
         self._deadline = math.inf  # of all requests, once time is short
         self._has_failed = False  # since time is short
@@ -107,7 +108,7 @@ class RemoteClient:
         return self._deadline < math.inf
 
     def hurry(self, left_s: float) -> None:
-        """From now on use the quick client alone, and none after its first failure.
+        """From now on send no request a second time, and none at all after the first failure.
 
         Args:
             left_s: The seconds that are left for all requests together.
@@ -122,20 +123,20 @@ class RemoteClient:
             StoreUnavailableError: The storage does not answer.
             StoreError: It refuses.
         """
-        try:
-            if self._has_failed:
-                raise TimeoutError("it did not answer before")
-            filesystem = self._connect(is_quick or self.is_hurried)
-            return self._wait_for(lambda: request(filesystem), extra_s)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            if not is_outage(error):
-                raise make_store_error(self._address, f"cannot be used ({_describe(error)})", StoreError) from None
-            self._has_failed |= self.is_hurried
-            raise make_store_error(
-                self._address, f"does not answer ({_describe(error)})", StoreUnavailableError
-            ) from None
+        give_up_at = time.monotonic() + (QUICK_S if is_quick else PATIENCE_S)
+        while True:
+            try:
+                return self._wait_for(lambda: request(self._connect()), extra_s)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                if not is_outage(error):
+                    raise make_store_error(self._address, f"cannot be used ({_describe(error)})", StoreError) from None
+                self._has_failed |= self.is_hurried
+                if self.is_hurried or time.monotonic() >= give_up_at:
+                    problem = f"does not answer ({_describe(error)})"
+                    raise make_store_error(self._address, problem, StoreUnavailableError) from None
+            time.sleep(RETRY_S)
 
     def _wait_for(self, request: Callable[[], T], extra_s: float) -> T:
         """Run a request in another thread, and leave it there when time has become short.
@@ -143,6 +144,8 @@ class RemoteClient:
         Raises:
             TimeoutError: It was left there.
         """
+        if self._has_failed:
+            raise TimeoutError("it did not answer before")
         answer: Future[T] = Future()
         threading.Thread(target=_answer, args=(answer, request), name="store-request", daemon=True).start()
         hurried_s = 0.0
@@ -210,22 +213,21 @@ def forget_clients() -> None:
     connect.cache_clear()
 
 
-def _open_filesystem(address: str, is_quick: bool) -> FileSystem:
+def _open_filesystem(address: str) -> FileSystem:
     from pyarrow.fs import FileSystem
 
     try:
         if address.startswith("s3:"):
-            return _open_s3(address, is_quick)
-        limit_s = QUICK_S if is_quick else 120.0
+            return _open_s3(address)
         if "retry_limit_seconds=" not in address:
-            address += f"{'&' if '?' in address else '?'}retry_limit_seconds={limit_s:.0f}"
+            address += f"{'&' if '?' in address else '?'}retry_limit_seconds={CONNECT_S:.0f}"
         filesystem, _ = FileSystem.from_uri(address)
     except (OSError, ValueError, TypeError, NotImplementedError) as error:
         raise make_store_error(address, f"cannot be used ({_describe(error)})", StoreError) from None
     return filesystem
 
 
-def _open_s3(address: str, is_quick: bool) -> FileSystem:
+def _open_s3(address: str) -> FileSystem:
     """Open a client of S3 by Arrow's options in the address; ``from_uri`` would not take retries and time-outs."""
     from pyarrow import fs
 
@@ -237,14 +239,12 @@ def _open_s3(address: str, is_quick: bool) -> FileSystem:
         options |= {"access_key": parts.username, "secret_key": parts.password}
     if "endpoint_override" not in options and "region" not in options:
         options["region"] = fs.resolve_s3_region(parts.hostname)
-    timeout_s = QUICK_S if is_quick else PATIENT_S
-    retries = fs.AwsStandardS3RetryStrategy(1) if is_quick else fs.AwsDefaultS3RetryStrategy(RETRIES)
     return fs.S3FileSystem(
         **options,
         allow_delayed_open=True,  # one request for a small file instead of three
-        connect_timeout=timeout_s,
-        request_timeout=timeout_s,
-        retry_strategy=retries,
+        connect_timeout=CONNECT_S,
+        request_timeout=ANSWER_S,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(1),
     )
 
 
