@@ -46,7 +46,8 @@ class CheckpointRecord:
         env_steps: When it was taken.
         objective: The report's objective then; None before the first episode ended, or between two reports.
         digest: sha256 over its files.
-        saved_s: When it was written, in seconds of the epoch.
+        sequence: The position among the trial's checkpoints in the order in which the ledger recorded them; 0 before.
+            No clock says which one is newer: those of two nodes differ.
         replay: Whether the trial's replay memory was written with it.
     """
 
@@ -54,7 +55,7 @@ class CheckpointRecord:
     env_steps: int
     objective: float | None
     digest: str
-    saved_s: float = 0.0
+    sequence: int = 0
     replay: bool = False
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rltune.checkpoints.store import find_store
 from rltune.policies.rllib_policy import is_rllib_policy
 from rltune.records import RunKey, TrialRecord
-from rltune.study.checkpoints import is_whole
 from rltune.study.ranking import rank_records
 
 if TYPE_CHECKING:
@@ -97,8 +97,9 @@ class Finalist:
 
 def rank_finalists(sweep: Path, records: Sequence[TrialRecord]) -> Iterator[Finalist]:
     """Yield the trials with a whole checkpoint, best first, as `rank_records` sorts them."""
+    store = find_store(sweep)
     for record in rank_records(records):
-        folder = is_whole(sweep, record.checkpoint)
+        folder = store.open(record.checkpoint)
         if folder is not None:
             yield Finalist(record.name, record.number, record.params, record.score, folder, record.run_key)
 

@@ -27,11 +27,11 @@ from rltune.certification.finalists import (
     show_nothing,
 )
 from rltune.certification.result import Certification, CertifiedPolicy
+from rltune.checkpoints.store import find_store
 from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import RltuneError
 from rltune.records import TrialRecord
 from rltune.statistics import predictive_interval
-from rltune.study.checkpoints import find_checkpoint
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
@@ -159,7 +159,7 @@ def measure_policies(
     """
     best = found.best()
     run = max(best.per_seed, key=lambda result: result.mean)
-    folder = find_checkpoint(sweep, run.checkpoint)
+    folder = find_store(sweep).find(run.checkpoint) or sweep / run.checkpoint
     winner = Finalist(best.name, best.trial, best.params, best.search_score, folder, run.run)
     if not is_playable(folder):
         return found, winner

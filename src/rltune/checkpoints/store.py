@@ -15,7 +15,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -24,16 +24,17 @@ from rltune.checkpoints.clients import (
     Client,
     DirectClient,
     StoreError,
-    StoreUnavailableError,
     connect,
+    make_address,
     make_store_error,
 )
-from rltune.records import CheckpointRecord
+from rltune.config.settings_file import is_own_sweep, read_settings
+from rltune.errors import StudyError
+from rltune.records import CERTIFY, TRIALS, CheckpointRecord
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-__all__ = ["MANIFEST", "REPLAY", "Store", "StoreError", "StoreUnavailableError", "compute_digest", "open_store"]
 MANIFEST = "manifest.json"
 REPLAY = "replay"  # The folder of the replay memories in a checkpoint, one for each seed.
 NUM_THREADS = 8  # How many files are transferred at once.
@@ -49,6 +50,12 @@ class Store:
         cache: The local folder for copies of remote files; None where the root is a local folder itself.
         address: What another process needs to open this store, besides a folder; None where the root is a local folder.
         client: Sends the requests; None sends them to the file system directly.
+
+    Attributes:
+        address: See above.
+        client: See above.
+        folder: The sweep's folder on this machine.
+        poll_s: The pause between two looks for a file that another machine writes: remote storage charges for each.
     """
 
     def __init__(
@@ -64,8 +71,9 @@ class Store:
             assert filesystem is not None
             client = DirectClient(filesystem)
         self.address, self.client = address, client
-        self.folder = Path(root) if cache is None else cache  # on this machine
+        self.folder = Path(root) if cache is None else cache
         self._root, self._is_local = str(root).rstrip("/"), cache is None
+        self.poll_s = 0.2 if self._is_local else 2.0
 
     # -- single files -------------------------------------------------------------------------------------------------
 
@@ -208,23 +216,53 @@ class Store:
 
     # -- a sweep's files for other machines ---------------------------------------------------------------------------
 
-    def publish(self, names: Iterable[str]) -> None:
+    def publish(self, files: Iterable[str] | Mapping[str, str]) -> None:
         """Give local files of the sweep to other machines; on a local disk they are there.
 
         Args:
-            names: The files, relative to the sweep's folder.
+            files: The files, relative to the sweep's folder; a mapping has those that are published under another name.
         """
-        for name in () if self._is_local else names:
-            self.write(name, (self.folder / name).read_bytes(), is_quick=True)
+        sources = files if isinstance(files, Mapping) else {name: name for name in files}
+        for name, source in () if self._is_local else sources.items():
+            self.write(name, (self.folder / source).read_bytes(), is_quick=True)
 
-    def fetch(self, names: Iterable[str]) -> None:
+    def fetch(self, names: Iterable[str], *, is_quick: bool = False) -> None:
         """Fetch files of the sweep that another machine has published; what it has not published is removed here."""
         for name in () if self._is_local else names:
-            content = self.read(name)
+            content = self.read(name, is_quick=is_quick)
             if content is None:
                 (self.folder / name).unlink(missing_ok=True)
             else:
                 _replace_file(self.folder / name, content)
+
+    @property
+    def is_shared_folder(self) -> bool:
+        """Whether other nodes use the sweep's folder itself, rather than copies of its files."""
+        return self._is_local
+
+    def can_see(self, path: str) -> bool:
+        """Return whether a checkpoint that another machine has saved is visible here, as it is in remote storage."""
+        folder = self.folder / path
+        if not self._is_local or folder.is_dir():
+            return True
+        for parent in reversed(folder.parents):  # Listing a folder makes NFS ask its server for new entries.
+            with contextlib.suppress(OSError):
+                os.listdir(parent)
+        return folder.is_dir()
+
+    def make_unshared_error(self, problem: str) -> StoreError:
+        """Describe what a node does not share with the others.
+
+        Args:
+            problem: What is wrong, and on which node.
+        """
+        if self.address:
+            return make_store_error(self.address, problem, StoreError)
+        return StoreError(
+            f"output_dir={self.folder.parent}: {problem}",
+            "a folder on storage that all nodes of the cluster share, under the same path",
+            "output_dir=/shared/outputs, or the same storage mounted there on each node",
+        )
 
     def list_folders(self, holding: str) -> dict[str, float]:
         """List the folders that hold a file: the file's modification time in seconds of the epoch, by folder."""
@@ -317,6 +355,22 @@ def open_store(folder: str | Path, address: str | None = None) -> Store:
         return Store(LocalFileSystem(), folder)
     client, root = connect(address)
     return Store(None, root, Path(folder), address=address, client=client)
+
+
+def find_store(folder: Path) -> Store:
+    """Open the store that the settings in a sweep's folder name; the folder itself where they name none."""
+    try:
+        settings = read_settings(folder)
+    except StudyError:  # Whoever needs the settings says what is wrong with them.
+        return open_store(folder)
+    storage = settings.get("storage")
+    return open_store(folder, make_address(storage, settings.get("name") or folder.name) if storage else None)
+
+
+def is_own_checkpoint(folder: Path) -> bool:
+    """Return whether a checkpoint lies in a sweep's folder that this user's rltune has marked."""
+    parents = folder.absolute().parents  # attempt, number, kind, sweep
+    return len(parents) > 3 and parents[2].name in (TRIALS, CERTIFY) and is_own_sweep(parents[3])
 
 
 def read_state(folder: Path) -> dict[str, Any]:

@@ -5,13 +5,8 @@ Runs in the driver.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any
-
-from rltune.errors import StudyError
 
 ANSWER_S = 60.0  # for a node to start a process, to import and to read
 SILENCE = "it does not answer, or lacks rltune"
@@ -76,29 +71,3 @@ def has_other_nodes(refused: Collection[str]) -> bool:
     import ray
 
     return any(node["Alive"] and node["Resources"].get("CPU") and node["NodeID"] not in refused for node in ray.nodes())
-
-
-def is_here(path: Path) -> bool:
-    """Return whether a folder that a worker has made is visible here."""
-    if path.is_dir():
-        return True
-    for parent in reversed(path.parents):  # reading a folder has NFS ask its server for what is new in it
-        with contextlib.suppress(OSError):
-            os.listdir(parent)
-    return path.is_dir()
-
-
-def not_shared(folder: Path, nodes: str, lost: str = "") -> StudyError:
-    """Build the error for nodes that do not see a folder.
-
-    Args:
-        folder: The sweep's folder.
-        nodes: The nodes that do not see it.
-        lost: A checkpoint in it that was lost; empty where none was.
-    """
-    what = f"{lost} lies on node {nodes} alone" if lost else f"{folder} cannot be seen on node {nodes}"
-    return StudyError(
-        f"output_dir={folder.parent}: {what}",
-        "a folder on storage that all nodes of the cluster share, under the same path",
-        "output_dir=/shared/outputs, or the same storage mounted there on each node",
-    )

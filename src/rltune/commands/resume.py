@@ -50,6 +50,7 @@ class ResumeConfig(SweepConfig):
     callbacks: list[str] | None = None
     notify: str | None = None
     trust: bool = MISSING
+    take_over: bool = MISSING
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
@@ -63,7 +64,8 @@ def work(settings: DictConfig) -> int:
     print(f"resuming {settings.sweep}: reading its ledger, starting Ray ...", flush=True)
     from rltune.pipeline.run import resume_sweep
 
-    done = resume_sweep(make_sweep_ref(settings), changes=changes, trust=settings.trust)
+    ref = make_sweep_ref(settings)
+    done = resume_sweep(ref, changes=changes, trust=settings.trust, take_over=settings.take_over)
     return done.exit_code
 
 

@@ -14,8 +14,8 @@ from rltune.config.validation import MEASURED, to_typed
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 
-# A sweep is found by the first two; the third says how; the rest are addresses, and who is told what.
-FREE = ("name", "output_dir", "resume", "cluster.", "study.storage", "tracking.uri", "callbacks", "notify")
+# A sweep is found by the first two; the next two say how; the rest are addresses, and who is told what.
+FREE = ("name", "output_dir", "resume", "take_over", "cluster.", "study.storage", "tracking.uri", "callbacks", "notify")
 # What conf/resume.yaml has of a sweep's settings.
 CHANGEABLE = ("budget", "callbacks", "certify", "cluster", "notify", "storage", "study", "tracking")
 BUDGETS = ("budget.trials", "budget.total_env_steps", "budget.wall_time_s", "certify.top", "certify.seeds")

@@ -179,6 +179,7 @@ class RunConfig:
 
     name: str | None = None
     resume: str = "never"  # older sweeps' settings have none
+    take_over: bool = False  # likewise
     output_dir: str = MISSING
     storage: str | None = None
     seed: int = MISSING

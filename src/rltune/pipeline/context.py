@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from rltune.checkpoints.clients import make_address
+from rltune.checkpoints.store import Store, open_store
 from rltune.pipeline.plan import Plan
 
 
@@ -38,3 +40,9 @@ class SweepContext:
     typed: str | None = None
     call_aside: Callable[..., Any] | None = None
     retry: Mapping[str, Sequence[int]] | None = None
+
+    def open_store(self) -> Store:
+        """Open the sweep's store; its name there stays when its folder is renamed."""
+        config = self.plan.config
+        address = make_address(config.storage, config.name or self.name) if config.storage else None
+        return open_store(self.folder, address)

@@ -8,9 +8,13 @@ import logging
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rltune.checkpoints.clients import StoreError, forget_clients
+from rltune.checkpoints.handover import hand_over, has_newest, take
+from rltune.checkpoints.store import Store
 from rltune.cluster.shared_storage import check_nodes
 from rltune.cluster.stale_processes import end_stale_processes, list_sessions
 from rltune.config.authorship import MARK
@@ -18,24 +22,22 @@ from rltune.config.settings_file import write_settings
 from rltune.config.uris import redact
 from rltune.errors import StudyError
 from rltune.pipeline.context import SweepContext
-from rltune.study.bucket import GLANCE_S, Bucket, BucketError, choose_place, find_bucket, link_bucket, open_bucket
 from rltune.study.sweep_folder import (
     LEDGER,
     LEDGER_COPY,
     SETTINGS,
     TOLD,
     is_half_made,
+    make_distant_ledger_error,
     make_resume_command,
-    take_sweep,
 )
 from rltune.trial.shared_files import find_blindness, leave_token, make_blind_error
 
 if TYPE_CHECKING:
     from rltune.study.ledger import Ledger
 
-BEGUN = (MARK, SETTINGS)  # what a bucket has of a sweep from its start on: the settings make it one
+BEGUN = (MARK, SETTINGS)  # The files that a storage has of a sweep from its start on: the settings make it a sweep.
 RESULTS = ("summary.json", "certification.*", "sweep.log", "report/*", "*/*/failure.txt")
-FLUSH_S = 20.0  # for what still waits to be sent
 logger = logging.getLogger("rltune")
 
 
@@ -67,17 +69,19 @@ def open_folder(context: SweepContext, ledger: Ledger | None = None) -> Iterator
             _make_folder(context)
             ledger = stack.enter_context(hold_sweep(context))
         assert ledger.lease is not None
-        link_bucket(folder, choose_place(folder, context.plan.config.storage))
-        if context.plan.config.cluster.address is not None:
-            token = stack.enter_context(_leave_token(context))
-            _check_shared(context, token)
+        config, store = context.plan.config, context.open_store()
+        stack.callback(forget_clients)  # The next driver of this process is in no hurry.
+        if config.cluster.address is not None:
+            token = stack.enter_context(_leave_token(context, store))
+            _check_shared(context, store, token)
         ledger.lease.note_sessions(list_sessions())
-        write_settings(folder, context.plan.config)
-        if bucket := find_bucket(folder):
-            stack.callback(open_bucket.cache_clear)  # the next driver of this process is in no hurry
-            take_sweep(folder, bucket)  # where it cannot be taken, nothing of this folder's belongs in the bucket
-            stack.callback(_store_results, bucket, context, ledger)
-            store_files(bucket, folder, BEGUN)
+        # The store finds the sweep's files by the name in its settings when the folder is renamed.
+        write_settings(folder, replace(config, name=config.name or context.name, take_over=False))
+        if config.study.storage is None and not has_newest(store):
+            raise make_distant_ledger_error(folder)
+        take(store, ledger.lease.id)
+        stack.callback(store_results, context, ledger)
+        store.publish(_find_files(folder, BEGUN))
         handler = logging.FileHandler(folder / "sweep.log")
         handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         loggers = logger, logging.getLogger(TOLD), logging.getLogger("ray.tune")
@@ -124,7 +128,7 @@ def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
     with contextlib.closing(ledger), take_lease(ledger) as lease:
         if not context.resumed:
             ledger.require_new()  # another driver may have begun it in between
-        set_journal(ledger, shared=config.cluster.address is not None and config.storage is None)
+        set_journal(ledger, shared=config.cluster.address is not None and context.open_store().is_shared_folder)
         if lease.previous:
             end_stale_processes(lease.previous.sessions)
         _clear_leftovers(folder)
@@ -132,9 +136,8 @@ def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
 
 
 def _clear_leftovers(folder: Path) -> None:
-    """Remove what a killed driver and its workers had half done: Tune's own folder, drafts of checkpoints."""
-    for leftover in (folder / ".tune", *folder.glob("*/*/.*-*")):  # trials/7/.best-4711, certify/ alike
-        shutil.rmtree(leftover, ignore_errors=True)
+    """Remove Tune's own folder, which a killed driver leaves."""
+    shutil.rmtree(folder / ".tune", ignore_errors=True)
 
 
 def leave_folder(folder: Path, ledger: Ledger) -> None:
@@ -154,27 +157,25 @@ def make_name_taken_error(name: str, folder: Path) -> StudyError:
 
 
 @contextlib.contextmanager
-def _leave_token(context: SweepContext) -> Iterator[str]:
+def _leave_token(context: SweepContext, store: Store) -> Iterator[str]:
     """Leave a token for the nodes; where that fails, leave nothing of a new sweep."""
     with contextlib.ExitStack() as stack:
         try:
-            token = stack.enter_context(leave_token(context.folder))
-        except BucketError:
+            token = stack.enter_context(leave_token(store))
+        except StoreError:
             _forget_folder(context)
             raise
         yield token
 
 
-def _check_shared(context: SweepContext, token: str) -> None:
+def _check_shared(context: SweepContext, store: Store, token: str) -> None:
     """Refuse nodes that do not see the sweep's files, and leave nothing of a new sweep.
 
     Raises:
         StudyError: There are some.
     """
-    bucket = find_bucket(context.folder)
-    look = functools.partial(find_blindness, context.folder, bucket.address if bucket else None, token)
-    if blind := check_nodes(look):
-        error = make_blind_error(context.folder, blind)
+    if blind := check_nodes(functools.partial(find_blindness, context.folder, store.address, token)):
+        error = make_blind_error(store, blind)
         _forget_folder(context)
         raise error
 
@@ -186,45 +187,29 @@ def _forget_folder(context: SweepContext) -> None:
             context.folder.parent.rmdir()
 
 
-def _store_results(bucket: Bucket, context: SweepContext, ledger: Ledger) -> None:
-    if ledger.lease and not ledger.lease.is_lost:  # else they are another driver's
-        store_results(bucket, context)
+def store_results(context: SweepContext, ledger: Ledger) -> None:
+    """Store what this driver leaves behind, so that it is found from other machines; say what could not be stored.
 
-
-def store_results(bucket: Bucket, context: SweepContext) -> None:
-    """Store what this driver leaves behind, so that it is found from other machines; say what could not be stored."""
-    folder = context.folder
-    left = {path.relative_to(folder).as_posix(): path for path in _find_files(folder, RESULTS)}
-    if (folder / LEDGER_COPY).exists() and context.plan.config.study.storage is None:
-        left = {LEDGER: folder / LEDGER_COPY} | left  # first of all: without it, no other machine goes on
-    try:
-        for name, path in list(left.items()):
-            bucket.write(name, path.read_bytes(), GLANCE_S)
-            del left[name]
-        whole = bucket.flush(GLANCE_S if bucket.is_hurried else FLUSH_S)
-    except (BucketError, OSError) as error:
-        logger.warning("storing the sweep's files failed", exc_info=error)
-        whole = False
-    if not whole:
-        what = ", ".join(left) or "what was still on its way"
-        print(
-            f"not stored in the bucket: {what}, of {folder}; {make_resume_command(folder)} stores it again",
-            file=context.stream or sys.stdout,
-            flush=True,
-        )
-
-
-def store_files(bucket: Bucket, folder: Path, patterns: Sequence[str]) -> None:
-    """Store files of a sweep's folder in its bucket, those that are there.
-
-    Args:
-        bucket: The sweep's.
-        folder: The sweep's.
-        patterns: Which, relative to it.
+    A driver that has lost its lease stores nothing: the files are another driver's.
     """
-    for path in _find_files(folder, patterns):
-        bucket.write(path.relative_to(folder).as_posix(), path.read_bytes(), GLANCE_S)
+    folder, store = context.folder, context.open_store()
+    if ledger.lease is None or ledger.lease.is_lost:
+        return
+    files = {name: name for name in _find_files(folder, RESULTS)}
+    if (folder / LEDGER_COPY).exists() and context.plan.config.study.storage is None:
+        files = {LEDGER: LEDGER_COPY} | files
+    problem = ""
+    try:
+        store.publish(files)
+        if not hand_over(store, ledger.lease.id):
+            problem = "another machine has taken the sweep over"
+    except (StoreError, OSError) as error:
+        logger.warning("storing the sweep's files failed", exc_info=error)
+        problem = f"some files of {folder}; {make_resume_command(folder)} stores them again"
+    if problem:
+        print(f"not stored: {problem}", file=context.stream or sys.stdout, flush=True)
 
 
-def _find_files(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    return [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
+def _find_files(folder: Path, patterns: Sequence[str]) -> list[str]:
+    files = [path for pattern in patterns for path in sorted(folder.glob(pattern)) if path.is_file()]
+    return [path.relative_to(folder).as_posix() for path in files]

@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 
 from rltune.certification.retraining import Retraining
 from rltune.certification.selection import FinalEvaluation
+from rltune.checkpoints.clients import QUICK_S
+from rltune.checkpoints.retention import Retention
+from rltune.checkpoints.store import Store
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots
 from rltune.config.schema import MLFLOW, RunConfig
@@ -16,12 +19,10 @@ from rltune.pipeline.context import SweepContext
 from rltune.pipeline.plan import Plan
 from rltune.pipeline.requests.inbox import Inbox, reopen_failed
 from rltune.pipeline.stopper import SweepStopper
-from rltune.records import WHOLE_BUDGET, trial_dir_of
+from rltune.records import WHOLE_BUDGET
 from rltune.reporting.console import Console
 from rltune.search.schedulers import ByAllReports, Stop, StoppingRule, build_stopping_rule, replay_reports
 from rltune.search.views import choose_view, heeds_constraints, tell_broken_as_diverged
-from rltune.study.bucket import find_bucket
-from rltune.study.checkpoints import drop_replays
 from rltune.study.ledger import Ledger
 from rltune.study.optuna_study import OptunaStudy, open_optuna_study
 from rltune.study.storage import STUDY, make_storage_url, save_copy
@@ -30,6 +31,8 @@ from rltune.tracking.ledger_feed import Book, FedTracker
 from rltune.tracking.tensorboard import FOLDER, TensorBoardFiles
 from rltune.tracking.tracker import MLflowTracker, NoTracker, SeveralTrackers, Tracker, TrackingSettings
 from rltune.tracking.wandb_runs import WandbRuns
+
+FLUSH_S = 20.0  # How long the end of a sweep waits for checkpoints to be dropped; the next driver drops the rest.
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class OpenSweep:
         share: A trial's share of the machine.
         slots: How many trials run at once.
         ledger: The one truth.
+        store: Has the checkpoints.
+        retention: Drops those that nobody needs any more.
         study: Optuna's, which agrees with it.
         stopper: Ends the sweep early.
         rule: Stops weak trials; it knows the reports of earlier drivers.
@@ -56,6 +61,8 @@ class OpenSweep:
     share: Share
     slots: Slots
     ledger: Ledger
+    store: Store
+    retention: Retention
     study: OptunaStudy
     stopper: SweepStopper
     rule: StoppingRule
@@ -127,6 +134,7 @@ def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots
             sweep.tracker.abandon()
         else:
             sweep.tracker.close(status, timeout_s=5.0)  # without effect after a sweep's proper end
+        sweep.retention.flush(QUICK_S if sweep.store.client.is_hurried else FLUSH_S)
         sweep.close_ledger()
         sweep.stopper.clear()
 
@@ -136,19 +144,18 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
     rule = build_stopping_rule(config.scheduler.kind, config.scheduler.args, config.budget.env_steps)
     if plan.criteria.scored is None:
         rule = ByAllReports(rule)
-    bucket = find_bucket(folder)
-    shared = config.cluster.address is not None and bucket is None
+    store = context.open_store()
+    shared = config.cluster.address is not None and store.is_shared_folder
     ledger.judge_by(plan.criteria)
+    retention = Retention(store, ledger.check_lease)
     if context.resumed:
         save_copy(folder)
         notes = list(plan.notes)
         reopen_failed(ledger, notes.append)
         context = replace(context, plan=replace(plan, notes=tuple(notes)))
         _end_unfinished(rule, ledger, config.budget.env_steps)
-        for table in (ledger.trials, ledger.runs):
-            for record in table.records():
-                if record.state != "RUNNING" and bucket is None:  # a driver that was killed may not have done it
-                    drop_replays(folder, trial_dir_of(record.kind, record.number))
+        # A driver that was killed may have left what it had not dropped yet.
+        retention.drop_unnamed([*ledger.trials.records(), *ledger.runs.records()])
     records = ledger.trials.records()
     searcher = config.searcher
     view = choose_view(searcher.kind, searcher.view)
@@ -182,7 +189,7 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
     retraining = None
     if certify.seeds:
         retraining = Retraining(folder, config, plan.certification_seeds(), plan.warm_starts, ledger)
-    stopper = SweepStopper(folder, config, config.replicates * sum(record.env_steps for record in records))
+    stopper = SweepStopper(store, config, config.replicates * sum(record.env_steps for record in records))
     if ledger.lease:
         ledger.lease.on_lost = stopper.lose_lease
         if ledger.lease.is_lost:
@@ -197,6 +204,8 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         share=share,
         slots=slots,
         ledger=ledger,
+        store=store,
+        retention=retention,
         study=study,
         stopper=stopper,
         rule=rule,

@@ -23,6 +23,8 @@ from rltune.algorithms.arguments import (
 )
 from rltune.algorithms.build import Build, make_inputs_absolute
 from rltune.algorithms.preflight import check_actions, check_corners
+from rltune.checkpoints.clients import make_address
+from rltune.checkpoints.store import open_store
 from rltune.cluster.ray_cluster import check_address, machine_of
 from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share
 from rltune.config.capabilities import find_capabilities
@@ -40,7 +42,6 @@ from rltune.search.samplers import build_sampler, check_sampler, check_searcher,
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.seeds import derive_certification_seeds, derive_sampler_seed, derive_trial_seeds
 from rltune.search.space import Space
-from rltune.study.bucket import make_place, open_bucket
 from rltune.tracking.uri_check import check_uri
 from rltune.trial.metrics import check_criteria
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 LOCAL_LEDGER = (
-    "the ledger is a file on this machine, and the bucket gets a copy when the command ends: if this machine is lost "
+    "the ledger is a file on this machine, and the storage gets a copy when the command ends: if this machine is lost "
     "before, the checkpoints are there but not the sweep; study.storage=postgresql+psycopg://host/db keeps it"
 )
 
@@ -165,7 +166,7 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
 
         check_storage(config.study.storage)
     if config.storage:
-        open_bucket(make_place(config.storage)).check()
+        open_store(config.output_dir, make_address(config.storage)).check()
     spec = specify_env(config.env, config.objective)
     check_rewards(spec, env_runners, config.env.vectorize)
     several = spec.policies is not None

@@ -42,14 +42,11 @@ from rltune.pipeline.folder import hold_sweep, leave_folder, make_name_taken_err
 from rltune.pipeline.plan import Plan, make_plan
 from rltune.pipeline.signals import stop_on_signals
 from rltune.pipeline.warm_starts import widen_ranges
-from rltune.records import RETRY
-from rltune.study.bucket import find_bucket, is_fetched_copy
+from rltune.records import RETRY, trial_dir_of
 from rltune.study.disk_full import explain_full_disk
 from rltune.study.sweep_folder import (
-    LEDGER,
     follow_sweep,
     is_half_made,
-    make_distant_ledger_error,
     make_resume_command,
 )
 from rltune.study.sweep_ref import SweepRef
@@ -86,8 +83,7 @@ def run_sweep(
     began = time.monotonic()
     check_whole(config)
     if config.resume == AUTO and (begun := find_begun(config)):
-        _follow(begun, stream)
-        _require_ledger(begun, config)
+        _follow(begun, stream, take_over=config.take_over)
         config, grows = compare_with_begun(begun, config)
         if not grows and (ended := find_end(begun, config)):
             how = f"{begun.name} has ended ({ended.status}) and nothing asks for more: see {begun / 'summary.json'}"
@@ -133,21 +129,15 @@ def find_begun(config: RunConfig) -> Path | None:
     folder = sweep_folder_of(config, name)
     is_here = folder.exists() and not is_half_made(folder)
     ref = SweepRef(name, config.output_dir, config.storage)
-    if (not is_here or is_fetched_copy(folder)) and ref.is_stored():
+    if ref.is_stored():
         return ref.folder()
     return folder if is_here else None
 
 
-def _follow(folder: Path, stream: TextIO | None) -> None:
+def _follow(folder: Path, stream: TextIO | None, *, take_over: bool) -> None:
     """Go on from where another machine has come with a sweep, and say so."""
-    if note := follow_sweep(folder):
+    if note := follow_sweep(folder, take_over=take_over):
         print(note, file=stream or sys.stdout, flush=True)
-
-
-def _require_ledger(folder: Path, config: RunConfig) -> None:
-    """Refuse to go on with a sweep whose ledger is a file on the machine where it ran."""
-    if config.study.storage is None and is_fetched_copy(folder) and not (folder / LEDGER).exists():
-        raise make_distant_ledger_error(folder)
 
 
 def find_end(folder: Path, config: RunConfig) -> Outcome | None:
@@ -205,6 +195,7 @@ def resume_sweep(
     stream: TextIO | None = None,
     trainable: type | None = None,
     trust: bool = False,
+    take_over: bool = False,
     retry: Mapping[str, Sequence[int]] | None = None,
 ) -> Outcome:
     """Go on with an interrupted sweep, or extend a finished one.
@@ -216,6 +207,8 @@ def resume_sweep(
         stream: Where the console writes.
         trainable: A replacement for `rltune.trial.trainable.Trial`, for tests.
         trust: Go on with a sweep that somebody else made: its settings and checkpoints run code.
+        take_over: Go on from the ledger in the storage although a driver on another machine has a newer one and has not
+            ended, because that machine is gone.
         retry: Numbers of what failed and is tried again, by TRIALS and CERTIFY of `rltune.records`.
 
     Raises:
@@ -230,7 +223,7 @@ def resume_sweep(
             spell_command("run name=... begins another sweep"),
         )
     folder = ref.folder()
-    _follow(folder, stream)
+    _follow(folder, stream, take_over=take_over)
     raw = read_settings(folder, whole=True)
     if not trust:
         require_own_sweep(folder, make_resume_command(folder))
@@ -241,7 +234,6 @@ def resume_sweep(
     merged = OmegaConf.merge(raw, addresses, wanted)
     config = parse_config(cast(DictConfig, merged))
     check_budgets(folder.name, raw, config)
-    _require_ledger(folder, config)
     for key, value in (("study.storage", config.study.storage), ("tracking.uri", config.tracking.uri)):
         if value and HIDDEN in value:
             raise StudyError(
@@ -382,8 +374,22 @@ def _conclude(sweep: OpenSweep) -> Outcome:
     outcome = save_outcome(sweep, records, winner, certification, model)
     sweep.ledger.check_lease()
     publish_outcome(sweep, records, outcome, certification)
+    _drop_training_states(sweep, outcome)
     tell_end(sweep, outcome)
     return outcome
+
+
+def _drop_training_states(sweep: OpenSweep, outcome: Outcome) -> None:
+    """Drop the latest states of whole trials whose best policy MLflow has, but not of the winner and the finalists."""
+    from rltune.study.ranking import rank_records
+
+    if sweep.stopper.is_urgent():  # A later driver does it.
+        return
+    winner = str((outcome.winner or {}).get("checkpoint"))
+    finalists = rank_records(sweep.ledger.trials.records())[: sweep.config.certify.top]
+    keep = {trial_dir_of(record.kind, record.number) for record in finalists} | {"/".join(winner.split("/")[:2])}
+    for table in (sweep.ledger.trials, sweep.ledger.runs):
+        sweep.retention.drop(table.forget_training_states(keep), keep=())
 
 
 def _watch_head(sweep: OpenSweep, concluding: threading.Lock) -> AbstractContextManager[None]:
@@ -413,8 +419,7 @@ def _watch_head(sweep: OpenSweep, concluding: threading.Lock) -> AbstractContext
                         table.interrupt(record.number)
             _conclude(sweep)
             sweep.close_ledger()
-            if bucket := find_bucket(folder):
-                store_results(bucket, sweep.context)
+            store_results(sweep.context, sweep.ledger)
         except Exception as error:
             logger.exception("the end without a head is not whole")
             print(f"{describe_exception(error)}; to go on: {how}", file=sweep.context.stream, flush=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from pathlib import Path
 from typing import Any
 
 from ray.tune import Stopper
 
+from rltune.checkpoints.clients import StoreError
+from rltune.checkpoints.store import Store
 from rltune.config.budget import has_spent_steps
 from rltune.config.schema import RunConfig
-from rltune.study.bucket import GLANCE_S, BucketError, find_bucket
 from rltune.trial.stop_flag import STOP_FILE
 
 GRACE_S = 8.0  # for trials to save their state after an end was requested
@@ -23,15 +23,14 @@ class SweepStopper(Stopper):
     """Ends a sweep early: knows why, and by when.
 
     Args:
-        folder: The sweep's folder, where trials look for the stop file.
+        store: The sweep's, where trials look for the stop file.
         config: Its budgets.
         spent_steps: Environment steps of earlier drivers.
     """
 
-    def __init__(self, folder: Path, config: RunConfig, spent_steps: int = 0) -> None:
-        self.folder = folder
-        self._file, self._bucket = folder / STOP_FILE, find_bucket(folder)
-        self.lease_lost = False  # another driver has taken the sweep over, whose trials look for the stop file, too
+    def __init__(self, store: Store, config: RunConfig, spent_steps: int = 0) -> None:
+        self._store = store
+        self.lease_lost = False  # Another driver has taken the sweep over, whose trials look for the stop file, too.
         self.clear()
         self._config = config
         joined = config.cluster.address is not None
@@ -64,13 +63,11 @@ class SweepStopper(Stopper):
         if self.reason is None or (signal is not None and not self.is_urgent()):
             self.reason, self.signal = reason, signal
             self._deadline = time.monotonic() + GRACE_S
-            if self._bucket and self.is_urgent():
-                self._bucket.hurry(EXIT_S - 0.5)
-            # On a full disk, or without the bucket, they learn nothing: their processes end at the deadline.
-            with contextlib.suppress(OSError, BucketError):
-                self._file.touch()
-                if self._bucket:
-                    self._bucket.write(STOP_FILE, b"", GLANCE_S)
+            if self.is_urgent():
+                self._store.client.hurry(EXIT_S - 0.5)
+            # On a full disk, or without the storage, they learn nothing: their processes end at the deadline.
+            with contextlib.suppress(OSError, StoreError):
+                self._store.write(STOP_FILE, b"", is_quick=True)
 
     def lose_lease(self) -> None:
         """Give up on all trials at once, without asking them to save: another driver has taken the sweep over.
@@ -121,7 +118,5 @@ class SweepStopper(Stopper):
         """Remove the stop file, unless it is another driver's."""
         if self.lease_lost:
             return
-        self._file.unlink(missing_ok=True)
-        if self._bucket:
-            with contextlib.suppress(BucketError):
-                self._bucket.delete(STOP_FILE, GLANCE_S)
+        with contextlib.suppress(OSError, StoreError):
+            self._store.delete(STOP_FILE, is_quick=True)

@@ -10,11 +10,11 @@ from rltune.certification.champion import Candidate, register_champion
 from rltune.certification.finalists import Finalist, describe_winner, rank_finalists
 from rltune.certification.result import Certification
 from rltune.certification.selection import measure_policies
+from rltune.checkpoints.clients import StoreError
 from rltune.config.budget import STEPS_SPENT
 from rltune.errors import EXIT_TRY_AGAIN
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.records import TrialRecord
-from rltune.study.bucket import BucketError
 from rltune.study.outcome import (
     EXIT_NONE,
     EXIT_WINNER,
@@ -43,7 +43,7 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
     if stopper.is_urgent():
         try:
             return next(rank_finalists(folder, [] if stopper.failed else records), None), None
-        except BucketError:  # it does not answer, and there is no time to wait
+        except StoreError:  # It does not answer, and there is no time to wait.
             return None, None
     if sweep.retraining:
         sweep.tracker.wait_until_sent()  # the certification names the runs of MLflow

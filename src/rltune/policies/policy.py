@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rltune.checkpoints.store import is_own_checkpoint
 from rltune.errors import PolicyError
 from rltune.policies import bundle_reader
 from rltune.policies.multi_agent import MultiAgentPolicy, is_multi_agent
@@ -23,7 +24,6 @@ from rltune.policies.uri import (
     locate_trusted_algorithm,
     require_own_environment,
 )
-from rltune.study.checkpoints import is_own_checkpoint
 from rltune.study.sweep_ref import LATEST, SweepRef
 
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rltune.checkpoints.clients import StoreError
+from rltune.checkpoints.store import compute_digest, find_store, is_own_checkpoint
 from rltune.config.capabilities import list_algos
 from rltune.envs.build import find_modules
 from rltune.errors import PolicyError, StudyError
 from rltune.formatting import spell_command
-from rltune.study.bucket import BucketError
-from rltune.study.checkpoints import compute_digest, find_checkpoint, is_own_checkpoint
 from rltune.study.sweep_folder import make_resume_command
 from rltune.study.sweep_ref import SweepRef
 
@@ -158,7 +158,7 @@ def _locate_in_sweep(source: Source) -> Path:
         return _check_recorded(folder, _choose_checkpoint_of(folder, trial, source), source)
     winner = _read_winner(folder, source)
     if winner:
-        return find_checkpoint(folder, str(winner["checkpoint"]))
+        return find_store(folder).find(str(winner["checkpoint"])) or folder / winner["checkpoint"]
     return _check_recorded(folder, _choose_best_checkpoint(folder, source), source)
 
 
@@ -167,7 +167,7 @@ def _split_sweep_uri(source: Source) -> tuple[Path, int | None]:
     name, _, trial = source.uri.split(":", 1)[1].strip("/").partition("/")
     try:
         folder = replace(source.sweeps, name=name).folder()
-    except BucketError:
+    except StoreError:
         raise
     except StudyError as error:
         raise PolicyError(
@@ -254,10 +254,10 @@ def _choose_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
 
 def _check_recorded(folder: Path, record: CheckpointRecord, source: Source) -> Path:
     """Give the folder of a recorded checkpoint, if its files are still those that the ledger recorded."""
-    checkpoint = find_checkpoint(folder, record.path)
-    if not checkpoint.is_dir():
+    checkpoint = find_store(folder).find(record.path)
+    if checkpoint is None:
         raise PolicyError(
-            f"policy={source.uri}: its checkpoint {checkpoint} is gone",
+            f"policy={source.uri}: its checkpoint {folder / record.path} is gone",
             "a trial whose checkpoint is still there",
             f"policy=sweep:{folder.name} is the winner; policy=runs:/<the trial's MLflow run>",
         )

@@ -18,7 +18,6 @@ from rltune.config.settings_file import read_settings
 from rltune.config.uris import HIDDEN
 from rltune.errors import StudyError
 from rltune.formatting import first_line, spell_command
-from rltune.study.bucket import is_fetched_copy
 from rltune.study.journal import choose_journal
 from rltune.study.ledger import Ledger, make_storage_error
 from rltune.study.sweep_folder import LEDGER, LEDGER_COPY, SETTINGS, make_distant_ledger_error
@@ -55,7 +54,7 @@ def open_ledger(folder: str | Path, ledger_url: str | None = None) -> Ledger:
     url = make_storage_url(configured, folder)
     file = file_of(url)
     if file is not None and not file.is_file():  # SQLite would make an empty one
-        if is_fetched_copy(folder):
+        if settings.get("storage"):
             raise make_distant_ledger_error(folder)
         raise StudyError(f"{file} is missing", "the sweep's ledger", spell_command("list"))
     ledger = Ledger(url, folder.name if configured else _read_sweep_name(folder))

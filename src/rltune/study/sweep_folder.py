@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-import secrets
 import shlex
-import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,126 +12,98 @@ from typing import Any, cast
 
 from omegaconf import OmegaConf
 
+from rltune.checkpoints.clients import make_address
+from rltune.checkpoints.handover import DRIVER_FILE, has_newest, read_local_driver, read_stored_driver
+from rltune.checkpoints.store import Store, find_store, open_store
 from rltune.config.settings_file import read_settings
 from rltune.config.uris import HIDDEN, redact_address
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
-from rltune.study.bucket import GLANCE_S, Bucket, find_bucket, is_fetched_copy, link_bucket, make_place, open_bucket
 
 SETTINGS = "config.yaml"
 LEDGER, LEDGER_COPY = "ledger.db", "ledger.backup.db"
-LEDGER_BEFORE = "ledger.before.db"  # in the bucket, for a person, should the driver never end
-DRIVERS = ".drivers"  # a line for each driver that took the sweep, in the bucket and in the folder that it worked in
-KEPT_FILES = (DRIVERS, ".made-by", "summary.json", "certification.csv", "certification.json", LEDGER, SETTINGS)
-"""What a bucket keeps of a sweep and is read elsewhere.
-
-Who drove it comes first, so that another driver is noticed that begins meanwhile; the settings last, which make the
-folder a sweep's.
-"""
+PUBLISHED = (".made-by", "summary.json", "certification.csv", "certification.json", SETTINGS)
+"""The files in the storage that other machines read, besides the ledger. The settings make a folder a sweep's: last."""
 
 TOLD = "rltune.sweep"  # the logger of what a person is told: a sweep's log has it, and no other handler
-HALF_MADE = (LEDGER, ".shared-", ".bucket", ".made-by", ".config.yaml")  # how its entries begin
+HALF_MADE = (LEDGER, ".shared-", ".made-by", ".config.yaml")  # how its entries begin
 
 
-def fetch_sweep(folder: Path, storage: str | None) -> None:
-    """Fetch a sweep's files but its checkpoints into a folder that is there to be read, again if need be.
-
-    Args:
-        folder: Where to.
-        storage: The sweeps' ``storage``; None is where the folder came from.
-    """
-    stored = open_bucket(make_place(storage, folder.name)) if storage else find_bucket(folder)
-    assert stored is not None
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    link_bucket(folder, stored.address, copy=True)
-    for name in KEPT_FILES:
-        content, draft = stored.read(name), folder / f".fetched-{name}"
-        if content is None:  # a ledger that the bucket lost is one that another driver works on
-            (folder / name).unlink(missing_ok=True)
-        else:
-            draft.write_bytes(content)
-            draft.rename(folder / name)
-
-
-def take_sweep(folder: Path, bucket: Bucket) -> None:
-    """Write down that this driver takes the sweep: from now on, the bucket's ledger and those of others are older.
+def refresh_sweep(folder: Path, storage: str | None) -> None:
+    """Fetch a sweep's files where the storage has newer ones, and nothing would be lost that is here alone.
 
     Args:
-        folder: The sweep's, where this driver works.
-        bucket: The sweep's.
+        folder: The sweep's.
+        storage: The sweeps' ``storage``; None leaves the folder as it is.
 
     Raises:
-        StudyError: Another machine has taken it.
+        StoreError: The storage cannot be used.
     """
-    if not _has_newest(folder, bucket):
-        raise make_distant_ledger_error(folder)
-    draft, taken = (
-        folder / f"{DRIVERS}-draft",
-        f"{_read_drivers(folder)}{socket.gethostname()} {secrets.token_hex(8)}\n",
-    )
-    draft.write_text(taken)
-    draft.rename(folder / DRIVERS)  # here first: killed in between, it goes on here, and so may any other machine
-    bucket.write(DRIVERS, taken.encode())
-    bucket.rename(LEDGER, LEDGER_BEFORE)
+    if storage is None:
+        return
+    store = open_store(folder, make_address(storage, folder.name))
+    stored, local = read_stored_driver(store), read_local_driver(store)
+    has_own_state = (folder / LEDGER).exists() if local is None else not local.ended
+    if not (folder / SETTINGS).exists() or not (has_own_state or has_newest(store)):
+        _fetch_sweep(store, with_ledger=stored is None or stored.ended)
 
 
-def follow_sweep(folder: Path) -> str | None:
+def _fetch_sweep(store: Store, *, with_ledger: bool) -> None:
+    """Fetch a sweep's files but its checkpoints, which are fetched when they are used.
+
+    Args:
+        store: The sweep's.
+        with_ledger: Whether to fetch the ledger; the stored one is old while a driver works on another machine.
+    """
+    folder = store.folder
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if with_ledger:
+        for derived in (*folder.glob(f"{LEDGER}-*"), folder / LEDGER_COPY, *folder.glob("study.db*")):
+            derived.unlink(missing_ok=True)
+    store.fetch([*([LEDGER, DRIVER_FILE] if with_ledger else ()), *PUBLISHED])
+
+
+def follow_sweep(folder: Path, *, take_over: bool = False) -> str | None:
     """Fetch a sweep's newest files where another machine has gone on with it; the ledger that was here is kept aside.
 
     Args:
         folder: The sweep's, whose settings are there.
+        take_over: Take the stored ledger although the driver on the other machine has not ended.
 
     Returns:
         What a person should know; None where this folder's files are the newest.
 
     Raises:
-        StudyError: The newest ledger is on another machine. Or the bucket cannot be used.
+        StudyError: The newest ledger is on another machine. Or the storage cannot be used.
     """
-    bucket = find_bucket(folder)
-    if bucket is None or is_fetched_copy(folder):  # the latter is fetched whenever it is looked for
+    store = find_store(folder)
+    stored = read_stored_driver(store)
+    if stored is None or has_newest(store):
         return None
-    if _has_newest(folder, bucket):
-        return None
-    kept = folder / f"ledger.{time.strftime('%Y%m%d-%H%M%S')}.db"
-    if (folder / LEDGER).exists():
-        if bucket.read(LEDGER) is None:
-            raise make_distant_ledger_error(folder)
-        for path in folder.glob(f"{LEDGER}*"):  # its write-ahead log, too
-            path.rename(kept.with_name(kept.name + path.name.removeprefix(LEDGER)))
-    for derived in (folder / LEDGER_COPY, *folder.glob("study.db*")):
-        derived.unlink(missing_ok=True)
-    fetch_sweep(folder, None)
-    aside = f"; the ledger that was here is kept as {kept}" if kept.exists() else ""
-    return f"another machine has gone on with {folder.name}: what it left in the bucket is fetched{aside}"
+    if OmegaConf.select(read_settings(folder), "study.storage") is None and (
+        not (stored.ended or take_over) or store.read(LEDGER) is None
+    ):
+        raise make_distant_ledger_error(folder, stored.host)
+    aside = folder / f"ledger.{time.strftime('%Y%m%d-%H%M%S')}.db"
+    for path in folder.glob(f"{LEDGER}*"):  # The file's write-ahead log belongs to it.
+        path.rename(aside.with_name(aside.name + path.name.removeprefix(LEDGER)))
+    _fetch_sweep(store, with_ledger=True)
+    kept = f"; the ledger that was here is kept as {aside}" if aside.exists() else ""
+    return f"another machine has gone on with {folder.name}: its files in the storage are fetched{kept}"
 
 
-def is_newest(folder: Path) -> bool:
-    """Whether a folder has a sweep's newest files, and is no copy that was fetched from its bucket to be read.
+def make_distant_ledger_error(folder: Path, host: str = "the machine where it runs") -> StudyError:
+    """Describe a sweep whose newest ledger is a file on another machine.
 
-    Raises:
-        BucketError: The bucket cannot be used.
+    Args:
+        folder: The sweep's.
+        host: That machine.
     """
-    bucket = find_bucket(folder)
-    return bucket is None or (not is_fetched_copy(folder) and _has_newest(folder, bucket))
-
-
-def _has_newest(folder: Path, bucket: Bucket) -> bool:
-    """Return whether no other machine has taken the sweep since a driver worked in this folder."""
-    taken = (bucket.read(DRIVERS, GLANCE_S) or b"").decode().splitlines()
-    return not taken or taken[-1] in _read_drivers(folder).splitlines()
-
-
-def _read_drivers(folder: Path) -> str:
-    return (folder / DRIVERS).read_text() if (folder / DRIVERS).exists() else ""
-
-
-def make_distant_ledger_error(folder: Path) -> StudyError:
-    """Say that a sweep's ledger is a file of another machine's, which gives the bucket a copy when its driver ends."""
     return StudyError(
-        f"sweep={folder.name}: its ledger is a file on the machine where it runs, and its bucket has no copy of it",
+        f"sweep={folder.name}: its newest ledger is a file on {host}, whose driver has not ended",
         "a sweep whose driver has ended by itself, or one with its ledger in PostgreSQL",
-        "study.storage=postgresql+psycopg://host/db when a sweep is started; until then, go on where this one ran; if "
-        f"that machine is gone, copy {LEDGER_BEFORE} in the bucket to {LEDGER}: what came after it is trained again",
+        "go on where it ran; if that machine is gone, take_over=true goes on from the state that an earlier driver "
+        "left in the storage; study.storage=postgresql+psycopg://host/db when a sweep is started avoids this",
     )
 
 

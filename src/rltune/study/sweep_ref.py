@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rltune.checkpoints.clients import make_address
+from rltune.checkpoints.store import open_store
 from rltune.config.uris import HIDDEN, redact_settings
 from rltune.errors import StudyError, choices
 from rltune.formatting import spell_command
-from rltune.study.bucket import is_fetched_copy, make_place, open_bucket
 from rltune.study.sweep_folder import (
     SETTINGS,
-    fetch_sweep,
     is_half_made,
     make_resume_command,
+    refresh_sweep,
     spell_output_dir,
 )
 
@@ -143,14 +144,13 @@ class SweepRef:
             raise StudyError(
                 f"storage={self.storage}: the login is kept in no file", "the whole address", "storage=..."
             )
-        stored = open_bucket(make_place(self.storage))
-        stored.check()
-        return stored.list_folders(holding=SETTINGS)
+        store = open_store(self.root, make_address(self.storage))
+        store.check()
+        return store.list_folders(holding=SETTINGS)
 
     def _update(self, folder: Path) -> Path:
-        """Fetch a sweep's files where its folder is missing, or is a copy that was fetched before."""
-        if not (folder / SETTINGS).is_file() or is_fetched_copy(folder):
-            fetch_sweep(folder, self.storage)
+        """Fetch a sweep's files where the storage has newer ones."""
+        refresh_sweep(folder, self.storage)
         return folder
 
     def _redact(self) -> dict[str, Any]:

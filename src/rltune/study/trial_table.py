@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, 
 from rltune.config.criteria import NO_CRITERIA
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
-from rltune.records import TRIALS, CheckpointRecord, Report, TrialRecord
+from rltune.records import TRIALS, CheckpointRecord, Report, TrialRecord, trial_dir_of
 from rltune.study.lease import Fence
 from rltune.study.tables import REPORTS, REQUESTS, SWEEP_TRIALS
 
@@ -182,6 +182,24 @@ class TrialTable:
         of_it = (self._of_kind, SWEEP_TRIALS.c.number == number)
         with self._fence.begin() as connection:
             connection.execute(update(SWEEP_TRIALS).where(*of_it).values(**marks))
+
+    def forget_training_states(self, keep: Collection[str]) -> list[CheckpointRecord]:
+        """Forget the latest states of whole trials whose best policy MLflow has, and return those to be dropped.
+
+        Args:
+            keep: Folders of the trials whose latest state is kept.
+        """
+        columns = SWEEP_TRIALS.c
+        sent = select(columns.number).where(self._of_kind, columns.state == "COMPLETE", columns.sent_checkpoint != "")
+        with self._engine.connect() as connection:
+            numbers = [int(number) for (number,) in connection.execute(sent)]
+        forgotten = []
+        for record in self.records(numbers) if numbers else ():
+            if record.latest and record.checkpoint and trial_dir_of(self.kind, record.number) not in keep:
+                self.mark(record.number, **_to_row({"latest": None}))
+                if record.latest.path != record.checkpoint.path:
+                    forgotten.append(record.latest)
+        return forgotten
 
     def forget_mlflow_runs(self) -> None:
         """Forget which runs of MLflow unfinished trials have, as `Ledger.forget_sent` has written it."""

@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rltune.checkpoints.clients import StoreError
+from rltune.checkpoints.store import find_store
 from rltune.formatting import first_line, format_state
 from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
-from rltune.study.bucket import BucketError
-from rltune.study.checkpoints import lend_checkpoint
 from rltune.study.ledger import Ledger, UnsentTrial
 from rltune.study.ranking import BestSoFar
 from rltune.tracking.mlflow_runs import MLflowRuns, Point
@@ -416,14 +416,15 @@ class LedgerView:
         """Send a whole trial's checkpoint, unless its files are gone."""
         path = record.checkpoint.path if record.checkpoint else ""
         try:
-            with lend_checkpoint(self._folder, path) as files:
-                send = partial(self._send_files, record, files)
-                if not path or not files.exists():
+            with find_store(self._folder).lend(path) as files:
+                if not path or files is None:
                     path = ""
-                elif path in self._untaken or not attempt(f"the checkpoint of {record.run_key.name}", send):
-                    self._untaken.add(path)  # not marked: the next driver tries it again
+                elif path in self._untaken or not attempt(
+                    f"the checkpoint of {record.run_key.name}", partial(self._send_files, record, files)
+                ):
+                    self._untaken.add(path)  # It is not marked as sent, so that the next driver tries again.
                     return
-        except BucketError:  # the same
+        except StoreError:
             self._untaken.add(path)
             return
         self._note(self._ledger.mark_checkpoint_sent, record.kind, record.number, path)

@@ -19,7 +19,7 @@ class Assignment:
         number: The trial's number in the study.
         params: The sample's values by name.
         seeds: One per replicate.
-        sweep: The sweep's folder, absolute and, without a bucket, on storage that the worker sees too.
+        sweep: The sweep's folder, absolute; it is also the store where `store` is None, so that all nodes share it.
         env_steps: The budget of each seed.
         reports: Reports over the whole budget.
         checkpoint_every_s: Seconds between two checkpoints of the latest state.
@@ -28,9 +28,9 @@ class Assignment:
         threads: Torch threads.
         engine: ``fast`` or ``rllib``.
         build: The arguments of `rltune.algorithms.build.Build`, plain.
-        place: The sweep's address in a bucket; None without one.
-        token: What the worker's node has to read in the sweep's folder or bucket before it trains; None where all run
-            on the driver's node.
+        store: The store's address in remote storage; None where the sweep's folder is the store.
+        token: A file that the worker's node has to see in the store before it trains; None where all run on the
+            driver's node.
         latest: The last recorded checkpoint to go on from; None starts anew.
         older: Another one, for when that is damaged; None without.
         best: The checkpoint of the best objective recorded so far; None without.
@@ -39,8 +39,8 @@ class Assignment:
             that holds this trial's own.
         episodes: Episodes that the best policy plays deterministically after the whole budget; 0: none.
         evaluation_seed: The environment seed of the first of them.
-        attempt: Names this worker, where another may still write the trial's checkpoints; see
-            `rltune.study.checkpoints.begin_attempt`.
+        attempt: A name that no other attempt at this trial has. Its checkpoints have a folder of that name: a worker
+            that was cut off may still write those of an earlier attempt.
     """
 
     number: int
@@ -55,7 +55,7 @@ class Assignment:
     threads: int
     engine: str
     build: Mapping[str, Any]
-    place: str | None = None
+    store: str | None = None
     token: str | None = None
     latest: Mapping[str, Any] | None = None
     older: Mapping[str, Any] | None = None
@@ -64,7 +64,7 @@ class Assignment:
     kind: str = TRIALS
     episodes: int = 0
     evaluation_seed: int = 0
-    attempt: str = ""
+    attempt: str = "first"
 
     @property
     def trial_dir(self) -> str:

@@ -6,6 +6,7 @@ where that is small enough. The driver records both in the ledger. Runs in a wor
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rltune.checkpoints.store import REPLAY, Store, compute_digest, find_replay, read_state
 from rltune.records import CheckpointRecord
-from rltune.study.checkpoints import REPLAY, DamagedError, find_replay, is_whole, read_state, write_checkpoint
 from rltune.trial.assignment import Assignment
 from rltune.trial.metrics import Progress
 from rltune.trial.runner import Runner
@@ -45,32 +46,26 @@ class TrialCheckpoints:
 
     Args:
         task: The trial.
-        sweep: The sweep's folder, or this worker's own that leads to the sweep's bucket.
+        store: The sweep's.
 
     Attributes:
         best: The record of the checkpoint with the best objective; None without one.
         notes: What a person is to know of the restore, each the rest of a sentence about the trial.
     """
 
-    def __init__(self, task: Assignment, sweep: Path) -> None:
-        self._task, self._sweep = task, sweep
+    def __init__(self, task: Assignment, store: Store) -> None:
+        self._task, self._store = task, store
         self.best = CheckpointRecord(**task.best) if task.best else None
         self._best = -math.inf if self.best is None or self.best.objective is None else self.best.objective
         self._saved_at = time.monotonic()
-        # What the ledger names, so that no later checkpoint drops it: by the fields of the trial's record.
-        recorded = {"best": task.best, "latest": task.latest, "older": task.older}
-        self._recorded = {name: str(record["path"]) for name, record in recorded.items() if record}
+        self._paths: set[str] = set()  # of this attempt's checkpoints
         self.notes: list[str] = []
 
     def restore(self, runners: Sequence[Runner]) -> TrialState:
-        """Load the checkpoint that the task names, and return the state then; a new state where it names none.
-
-        Raises:
-            DamagedError: The checkpoint is not as it was recorded.
-        """
-        if not self._task.latest:
+        """Load the newest whole checkpoint that the task names, and return the state then; else a new state."""
+        folder = self._open_newest()
+        if folder is None:
             return TrialState([Progress() for _ in runners])
-        folder = self._find_whole()
         state, replay = read_state(folder), find_replay(folder)
         for index, runner in enumerate(runners):
             runner.restore(_seed_folder(folder, index))
@@ -83,15 +78,22 @@ class TrialCheckpoints:
             )
         return TrialState([Progress(**saved) for saved in state["progress"]], state["train_s"], state["reports"])
 
-    def _find_whole(self) -> Path:
-        """Find the checkpoint that the task names, else the older one: what lies in a bucket is read only here."""
-        known = [CheckpointRecord(**one) for one in (self._task.latest, self._task.older) if one]
-        for record in known:
-            if folder := is_whole(self._sweep, record):
-                if record is not known[0]:
-                    self.notes.append(f"goes on from {record.path}: its checkpoint {known[0].path} is damaged or gone")
+    def _open_newest(self) -> Path | None:
+        """Open the checkpoint that the task names, or the older one; None without one that is as it was recorded."""
+        records = [CheckpointRecord(**record) for record in (self._task.latest, self._task.older) if record]
+        for record in records:
+            if folder := self._store.open(record):
+                if record is not records[0]:
+                    self.notes.append(
+                        f"goes on from {record.path}: its checkpoint {records[0].path} is damaged or gone"
+                    )
                 return folder
-        raise DamagedError(f"checkpoint {known[0].path} is damaged")  # the driver knows whether there are others
+        if records:
+            self.notes.append(
+                f"starts anew: its checkpoint {records[0].path} is damaged or gone, and there is no other"
+            )
+            self.best, self._best = None, -math.inf
+        return None
 
     def is_due(self) -> bool:
         """Whether the latest state is to be saved by now."""
@@ -118,21 +120,13 @@ class TrialCheckpoints:
             shared = None if keeps_replay else records.get("best")
             records["latest"] = shared or self._save("latest", state, runners, objective, keeps_replay)
             self._saved_at = time.monotonic()
-        self._note_recorded(records)
         return records
 
     def save_latest(self, state: TrialState, runners: Sequence[Runner]) -> dict[str, Any]:
         """Save the latest state between two reports, and return its record; it has no objective."""
         record = self._save("latest", state, runners, math.nan, self._keeps_replay(runners))
         self._saved_at = time.monotonic()
-        self._note_recorded({"latest": record})
         return {"latest": record}
-
-    def _note_recorded(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Note what the ledger will name before the next checkpoint is written: Tune records a report first."""
-        if "latest" in records:
-            self._recorded.pop("older", None)
-        self._recorded |= {name: str(record["path"]) for name, record in records.items()}
 
     def _keeps_replay(self, runners: Sequence[Runner]) -> bool:
         """Whether the latest state has the replay memories: those of all seeds, or none."""
@@ -142,7 +136,7 @@ class TrialCheckpoints:
         self, kind: str, state: TrialState, runners: Sequence[Runner], objective: float, keeps_replay: bool = False
     ) -> dict[str, Any]:
         task = self._task
-        saved = {
+        content: dict[str, Any] = {
             "env_steps": state.env_steps,
             "objective": objective if math.isfinite(objective) else None,  # JSON has no NaN
             "number": task.number,
@@ -153,8 +147,8 @@ class TrialCheckpoints:
             "replay_bytes": _measure_replay(runners),
             "progress": [dict(vars(seed)) for seed in state.progress],
         }
-
-        def fill(folder: Path) -> None:
+        path = self._choose_path(kind, state.env_steps)
+        with self._store.make_draft(path) as folder:
             for index, runner in enumerate(runners):
                 target = _seed_folder(folder, index)
                 target.mkdir(exist_ok=True)
@@ -163,9 +157,19 @@ class TrialCheckpoints:
                     memory = folder / REPLAY / str(index)
                     memory.mkdir(parents=True)
                     runner.save_replay(memory)
+            if keeps_replay:
+                content[REPLAY] = compute_digest(folder / REPLAY)
+            (folder / "state.json").write_text(json.dumps(content))
+            digest = self._store.save(folder, path)
+        return CheckpointRecord(path, state.env_steps, content["objective"], digest, replay=keeps_replay).to_dict()
 
-        keep = set(self._recorded.values())
-        return write_checkpoint(self._sweep, task.trial_dir, kind, saved, fill, task.attempt, keep).to_dict()
+    def _choose_path(self, kind: str, env_steps: int) -> str:
+        """Choose a path that this attempt has not used: the ledger may name a state that was saved at the same step."""
+        start = f"{self._task.trial_dir}/{self._task.attempt}/{kind}-{env_steps:012d}"
+        paths = (f"{start}-{count}" if count > 1 else start for count in range(1, len(self._paths) + 2))
+        path = next(path for path in paths if path not in self._paths)
+        self._paths.add(path)
+        return path
 
     def _policy_info(self, index: int, progress: Progress) -> Mapping[str, Any]:
         """Say where a policy came from; it is kept inside the policy."""

@@ -1,45 +1,42 @@
-"""Show that a node sees the sweep's files, its folder or its bucket: what it writes for itself alone is lost.
+"""Verify that every node can read the sweep's store: checkpoints that a node writes for itself alone are lost.
 
-The driver leaves a token there for as long as it works. Each node has to read it before its first trial, one that joins
-later too. Runs in the driver; `find_blindness` on each node.
+The driver leaves a token in the store while it works. Each node has to read it before its first trial, and so does a
+node that joins later. Runs in the driver; `find_blindness` runs on each node.
 """
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from rltune.cluster.shared_storage import not_shared
-from rltune.errors import StudyError
-from rltune.study.bucket import GLANCE_S, BucketError, find_bucket, open_bucket
+from rltune.checkpoints.clients import StoreError
+from rltune.checkpoints.store import Store, open_store
 
-PREFIX = ".shared-"  # a new name for each driver: network file systems remember what they did not find
-VISIBLE_S = 2.0  # for a network's file system to show a new file
+PREFIX = ".shared-"  # Each driver takes a new name: network file systems remember which files they did not find.
+VISIBLE_S = 2.0  # How long a network's file system may take to show a new file.
 
 
 class BlindNodeError(Exception):
-    """This node does not see the sweep's files: the trial is to run on another one."""
+    """This node does not see the sweep's store: the trial is to run on another one."""
 
 
 @contextmanager
-def leave_token(folder: Path) -> Iterator[str]:
-    """Leave a token in the sweep's folder, and in its bucket where it has one, while the block runs; yield its name."""
-    for old in folder.glob(f"{PREFIX}*"):  # of a driver that was killed
-        old.unlink(missing_ok=True)
-    token, bucket = folder / f"{PREFIX}{secrets.token_hex(8)}", find_bucket(folder)
+def leave_token(store: Store) -> Iterator[str]:
+    """Leave a token in the store while the block runs; yield its name."""
+    for leftover in store.folder.glob(f"{PREFIX}*"):  # A driver that was killed has left it.
+        leftover.unlink(missing_ok=True)
+    token = store.folder / f"{PREFIX}{secrets.token_hex(8)}"
     token.write_text(token.name)
     try:
-        if bucket:
-            bucket.write(token.name, token.name.encode(), GLANCE_S)
+        store.publish([token.name])
         yield token.name
     finally:
         token.unlink(missing_ok=True)
-        if bucket:
-            bucket.submit(bucket.delete, token.name)
+        with suppress(StoreError):
+            store.delete(token.name, is_quick=True)
 
 
 def read_token_name(folder: Path) -> str | None:
@@ -47,44 +44,35 @@ def read_token_name(folder: Path) -> str | None:
     return next((path.name for path in folder.glob(f"{PREFIX}*")), None)
 
 
-def find_blindness(folder: Path, place: str | None, token: str, patience_s: float = GLANCE_S) -> str:
-    """Say why this node does not see the sweep's files; empty where it does.
+def find_blindness(folder: Path, address: str | None, token: str, *, is_quick: bool = True) -> str:
+    """Say why this node does not see the sweep's store; empty where it does.
 
     Args:
         folder: The sweep's, absolute.
-        place: The sweep's address in a bucket; None without one.
-        token: The driver's, by its name.
-        patience_s: For a bucket that does not answer.
+        address: The store's address in remote storage; None where the folder is the store.
+        token: The name of the driver's token.
+        is_quick: Whether to give up after seconds where the storage does not answer.
     """
-    if place is not None:
-        try:
-            found = open_bucket(place).read(token, patience_s)
-        except BucketError as error:
-            return error.what
-        return "" if found == token.encode() else f"{place} is another place there"
-    deadline = time.monotonic() + VISIBLE_S
+    store, deadline = open_store(folder, address), time.monotonic() + VISIBLE_S
     while True:
-        with contextlib.suppress(OSError):
-            if (folder / token).read_text() == token:
-                return ""
+        with suppress(OSError):
+            try:
+                if store.read(token, is_quick=is_quick) == token.encode():
+                    return ""
+            except StoreError as error:
+                return error.what
         if time.monotonic() > deadline:
-            return f"{folder} cannot be seen there"
+            return f"{address.partition('?')[0] if address else folder} does not show the driver's files there"
         time.sleep(0.1)
 
 
-def make_blind_error(folder: Path, blind: Mapping[str, str]) -> StudyError:
-    """Build the error for nodes that do not see a sweep's files.
+def make_blind_error(store: Store, blind: Mapping[str, str]) -> StoreError:
+    """Describe the nodes that do not see a sweep's store.
 
     Args:
-        folder: The sweep's.
+        store: The sweep's.
         blind: Why, by node.
     """
-    if find_bucket(folder) is None:
-        return not_shared(folder, ", ".join(sorted(blind)))
     node, why = sorted(blind.items())[0]
     others = f" (and {', '.join(sorted(blind)[1:])})" if len(blind) > 1 else ""
-    return StudyError(
-        f"on node {node}{others}: {why}",
-        "a bucket that every node can use, with the credentials in the environment in which its `ray start` was typed",
-        "export AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=... there, before ray start",
-    )
+    return store.make_unshared_error(f"cannot be used on node {node}{others}: {why}")

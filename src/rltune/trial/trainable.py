@@ -20,11 +20,10 @@ import psutil
 import ray
 from ray import tune
 
+from rltune.checkpoints.store import open_store
 from rltune.envs.step_count import STEPS, SamplingEnded
 from rltune.errors import NonFiniteError, RewardError
 from rltune.records import OUT_OF_MEMORY
-from rltune.study.bucket import GLANCE_S, PATIENCE_S, find_bucket, link_bucket
-from rltune.study.checkpoints import DamagedError, is_whole
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
 from rltune.trial.gpu_memory import describe_out_of_memory, measure_gpu
@@ -72,39 +71,25 @@ class Trial(tune.Trainable):
 
     def _begin(self, config: Mapping[str, Any]) -> None:
         self.task = Assignment(**config["assignment"])
-        self._sweep = self._open_folder()
+        # Without a folder in common with the driver, this process has one of its own.
+        folder = self.task.sweep if self.task.store is None else Path(self.logdir) / Path(self.task.sweep).name
+        self._store = open_store(folder, self.task.store)
         self._failure: dict[str, Any] | None = None
         self._state = TrialState()
         self._counted = 0, STEPS.steps  # steps of all seeds by the last iteration's end, and this process's count then
-        self._stop = StopFlag(self._sweep)
-        self._checkpoints = TrialCheckpoints(self.task, self._sweep)
-        home = self._sweep / self.task.trial_dir
-        self._watchdog = Watchdog(home, self.task.stall_s, self._send_stack if self.task.place else None)
+        self._stop = StopFlag(self._store)
+        self._checkpoints = TrialCheckpoints(self.task, self._store)
+        self._watchdog = Watchdog(self._store, self.task.trial_dir, self.task.stall_s)
         self._heartbeat = Heartbeat(
             name_beat(self.task.sweep, self.task.trial_dir), self._count_steps_of_each_seed, self._stop
         )
         self._catch_failure(self._build)
 
-    def _open_folder(self) -> Path:
-        """Return the sweep's folder; of a sweep with a bucket one of this process's own, which leads to the bucket."""
-        if self.task.place is None:
-            return Path(self.task.sweep)
-        own = Path(self.logdir) / Path(self.task.sweep).name
-        shutil.rmtree(own, ignore_errors=True)
-        own.mkdir(parents=True)
-        link_bucket(own, self.task.place)
-        return own
-
-    def _send_stack(self, file: Path) -> None:
-        if bucket := find_bucket(self._sweep):
-            bucket.write(f"{self.task.trial_dir}/{file.name}", file.read_bytes(), GLANCE_S)
-
     def _build(self) -> None:
         task = self.task
-        if task.token is not None and (why := find_blindness(Path(task.sweep), task.place, task.token, PATIENCE_S)):
+        if task.token is not None and (why := find_blindness(Path(task.sweep), task.store, task.token, is_quick=False)):
             raise BlindNodeError(why)
-        if bucket := find_bucket(self._sweep):
-            bucket.delete(f"{task.trial_dir}/{STACK_FILE}")  # an earlier attempt's
+        self._store.delete(f"{task.trial_dir}/{STACK_FILE}")  # The end of an earlier attempt had reasons of its own.
         self._runners = [self.build_runner(seed) for seed in self.task.seeds]
         self._state = self._checkpoints.restore(self._runners)
         self._mark_iteration()
@@ -116,8 +101,8 @@ class Trial(tune.Trainable):
         self._watchdog.close()
         self._heartbeat.close()
         self._stop.close()
-        if self.task.place is not None:
-            shutil.rmtree(self._sweep, ignore_errors=True)
+        if self.task.store is not None:
+            shutil.rmtree(self._store.folder, ignore_errors=True)
 
     def _catch_failure(self, work: Callable[[], None]) -> None:
         """Do the work, and keep an exception as the trial's failure.
@@ -203,8 +188,8 @@ class Trial(tune.Trainable):
         best = self._checkpoints.best
         if best is None:
             raise RuntimeError(f"no episode ended within {self._state.env_steps} environment steps")
-        if (folder := is_whole(self._sweep, best)) is None:
-            raise DamagedError(f"checkpoint {best.path} is damaged")
+        if (folder := self._store.open(best)) is None:
+            raise RuntimeError(f"checkpoint {best.path} is damaged")
         return self.play(folder)
 
     def play(self, folder: Path) -> list[float]:

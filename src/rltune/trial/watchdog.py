@@ -15,13 +15,13 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
+from rltune.checkpoints.clients import StoreError
+from rltune.checkpoints.store import Store
 from rltune.envs.step_count import STEPS
-from rltune.study.bucket import BucketError
 
-STACK_FILE = "stalled.txt"  # in the trial's folder: where its threads were
+STACK_FILE = "stalled.txt"  # The stacks of the process's threads, in the trial's folder.
 EXIT_CODE = 70
 
 
@@ -29,16 +29,15 @@ class Watchdog:
     """Watches work that is to make progress.
 
     Args:
-        trial_dir: The trial's folder.
+        store: The sweep's.
+        trial_dir: The trial's folder in it.
         limit_s: Seconds without progress after which the process ends.
-        send: Sends the file with the stack to the driver, where no folder is shared with it; None where one is.
     """
 
-    def __init__(self, trial_dir: Path, limit_s: float, send: Callable[[Path], None] | None = None) -> None:
-        self._trial_dir, self._limit_s, self._send = trial_dir, limit_s, send
+    def __init__(self, store: Store, trial_dir: str, limit_s: float) -> None:
+        self._store, self._name, self._limit_s = store, f"{trial_dir}/{STACK_FILE}", limit_s
         self._since: float | None = None
         self._ended = threading.Event()
-        (trial_dir / STACK_FILE).unlink(missing_ok=True)  # an earlier attempt's: a later end has reasons of its own
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._thread.start()
 
@@ -67,16 +66,16 @@ class Watchdog:
             if STEPS.steps != seen:
                 seen, stepped = STEPS.steps, now
             if since is not None and now - max(since, stepped) > self._limit_s:
-                # A full disk, or a bucket that is away, must not keep a hung process alive.
-                with contextlib.suppress(OSError, BucketError):
+                # Neither a full disk nor a storage that is away may keep a hung process alive.
+                with contextlib.suppress(OSError, StoreError):
                     self._write_stack()
                 os._exit(EXIT_CODE)
 
     def _write_stack(self) -> None:
-        self._trial_dir.mkdir(parents=True, exist_ok=True)
-        with (self._trial_dir / STACK_FILE).open("w") as file:
+        path = self._store.folder / self._name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as file:  # faulthandler needs a real file.
             file.write(f"no progress for {self._limit_s:g} s\n")
             file.flush()
             faulthandler.dump_traceback(file)
-        if self._send:
-            self._send(self._trial_dir / STACK_FILE)
+        self._store.publish([self._name])

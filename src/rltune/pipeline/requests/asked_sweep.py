@@ -12,6 +12,8 @@ from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from rltune.checkpoints.handover import has_newest
+from rltune.checkpoints.store import find_store
 from rltune.cluster.stale_processes import read_boot_id
 from rltune.config.budget import SpentBudget
 from rltune.config.criteria import read_criteria
@@ -24,7 +26,7 @@ from rltune.study.journal import has_write_ahead_log
 from rltune.study.lease import LeaseWatch, find_driver
 from rltune.study.ledger import Ledger, MissingSweepError
 from rltune.study.storage import open_ledger, require_login
-from rltune.study.sweep_folder import is_newest, make_resume_command
+from rltune.study.sweep_folder import make_resume_command
 from rltune.study.sweep_ref import LATEST, SweepRef
 from rltune.study.tables import file_of
 
@@ -110,7 +112,7 @@ class AskedSweep:
             StudyError: The ledger is a file that only the driver's machine may write, or a copy that no driver reads.
         """
         file = file_of(self.ledger.url)
-        if file and self.folder and not self.find_driver() and not is_newest(self.folder):
+        if file and self.folder and not self.find_driver() and not has_newest(find_store(self.folder)):
             raise StudyError(
                 f"sweep={self.name}: its ledger here is a copy of an older state, which no driver reads",
                 "the same command typed where it ran last",

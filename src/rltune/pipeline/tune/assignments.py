@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterable
 
 from rltune.certification.finalists import derive_run_seed
+from rltune.checkpoints.store import Store
 from rltune.cluster.resources import Share
 from rltune.pipeline.context import SweepContext
-from rltune.records import CERTIFY, TrialRecord, trial_dir_of
-from rltune.study.bucket import find_bucket
-from rltune.study.checkpoints import begin_attempt, choose_newest, is_recorded
+from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
 from rltune.trial.assignment import Assignment
 from rltune.trial.shared_files import read_token_name
 
 
 def build_assignment(
-    context: SweepContext, share: Share, notify: Callable[[str], None], record: TrialRecord
+    context: SweepContext, store: Store, share: Share, notify: Callable[[str], None], record: TrialRecord
 ) -> Assignment:
     """Build what a worker is to do for a trial; one that ran before goes on from its newest whole checkpoint.
 
@@ -23,13 +23,14 @@ def build_assignment(
 
     Args:
         context: What the driver works on.
+        store: The sweep's.
         share: This trial's share of the machine.
         notify: Shows a person a line: that a recorded checkpoint is damaged, and what is done instead.
         record: The trial.
     """
     config, best = context.plan.config, record.checkpoint
     recorded = [checkpoint for checkpoint in (record.latest, best) if checkpoint]
-    whole = [checkpoint for checkpoint in recorded if is_recorded(context.folder, checkpoint)]
+    whole = [checkpoint for checkpoint in recorded if store.is_whole(checkpoint)]
     latest = choose_newest(whole)
     if recorded and latest is None:
         notify(
@@ -38,9 +39,6 @@ def build_assignment(
     elif latest and len(whole) < len(recorded):
         (lost,) = [checkpoint for checkpoint in recorded if checkpoint not in whole]
         notify(f"{record.name}: its checkpoint {lost.path} is damaged or gone; it goes on from {latest.path}")
-    # A worker that had it before may have been cut off, and not know that it is over.
-    attempt = begin_attempt(context.folder, trial_dir_of(record.kind, record.number)) if record.node else ""
-    bucket = find_bucket(context.folder)
     episodes = config.certify.episodes if record.kind == CERTIFY else 0
     first_seed = derive_run_seed(context.name, record.seed_index or 0, episodes) if episodes else 0
     older = next((checkpoint for checkpoint in whole if checkpoint != latest), None)
@@ -57,7 +55,7 @@ def build_assignment(
         threads=share.threads,
         engine=config.engine,
         build={**context.plan.assignment_build(), "gpus": share.gpus},
-        place=bucket.address if bucket else None,
+        store=store.address,
         token=read_token_name(context.folder),
         latest=latest.to_dict() if latest else None,
         older=older.to_dict() if older else None,
@@ -66,5 +64,18 @@ def build_assignment(
         kind=record.kind,
         episodes=episodes,
         evaluation_seed=first_seed,
-        attempt=attempt,
+        attempt=secrets.token_hex(4),
     )
+
+
+def choose_newest(records: Iterable[CheckpointRecord]) -> CheckpointRecord | None:
+    """Choose the checkpoint from which a trial goes on; None where there is none.
+
+    A checkpoint with a replay memory goes before a newer one without: the steps between the two are trained again
+    sooner than a memory is filled. Newer is what the ledger recorded later, not what has more steps: a checkpoint that
+    is damaged sends its trial back to fewer steps.
+
+    Args:
+        records: The trial's.
+    """
+    return max(records, key=lambda record: (record.replay, record.sequence), default=None)

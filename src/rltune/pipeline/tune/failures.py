@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rltune.checkpoints.clients import StoreError
+from rltune.checkpoints.store import Store
 from rltune.compat.ray_start import find_logs
 from rltune.config.uris import redact
 from rltune.formatting import first_line
-from rltune.study.bucket import GLANCE_S, BucketError, find_bucket
 from rltune.trial.watchdog import STACK_FILE
 
 FAILURE_FILE = "failure.txt"  # in the trial's folder
@@ -41,24 +42,25 @@ class Failure:
     log: str
 
 
-def describe_dead_process(sweep: Path, trial_dir: str, error: str, pid: int | None) -> Failure:
+def describe_dead_process(store: Store, trial_dir: str, error: str, pid: int | None) -> Failure:
     """Describe a worker that lost its process.
 
     Args:
-        sweep: The sweep's folder.
-        trial_dir: The trial's own folder, relative to the sweep's.
+        store: The sweep's.
+        trial_dir: The trial's folder in it.
         error: What Ray says.
         pid: The process, if it ever reported; else Ray may say.
     """
-    reason, stack = describe_death(sweep, trial_dir, error), sweep / trial_dir / STACK_FILE
+    reason, stack = describe_death(store, trial_dir, error), store.folder / trial_dir / STACK_FILE
     trace = stack.read_text() if stack.is_file() else error.strip() or "unknown"
-    return _write_failure(sweep, trial_dir, reason, trace, _read_worker_log(pid or _find_pid(error)))
+    return _write_failure(store, trial_dir, reason, trace, _read_worker_log(pid or _find_pid(error)))
 
 
-def describe_death(sweep: Path, trial_dir: str, error: str) -> str:
+def describe_death(store: Store, trial_dir: str, error: str) -> str:
     """Return in one line why a worker lost its process; the arguments are those of `describe_dead_process`."""
-    stack = sweep / trial_dir / STACK_FILE
-    _fetch_stack(sweep, stack)
+    stack = store.folder / trial_dir / STACK_FILE
+    with contextlib.suppress(StoreError, OSError):
+        store.fetch([f"{trial_dir}/{STACK_FILE}"], is_quick=True)
     if stack.is_file():
         return f"{first_line(stack.read_text())}; see {stack}"
     error = error.strip() or "unknown"
@@ -68,17 +70,9 @@ def describe_death(sweep: Path, trial_dir: str, error: str) -> str:
     return f"worker died: {short[:300]}"
 
 
-def _fetch_stack(sweep: Path, stack: Path) -> None:
-    """Fetch what the watchdog has sent, where the sweep has a bucket."""
-    with contextlib.suppress(BucketError, OSError):
-        if (bucket := find_bucket(sweep)) and (sent := bucket.read(str(stack.relative_to(sweep)), GLANCE_S)):
-            stack.parent.mkdir(parents=True, exist_ok=True)
-            stack.write_bytes(sent)
-
-
-def describe_error(sweep: Path, trial_dir: str, reason: str, trace: str) -> Failure:
+def describe_error(store: Store, trial_dir: str, reason: str, trace: str) -> Failure:
     """Describe a trial whose work raised; its process lives on."""
-    return _write_failure(sweep, trial_dir, describe_reason(reason, trace), trace, _read_env_runner_log(reason, trace))
+    return _write_failure(store, trial_dir, describe_reason(reason, trace), trace, _read_env_runner_log(reason, trace))
 
 
 def describe_reason(reason: str, trace: str) -> str:
@@ -141,13 +135,13 @@ def _read_worker_log(pid: int | None) -> str:
         return ""
 
 
-def _write_failure(sweep: Path, trial_dir: str, reason: str, trace: str, written: str) -> Failure:
+def _write_failure(store: Store, trial_dir: str, reason: str, trace: str, written: str) -> Failure:
     reason, trace, written = redact(reason), redact(trace), redact(written)
-    path = sweep / trial_dir / FAILURE_FILE
+    path = store.folder / trial_dir / FAILURE_FILE
     parts = [reason, trace, *(["standard error of the worker:", written] if written else [])]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n\n".join(part.rstrip() for part in parts) + "\n")
     except OSError:  # a full disk must not cost the reason
         pass
-    return Failure(reason, (f"{trace}\n{written}" if written else trace)[-MAX_TRACE:], str(path.relative_to(sweep)))
+    return Failure(reason, (f"{trace}\n{written}" if written else trace)[-MAX_TRACE:], f"{trial_dir}/{FAILURE_FILE}")

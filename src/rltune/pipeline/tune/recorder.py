@@ -15,13 +15,17 @@ from typing import Any
 
 from ray.tune import Callback
 
+from rltune.checkpoints.clients import STORAGE_AWAY, StoreError, StoreUnavailableError
+from rltune.checkpoints.retention import Retention
+from rltune.checkpoints.store import Store
 from rltune.cluster.background_imports import NEEDED_AT_END, begin_imports
 from rltune.cluster.losses import Place, explain_loss, find_place, wait_for_head
 from rltune.cluster.resources import Share
-from rltune.cluster.shared_storage import has_other_nodes, is_here
+from rltune.cluster.shared_storage import has_other_nodes
 from rltune.config.schema import RunConfig
 from rltune.formatting import classify_failure
 from rltune.pipeline.stopper import SweepStopper
+from rltune.pipeline.tune.assignments import choose_newest
 from rltune.pipeline.tune.failures import (
     Failure,
     describe_dead_process,
@@ -36,15 +40,13 @@ from rltune.pipeline.tune.scheduler import StoppingRuleScheduler
 from rltune.pipeline.tune.stages import Stage
 from rltune.records import WHOLE_BUDGET, CheckpointRecord, TrialRecord, trial_dir_of
 from rltune.search.schedulers import Stop
-from rltune.study.bucket import BUCKET_AWAY, BucketAwayError, find_bucket
-from rltune.study.checkpoints import choose_newest, drop_replays
 from rltune.study.disk_full import DISK_FULL, is_disk_full, names_full_disk
 from rltune.study.lease import LeaseLostError
 from rltune.study.optuna_study import OptunaStudy
 from rltune.study.trial_table import CHECKPOINTS
 from rltune.tracking.tracker import Tracker
 from rltune.trial.metrics import is_report, make_report
-from rltune.trial.shared_files import find_blindness, read_token_name
+from rltune.trial.stop_flag import STOP_FILE
 
 MAX_LOSSES = 3  # machines that a trial may lose in a row without coming further: it may be what ends them
 GATHER_S = 1.0  # the trials of one machine are lost one after the other, and told in one line
@@ -74,6 +76,8 @@ class Recorder(Callback):
         tracker: MLflow, or nothing.
         stopper: Ends the sweep.
         config: The request.
+        store: The sweep's.
+        retention: Drops the checkpoints that the ledger names no longer.
         notify: Shows a person a line.
         tick: Lets the console draw if it is time to.
         read_beats: Reads how far the running trials are, see `rltune.pipeline.tune.heartbeats`.
@@ -89,6 +93,8 @@ class Recorder(Callback):
         tracker: Tracker,
         stopper: SweepStopper,
         config: RunConfig,
+        store: Store,
+        retention: Retention,
         notify: Callable[[str], None],
         tick: Callable[[], None],
         read_beats: Callable[[], Mapping[str, int]] = dict,
@@ -98,7 +104,7 @@ class Recorder(Callback):
         self.stopper, self.notify = stopper, notify
         self._stages = {stage.kind: stage for stage in stages}
         self._study, self._scheduler, self._tracker = study, scheduler, tracker
-        self._config, self._tick, self._folder = config, tick, stopper.folder
+        self._config, self._tick, self._store, self._retention = config, tick, store, retention
         self._read_beats, self._enlarge, self._place = read_beats, enlarge, place
         self._num_retries: Counter[tuple[str, int]] = Counter()
         self._places: dict[tuple[str, int], Place | None] = {}
@@ -163,16 +169,19 @@ class Recorder(Callback):
             return  # a report was lost: one after it, should there be room again, would leave a hole in the curve
         for note in result.get("notes", ()):
             self.notify(f"{stage.trials.record(number).name} {note}")
-        written = _read_checkpoints(result)
-        shares = self._config.cluster.address is not None and find_bucket(self._folder) is None
-        if shares and not self._check_visible(written, str(result.get("node"))):
+        before = stage.trials.record(number)
+        written = _read_checkpoints(result, before)
+        if self._config.cluster.address is not None and not self._check_visible(written, str(result.get("node"))):
             return
         costs = self._charge(stage, number, result)
         if not is_report(result):
             stage.trials.change(number, **written, **costs)
+            self._drop_replaced(stage, before)
             return
         report = make_report(result)
-        if not stage.trials.add_report(report, written, **costs):
+        is_new = stage.trials.add_report(report, written, **costs)
+        self._drop_replaced(stage, before)
+        if not is_new:
             return  # it trains again what it had trained before it failed
         self._tracker.wake(connect=True)
         if not self._tracker.opening:  # one after the other: threads of one process share its time
@@ -216,10 +225,10 @@ class Recorder(Callback):
         pid = last.get("worker_pid")
         if loss := explain_loss(place, error) if joined else None:
             self._go_on_elsewhere(stage, number, loss, last)
-        elif self._may_retry(stage, number, describe_death(self._folder, own, said)):
+        elif self._may_retry(stage, number, describe_death(self._store, own, said)):
             stage.proposer.retry(stage.trials.record(number))
         else:
-            self._fail(stage, number, describe_dead_process(self._folder, own, said, pid), last)
+            self._fail(stage, number, describe_dead_process(self._store, own, said, pid), last)
         _drop_results(trial)
 
     @_guarded
@@ -246,12 +255,17 @@ class Recorder(Callback):
 
     def _check_visible(self, written: Mapping[str, CheckpointRecord], node: str) -> bool:
         """Return whether the checkpoints are visible here; else request the end: a node lacks the shared storage."""
-        gone = [record.path for record in written.values() if not is_here(self._folder / record.path)]
+        gone = [record.path for record in written.values() if not self._store.can_see(record.path)]
         for path in gone:
             self.stopper.lost[path] = node
         if gone:
             self.stopper.request(f"{gone[0]} lies on node {node} alone")
         return not gone
+
+    def _drop_replaced(self, stage: Stage, before: TrialRecord) -> None:
+        """Drop the checkpoints that the ledger named before a report and names no longer."""
+        now = stage.trials.record(before.number)
+        self._retention.drop((before.checkpoint, before.latest), keep=(now.checkpoint, now.latest))
 
     def _charge(self, stage: Stage, number: int, result: Mapping[str, Any]) -> dict[str, Any]:
         """Count against the sweep's budget what a trial has sampled, and return what the ledger keeps of its costs.
@@ -297,13 +311,13 @@ class Recorder(Callback):
             facts: Further fields of `TrialRecord`.
         """
         record = stage.trials.end(number, state, reason, **self._charge(stage, number, result), **facts)
-        drop_replays(self._folder, trial_dir_of(stage.kind, number))
+        self._retention.drop_unnamed([record])
         if stage.is_search:
             if _has_ended_well(record):
                 self._first_failures = None
             self._tell_optuna(record)
         self._tracker.wake()
-        stage.console.show_end(record, f"; see {self._folder / record.log}" if record.log else "")
+        stage.console.show_end(record, f"; see {self._store.folder / record.log}" if record.log else "")
 
     def _tell_optuna(self, record: TrialRecord) -> None:
         """Tell Optuna of a trial's end; what it does not take it is told when the sweep is opened the next time."""
@@ -321,35 +335,37 @@ class Recorder(Callback):
     def _avoid_node(self, stage: Stage, number: int, result: Mapping[str, Any]) -> None:
         """Let a trial begin on another node than one that does not see the sweep's files; it has lost nothing."""
         node, why, record = str(result["node"]), str(result["blind"]), stage.trials.record(number)
-        if self._is_bucket_away():
-            self.stopper.request(BUCKET_AWAY)
+        if self._is_storage_away():
+            self.stopper.request(STORAGE_AWAY)
         self.stopper.blind[str(result["node_id"])] = node
         if not has_other_nodes(self.stopper.blind):
             self.stopper.lost[f"{record.name}'s work"] = node
-            self.stopper.request(f"no node is left that sees {self._folder}")
+            self.stopper.request(f"no node is left that sees {self._store.folder}")
         if self.stopper.is_requested():
             self._interrupt(stage, number, {})
             return
         self.notify(f"node {node} gets no trials: {why}; {record.name} goes to another one")
         stage.proposer.retry(record)
 
-    def _is_bucket_away(self) -> bool:
-        """Return whether the sweep's bucket does not answer here either."""
-        bucket, token = find_bucket(self._folder), read_token_name(self._folder)
-        if bucket is None or token is None:
-            return bucket is not None  # no other node trains
-        return bool(find_blindness(self._folder, bucket.address, token))
+    def _is_storage_away(self) -> bool:
+        """Return whether the sweep's storage does not answer here either."""
+        try:
+            self._store.read(STOP_FILE, is_quick=True)
+        except StoreError:
+            return True
+        return False
 
     def _retry_or_fail(self, stage: Stage, number: int, result: Mapping[str, Any]) -> None:
         reason, trace = str(result["failed"]), str(result.get("traceback", ""))
-        is_away, joined = BucketAwayError.__name__ in trace, self._config.cluster.address is not None
+        is_away, joined = StoreUnavailableError.__name__ in trace, self._config.cluster.address is not None
         is_its_own_fault = result.get("diverged") or result.get("outgrew")  # it would end like that once more
-        if outage := DISK_FULL if names_full_disk(trace) else BUCKET_AWAY if is_away and self._is_bucket_away() else "":
+        outage = STORAGE_AWAY if is_away and self._is_storage_away() else ""
+        if outage := DISK_FULL if names_full_disk(trace) else outage:
             self.stopper.request(outage)  # no fault of the trial's, which goes on when there is room again
             self._interrupt(stage, number, result)
             return
-        if is_away:
-            self._go_on_elsewhere(stage, number, f"node {result.get('node')} does not reach the bucket", result)
+        if is_away and joined:
+            self._go_on_elsewhere(stage, number, f"node {result.get('node')} does not reach the storage", result)
         elif loss := explain_env_runners_loss(reason, trace) if joined else None:
             self._go_on_elsewhere(stage, number, loss, result)
         elif result.get("outgrew") and (share := self._enlarge(stage.trials.record(number))):
@@ -357,7 +373,7 @@ class Recorder(Callback):
         elif not is_its_own_fault and self._may_retry(stage, number, describe_reason(reason, trace)):
             stage.proposer.retry(stage.trials.record(number))
         else:
-            failure = describe_error(self._folder, trial_dir_of(stage.kind, number), reason, trace)
+            failure = describe_error(self._store, trial_dir_of(stage.kind, number), reason, trace)
             self._fail(stage, number, failure, result)
 
     def _retry_enlarged(self, stage: Stage, number: int, reason: str, share: Share) -> None:
@@ -396,9 +412,7 @@ class Recorder(Callback):
         self._losses[stage.kind, number] = reached, losses
         if losses > MAX_LOSSES:
             reason = f"{loss}, as were the {MAX_LOSSES} before it that the trial was on; it may be what ends them"
-            self._fail(
-                stage, number, describe_error(self._folder, trial_dir_of(stage.kind, number), reason, ""), result
-            )
+            self._fail(stage, number, describe_error(self._store, trial_dir_of(stage.kind, number), reason, ""), result)
             return
         if not self._moves:
             self._moves_since = time.monotonic()
@@ -435,10 +449,11 @@ def _has_ended_well(record: TrialRecord) -> bool:
     return record.state in ("COMPLETE", "PRUNED") and not record.diverged
 
 
-def _read_checkpoints(result: Mapping[str, Any]) -> dict[str, CheckpointRecord]:
-    """Read the checkpoints that came with a report; which is newer is said by one clock, the driver's."""
-    came = {"saved_s": time.time()}
-    return {CHECKPOINTS[name]: CheckpointRecord(**one | came) for name, one in (result.get("records") or {}).items()}
+def _read_checkpoints(result: Mapping[str, Any], before: TrialRecord) -> dict[str, CheckpointRecord]:
+    """Read the checkpoints that came with a report, and number them after those that the ledger has."""
+    sequence = 1 + max((record.sequence for record in (before.checkpoint, before.latest) if record), default=0)
+    saved = result.get("records") or {}
+    return {CHECKPOINTS[name]: CheckpointRecord(**record | {"sequence": sequence}) for name, record in saved.items()}
 
 
 def _drop_results(trial: Any) -> None:

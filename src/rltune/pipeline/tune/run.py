@@ -13,8 +13,8 @@ from ray.tune import Callback, CheckpointConfig, FailureConfig, PlacementGroupFa
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
+from rltune.checkpoints.clients import STORAGE_AWAY, StoreUnavailableError
 from rltune.cluster.losses import wait_for_head
-from rltune.cluster.shared_storage import not_shared
 from rltune.compat.tune_controller import adapt_tune
 from rltune.config.budget import STEPS_SPENT
 from rltune.errors import StudyUnavailableError
@@ -28,7 +28,6 @@ from rltune.pipeline.tune.searcher import BUNDLES, StageSearcher
 from rltune.pipeline.tune.shares import Shares
 from rltune.pipeline.tune.stages import CertificationConsole, Stage
 from rltune.records import TRIALS, TrialRecord
-from rltune.study.bucket import BUCKET_AWAY, BucketAwayError
 from rltune.study.disk_full import DISK_FULL, is_disk_full, make_disk_full_error
 from rltune.study.sweep_folder import make_resume_command
 from rltune.trial.trainable import Trial
@@ -42,7 +41,7 @@ def run_trials(sweep: OpenSweep) -> None:
 
     Raises:
         LeaseLostError: Another driver has taken the sweep over.
-        StudyUnavailableError: The disk is full, or the bucket is away. The ledger holds what was reached.
+        StudyUnavailableError: The disk is full, or the storage is away. The ledger holds what was reached.
         StudyError: A node does not see the sweep's folder.
     """
     stages, stopper, console, slots = _build_stages(sweep), sweep.stopper, sweep.console, sweep.slots
@@ -63,6 +62,8 @@ def run_trials(sweep: OpenSweep) -> None:
         sweep.tracker,
         stopper,
         sweep.config,
+        sweep.store,
+        sweep.retention,
         console.note,
         tick,
         beats.read,
@@ -72,7 +73,9 @@ def run_trials(sweep: OpenSweep) -> None:
 
     def assign(record: TrialRecord) -> dict[str, Any]:
         share = shares.of(record)
-        task = build_assignment(sweep.context, share, console.note, record).to_config()
+        if record.node:  # An earlier attempt may have left checkpoints that no report has named.
+            sweep.retention.drop_unnamed([record])
+        task = build_assignment(sweep.context, sweep.store, share, console.note, record).to_config()
         own = {} if share == sweep.share else {BUNDLES: share.bundles}
         return task | own | {AVOIDED: sorted(stopper.blind)}
 
@@ -92,14 +95,14 @@ def run_trials(sweep: OpenSweep) -> None:
     sweep.ledger.check_lease()
     if stopper.reason == DISK_FULL:
         raise make_disk_full_error(sweep.context.folder)
-    if stopper.reason == BUCKET_AWAY:
+    if stopper.reason == STORAGE_AWAY:
         raise StudyUnavailableError(
-            f"storage={sweep.config.storage}: {BUCKET_AWAY}; what was recorded before is whole",
-            "a bucket that the driver and every node can reach",
+            f"storage={sweep.config.storage}: {STORAGE_AWAY}; what was recorded before is whole",
+            "a storage that the driver and every node can reach",
             make_resume_command(sweep.context.folder),
         )
     for path, node in stopper.lost.items():
-        raise not_shared(sweep.context.folder, node, path)
+        raise sweep.store.make_unshared_error(f"{path} lies on node {node} alone")
 
 
 def _build_stages(sweep: OpenSweep) -> list[Stage]:
@@ -162,8 +165,8 @@ def _fit(sweep: OpenSweep, searcher: Searcher, scheduler: TrialScheduler, callba
             logger.debug("trials were given up", exc_info=error)
         elif is_disk_full(error):
             stopper.request(DISK_FULL)
-        elif isinstance(error, BucketAwayError):
-            stopper.request(BUCKET_AWAY)
+        elif isinstance(error, StoreUnavailableError):
+            stopper.request(STORAGE_AWAY)
         else:
             raise
     finally:

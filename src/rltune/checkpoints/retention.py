@@ -1,0 +1,99 @@
+"""Drop the checkpoints that nobody needs any more. Runs in the driver that holds the sweep's lease, and nowhere else.
+
+A checkpoint that the ledger names is never dropped: a driver first commits that the ledger names it no longer. What one
+driver may drop another one cannot name, because every attempt at a trial has a folder of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from pathlib import PurePosixPath
+
+from rltune.checkpoints.store import REPLAY, Store
+from rltune.records import CheckpointRecord, TrialRecord, trial_dir_of
+
+logger = logging.getLogger(__name__)
+DEPTH = 4  # The parts of a checkpoint's path: kind, number, attempt, name.
+
+
+class Retention:
+    """Drops checkpoints in a thread of its own, in the order in which that was asked for.
+
+    Args:
+        store: The sweep's.
+        check_lease: Raises where another driver has taken the sweep over.
+    """
+
+    def __init__(self, store: Store, check_lease: Callable[[], object]) -> None:
+        self._store, self._check_lease = store, check_lease
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="retention")
+        self._pending: list[Future[None]] = []
+
+    def drop(self, records: Iterable[CheckpointRecord | None], keep: Iterable[CheckpointRecord | None]) -> None:
+        """Drop recorded checkpoints that the ledger names no longer.
+
+        Args:
+            records: The checkpoints.
+            keep: Those that the ledger names; some may be among `records`.
+        """
+        kept = _paths_of(keep)
+        if paths := _paths_of(records) - kept:
+            self._submit(lambda: self._drop_all(sorted(paths)))
+
+    def drop_unnamed(self, records: Collection[TrialRecord]) -> None:
+        """Drop everything that trials without a running worker have left and the ledger does not name.
+
+        Of a trial that has ended the replay memory goes, too: only a trial that goes on needs it.
+
+        Args:
+            records: The trials, as the ledger has them.
+        """
+        self._submit(lambda: self._drop_unnamed(records))
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all is dropped; return whether it is."""
+        pending, self._pending = self._pending, []
+        return not wait_for(pending, timeout_s).not_done
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        self._pending = [future for future in self._pending if not future.done()]
+        self._pending.append(self._thread.submit(_log_failure, work))
+
+    def _drop_unnamed(self, records: Collection[TrialRecord]) -> None:
+        unnamed: set[str] = set()
+        # One request lists the trials of a whole sweep.
+        folders = {trial_dir_of(record.kind, record.number): record for record in records}
+        prefixes = folders if len(folders) == 1 else {folder.partition("/")[0] for folder in folders}
+        for name in [name for prefix in prefixes for name in self._store.list(prefix)]:
+            parts = PurePosixPath(name).parts
+            record = folders.get("/".join(parts[:2]))
+            if record is None or len(parts) <= DEPTH:
+                continue
+            path = "/".join(parts[:DEPTH])
+            if path not in _paths_of((record.checkpoint, record.latest)):
+                unnamed.add(path)
+            elif parts[DEPTH] == REPLAY and record.state != "RUNNING":
+                unnamed.add(f"{path}/{REPLAY}")
+        # The check comes after the listing: what is in the list is older than a takeover that the check does not see.
+        self._drop_all(sorted(unnamed))
+
+    def _drop_all(self, paths: Collection[str]) -> None:
+        if paths:
+            self._check_lease()
+        for path in paths:
+            self._store.drop(path)
+
+
+def _paths_of(records: Iterable[CheckpointRecord | None]) -> set[str]:
+    return {record.path for record in records if record is not None}
+
+
+def _log_failure(work: Callable[[], None]) -> None:
+    """Do some work that the next driver does if this one cannot."""
+    try:
+        work()
+    except Exception as error:
+        logger.warning("checkpoints that nobody needs could not be dropped", exc_info=error)
