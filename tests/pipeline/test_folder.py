@@ -18,6 +18,7 @@ from typing import Any
 
 import postgres
 import pytest
+from rltune.study.bucket import BucketAwayError, make_place, open_bucket
 
 from rltune.config.uris import hide_login
 from rltune.errors import StudyError, UnavailableError
@@ -28,7 +29,6 @@ from rltune.pipeline.folder import RedactingFormatter, claim_folder, open_folder
 from rltune.pipeline.plan import make_plan
 from rltune.pipeline.run import check_request
 from rltune.study import storage as storage_module
-from rltune.study.bucket import BucketAwayError, make_place, open_bucket
 from rltune.study.storage import save_copy, start_ledger
 from rltune.study.sweep_folder import lock_sweep
 from rltune.study.sweep_ref import SweepRef

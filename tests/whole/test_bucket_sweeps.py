@@ -15,6 +15,8 @@ import postgres
 import pytest
 from checkpoints import make_sweep
 from joined import finish, start_sweep, sweep
+from rltune.study.bucket import find_bucket, make_place, open_bucket
+from rltune.study.checkpoints import compute_digest
 from toy import HURRY
 
 from rltune.algorithms.restore import load_algorithm
@@ -23,8 +25,6 @@ from rltune.pipeline.folder import store_files
 from rltune.pipeline.run import check_request, resume_sweep
 from rltune.policies.policy import load_policy
 from rltune.reporting.tables import list_sweeps, show_sweep
-from rltune.study.bucket import find_bucket, make_place, open_bucket
-from rltune.study.checkpoints import compute_digest
 from rltune.study.ledger import Ledger
 from rltune.study.sweep_ref import SweepRef
 

@@ -8,12 +8,12 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from rltune.study.bucket import link_bucket
 
 from rltune.config.settings_file import read_settings
 from rltune.errors import StudyError
 from rltune.pipeline.requests.asked_sweep import AskedSweep, describe_user, open_asked
 from rltune.records import ENQUEUE, STOP
-from rltune.study.bucket import link_bucket
 from rltune.study.storage import open_ledger
 from rltune.study.sweep_ref import SweepRef
 
