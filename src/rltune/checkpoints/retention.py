@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from pathlib import PurePosixPath
 
+from rltune.checkpoints.clients import StoreError
 from rltune.checkpoints.store import REPLAY, Store
 from rltune.records import CheckpointRecord, TrialRecord, trial_dir_of
 
@@ -46,12 +47,17 @@ class Retention:
     def drop_unnamed(self, records: Collection[TrialRecord]) -> None:
         """Drop everything that trials without a running worker have left and the ledger does not name.
 
-        Of a trial that has ended the replay memory goes, too: only a trial that goes on needs it.
+        Of a trial that has ended the replay memory goes, too: only a trial that goes on needs it. What is dropped is
+        decided before this returns, since a worker that starts afterwards writes checkpoints that no report has named.
 
         Args:
             records: The trials, as the ledger has them.
         """
-        self._submit(lambda: self._drop_unnamed(records))
+        try:
+            if paths := self._find_unnamed(records):
+                self._submit(lambda: self._drop_all(paths))
+        except (StoreError, OSError) as error:
+            _log_failure(error)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all is dropped; return whether it is."""
@@ -60,14 +66,14 @@ class Retention:
 
     def _submit(self, work: Callable[[], None]) -> None:
         self._pending = [future for future in self._pending if not future.done()]
-        self._pending.append(self._thread.submit(_log_failure, work))
+        self._pending.append(self._thread.submit(_try, work))
 
-    def _drop_unnamed(self, records: Collection[TrialRecord]) -> None:
+    def _find_unnamed(self, records: Collection[TrialRecord]) -> list[str]:
         unnamed: set[str] = set()
         # One request lists the trials of a whole sweep.
         folders = {trial_dir_of(record.kind, record.number): record for record in records}
         prefixes = folders if len(folders) == 1 else {folder.partition("/")[0] for folder in folders}
-        for name in [name for prefix in prefixes for name in self._store.list(prefix)]:
+        for name in [name for prefix in prefixes for name in self._store.list(prefix, is_quick=True)]:
             parts = PurePosixPath(name).parts
             record = folders.get("/".join(parts[:2]))
             if record is None or len(parts) <= DEPTH:
@@ -77,12 +83,11 @@ class Retention:
                 unnamed.add(path)
             elif parts[DEPTH] == REPLAY and record.state != "RUNNING":
                 unnamed.add(f"{path}/{REPLAY}")
-        # The check comes after the listing: what is in the list is older than a takeover that the check does not see.
-        self._drop_all(sorted(unnamed))
+        return sorted(unnamed)
 
     def _drop_all(self, paths: Collection[str]) -> None:
-        if paths:
-            self._check_lease()
+        # The check comes after the listing: what was listed is older than a takeover that the check does not see.
+        self._check_lease()
         for path in paths:
             self._store.drop(path)
 
@@ -91,9 +96,13 @@ def _paths_of(records: Iterable[CheckpointRecord | None]) -> set[str]:
     return {record.path for record in records if record is not None}
 
 
-def _log_failure(work: Callable[[], None]) -> None:
+def _try(work: Callable[[], None]) -> None:
     """Do some work that the next driver does if this one cannot."""
     try:
         work()
     except Exception as error:
-        logger.warning("checkpoints that nobody needs could not be dropped", exc_info=error)
+        _log_failure(error)
+
+
+def _log_failure(error: Exception) -> None:
+    logger.warning("checkpoints that nobody needs could not be dropped", exc_info=error)

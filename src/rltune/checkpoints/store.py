@@ -111,11 +111,12 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             self.client.call(lambda filesystem: filesystem.delete_file(self._path(name)), is_quick=is_quick)
 
-    def list(self, prefix: str = "") -> dict[str, int]:
+    def list(self, prefix: str = "", *, is_quick: bool = False) -> dict[str, int]:
         """List the files below a folder, at any depth: their sizes in bytes by name.
 
         Args:
             prefix: The folder; "" is the sweep's own.
+            is_quick: Whether to give up after seconds instead of minutes where the storage does not answer.
         """
         from pyarrow.fs import FileSelector, FileType
 
@@ -123,7 +124,7 @@ class Store:
         start = len(self._root) + 1
         return {
             info.path[start:]: int(info.size)
-            for info in self.client.call(lambda filesystem: filesystem.get_file_info(selector))
+            for info in self.client.call(lambda filesystem: filesystem.get_file_info(selector), is_quick=is_quick)
             if info.type == FileType.File and info.size is not None
         }
 
