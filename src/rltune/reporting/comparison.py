@@ -1,4 +1,4 @@
-"""Compare sweeps by their winners, with intervals: as a table, a figure and Markdown to paste."""
+"""Compare sweeps by their winners, with confidence intervals: as a table, a figure and Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rltune.reporting.sweep_data import SweepData, load_sweep_data
 from rltune.statistics import probability_of_improvement
 from rltune.study.sweep_ref import SweepRef
 
-HEADS = ("sweep", "winner", "{}", "95% interval", "better than the first", "env steps", "time", "how measured")
+HEADINGS = ("sweep", "winner", "{}", "95% interval", "better than the first", "env steps", "time", "how measured")
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,17 @@ class ComparisonRow:
     """One sweep's winner.
 
     Attributes:
-        name: The sweep.
-        winner: Algorithm and trial.
-        score: Certified: the IQM over seeds. Else the mean over fresh episodes of the one policy.
-        low: Lower end of its 95% interval; None without one.
-        high: Upper end.
-        scores: One a certified seed, failed ones too; empty where it was not certified.
-        better: Probability that a run of it beats one of the first sweep's winner; None where it is not known.
-        cost: As ``summary.json`` has it.
-        measured: How the score came about.
-        shown: Shows scores.
+        name: The sweep's name.
+        winner: The winner's algorithm and trial.
+        score: The IQM over seeds of a certified winner; else the mean over fresh episodes of the winner's only policy.
+        low: The lower end of the score's 95% interval; None where there are too few values for an interval.
+        high: The upper end of the interval.
+        scores: The score of each certified seed, failed seeds included; empty where the winner was not certified.
+        better: The probability that a run of this winner beats a run of the first sweep's winner; None where it is
+            unknown.
+        cost: The sweep's cost, as in ``summary.json``.
+        measured: How the score was measured, for a person.
+        shown: Turns scores into the values that a person knows.
     """
 
     name: str
@@ -49,13 +50,13 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Sweeps on one environment, in the order in which they were named."""
+    """Sweeps on one environment, in the order in which the user named them."""
 
     env: str
     rows: tuple[ComparisonRow, ...]
 
     def cells(self) -> list[tuple[str, ...]]:
-        """Return the table's cells, a tuple a row, in the order of `HEADS`."""
+        """Return the cells of each row of the table, in the order of `HEADINGS`."""
         return [
             (
                 row.name,
@@ -71,16 +72,16 @@ class Comparison:
         ]
 
     def markdown(self) -> str:
-        """Return the table as Markdown to paste."""
-        heads = tuple(head.format(self.rows[0].shown.label) for head in HEADS)
-        lines = [heads, tuple("---" for _ in heads), *self.cells()]
+        """Return the table as Markdown."""
+        headings = tuple(heading.format(self.rows[0].shown.label) for heading in HEADINGS)
+        lines = [headings, tuple("---" for _ in headings), *self.cells()]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         note = "Intervals of a certified sweep are over training seeds, of another one over one policy's episodes."
         return f"{self.env}\n\n{table}\n\n{note}\n"
 
     def save(self, folder: Path) -> list[Path]:
-        """Write ``comparison.md`` and ``comparison.html``, the figure, into a folder, made if missing."""
-        from rltune.reporting.plotly_figures import draw_intervals  # A typing error need not wait for Plotly.
+        """Write ``comparison.md`` and the figure ``comparison.html`` into a folder, which is created where missing."""
+        from rltune.reporting.plotly_figures import draw_intervals  # A wrong setting need not wait for Plotly.
 
         folder.mkdir(parents=True, exist_ok=True)
         text, page = folder / "comparison.md", folder / "comparison.html"
@@ -104,55 +105,74 @@ def compare_sweeps(
     """Compare sweeps on one environment, each to the first.
 
     Args:
-        sweeps: Their names, or paths of their folders.
+        sweeps: The sweeps' names, or the paths of their folders.
         output_dir: The folder of all sweeps.
-        storage: The setting ``storage`` with which they were run: those that are not in ``output_dir`` are fetched.
-        ledger_url: The address of their ledgers with its login, where their settings name a database.
+        storage: The setting ``storage`` with which the sweeps were run; a sweep outside ``output_dir`` is fetched
+            from there.
+        ledger_url: The address of the sweeps' ledgers with its login, where their settings name a database.
 
     Raises:
-        StudyError: There is no such sweep, it has no winner, or they are on different environments or
-            of different objectives.
+        StudyError: There is no such sweep, a sweep has no winner, or the environments or objectives differ.
     """
     if not sweeps:
         raise StudyError("sweeps=[] names none", "two or more sweeps", spell_command("list"))
     folders = [SweepRef.of(sweep, output_dir, storage).folder("sweeps") for sweep in sweeps]
-    every = [load_sweep_data(folder, ledger_url) for folder in folders]
-    environments = [str(data.settings["env"]["id"]) for data in every]
-    _require_one(every, "is on", "on ", environments, "sweeps on one environment")
-    objectives = [_describe_objective(data) for data in every]
-    _require_one(every, "has objective", "", objectives, "sweeps with one objective")
+    compared = [load_sweep_data(folder, ledger_url) for folder in folders]
+    environments = [str(data.settings["env"]["id"]) for data in compared]
+    _require_equal(compared, "is on", "on ", environments, "sweeps on one environment")
+    objectives = [_describe_objective(data) for data in compared]
+    _require_equal(compared, "has objective", "", objectives, "sweeps with one objective")
     rows: list[ComparisonRow] = []
-    for data in every:
+    for data in compared:
         rows.append(_make_row(data, rows[0].scores if rows else ()))
     return Comparison(environments[0], tuple(rows))
 
 
-def _require_one(every: Sequence[SweepData], verb: str, link: str, found: Sequence[str], allowed: str) -> None:
-    """Refuse sweeps of which one has something else than the first."""
-    for data, one in zip(every, found, strict=True):
-        if one != found[0]:
-            what = f"sweeps={data.name} {verb} {one}, and {every[0].name} {link}{found[0]}"
+def _require_equal(compared: Sequence[SweepData], verb: str, link: str, values: Sequence[str], allowed: str) -> None:
+    """Refuse sweeps that differ in a value by which their scores can be compared.
+
+    Args:
+        compared: The sweeps.
+        verb: Links a sweep to its value, in the error.
+        link: Links the first sweep to its value, in the error.
+        values: The value of each sweep.
+        allowed: What would be right, for the error.
+
+    Raises:
+        StudyError: The value of a sweep differs from the first sweep's.
+    """
+    for data, value in zip(compared, values, strict=True):
+        if value != values[0]:
+            what = f"sweeps={data.name} {verb} {value}, and {compared[0].name} {link}{values[0]}"
             raise StudyError(what, allowed, spell_command("list"))
 
 
 def _describe_objective(data: SweepData) -> str:
-    """Describe by what a sweep's scores are made: scores of two kinds cannot be compared."""
-    found = {**asdict(ObjectiveConfig()), **(data.settings.get("objective") or {})}
-    return ", ".join(f"{key}={found[key]}" for key in ("kind", "key", "direction", "over"))
+    """Describe how a sweep's scores are measured: scores that are measured differently cannot be compared."""
+    objective = {**asdict(ObjectiveConfig()), **(data.settings.get("objective") or {})}
+    return ", ".join(f"{key}={objective[key]}" for key in ("kind", "key", "direction", "over"))
 
 
-def _make_row(data: SweepData, first: Sequence[float]) -> ComparisonRow:
+def _make_row(data: SweepData, first_scores: Sequence[float]) -> ComparisonRow:
+    """Make the row of a sweep.
+
+    Args:
+        data: The sweep.
+        first_scores: The scores of the first sweep's certified seeds; empty for the first sweep itself.
+    """
     algo, cost = str(data.settings["algo"]["name"]), dict(data.cost)
-    record = data.record.certification or {}
-    best = next((one for one in record.get("configurations", ()) if one["name"] == record.get("winner")), None)
+    certification = data.record.certification or {}
+    configurations, name = certification.get("configurations", ()), certification.get("winner")
+    best = next((configuration for configuration in configurations if configuration["name"] == name), None)
     if best:
         failed = [best["failed_score"]] * len(best["failed_seeds"]) if best.get("failed_score") is not None else []
-        scores = (*(float(one["mean"]) for one in best["per_seed"]), *failed)
-        better = probability_of_improvement(scores, list(first)) if first else None
-        each = "all reports" if data.criteria.scored is None else f"{record['episodes']} episodes"
-        measured = f"{len(scores)} fresh seeds x {each}"
-        ends = float(best["iqm"]), best["low"], best["high"]
-        return ComparisonRow(data.name, f"{algo}, {best['name']}", *ends, scores, better, cost, measured, data.shown)
+        scores = (*(float(seed["mean"]) for seed in best["per_seed"]), *failed)
+        better = probability_of_improvement(scores, list(first_scores)) if first_scores else None
+        per_seed = "all reports" if data.criteria.scored is None else f"{certification['episodes']} episodes"
+        measured = f"{len(scores)} fresh seeds x {per_seed}"
+        interval = float(best["iqm"]), best["low"], best["high"]
+        label = f"{algo}, {best['name']}"
+        return ComparisonRow(data.name, label, *interval, scores, better, cost, measured, data.shown)
     winner = data.record.winner or {}
     evaluation = winner.get("evaluation")
     if not evaluation:
@@ -161,6 +181,6 @@ def _make_row(data: SweepData, first: Sequence[float]) -> ComparisonRow:
             "sweeps that ended with a winner",
             data.resume_command,
         )
-    ends = float(evaluation["mean"]), float(evaluation["low"]), float(evaluation["high"])
+    interval = float(evaluation["mean"]), float(evaluation["low"]), float(evaluation["high"])
     measured = f"not certified: one policy, {evaluation['episodes']} episodes"
-    return ComparisonRow(data.name, f"{algo}, trial {winner['trial']}", *ends, (), None, cost, measured, data.shown)
+    return ComparisonRow(data.name, f"{algo}, trial {winner['trial']}", *interval, (), None, cost, measured, data.shown)

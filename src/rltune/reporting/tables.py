@@ -1,4 +1,4 @@
-"""Print what `sweeps.list`, `sweeps.show` and `sweeps.evaluate` answer."""
+"""Print the tables of the commands `list`, `show` and `evaluate`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from rltune.study.outcome import explain_no_winner
 from rltune.study.ranking import find_front, find_nearest, order_records, rank_records
 from rltune.study.sweep_ref import SweepRef
 
-TOLD_BY = ("algo=", "env=", "env.id=", "experiment=")  # what tells one sweep from another, of what was typed
+# The settings of a command line that distinguish one sweep from another.
+DISTINGUISHING = ("algo=", "env=", "env.id=", "experiment=")
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
 
 
 def list_sweeps(ref: SweepRef, stream: TextIO | None = None) -> None:
-    """Print one line a sweep, the newest last; a ledger that cannot be read is named, not hidden.
+    """Print one line for each sweep, the newest last; a sweep whose ledger cannot be read is listed with the reason.
 
     Args:
-        ref: Where the sweeps are, whatever sweep is meant.
-        stream: Where to; None is standard output.
+        ref: Says where the sweeps are; its name is not used.
+        stream: Where to print; None is standard output.
     """
     from rltune.study.outcome import count_states
-    from rltune.study.storage import open_ledger  # brings SQLAlchemy with it
+    from rltune.study.storage import open_ledger  # Brings SQLAlchemy, for which a wrong setting need not wait.
 
     folders = ref.list_folders()
     headings = ("sweep", "status", "trials", "best", "certified", "env steps", "begun", "typed")
@@ -55,19 +56,19 @@ def list_sweeps(ref: SweepRef, stream: TextIO | None = None) -> None:
             reasons.append(f"{folder.name}: {first_line(error.what)}")
             continue
         with closing(ledger):
-            records, found = ledger.trials.records(), ledger.sweep()
-        number, shown = count_states(records), Shown.read(found.config)
-        certified = (found.certification or {}).get("configurations") or [{}]
+            trials, sweep = ledger.trials.records(), ledger.sweep()
+        counts, shown = count_states(trials), Shown.read(sweep.config)
+        certified = (sweep.certification or {}).get("configurations") or [{}]
         rows.append(
             (
                 folder.name,
-                found.status or "?",
-                f"{number['complete']}/{number['pruned']}/{number['failed']} of {len(records)}",
-                format_objective(shown(next((one.score for one in rank_records(records)), None))),
+                sweep.status or "?",
+                f"{counts['complete']}/{counts['pruned']}/{counts['failed']} of {len(trials)}",
+                format_objective(shown(next((trial.score for trial in rank_records(trials)), None))),
                 format_objective(shown(certified[0].get("iqm"))),
-                format_count(sum(record.env_steps for record in records)),
-                (found.began or "")[:16].replace("T", " "),
-                " ".join(word for word in (found.command or "").split() if word.startswith(TOLD_BY)),
+                format_count(sum(trial.env_steps for trial in trials)),
+                (sweep.began or "")[:16].replace("T", " "),
+                " ".join(word for word in (sweep.command or "").split() if word.startswith(DISTINGUISHING)),
             )
         )
     out = _open_console(stream)
@@ -81,19 +82,19 @@ def list_sweeps(ref: SweepRef, stream: TextIO | None = None) -> None:
 
 
 def _fit_columns(rows: Sequence[tuple[str, ...]], width: int) -> Table:
-    """Make a table of the columns that fit, from the first on: the others are cut whole, never upright.
+    """Make a table of the leading columns that fit a terminal; a column that does not fit is left out as a whole.
 
     Args:
-        rows: The headings first. The first two columns are always there, whole: they are there to be copied.
-        width: Of the terminal.
+        rows: The headings, then the sweeps. The first two columns are always kept whole, because users copy them.
+        width: The terminal's width in characters.
     """
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    shown = [index for index in range(len(widths)) if index < 2 or sum(widths[: index + 1]) + index <= width]
-    for index in shown:
+    kept = [index for index in range(len(widths)) if index < 2 or sum(widths[: index + 1]) + index <= width]
+    for index in kept:
         table.add_column(rows[0][index], no_wrap=True, min_width=widths[index])
     for row in rows[1:]:
-        table.add_row(*(row[index] for index in shown))
+        table.add_row(*(row[index] for index in kept))
     return table
 
 
@@ -102,92 +103,92 @@ def show_sweep(ref: SweepRef, stream: TextIO | None = None) -> None:
 
     Args:
         ref: The sweep.
-        stream: Where to; None is standard output.
+        stream: Where to print; None is standard output.
 
     Raises:
         StudyError: There is no such sweep, or its ledger cannot be read.
     """
     folder = ref.folder()
-    from rltune.study.storage import open_ledger  # brings SQLAlchemy with it, which a wrong name need not wait for
+    from rltune.study.storage import open_ledger  # Brings SQLAlchemy, for which a wrong name need not wait.
 
     with closing(open_ledger(folder, ref.ledger_url)) as ledger:
-        records, found, criteria = order_records(ledger.trials.records()), ledger.sweep(), ledger.criteria
-    shown = Shown.read(found.config)
+        trials, sweep, criteria = order_records(ledger.trials.records()), ledger.sweep(), ledger.criteria
+    shown = Shown.read(sweep.config)
     out = _open_console(stream)
-    out.print(f"{folder.name}: {found.status or '?'}, {folder}", soft_wrap=True)
+    out.print(f"{folder.name}: {sweep.status or '?'}, {folder}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     second = [criteria.second] if criteria.second else []
-    score = shown.label if shown.is_cost else "score"
-    for heading in ("trial", "state", score, *second, "env steps", "values", "why it ended, or where it runs"):
+    score_heading = shown.label if shown.is_cost else "score"
+    for heading in ("trial", "state", score_heading, *second, "env steps", "values", "why it ended, or where it runs"):
         table.add_column(heading, overflow="fold")
-    front = {record.number for record in find_front(records, criteria.direction)}
-    for record in records:
-        number, state, score, *rest = _make_row(record, found.status == "running", shown)
-        also = [format_objective(record.second) + " *" * (record.number in front)] if second else []
-        table.add_row(number, state, score, *also, *rest)
+    front = {trial.number for trial in find_front(trials, criteria.direction)}
+    for trial in trials:
+        number, state, score, *rest = _make_row(trial, sweep.status == "running", shown)
+        second_score = [format_objective(trial.second) + " *" * (trial.number in front)] if second else []
+        table.add_row(number, state, score, *second_score, *rest)
     out.print(table)
     if second:
         out.print(f"* on the front: no other complete trial beats it in both score and {criteria.second}")
-    if find_nearest(records):
-        out.print(explain_no_winner(records), soft_wrap=True)
-    if found.certification:
-        for part in describe_certification(Certification.from_dict(found.certification).summary(), shown):
+    if find_nearest(trials):
+        out.print(explain_no_winner(trials), soft_wrap=True)
+    if sweep.certification:
+        for part in describe_certification(Certification.from_dict(sweep.certification).summary(), shown):
             out.print(part)
-    elif found.winner:
-        for part in describe_winner(found.winner, shown, found.status in ("interrupted", "running")):
+    elif sweep.winner:
+        for part in describe_winner(sweep.winner, shown, sweep.status in ("interrupted", "running")):
             out.print(part)
-    if records and (found.certification or (found.winner or {}).get("evaluation")):
-        out.print(explain_scores(records[0].scored, bool(found.certification)), soft_wrap=True)
+    if trials and (sweep.certification or (sweep.winner or {}).get("evaluation")):
+        out.print(explain_scores(trials[0].scored, bool(sweep.certification)), soft_wrap=True)
 
 
 def show_evaluation(
     uri: str, info: Mapping[str, Any], result: Evaluation, env: str | None = None, stream: TextIO | None = None
 ) -> None:
-    """Print what an evaluation found.
+    """Print the result of an evaluation.
 
     Args:
-        uri: The policy as it was named.
-        info: The policy's own account of where it came from.
+        uri: The policy's URI, as the user typed it.
+        info: What the policy's files say about its origin.
         result: The evaluation.
-        env: The environment where it was not the policy's own.
-        stream: Where to; None is standard output.
+        env: The id of the environment, where it was not the one in which the policy was trained.
+        stream: Where to print; None is standard output.
     """
     table = Table.grid(padding=(0, 2))
     table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, trial {info.get('trial', '?')})")
     table.add_row("environment", str(env or (info.get("env") or {}).get("id", "?")))
     table.add_row("episodes", str(len(result.returns)))
     shown = Shown.of((info.get("env") or {}).get("objective"))
-    found = shown.turn(vars(result))
-    has_interval = found["low"] is not None  # not below five episodes
-    interval = f"  (95% interval {found['low']:.2f} to {found['high']:.2f})" if has_interval else ""
-    table.add_row(f"mean {shown.label}", f"{found['mean']:.2f}{interval}")
-    table.add_row("IQM", f"{found['iqm']:.2f}")
-    table.add_row("least, greatest", "{:.2f}, {:.2f}".format(*sorted((found["min"], found["max"]))))
+    values = shown.turn(vars(result))
+    has_interval = values["low"] is not None  # Fewer than five episodes give no interval.
+    interval = f"  (95% interval {values['low']:.2f} to {values['high']:.2f})" if has_interval else ""
+    table.add_row(f"mean {shown.label}", f"{values['mean']:.2f}{interval}")
+    table.add_row("IQM", f"{values['iqm']:.2f}")
+    table.add_row("least, greatest", "{:.2f}, {:.2f}".format(*sorted((values["min"], values["max"]))))
     mean_length = sum(result.lengths) / len(result.lengths)
     table.add_row("episode length", f"{mean_length:.1f} steps ({min(result.lengths)} to {max(result.lengths)})")
     _open_console(stream).print(table)
 
 
 def _open_console(stream: TextIO | None) -> Console:
-    """Open a console as wide as the terminal; a wide one where there is none, so that a pipe gets whole lines."""
-    watched = (stream or sys.stdout).isatty()
-    return Console(file=stream, highlight=False, markup=False, emoji=False, width=None if watched else 200)
+    """Open a console as wide as the terminal; a pipe or a file gets wide lines, so that none of them is wrapped."""
+    is_terminal = (stream or sys.stdout).isatty()
+    return Console(file=stream, highlight=False, markup=False, emoji=False, width=None if is_terminal else 200)
 
 
-def _make_row(record: TrialRecord, going_on: bool, shown: Shown) -> tuple[str, ...]:
-    unfinished = record.state == "RUNNING"
-    reason = "" if unfinished else first_line(record.stop_reason)
-    if record.broken:
-        reason = "; ".join(["cannot win: " + ", ".join(map(str, record.broken)), *filter(None, [reason])])
-    if unfinished and going_on and record.node:
-        reason = f"on {record.node}"
-    if record.enqueued_by:
-        reason = "; ".join(filter(None, [reason, f"enqueued by {record.enqueued_by}"]))
+def _make_row(trial: TrialRecord, is_sweep_running: bool, shown: Shown) -> tuple[str, ...]:
+    is_unfinished = trial.state == "RUNNING"
+    reason = "" if is_unfinished else first_line(trial.stop_reason)
+    if trial.broken:
+        reason = "; ".join(["cannot win: " + ", ".join(map(str, trial.broken)), *filter(None, [reason])])
+    if is_unfinished and is_sweep_running and trial.node:
+        reason = f"on {trial.node}"
+    if trial.enqueued_by:
+        reason = "; ".join(filter(None, [reason, f"enqueued by {trial.enqueued_by}"]))
     return (
-        str(record.number),
-        format_state(record.state, going_on),
-        format_objective(shown(record.score)),
-        format_count(record.env_steps),
-        format_params(record.params),
+        str(trial.number),
+        format_state(trial.state, is_sweep_running),
+        format_objective(shown(trial.score)),
+        format_count(trial.env_steps),
+        format_params(trial.params),
         reason,
     )
