@@ -41,7 +41,8 @@ try:
         code = run_sweep(parse_config(settings), trainable=ToyTrial).exit_code
     else:
         changes = OmegaConf.to_container(OmegaConf.from_dotlist(words))
-        code = resume_sweep(SweepRef("toy", outputs), changes=changes, trainable=ToyTrial).exit_code
+        ref = SweepRef("toy", outputs, changes.get("storage"))
+        code = resume_sweep(ref, changes=changes, trainable=ToyTrial).exit_code
 except RltuneError as error:
     leave(error)
 sys.exit(code)
