@@ -307,7 +307,7 @@ def run_done(trials: int) -> dict[str, Any]:
     from rltune.search.views import choose_view
     from rltune.study.ledger import Ledger
     from rltune.study.optuna_study import OptunaStudy
-    from rltune.study.storage import STUDY, make_storage_url, start_ledger
+    from rltune.study.storage import STUDY, make_storage_url, set_journal, start_ledger
     from rltune.study.trial_table import TrialTable
 
     class Terminal(io.StringIO):
@@ -318,6 +318,7 @@ def run_done(trials: int) -> dict[str, Any]:
     settings = request(*OVERRIDES, f"budget.trials={trials}", "tracking=off")
     plan = make_plan(settings)
     ledger = start_ledger(None, folder, new=True)
+    set_journal(ledger, shared=False)
     fill_ledger(ledger, settings, plan.space, trials)
     for owner, method, name in (
         (TrialTable, "records", "read"), (Console, "_draw", "picture"), (Ledger, "read_reports_after", "sender"),

@@ -110,7 +110,7 @@ def _certified(folder: Path) -> dict[str, Any]:
         "versions": versions,
         "aliases": aliases,
         "summary_champion": (summary["model"] or {}).get("champion"),
-        "left": sorted(path.name for path in sweep.iterdir() if path.name in (".tune", ".processes")),
+        "left": sorted(path.name for path in sweep.iterdir() if path.name == ".tune"),
     }
 
 

@@ -8,26 +8,33 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import psutil
 import pytest
 
-from rltune.cluster import stale_processes
-from rltune.cluster.stale_processes import end_stale_processes
+from rltune.cluster.stale_processes import (
+    GONE,
+    RUNNING,
+    STOPPED,
+    ProcessMark,
+    end_stale_processes,
+    is_running,
+    mark_process,
+)
 
 PR_SET_CHILD_SUBREAPER = 36  # Linux's prctl
 # A driver whose child leads a session, as Ray's daemons do, and has a child of its own, as the raylet has workers.
 DRIVER = """
-import subprocess, sys, time
-from pathlib import Path
+import dataclasses, json, subprocess, sys, time
 from rltune.cluster import stale_processes
 leader = subprocess.Popen(
     [sys.executable, "-c", "import subprocess, sys, time\\n"
      "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)', sys.argv[2]]).pid, flush=True)\\n"
-     "time.sleep(600)", "raylet", sys.argv[2]], start_new_session=True, stdout=subprocess.PIPE, text=True)
+     "time.sleep(600)", "raylet", sys.argv[1]], start_new_session=True, stdout=subprocess.PIPE, text=True)
 worker = int(leader.stdout.readline())
-stale_processes.record_processes(Path(sys.argv[1]))
 print(leader.pid, worker, flush=True)
+print(json.dumps([dataclasses.asdict(mark) for mark in stale_processes.list_sessions()]), flush=True)
 time.sleep(600)
 """
 
@@ -40,12 +47,12 @@ def lives(pid):
 
 
 @pytest.fixture
-def driver(tmp_path, request):
-    """A driver that runs, with its Ray: the processes' numbers, and how to kill it."""
+def driver(request):
+    """A driver that runs, with its Ray: its process, the numbers of the others, and the sessions that it records."""
     name = getattr(request, "param", "ray::worker")
-    process = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path), name], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", DRIVER, name], stdout=subprocess.PIPE, text=True)
     pids = [int(word) for word in process.stdout.readline().split()]
-    yield process, pids
+    yield process, pids, [ProcessMark(**mark) for mark in json.loads(process.stdout.readline())]
     process.kill()
     process.wait()
     for pid in pids:
@@ -53,12 +60,16 @@ def driver(tmp_path, request):
             os.kill(pid, signal.SIGKILL)
 
 
-def test_what_a_killed_driver_left_is_gone_before_the_next_one_starts_its_own(driver, tmp_path):
-    process, pids = driver
+def kill(process):
     process.kill()
     process.wait()
+
+
+def test_what_a_killed_driver_left_is_gone_before_the_next_one_starts_its_own(driver):
+    process, pids, sessions = driver
+    kill(process)
     assert all(map(lives, pids))
-    assert end_stale_processes(tmp_path) == 2
+    assert end_stale_processes(sessions) == 2
     assert not any(map(lives, pids))
 
 
@@ -80,46 +91,40 @@ SPARED = ["array", "/home/ray/notes.py", "notray::x"]
 @pytest.mark.parametrize(
     ("driver", "num_ended"), [*((n, 1) for n in ENDED), *((n, 0) for n in SPARED)], indirect=["driver"]
 )
-def test_of_a_session_without_its_leader_only_rays_end(driver, num_ended, tmp_path, adopt_orphans):
-    process, (leader, worker) = driver
-    process.kill()
-    process.wait()
+def test_of_a_session_without_its_leader_only_rays_end(driver, num_ended, adopt_orphans):
+    process, (leader, worker), sessions = driver
+    kill(process)
     os.kill(leader, signal.SIGKILL)
     os.waitpid(leader, 0)  # otherwise its remains would still prove the session
-    assert end_stale_processes(tmp_path) == num_ended
+    assert end_stale_processes(sessions) == num_ended
     assert lives(worker) == (not num_ended)
 
 
-def test_nothing_is_ended_for_a_driver_of_another_host(driver, tmp_path):
-    process, pids = driver
-    process.kill()
-    process.wait()
-    record = tmp_path / stale_processes.FILE
-    record.write_text(json.dumps({**json.loads(record.read_text()), "host": "elsewhere"}))
-    assert end_stale_processes(tmp_path) == 0
+OTHERS = {
+    "another machine": {"boot": "x"},
+    "another container": {"pid_namespace": "x"},
+    "a later one": {"started": "1"},
+}
+
+
+@pytest.mark.parametrize("changes", OTHERS.values(), ids=OTHERS.keys())
+def test_processes_that_only_have_the_same_number_are_left_alone(driver, changes):
+    process, pids, sessions = driver
+    kill(process)
+    assert end_stale_processes([replace(session, **changes) for session in sessions]) == 0
     assert all(map(lives, pids))
 
 
-def test_nothing_is_ended_while_that_driver_lives(driver, tmp_path):
-    _, pids = driver
-    assert end_stale_processes(tmp_path) == 0
-    assert all(map(lives, pids))
-
-
-def test_another_process_that_has_got_the_same_number_is_left_alone(driver, tmp_path):
-    process, pids = driver
-    process.kill()
-    process.wait()
-    content = json.loads((tmp_path / stale_processes.FILE).read_text())
-    for mark in content["sessions"]:
-        mark["started"] -= 3600
-    (tmp_path / stale_processes.FILE).write_text(json.dumps(content))
-    assert end_stale_processes(tmp_path) == 0
-    assert all(map(lives, pids))
-
-
-@pytest.mark.parametrize("content", [None, "", '{"driver": {"pid"', "[]"])
-def test_without_a_whole_record_nothing_is_ended(content, tmp_path):
-    if content is not None:
-        (tmp_path / stale_processes.FILE).write_text(content)
-    assert end_stale_processes(tmp_path) == 0
+def test_a_process_is_known_by_its_start_not_by_a_clock():
+    child = subprocess.Popen(["sleep", "600"])
+    mark = mark_process(psutil.Process(child.pid))
+    assert ProcessMark(**mark).find_state() == RUNNING
+    child.send_signal(signal.SIGSTOP)
+    os.waitpid(child.pid, os.WUNTRACED)
+    assert ProcessMark(**mark).find_state() == STOPPED
+    assert is_running(mark)
+    assert ProcessMark(**{**mark, "boot": "another"}).find_state() is None
+    child.kill()
+    child.wait()
+    assert ProcessMark(**mark).find_state() == GONE
+    assert not is_running(mark)

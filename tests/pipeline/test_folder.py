@@ -1,4 +1,4 @@
-"""A sweep's folder is made, claimed and given back."""
+"""A sweep's folder is made, its lease held and given back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import io
 import logging
 import os
 import signal
-import socket
 import sqlite3
 import sys
 import time
@@ -16,7 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import postgres
 import pytest
 from rltune.study.bucket import BucketAwayError, make_place, open_bucket
 
@@ -25,68 +23,63 @@ from rltune.errors import StudyError, UnavailableError
 from rltune.pipeline import folder as folder_module
 from rltune.pipeline import run as run_module
 from rltune.pipeline.context import SweepContext
-from rltune.pipeline.folder import RedactingFormatter, claim_folder, open_folder
+from rltune.pipeline.folder import RedactingFormatter, hold_sweep, open_folder
 from rltune.pipeline.plan import make_plan
 from rltune.pipeline.run import check_request
-from rltune.study import storage as storage_module
 from rltune.study.storage import save_copy, start_ledger
-from rltune.study.sweep_folder import lock_sweep
 from rltune.study.sweep_ref import SweepRef
 
 
-def context_of(folder: Path, storage: str | None = None) -> SweepContext:
-    plan: Any = SimpleNamespace(config=SimpleNamespace(study=SimpleNamespace(storage=storage)))
-    return SweepContext(plan, name=folder.name, folder=folder, resumed=True, began=0.0)
+def context_of(folder: Path, storage: str | None = None, resumed: bool = True) -> SweepContext:
+    cluster, study = SimpleNamespace(address=None), SimpleNamespace(storage=storage)
+    plan: Any = SimpleNamespace(config=SimpleNamespace(study=study, cluster=cluster, storage=None))
+    return SweepContext(plan, name=folder.name, folder=folder, resumed=resumed, began=0.0)
 
 
-def test_one_driver_at_a_time_has_a_folder(tmp_path: Path) -> None:
-    with lock_sweep(tmp_path), pytest.raises(UnavailableError) as refused, claim_folder(context_of(tmp_path)):
+def begin(folder: Path) -> None:
+    """Leave what a driver leaves that has begun a sweep."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(start_ledger(None, folder, new=True)) as ledger:
+        ledger.change_sweep(config="format: 5")
+
+
+def test_one_driver_at_a_time_has_a_sweep(tmp_path: Path) -> None:
+    begin(tmp_path)
+    with hold_sweep(context_of(tmp_path)), pytest.raises(UnavailableError) as refused, hold_sweep(context_of(tmp_path)):
         pass
     assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)
+    with hold_sweep(context_of(tmp_path)):
+        pass
 
 
-@pytest.mark.slow  # a server
-@pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
-def test_one_driver_has_a_sweep_of_a_database_whatever_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_module, "SILENT_S", 1.0)
-    here, there, another = (tmp_path / name for name in ("here/mine", "there/mine", "there/another"))
-    for folder in (here, there, another):
-        folder.mkdir(parents=True)
-    with postgres.server() as address:
-        url = postgres.database(address, "rl")
-        told, tell = os.pipe()
-        if (child := os.fork()) == 0:
-            try:
-                with claim_folder(context_of(here, url)):
-                    os.write(tell, b"claimed")
-                    time.sleep(60)
-            finally:
-                os._exit(1)
-        try:
-            assert os.read(told, 7) == b"claimed"
-            with pytest.raises(UnavailableError) as refused, claim_folder(context_of(there, url)):
-                pass
-            assert f"{socket.gethostname()} (process {child})" in refused.value.what
-            with claim_folder(context_of(another, url)):
-                pass
-        finally:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        monkeypatch.setattr(storage_module, "SILENT_S", 60.0)  # the server has to notice
-        with claim_folder(context_of(there, url)):
-            pass
-        with claim_folder(context_of(here, url)):
-            pass
+def test_a_sweep_that_was_begun_meanwhile_is_not_begun_again(tmp_path: Path) -> None:
+    begin(tmp_path)
+    with pytest.raises(StudyError) as refused, hold_sweep(context_of(tmp_path, resumed=False)):
+        pass
+    assert (refused.value.key, refused.value.exit_code) == ("name", 2)
 
 
-def test_a_claim_clears_what_a_killed_driver_left(tmp_path: Path) -> None:
+def test_a_driver_clears_what_a_killed_one_left(tmp_path: Path) -> None:
+    begin(tmp_path)
     draft, whole = tmp_path / "trials/7/.best-4711", tmp_path / "trials/7/best-100"
     for folder in (tmp_path / ".tune", draft, whole):
         folder.mkdir(parents=True)
-    with claim_folder(context_of(tmp_path)):
+    with hold_sweep(context_of(tmp_path)):
         assert not (tmp_path / ".tune").exists()
         assert not draft.exists()
         assert whole.is_dir()
+
+
+def test_a_copy_of_the_ledger_is_held_by_nobody(tmp_path: Path) -> None:
+    begin(tmp_path)
+    with hold_sweep(context_of(tmp_path)) as ledger:
+        save_copy(tmp_path)
+        assert ledger.lease is not None
+        (tmp_path / "copy").mkdir()
+        (tmp_path / "ledger.backup.db").rename(tmp_path / "copy/ledger.db")
+        with contextlib.closing(start_ledger(None, tmp_path / "copy", new=False)) as copy:
+            state = copy.read_lease()
+            assert (state.driver, state.driver_id) == (None, ledger.lease.id)
 
 
 def test_a_new_sweep_survives_a_bucket_that_goes_away_later(
@@ -97,8 +90,7 @@ def test_a_new_sweep_survives_a_bucket_that_goes_away_later(
     folder = tmp_path / "outputs" / "x"
     plan = make_plan(request_of("cluster=address", "name=x", f"output_dir={folder.parent}"))
     context = SweepContext(plan, "x", folder, False, time.monotonic())
-    with pytest.raises(BucketAwayError), open_folder(context):  # noqa: PT012
-        (folder / "ledger.db").touch()
+    with pytest.raises(BucketAwayError), open_folder(context):
         raise BucketAwayError("storage=s3://x does not answer", "", "")
     assert (folder / "ledger.db").exists()
 
@@ -114,7 +106,6 @@ def die_in(step: str, context: SweepContext) -> None:
             owner, _, name = step.rpartition(".")
             setattr(logging if owner else folder_module, name, die)
             with open_folder(context):
-                start_ledger(None, context.folder, new=True).close()
                 die()
         finally:
             os._exit(1)
@@ -124,9 +115,9 @@ def die_in(step: str, context: SweepContext) -> None:
 @pytest.mark.parametrize(
     ("step", "begun"),
     [
-        ("claim_folder", False),
-        ("end_stale_processes", False),
-        ("record_processes", False),
+        ("hold_sweep", False),
+        ("_clear_leftovers", False),
+        ("list_sessions", False),
         ("write_settings", False),
         ("logging.FileHandler", True),
         ("nothing of it", True),
@@ -181,13 +172,11 @@ def drive(
 
         def work(context: SweepContext) -> Any:
             with contextlib.ExitStack() as stack:
-                if context.resumed:
-                    stack.enter_context(claim_folder(context))
+                held = stack.enter_context(hold_sweep(context)) if context.resumed else None
                 if killed:  # it stores nothing any more
                     patch = stack.enter_context(monkeypatch.context())
                     patch.setattr(folder_module, "store_results", lambda *_: None)
-                stack.enter_context(open_folder(context))
-                ledger = start_ledger(None, context.folder, new=not context.resumed)
+                ledger = stack.enter_context(open_folder(context, held))
                 ledger.trials.add({"quality": 0.5}, [ledger.trials.num_trials])
                 numbers.extend(record.number for record in ledger.trials.records())
                 ledger.close()

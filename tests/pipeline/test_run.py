@@ -27,6 +27,7 @@ from rltune.pipeline.plan import make_plan
 from rltune.pipeline.requests.asking import ask_retry, stop_sweep
 from rltune.pipeline.run import resume_sweep
 from rltune.pipeline.stopper import SweepStopper
+from rltune.study.lease import take_lease
 from rltune.study.outcome import Outcome
 from rltune.study.storage import open_ledger
 from rltune.study.sweep_ref import SweepRef
@@ -431,13 +432,9 @@ def test_a_finished_sweep_is_extended_by_a_larger_budget(toy_run: Callable[..., 
 
 
 def test_a_second_driver_on_one_sweep_is_refused(toy_run: Callable[..., Outcome], tmp_path: Path) -> None:
-    import fcntl
-
     first = toy_run("tracking=off", "budget.trials=1")
-    with (first.folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UnavailableError) as refused:
-            resume_sweep(SweepRef(first.name, tmp_path / "outputs"), stream=io.StringIO(), trainable=ToyTrial)
+    with take_lease(open_ledger(first.folder)), pytest.raises(UnavailableError) as refused:
+        resume_sweep(SweepRef(first.name, tmp_path / "outputs"), stream=io.StringIO(), trainable=ToyTrial)
     assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)
 
 
@@ -606,9 +603,7 @@ def test_auto_begins_anew_in_a_half_made_folder(toy_run: Callable[..., Outcome],
 
 
 def test_auto_leaves_a_sweep_to_the_driver_that_has_it(toy_run: Callable[..., Outcome]) -> None:
-    from rltune.study.sweep_folder import claim_sweep
-
     first = toy_run(*AUTO, "budget.trials=1")
-    with claim_sweep(first.folder), pytest.raises(UnavailableError) as refused:
+    with take_lease(open_ledger(first.folder)), pytest.raises(UnavailableError) as refused:
         toy_run(*AUTO, "budget.trials=2")
     assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)

@@ -12,7 +12,7 @@ from ended import write_sweep
 
 from rltune.errors import StudyError
 from rltune.pipeline import run
-from rltune.pipeline.folder import open_folder
+from rltune.pipeline.folder import hold_sweep, open_folder
 from rltune.pipeline.run import resume_sweep, run_sweep
 from rltune.study.sweep_ref import SweepRef
 
@@ -25,7 +25,7 @@ def resumed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
 
     def begin(context: Any) -> None:
-        with open_folder(context):
+        with hold_sweep(context) as ledger, open_folder(context, ledger):
             names.append(context.name)
 
     monkeypatch.setattr(run, "_run_interruptibly", begin)

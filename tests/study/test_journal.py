@@ -14,9 +14,9 @@ from ledger import SPACE, add_reports, ask
 from rltune.config.settings_file import FORMAT
 from rltune.search.views import tell_as_pruned
 from rltune.study import journal
-from rltune.study.journal import choose_journal, find_network_file_system, may_write
+from rltune.study.journal import choose_journal, find_network_file_system
 from rltune.study.optuna_study import open_optuna_study
-from rltune.study.storage import open_ledger, start_ledger
+from rltune.study.storage import open_ledger, set_journal, start_ledger
 
 
 @pytest.fixture
@@ -46,7 +46,8 @@ def folder(tmp_path: Path) -> Path:
 
 def drive(folder: Path, *, new: bool, shared: bool = False) -> tuple[str, str]:
     """Do what a driver does; return the journals of ledger and study while it is at work."""
-    with closing(start_ledger(None, folder, new=new, shared=shared)) as ledger:
+    with closing(start_ledger(None, folder, new=new)) as ledger:
+        set_journal(ledger, shared)
         url, records = f"sqlite:///{folder / 'study.db'}", ledger.trials.records()
         with closing(open_optuna_study(url, "s", tell_as_pruned, SPACE.distributions(), records, shared=shared)):
             number, _ = ask(ledger)
@@ -90,6 +91,7 @@ def test_a_reader_leaves_the_journal_as_the_driver_chose_it(folder: Path, mount)
     """The host whose disk it is sees a local file, while the driver works on it over the network."""
     mount(**{str(folder): "nfs4"})
     with closing(start_ledger(None, folder, new=True)) as ledger:
+        set_journal(ledger, shared=False)
         mount()
         with closing(open_ledger(folder)) as read:
             assert read.trials.records() == []
@@ -133,14 +135,3 @@ def test_a_file_that_somebody_writes_is_not_changed_under_them(tmp_path: Path, m
         writer.execute("insert into a values (1)")
         with pytest.raises(sqlite3.OperationalError, match="locked"):
             choose_journal(file)
-
-
-@pytest.mark.parametrize(
-    ("shared", "is_elsewhere", "may"), [(False, True, False), (True, True, True), (False, False, True)]
-)
-def test_no_host_writes_beside_another_ones_write_ahead_log(folder: Path, shared, is_elsewhere, may) -> None:
-    file = folder / "mine.db"
-    with closing(sqlite3.connect(file)) as opened:
-        opened.execute("create table t (x)")
-    choose_journal(file, shared)
-    assert may_write(file, is_elsewhere=is_elsewhere) is may

@@ -208,19 +208,6 @@ def test_a_running_trial_forgets_its_run_in_the_other_mlflow(ledger: Ledger) -> 
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_sweep_is_made_once(ledger: Ledger, url: str) -> None:
-    with pytest.raises(StudyError, match="name="):
-        Ledger(url, "sweep", create=True)
-
-
-def test_of_two_drivers_at_once_the_second_is_refused(
-    ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rltune.study.ledger._find_sweep", lambda engine, name: None)  # it looked a moment too early
-    with pytest.raises(StudyError, match="name="):
-        Ledger(url, "sweep", create=True)
-
-
 def test_a_sweep_that_is_not_there_is_named(ledger: Ledger, url: str) -> None:
     with pytest.raises(MissingSweepError, match="other"):
         Ledger(url, "other")

@@ -154,8 +154,8 @@ def test_a_copy_is_made_while_the_ledger_is_written(folder: Path) -> None:
 
 
 def test_a_lost_ledger_is_refused_one_that_never_was_is_made(folder: Path) -> None:
-    (folder / ".ledger.db").write_bytes(b"killed while it was made")
-    drive(folder, new=False)
+    (folder / "ledger.db").touch()  # killed while it was made
+    drive(folder)
     assert count_trials(folder) == 1
     (folder / "ledger.db").unlink()
     with pytest.raises(StudyError, match=r"ledger\.db"):
@@ -165,11 +165,12 @@ def test_a_lost_ledger_is_refused_one_that_never_was_is_made(folder: Path) -> No
 def test_in_a_database_a_lost_sweep_is_told_from_a_new_one(folder: Path, tmp_path: Path) -> None:
     elsewhere = f"sqlite:///{tmp_path / 'shared.db'}"
     start_ledger(elsewhere, folder.with_name("other"), new=True).close()
-    start_ledger(elsewhere, folder, new=False).close()  # its driver was killed before it had a ledger
+    start_ledger(elsewhere, folder, new=True).close()
+    with closing(start_ledger(elsewhere, folder, new=True)) as ledger:  # its driver was killed before it began
+        ledger.change_sweep(config="format: 5")
     with pytest.raises(StudyError, match="name="):
         start_ledger(elsewhere, folder, new=True)
-    (lost := folder.with_name("lost") / "trials").mkdir(parents=True)
     with pytest.raises(MissingSweepError, match="lost"):
-        start_ledger(elsewhere, lost.parent, new=False)
+        start_ledger(elsewhere, folder.with_name("lost"), new=False)
     with closing(Ledger(elsewhere, "sweep")) as ledger:
         assert ledger.trials.records() == []

@@ -35,7 +35,7 @@ def test_a_sweep_is_found_by_name_and_the_newest_as_latest(outputs: Path) -> Non
 
 @pytest.mark.parametrize("name", ["no-sweep", "oldst"])
 def test_what_is_no_sweep_is_refused_with_the_nearest_name(name: str, outputs: Path) -> None:
-    (outputs / "no-sweep" / "ledger.db").touch()
+    (outputs / "no-sweep" / "notes.txt").touch()
     with pytest.raises(StudyError, match=f"sweep={name}") as refused:
         SweepRef(name, outputs).folder()
     assert "oldest" in refused.value.allowed

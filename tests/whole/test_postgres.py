@@ -33,9 +33,9 @@ from rltune.records import Report
 from rltune.search.space import parse_space
 from rltune.search.views import tell_as_pruned
 from rltune.service.submissions import Submissions
+from rltune.study.lease import take_lease
 from rltune.study.ledger import Ledger
 from rltune.study.optuna_study import open_optuna_study
-from rltune.study.storage import claim_in_database
 from rltune.study.sweep_ref import SweepRef
 
 pytestmark = pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
@@ -177,8 +177,7 @@ def test_a_sweep_is_asked_and_watched_by_its_address_alone(
     ledger, stopper = Ledger(url, "mine", create=True), SweepStopper(tmp_path, request_of("name=mine"))
     ledger.change_sweep(status="running", config=format_settings(request_of("name=mine", "budget.trials=4")))
     with ThreadPoolExecutor(2) as pool:
-        with claim_in_database(url, "mine") as other, Inbox(ledger, stopper):
-            assert other is None
+        with take_lease(ledger), Inbox(ledger, stopper):
             watched = pool.submit(watch_sweep, ref, stream=stream)
             enqueue_configuration(ref, {"lr": 1e-3}, stream=stream)
             stopped = pool.submit(stop_sweep, ref, stream=stream)

@@ -1,4 +1,4 @@
-"""A sweep as its driver leaves it on disk, and a stand-in for the driver: it holds the lock and looks for requests."""
+"""A sweep as its driver leaves it on disk, and a stand-in for the driver: it holds the lease and looks for requests."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rltune.config.schema import RunConfig
 from rltune.config.settings_file import format_settings, write_settings
 from rltune.pipeline.requests.inbox import Inbox
 from rltune.records import Report, TrialRecord
+from rltune.study.lease import take_lease
 from rltune.study.ledger import Ledger
 from rltune.study.outcome import Outcome, count_states
-from rltune.study.storage import start_ledger
-from rltune.study.sweep_folder import claim_sweep
+from rltune.study.storage import set_journal, start_ledger
 from rltune.study.sweep_ref import SweepRef
 
 
@@ -47,8 +47,7 @@ class Mine:
     def drive(self) -> Iterator[Stopper]:
         """Be its driver: claim the folder, note that it runs, look for requests."""
         stopper = Stopper()
-        with claim_sweep(self.folder) as other, Inbox(self.ledger, stopper):  # type: ignore[arg-type]
-            assert other is None
+        with take_lease(self.ledger), Inbox(self.ledger, stopper):  # type: ignore[arg-type]
             self.ledger.change_sweep(status="running", config=format_settings(self.config))
             yield stopper
 
@@ -87,6 +86,7 @@ def make_mine(request_of: Callable[..., Any], tmp_path: Path) -> Iterator[Callab
             folder.mkdir(parents=True)
             write_settings(folder, config)
             ledger = start_ledger(None, folder, new=True)
+            set_journal(ledger, shared=False)
             stack.callback(ledger.close)
             ledger.change_sweep(status="running", config=format_settings(config))
             return Mine(folder, config, ledger)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from dataclasses import replace
 
@@ -12,8 +11,10 @@ from rltune.study.bucket import link_bucket
 
 from rltune.config.settings_file import read_settings
 from rltune.errors import StudyError
+from rltune.pipeline.requests import asked_sweep
 from rltune.pipeline.requests.asked_sweep import AskedSweep, describe_user, open_asked
 from rltune.records import ENQUEUE, STOP
+from rltune.study.lease import take_lease
 from rltune.study.storage import open_ledger
 from rltune.study.sweep_ref import SweepRef
 
@@ -65,9 +66,8 @@ def test_by_its_ledgers_address_it_needs_no_folder_here(mine, tmp_path):
 
 def test_a_file_beside_another_hosts_log_is_not_written(mine, monkeypatch):
     """SQLite's write-ahead log shares memory: written from two hosts, the ledger would be damaged."""
-    monkeypatch.setattr("rltune.study.sweep_folder.SILENT_S", 0.1)
-    (mine.folder / ".driver").write_text(json.dumps({"host": "far", "boot": "another", "pid": 7}))
-    with open_asked(mine.ref) as asked:
+    with take_lease(mine.ledger), open_asked(mine.ref) as asked:
+        monkeypatch.setattr(asked_sweep, "read_boot_id", lambda: "another machine's")
         with pytest.raises(StudyError) as refused:
             asked.ask(STOP, {})
         assert refused.value.key == "sweep"

@@ -23,7 +23,6 @@ VALUES = {"lr": 1e-3}
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(asking, "POLL_S", 0.05)
-    monkeypatch.setattr(asking, "LOOK_S", 0.2)
 
 
 def wait_for(condition):

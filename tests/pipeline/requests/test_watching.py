@@ -16,7 +16,6 @@ from rltune.records import CERTIFY, RETRY, TRIALS
 def impatient(monkeypatch):
     monkeypatch.setattr(watching, "LOOK_S", 0.05)
     monkeypatch.setattr(watching, "DRAW_S", 0.02)
-    monkeypatch.setattr(watching, "SILENT_S", 0.2)
 
 
 def wait_for(stream, text):
