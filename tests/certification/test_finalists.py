@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from saved import write_checkpoint
 
 from rltune.certification.finalists import EVALUATION_SEED, derive_own_seed, describe_winner, rank_finalists
 from rltune.certification.result import Configuration, SeedResult, judge_configurations
@@ -16,7 +17,6 @@ from rltune.certification.selection import FinalEvaluation, measure_policies
 from rltune.errors import RltuneError
 from rltune.policies.evaluation import Evaluation
 from rltune.records import RunKey, TrialRecord
-from rltune.study.checkpoints import write_checkpoint
 
 # What each trial's policy plays, and what its search believed.
 WORTH = {0: 10.0, 1: 30.0, 2: 20.0, 3: 99.0}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from ledger import make_ledger
+from saved import write_checkpoint
 
 from rltune.certification.retraining import Retraining
 from rltune.config.criteria import Criteria, parse_constraints
 from rltune.records import CERTIFY, RETRY, Report
-from rltune.study.checkpoints import write_checkpoint
 
 SEEDS = (11, 12, 13)
 

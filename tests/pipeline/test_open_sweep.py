@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from rltune.checkpoints.store import REPLAY
 from rltune.records import Report
 from rltune.search.schedulers import Stop
-from rltune.study.checkpoints import REPLAY
 from rltune.study.ledger import Ledger
 from rltune.study.storage import start_ledger
 from rltune.study.sweep_folder import LEDGER_COPY

@@ -6,13 +6,14 @@ import pickle
 
 import pytest
 
+from rltune.checkpoints.store import open_store
 from rltune.pipeline.stopper import EXIT_S, GRACE_S, SweepStopper
 from rltune.trial.stop_flag import STOP_FILE
 
 
 @pytest.fixture
 def make_stopper(tmp_path, request_of):
-    return lambda *overrides, spent_steps=0: SweepStopper(tmp_path, request_of(*overrides), spent_steps)
+    return lambda *overrides, spent_steps=0: SweepStopper(open_store(tmp_path), request_of(*overrides), spent_steps)
 
 
 def test_the_first_request_is_the_one_that_counts(make_stopper, tmp_path):

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from saved import write_checkpoint
 
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.pipeline.publish import publish_outcome
 from rltune.pipeline.winner import register_winner, save_outcome, select_winner
 from rltune.records import Report
-from rltune.study.checkpoints import write_checkpoint
 
 
 def add_trial(sweep: OpenSweep, number: int, objective: float, train_s: float = 1.0) -> None:

@@ -59,7 +59,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
     for name in ("cartpole-stopped", "cartpole-done"):
         sweep = root / name
         make_sweep(sweep, checkpoint)
-    winner = {"trial": 2, "params": {}, "objective": 90.0, "checkpoint": "trials/2/best-000000002048"}
+    winner = {"trial": 2, "params": {}, "objective": 90.0, "checkpoint": "trials/2/first/best-000000002048"}
     (sweep / "summary.json").write_text(json.dumps({"winner": winner}))
     os.utime(root / "cartpole-stopped" / "config.yaml", (1, 1))
     return root
@@ -73,9 +73,9 @@ def make_sweep(sweep: Path, checkpoint: Path, storage: str | None = None) -> Non
         checkpoint: What each trial's is a copy of; its policy is told the trial's number.
         storage: The ledger's address; None is a file in the folder.
     """
+    from rltune.checkpoints.store import open_store
     from rltune.config.authorship import mark_own
     from rltune.records import CheckpointRecord, Report
-    from rltune.study.checkpoints import compute_digest
     from rltune.study.ledger import Ledger
 
     sweep.mkdir()
@@ -83,13 +83,15 @@ def make_sweep(sweep: Path, checkpoint: Path, storage: str | None = None) -> Non
     (sweep / "config.yaml").write_text(settings)
     mark_own(sweep, hashlib.sha256(settings.encode()).hexdigest())
     ledger = Ledger(storage or f"sqlite:///{sweep}/ledger.db", sweep.name, create=True)
+    store = open_store(sweep)
     for number, objective in enumerate((None, 150.0, 90.0, 170.0)):
         ledger.trials.add({"lr": 1e-3}, [number])
         if objective is not None:
-            path = f"trials/{number}/best-000000002048"
-            shutil.copytree(checkpoint, sweep / path)
-            relabel(sweep / path / "policy", number)
-            record = CheckpointRecord(path, 2048, objective, compute_digest(sweep / path))
+            path = f"trials/{number}/first/best-000000002048"
+            with store.make_draft(path) as draft:
+                shutil.copytree(checkpoint, draft, dirs_exist_ok=True)
+                relabel(draft / "policy", number)
+                record = CheckpointRecord(path, 2048, objective, store.save(draft, path))
             ledger.trials.add_report(Report(number, 2048, objective), {"checkpoint": record})
             ledger.trials.set_mlflow_run(number, f"run-{number}")
         ledger.trials.end(number, "PRUNED" if number == 3 else "COMPLETE", "done")

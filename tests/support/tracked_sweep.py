@@ -69,7 +69,7 @@ class Sweep:
         self.longest_s = max(self.longest_s, time.perf_counter() - began)
 
     def write_checkpoint(self, number, text="1.0"):
-        path = f"trials/{number}/best-200"
+        path = f"trials/{number}/first/best-200"
         (self.folder / path).mkdir(parents=True)
         (self.folder / path / "weights.bin").write_text(text)
         return CheckpointRecord(path, 200, 1.0, "digest")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from mlflow import MlflowClient
+from saved import open_checkpoint
 
 import rltune
 from benchmarks.soak_books import compare_with_mlflow
 from rltune.records import RunKey
-from rltune.study.checkpoints import is_whole
 from rltune.study.storage import open_ledger
 
 ENDS = ("COMPLETE", "PRUNED")
@@ -46,7 +46,7 @@ def list_missing(sweep: Path, store: str, trials: int, storage: str | None = Non
             wrong.append(f"{name} is {record.state}: {record.stop_reason}")
         if list(record.reports) != sorted(set(record.reports)) or not record.reports:
             wrong.append(f"{name}'s curve: {list(record.reports)}")
-        if is_whole(sweep, record.checkpoint) is None:
+        if open_checkpoint(sweep, record.checkpoint) is None:
             wrong.append(f"{name}'s checkpoint")
     books = compare_with_mlflow(sweep, storage, store)
     expected = {"parents": 1, "running": 0, "missing_points": 0, "doubled_points": 0, "best_shown": True}

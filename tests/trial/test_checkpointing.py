@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from toy import ToyRunner, make_task
 
+from rltune.checkpoints.store import REPLAY, open_store, read_state
 from rltune.records import CheckpointRecord
-from rltune.study.checkpoints import REPLAY, DamagedError, read_state
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
 from rltune.trial.metrics import Progress
@@ -18,7 +18,7 @@ from rltune.trial.metrics import Progress
 
 def checkpoints(sweep: Path, **other: Any) -> TrialCheckpoints:
     task = make_task(sweep, **({"checkpoint_every_s": 600.0} | other))
-    return TrialCheckpoints(Assignment(**task["assignment"]), sweep)
+    return TrialCheckpoints(Assignment(**task["assignment"]), open_store(sweep))
 
 
 def make_state(env_steps: int = 100) -> TrialState:
@@ -45,7 +45,7 @@ def test_only_an_objective_that_improves_is_saved_as_the_best(tmp_path: Path) ->
 def test_the_best_state_serves_as_the_latest_when_both_are_due(tmp_path: Path) -> None:
     records = checkpoints(tmp_path, checkpoint_every_s=0.0).save_if_due(make_state(), make_runners(), 1.0)
     assert records["latest"] == records["best"]
-    assert len(list((tmp_path / "trials" / "0").iterdir())) == 1
+    assert len(list((tmp_path / "trials" / "0" / "first").iterdir())) == 1
 
 
 def test_a_saved_state_comes_back_with_its_runner(tmp_path: Path) -> None:
@@ -56,11 +56,14 @@ def test_a_saved_state_comes_back_with_its_runner(tmp_path: Path) -> None:
     assert runners[0].env_steps == 300
 
 
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_trial_whose_only_checkpoint_is_damaged_starts_anew(tmp_path: Path) -> None:
     record = checkpoints(tmp_path).save_latest(make_state(), make_runners())["latest"]
     (tmp_path / record["path"] / "toy.json").write_text("{}")
-    with pytest.raises(DamagedError, match="is damaged"):
-        checkpoints(tmp_path, latest=record).restore(make_runners())
+    again = checkpoints(tmp_path, latest=record, best=record)
+    assert again.restore(make_runners(0)) == TrialState([Progress()])
+    (note,) = again.notes
+    assert record["path"] in note
+    assert again.best is None, "nothing is left to compare with"
 
 
 def test_a_checkpoint_says_where_its_policy_came_from(tmp_path: Path) -> None:
@@ -118,18 +121,20 @@ def test_the_older_checkpoint_serves_where_the_newest_is_damaged(tmp_path: Path)
     assert newest["path"] in note
 
 
-def test_what_the_ledger_names_outlives_the_next_checkpoint(tmp_path: Path) -> None:
-    """The best state may serve as the latest for many reports: the ledger names it twice, then once."""
-    saver = checkpoints(tmp_path, checkpoint_every_s=0.0)
-    named = saver.save_if_due(make_state(100), make_runners(100), 1.0)
-    saver = checkpoints(tmp_path, latest=named["latest"], best=named["best"])
-    for steps in (200, 300, 400):
-        written = saver.save_if_due(make_state(steps), make_runners(steps), float(steps))
-        named |= written
-        assert written.keys() == {"best"}
-        assert all((tmp_path / record["path"]).is_dir() for record in named.values())
-    assert len(list((tmp_path / "trials" / "0").iterdir())) == 3
-    named |= saver.save_latest(make_state(450), make_runners(450))
-    saver.save_if_due(make_state(500), make_runners(500), 500.0)
-    names = {path.name for path in (tmp_path / "trials" / "0").iterdir()}
-    assert names == {"best-000000000400", "best-000000000500", "latest-000000000450"}
+def test_a_worker_drops_no_checkpoint(tmp_path: Path) -> None:
+    saver = checkpoints(tmp_path, checkpoint_every_s=0.0, attempt="a1b2")
+    paths = []
+    for steps in (100, 200, 200, 300):
+        paths.append(saver.save_if_due(make_state(steps), make_runners(steps), float(len(paths)))["best"]["path"])
+    paths.append(saver.save_latest(make_state(300), make_runners(300))["latest"]["path"])
+    assert len(set(paths)) == 5, "the ledger may name each of them"
+    assert all((tmp_path / path / "toy.json").is_file() for path in paths)
+    assert {path.rpartition("/")[0] for path in paths} == {"trials/0/a1b2"}
+
+
+def test_two_attempts_at_a_trial_write_apart(tmp_path: Path) -> None:
+    """A worker that was cut off from the driver may come back when another one has gone on with its trial."""
+    cut_off, other = checkpoints(tmp_path, attempt="a1"), checkpoints(tmp_path, attempt="b2")
+    first, second = (saver.save_latest(make_state(), make_runners())["latest"] for saver in (cut_off, other))
+    assert first["path"] != second["path"]
+    assert all(open_store(tmp_path).is_whole(CheckpointRecord(**record)) for record in (first, second))

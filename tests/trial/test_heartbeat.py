@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rltune.checkpoints.store import open_store
 from rltune.envs.step_count import STEPS
 from rltune.trial import heartbeat
 from rltune.trial.heartbeat import Heartbeat, name_beat, read_steps
@@ -31,7 +32,7 @@ def wait_for(happens: Callable[[], Any]) -> Any:
 
 def test_the_end_of_the_sweep_ends_an_iteration(tmp_path: Path) -> None:
     STEPS.is_ending = True  # an earlier trial's
-    beat = Heartbeat("one", lambda: 0, StopFlag(tmp_path))
+    beat = Heartbeat("one", lambda: 0, StopFlag(open_store(tmp_path)))
     assert not STEPS.is_ending
     (tmp_path / STOP_FILE).touch()
     assert wait_for(lambda: STEPS.is_ending)
@@ -42,7 +43,7 @@ def test_the_end_of_the_sweep_ends_an_iteration(tmp_path: Path) -> None:
 @pytest.mark.replacement
 def test_the_driver_reads_the_steps_until_the_trial_ends(tmp_path: Path) -> None:
     taken = [7]
-    beat = Heartbeat(name_beat("/sweeps/a", "trials/3"), lambda: taken[0], StopFlag(tmp_path))
+    beat = Heartbeat(name_beat("/sweeps/a", "trials/3"), lambda: taken[0], StopFlag(open_store(tmp_path)))
     assert wait_for(lambda: read_steps("/sweeps/a", ["trials/2", "trials/3"])) == {"trials/3": 7}
     taken[0] = 8
     assert wait_for(lambda: read_steps("/sweeps/a", ["trials/3"]) == {"trials/3": 8})

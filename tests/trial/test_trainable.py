@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from saved import open_checkpoint
 from toy import ToyTrial, make_task
 
+from rltune.checkpoints.store import read_state
 from rltune.engine.sampling.vector_envs import SyncEnvs
 from rltune.envs.step_count import STEPS
 from rltune.errors import RewardError
 from rltune.pipeline.plan import make_plan
 from rltune.records import CheckpointRecord
-from rltune.study.checkpoints import is_whole, read_state
 from rltune.trial.stop_flag import STOP_FILE
 from rltune.trial.trainable import Trial
 
@@ -58,7 +59,7 @@ def test_a_trial_restored_between_reports_sends_the_same_ones(
     for _ in range(7):
         record = trial.step()["records"]["latest"]
     trial.stop()
-    assert is_whole(tmp_path, CheckpointRecord(**record))
+    assert open_checkpoint(tmp_path, CheckpointRecord(**record))
     assert record["objective"] is None, "it belongs to no report"
     kept = read_state(tmp_path / record["path"])["progress"]
     assert [progress["env_steps"] for progress in kept] == trained

@@ -6,6 +6,9 @@ import threading
 import time
 from collections import Counter
 
+from toy import ToyTrial, make_task
+
+from rltune.checkpoints.store import open_store
 from rltune.envs.step_count import STEPS
 from rltune.trial.assignment import Assignment
 from rltune.trial.metrics import Progress
@@ -23,7 +26,7 @@ def test_a_closed_watchdog_ends_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr("rltune.trial.watchdog.os._exit", ended.append)
     monkeypatch.setattr(Watchdog, "_write_stack", write_slowly)
-    watchdog = Watchdog(tmp_path, 0.01)
+    watchdog = Watchdog(open_store(tmp_path), "trials/3", 0.01)
     with watchdog.watch():
         assert writing.wait(60)
     watchdog.close()
@@ -33,9 +36,11 @@ def test_a_closed_watchdog_ends_nothing(tmp_path, monkeypatch):
 
 
 def test_an_earlier_attempts_stack_does_not_explain_a_later_end(tmp_path):
-    (tmp_path / STACK_FILE).write_text("no progress for 2 s")
-    Watchdog(tmp_path, 60.0).close()
-    assert not (tmp_path / STACK_FILE).exists()
+    stack = tmp_path / "trials" / "0" / STACK_FILE
+    stack.parent.mkdir(parents=True)
+    stack.write_text("no progress for 2 s")
+    ToyTrial(make_task(tmp_path)).stop()
+    assert not stack.exists()
 
 
 class WithoutItsEnvRunner:
@@ -100,7 +105,7 @@ def test_a_long_iteration_in_a_slow_environment_is_no_hang(tmp_path, monkeypatch
     monkeypatch.setattr("rltune.trial.watchdog.os._exit", ended.append)
     monkeypatch.setattr("rltune.trial.watchdog.time", clock)
     before = set(threading.enumerate())
-    watchdog = Watchdog(tmp_path, 0.02)
+    watchdog = Watchdog(open_store(tmp_path), "trials/3", 0.02)
     (thread,) = set(threading.enumerate()) - before
     with watchdog.watch():
         for _ in range(12):

@@ -15,13 +15,12 @@ import postgres
 import pytest
 from checkpoints import make_sweep
 from joined import finish, start_sweep, sweep
-from rltune.study.bucket import find_bucket, make_place, open_bucket
-from rltune.study.checkpoints import compute_digest
 from toy import HURRY
 
 from rltune.algorithms.restore import load_algorithm
+from rltune.checkpoints.clients import make_address
+from rltune.checkpoints.store import find_store, open_store
 from rltune.errors import PolicyError, RltuneError, StudyError
-from rltune.pipeline.folder import store_files
 from rltune.pipeline.run import check_request, resume_sweep
 from rltune.policies.policy import load_policy
 from rltune.reporting.tables import list_sweeps, show_sweep
@@ -65,15 +64,15 @@ def test_a_killed_driver_loses_nothing_but_its_machine(verb: str, tmp_path: Path
     with postgres.server() as address:
         url = postgres.database(address, "rl")
         typed = start_sweep("run", tmp_path, *words, "study.storage=${oc.env:LEDGER}", LEDGER=url)
-        bucket = open_bucket(make_place(s3, "toy"))
+        store = open_store(tmp_path, make_address(s3, "toy"))
         deadline = time.monotonic() + 120
-        while not any("best-" in name for name in bucket.list_files()) and time.monotonic() < deadline:
+        while not any("best-" in name for name in store.list()) and time.monotonic() < deadline:
             assert typed.poll() is None, finish(typed)
             time.sleep(0.2)
         typed.send_signal(signal.SIGKILL)
         finish(typed)
         shutil.rmtree(tmp_path / "outputs")
-        assert postgres.HALVES[0] not in (bucket.read("config.yaml") or b"").decode()
+        assert postgres.HALVES[0] not in (store.read("config.yaml") or b"").decode()
         env = {"LEDGER": url, HURRY: "1"}
         if verb == "run":  # the same command again
             code, out = sweep("run", tmp_path, *words, "study.storage=${oc.env:LEDGER}", **env)
@@ -86,7 +85,7 @@ def test_a_killed_driver_loses_nothing_but_its_machine(verb: str, tmp_path: Path
     assert [record.state for record in records] == ["COMPLETE"] * 4
     assert all(list(record.reports) == list(range(100, 2001, 100)) for record in records), "each report once"
     assert "its checkpoint" not in out, "nothing was damaged"
-    names = bucket.list_files()
+    names = store.list()
     assert all(f"{record.checkpoint.path}/manifest.json" in names for record in records if record.checkpoint)
 
 
@@ -94,15 +93,22 @@ def test_a_ledger_that_is_a_file_elsewhere_is_not_begun_anew(
     tmp_path: Path, s3: str, toy_run: Callable[..., Any]
 ) -> None:
     outcome = toy_run("name=elsewhere", f"storage={s3!r}", "budget.trials=1", "tracking=off")
-    bucket = find_bucket(outcome.folder)
-    assert bucket is not None
-    bucket.delete("ledger.db")  # as while its driver runs
+    store = find_store(outcome.folder)
+    driver = json.loads(store.read("driver.json") or b"")
+    assert driver["ended"]
+    store.write("driver.json", json.dumps(driver | {"ended": False}).encode())  # as while it runs
     with pytest.raises(StudyError, match="sweep=elsewhere"):
         resume_sweep(SweepRef("elsewhere", tmp_path / "other", s3), trainable=_toy())
     with pytest.raises(StudyError, match="name=elsewhere"):
         toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}")
     with pytest.raises(StudyError, match="=elsewhere"):
         toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}", "resume=auto")
+    more = ("budget.trials=2", "resume=auto", "take_over=true", "tracking=off")
+    taken = toy_run("name=elsewhere", f"storage={s3!r}", f"output_dir={tmp_path / 'third'}", *more)
+    assert (taken.exit_code, taken.trials["total"]) == (0, 2)
+    assert json.loads(store.read("driver.json") or b"")["ended"]
+    with pytest.raises(StudyError, match="sweep=elsewhere"):  # The first machine has an older state now.
+        toy_run("name=elsewhere", f"storage={s3!r}", "budget.trials=1", "tracking=off", "resume=never")
 
 
 def test_a_policy_loads_on_a_machine_that_has_nothing_of_it(
@@ -111,12 +117,9 @@ def test_a_policy_loads_on_a_machine_that_has_nothing_of_it(
     folder, other = tmp_path / "mine" / "stored", tmp_path / "other"
     folder.parent.mkdir()
     make_sweep(folder, checkpoint)
-    (folder / "summary.json").write_text(json.dumps({"winner": {"checkpoint": "trials/2/best-000000002048"}}))
-    bucket = open_bucket(make_place(s3, "stored"))
-    for path in folder.glob("trials/*/*"):
-        name = path.relative_to(folder).as_posix()
-        bucket.upload(path, name, compute_digest(path))
-    store_files(bucket, folder, ("config.yaml", "summary.json", "ledger.db", ".made-by"))
+    (folder / "summary.json").write_text(json.dumps({"winner": {"checkpoint": "trials/2/first/best-000000002048"}}))
+    store = open_store(folder, make_address(s3, "stored"))
+    store.publish([path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()])
     winner = load_policy("sweep:stored", output_dir=other, storage=s3)
     assert winner.info["trial"] == 2
     assert winner.is_trusted(), "the mark came with it"
@@ -124,7 +127,7 @@ def test_a_policy_loads_on_a_machine_that_has_nothing_of_it(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody"))
     with pytest.raises(PolicyError):
         load_algorithm("sweep:stored/3", output_dir=other)
-    bucket.write("trials/3/best-000000002048/policy/policy.json", b"{}")
+    store.write("trials/3/first/best-000000002048/policy/policy.json", b"{}")
     shutil.rmtree(other / "stored" / "trials" / "3")
     with pytest.raises(RltuneError, match="is gone"):
         load_policy("sweep:stored/3", output_dir=other)
@@ -133,7 +136,7 @@ def test_a_policy_loads_on_a_machine_that_has_nothing_of_it(
 def test_the_check_before_several_jobs_lets_auto_go_on_with_a_stored_sweep(
     request_of: Callable[..., Any], s3: str
 ) -> None:
-    open_bucket(make_place(s3, "begun")).write("config.yaml", b"name: begun")
+    open_store("", make_address(s3, "begun")).write("config.yaml", b"name: begun")
     words = ("name=begun", f"storage={s3!r}")
     with pytest.raises(StudyError, match="name=begun"):
         check_request(request_of(*words))

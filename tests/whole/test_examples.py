@@ -14,7 +14,7 @@ import pytest
 from real import Command, Project
 
 import rltune
-from rltune.study.checkpoints import read_state
+from rltune.checkpoints.store import read_state
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))

@@ -19,6 +19,7 @@ from optuna.samplers import RandomSampler
 from server import Server
 from toy import TOY, ToyTrial
 
+from rltune.checkpoints.store import open_store
 from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_logs
 from rltune.config.settings_file import format_settings
@@ -174,7 +175,7 @@ def test_a_sweep_is_asked_and_watched_by_its_address_alone(
     """As from a machine that has nothing of it but its ledger's address."""
     url = postgres.database(address, "asked")
     ref = SweepRef("mine", tmp_path / "nowhere", ledger_url=url)
-    ledger, stopper = Ledger(url, "mine", create=True), SweepStopper(tmp_path, request_of("name=mine"))
+    ledger, stopper = Ledger(url, "mine", create=True), SweepStopper(open_store(tmp_path), request_of("name=mine"))
     ledger.change_sweep(status="running", config=format_settings(request_of("name=mine", "budget.trials=4")))
     with ThreadPoolExecutor(2) as pool:
         with take_lease(ledger), Inbox(ledger, stopper):

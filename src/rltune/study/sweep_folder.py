@@ -116,7 +116,7 @@ def is_half_made(folder: Path) -> bool:
 
 
 def make_resume_command(folder: Path, settings: Mapping[str, Any] | None = None) -> str:
-    """Make what to type to go on with a sweep: from the present folder, or on any machine where it has a bucket.
+    """Make what to type to go on with a sweep: from the present folder, or on any machine if it has remote storage.
 
     Args:
         folder: The sweep's.

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from saved import write_checkpoint
 
 from rltune.certification.finalists import EVALUATION_SEED, derive_own_seed
+from rltune.checkpoints.store import open_store
 from rltune.cluster.resources import Share
 from rltune.pipeline.context import SweepContext
 from rltune.pipeline.plan import make_plan
-from rltune.pipeline.tune.assignments import build_assignment
+from rltune.pipeline.tune.assignments import build_assignment, choose_newest
 from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
 from rltune.search.seeds import derive_certification_seeds, derive_trial_seeds
-from rltune.study.checkpoints import write_checkpoint
 
 NEW = TrialRecord(3, "RUNNING", {"lr": 0.1}, seeds=(7, 8))
 
@@ -25,12 +26,15 @@ NEW = TrialRecord(3, "RUNNING", {"lr": 0.1}, seeds=(7, 8))
 def assign(request_of: Callable[..., Any], tmp_path: Path) -> Callable[[TrialRecord, list[str]], Any]:
     plan = make_plan(request_of("tracking=off", "replicates=2"))
     context = SweepContext(plan, "mine", tmp_path, False, 0.0)
-    return lambda record, notes: build_assignment(context, Share(2.0, 0.0, 0), notes.append, record)
+    return lambda record, notes: build_assignment(
+        context, open_store(tmp_path), Share(2.0, 0.0, 0), notes.append, record
+    )
 
 
 def save(folder: Path, kind: str, env_steps: int) -> CheckpointRecord:
     state = {"env_steps": env_steps, "objective": 5.0}
-    return write_checkpoint(folder, "trials/3", kind, state, lambda folder: None)
+    saved = write_checkpoint(folder, "trials/3", kind, state)
+    return replace(saved, sequence=env_steps)  # as the ledger numbers them
 
 
 def test_a_new_trial_starts_from_nothing(assign: Callable[..., Any]) -> None:
@@ -40,12 +44,11 @@ def test_a_new_trial_starts_from_nothing(assign: Callable[..., Any]) -> None:
     assert (task.latest, task.older, task.best, notes) == (None, None, None, [])
 
 
-def test_a_trial_that_ran_before_is_one_workers_alone(assign: Callable[..., Any], tmp_path: Path) -> None:
-    """The worker that had it may have been cut off, and come back."""
-    assert assign(NEW, []).attempt == ""
-    first, second = (assign(replace(NEW, node="n2"), []).attempt for _ in range(2))
-    assert first != second
-    assert (tmp_path / "trials/3/.attempt").read_text() == second
+def test_each_attempt_has_a_folder_of_its_own(assign: Callable[..., Any]) -> None:
+    """The worker of an earlier attempt may have been cut off, and come back."""
+    attempts = {assign(record, []).attempt for record in (NEW, NEW, replace(NEW, node="n2"))}
+    assert len(attempts) == 3
+    assert "" not in attempts
 
 
 def test_a_trial_goes_on_from_its_newest_checkpoint(assign: Callable[..., Any], tmp_path: Path) -> None:
@@ -67,9 +70,9 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(assign: Callable[..., Any
     best, latest = save(tmp_path, "best", 100), save(tmp_path, "latest", 200)
     record = replace(NEW, checkpoint=best, latest=latest)
     notes: list[str] = []
-    (tmp_path / latest.path / "state.json").write_text("torn")
+    (tmp_path / latest.path / "state.json").write_text("t")
     assert assign(record, notes).latest == best.to_dict()
-    (tmp_path / best.path / "state.json").write_text("torn")
+    (tmp_path / best.path / "state.json").write_text("t")
     task = assign(record, notes)
     assert (task.latest, task.best) == (None, None)
     assert latest.path in notes[0]
@@ -97,7 +100,7 @@ def test_each_training_seed_plays_start_states_of_its_own(request_of: Callable[.
     def play(sweep: str, number: int, seed_index: int) -> range:
         context = SweepContext(config, sweep, tmp_path, False, 0.0)
         run = TrialRecord(number, "RUNNING", {}, kind=CERTIFY, seed_index=seed_index)
-        task = build_assignment(context, Share(1.0, 0.0, 0), lambda note: None, run)
+        task = build_assignment(context, open_store(tmp_path), Share(1.0, 0.0, 0), lambda note: None, run)
         return range(task.evaluation_seed, task.evaluation_seed + task.episodes)
 
     sweeps = ("cartpole-1", "cartpole-2")
@@ -110,3 +113,10 @@ def test_each_training_seed_plays_start_states_of_its_own(request_of: Callable[.
     others += (first + episode for first in map(derive_own_seed, sweeps) for episode in range(100))
     assert not set(played) & set(others)
     assert max(played) < 2**31
+
+
+def test_the_newest_checkpoint_is_the_one_recorded_last(tmp_path: Path) -> None:
+    """One that is damaged sends its trial back to fewer steps."""
+    best, again = save(tmp_path, "best", 300), replace(save(tmp_path, "latest", 200), sequence=301)
+    assert choose_newest([again, best]) == choose_newest([best, again]) == again
+    assert choose_newest([]) is None

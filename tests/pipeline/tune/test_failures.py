@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pickle
-import time
+import threading
 from types import SimpleNamespace
 
 import pytest
 from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.exceptions import ActorUnavailableError, NodeDiedError, OutOfMemoryError, RayActorError, RayTaskError
 
+from rltune.checkpoints.clients import make_address
+from rltune.checkpoints.store import open_store
 from rltune.compat.tune_controller import adapt_tune
 from rltune.config.uris import hide_login
 from rltune.pipeline.tune.failures import (
@@ -20,7 +22,6 @@ from rltune.pipeline.tune.failures import (
     read_error,
     read_last_error,
 )
-from rltune.study.bucket import find_bucket, link_bucket, make_place
 from rltune.trial.trainable import describe_exception
 from rltune.trial.watchdog import STACK_FILE, Watchdog
 
@@ -41,7 +42,7 @@ ValueError: the pole broke
 def test_a_trial_whose_env_runner_died_fails_with_what_its_environment_raised(after, tmp_path, monkeypatch):
     (tmp_path / "worker-ff-01000000-4711.err").write_text(WRITTEN + after)
     monkeypatch.setattr("rltune.pipeline.tune.failures.find_logs", lambda: tmp_path)
-    death = describe_error(tmp_path, "trials/3", "ActorDiedError: The actor died unexpectedly", DIED)
+    death = describe_error(open_store(tmp_path), "trials/3", "ActorDiedError: The actor died unexpectedly", DIED)
     assert death.reason.endswith(WRITTEN.splitlines()[-1])
     assert "stumbling.py" in (tmp_path / death.log).read_text()
 
@@ -49,7 +50,7 @@ def test_a_trial_whose_env_runner_died_fails_with_what_its_environment_raised(af
 def test_without_its_log_an_env_runners_death_is_told_as_ray_tells_it(tmp_path, monkeypatch):
     monkeypatch.setattr("rltune.pipeline.tune.failures.find_logs", lambda: tmp_path)
     for raised, trace in (("ActorDiedError: it died", DIED), ("ValueError: no", "pid: 1")):
-        assert describe_error(tmp_path, "trials/3", raised, trace).reason == raised
+        assert describe_error(open_store(tmp_path), "trials/3", raised, trace).reason == raised
 
 
 def test_what_ray_wraps_is_told_as_it_was_raised():
@@ -74,7 +75,9 @@ def test_a_process_that_ray_ended_costs_its_trial_and_not_the_sweep(error, reaso
     with adapt_tune(one_process=False):
         RayActorManager._actor_task_failed(manager, tracked_actor_task=task, exception=error)  # as Ray calls it
     assert isinstance(told[0], RayActorError)
-    assert describe_dead_process(tmp_path, "trials/0", str(told[0]), None).reason == f"worker died: {reason}"
+    assert (
+        describe_dead_process(open_store(tmp_path), "trials/0", str(told[0]), None).reason == f"worker died: {reason}"
+    )
 
 
 def test_the_last_of_a_trials_errors_is_the_one_that_counts(tmp_path):
@@ -86,7 +89,9 @@ def test_the_last_of_a_trials_errors_is_the_one_that_counts(tmp_path):
 def test_a_death_that_ray_only_guesses_about_is_not_called_out_of_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("rltune.pipeline.tune.failures.find_logs", lambda: None)
     guess = "Worker exit detail: End of file. Some common causes include: (1) the process was killed by the OOM killer"
-    death = describe_dead_process(tmp_path, "trials/0", f"The actor died unexpectedly.\n\tpid: 1\n{guess}\n", None)
+    death = describe_dead_process(
+        open_store(tmp_path), "trials/0", f"The actor died unexpectedly.\n\tpid: 1\n{guess}\n", None
+    )
     assert "common causes" in death.reason
     assert "memory" not in death.reason
 
@@ -94,7 +99,7 @@ def test_a_death_that_ray_only_guesses_about_is_not_called_out_of_memory(tmp_pat
 def test_a_hung_process_without_a_stack_is_still_told(tmp_path):
     (tmp_path / "trials" / "7").mkdir(parents=True)
     (tmp_path / "trials" / "7" / STACK_FILE).write_text("")
-    failure = describe_dead_process(tmp_path, "trials/7", "Worker exit detail:  ", None)
+    failure = describe_dead_process(open_store(tmp_path), "trials/7", "Worker exit detail:  ", None)
     assert STACK_FILE in failure.reason
     assert failure.reason.partition(";")[0].strip(), "a reason, though none is known"
 
@@ -102,7 +107,7 @@ def test_a_hung_process_without_a_stack_is_still_told(tmp_path):
 def test_a_failures_file_and_reason_hold_no_login(tmp_path):
     hide_login("postgresql+psycopg://me:open/sesame@db/rl")
     failure = describe_error(
-        tmp_path, "trials/7", "ValueError: host 'sesame@db'", "os.environ['S'] = 'me:open/sesame@db'"
+        open_store(tmp_path), "trials/7", "ValueError: host 'sesame@db'", "os.environ['S'] = 'me:open/sesame@db'"
     )
     written = (tmp_path / failure.log).read_text()
     assert "sesame" not in failure.reason + failure.trace + written
@@ -120,7 +125,7 @@ def test_what_ray_raised_of_a_lost_process_is_read_back(tmp_path):
 
 
 def test_a_death_that_is_tried_again_leaves_no_file(tmp_path):
-    reason = describe_death(tmp_path, "trials/7", "Worker exit detail: SIGKILL")
+    reason = describe_death(open_store(tmp_path), "trials/7", "Worker exit detail: SIGKILL")
     assert reason.endswith("SIGKILL")
     assert "detail" not in reason
     assert list(tmp_path.iterdir()) == []
@@ -138,25 +143,15 @@ def test_the_process_that_a_trial_has_lost_is_found():
 
 
 @pytest.mark.slow
-def test_a_hung_workers_stack_comes_through_the_bucket(tmp_path, s3):
-    place = make_place(s3, "hung")
-    ended = []
-    worker, driver = tmp_path / "worker", tmp_path / "driver"
-    for folder in (worker, driver):
-        folder.mkdir()
-        link_bucket(folder, place)
-
-    def send(file):
-        find_bucket(worker).write(f"trials/3/{file.name}", file.read_bytes())
-        ended.append(file)
-
+def test_a_hung_workers_stack_comes_through_the_store(tmp_path, s3):
+    address = make_address(s3, "hung")
+    worker, driver = open_store(tmp_path / "worker", address), open_store(tmp_path / "driver", address)
+    ended = threading.Event()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rltune.trial.watchdog.os._exit", lambda code: None)
-        dog = Watchdog(worker / "trials/3", 0.1, send)
+        patch.setattr("rltune.trial.watchdog.os._exit", lambda code: ended.set())
+        dog = Watchdog(worker, "trials/3", 0.1)
         with dog.watch():
-            deadline = time.monotonic() + 60
-            while not ended and time.monotonic() < deadline:
-                time.sleep(0.05)
+            assert ended.wait(60)
         dog.close()
     death = describe_dead_process(driver, "trials/3", "the actor died", None)
     assert "0.1 s" in death.reason

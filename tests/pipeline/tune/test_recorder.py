@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import pickle
 import time
 from collections.abc import Callable
@@ -12,7 +13,11 @@ from typing import Any
 
 import pytest
 from ledger import make_ledger
+from saved import open_checkpoint, write_checkpoint
 
+from rltune.checkpoints.clients import STORAGE_AWAY
+from rltune.checkpoints.retention import Retention
+from rltune.checkpoints.store import open_store
 from rltune.cluster.losses import Place
 from rltune.pipeline.stopper import SweepStopper
 from rltune.pipeline.tune import recorder as module
@@ -20,11 +25,10 @@ from rltune.pipeline.tune.recorder import Recorder
 from rltune.pipeline.tune.stages import Stage
 from rltune.records import CheckpointRecord
 from rltune.search.schedulers import Stop
-from rltune.study.bucket import BUCKET_AWAY
-from rltune.study.checkpoints import is_whole, write_checkpoint
 from rltune.study.disk_full import DISK_FULL
 
 BUDGET = 1000
+AWAY = "rltune.checkpoints.clients.StoreUnavailableError: ..."  # a traceback
 
 
 class Sweep:
@@ -33,8 +37,9 @@ class Sweep:
     def __init__(self, folder: Path, config: Any, ledger: Any = None) -> None:
         self.folder, self.notes, self.told, self.retried, self.placed = folder, [], [], [], []
         self.ledger = ledger or make_ledger(folder)
-        self.stopper = SweepStopper(folder, config)
+        self.stopper = SweepStopper(open_store(folder), config)
         self.scheduler = SimpleNamespace(decisions={})
+        self.retention = Retention(open_store(folder), lambda: None)
         self.tracker = SimpleNamespace(wake=lambda connect=False: None, opening=True, warnings=lambda: [])
         self.study = SimpleNamespace(tell=self.told.append)
         self.steps: list[tuple[int, int]] = []
@@ -48,8 +53,8 @@ class Sweep:
         proposer = SimpleNamespace(retry=self.retried.append)
         self.stages = [Stage(table, proposer, console) for table in (self.ledger.trials, self.ledger.runs)]
         self.recorder = Recorder(
-            self.stages, self.study, self.scheduler, self.tracker, self.stopper, config, self.notes.append,
-            lambda: None, lambda: self.beats, place=self.placed.append,
+            self.stages, self.study, self.scheduler, self.tracker, self.stopper, config, open_store(folder),
+            self.retention, self.notes.append, lambda: None, lambda: self.beats, place=self.placed.append,
         )  # fmt: skip
 
     def begin(self, kind: str = "trials") -> Any:
@@ -89,7 +94,7 @@ class Sweep:
     def save(self, trial: Any, env_steps: int) -> CheckpointRecord:
         state = {"env_steps": env_steps, "objective": 1.0}
         number = trial.config["assignment"]["number"]
-        return write_checkpoint(self.folder, f"trials/{number}", "best", state, lambda folder: None)
+        return write_checkpoint(self.folder, f"trials/{number}", "best", state)
 
 
 @pytest.fixture(autouse=True)
@@ -136,19 +141,62 @@ def test_a_checkpoint_between_two_reports_is_no_report(sweep):
     assert (record.latest.path, list(record.reports)) == (saved.path, [100])
 
 
-def test_the_newer_checkpoint_is_the_one_that_came_later(sweep):
-    """Clocks of a cluster's nodes differ: that of the first worker runs an hour ahead."""
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+def test_a_workers_wrong_clock_drops_and_swaps_no_checkpoint(sweep, monkeypatch, ahead_s):
+    """The first and the last worker's clocks differ by an hour from the one in between, and from the driver's."""
+    trial, saved = sweep.begin(), []
+    for env_steps, wrong_s in ((100, ahead_s), (200, 0.0), (300, ahead_s)):
+        now = time.time() + wrong_s
+        with monkeypatch.context() as worker:
+            worker.setattr(time, "time", lambda now=now: now)
+            saved.append(sweep.save(trial, env_steps))
+        for path in (sweep.folder / saved[-1].path).rglob("*"):
+            os.utime(path, (now, now))
+        sweep.report(trial, env_steps, 5.0, records={"latest": saved[-1].to_dict()})
+        assert sweep.retention.flush(60)
+        assert sweep.ledger.trials.record(0).latest.path == saved[-1].path
+        assert [open_checkpoint(sweep.folder, record) is not None for record in saved] == [
+            record is saved[-1] for record in saved
+        ]
+
+
+def test_a_replaced_checkpoint_is_dropped_after_its_report(sweep):
     trial = sweep.begin()
-    for env_steps, ahead_s in ((100, 3600.0), (200, 0.0)):
-        saved = sweep.save(trial, env_steps).to_dict()
-        sweep.report(trial, env_steps, 5.0, records={"latest": saved | {"saved_s": saved["saved_s"] + ahead_s}})
-    assert sweep.ledger.trials.record(0).latest.env_steps == 200
-    assert sweep.ledger.trials.record(0).latest.saved_s < time.time() + 60
+    best, latest, newer = (sweep.save(trial, env_steps) for env_steps in (100, 200, 300))
+    unnamed = sweep.save(trial, 50)
+    sweep.report(trial, 100, 5.0, records={"best": best.to_dict(), "latest": best.to_dict()})
+    sweep.report(trial, 200, 4.0, records={"latest": latest.to_dict()})
+    sweep.report(trial, 300, 3.0, records={"latest": newer.to_dict()})
+    assert sweep.retention.flush(60)
+    saved = (best, latest, newer, unnamed)
+    assert [open_checkpoint(sweep.folder, record) is not None for record in saved] == [True, False, True, True]
+    sweep.end(trial, failed="OSError: no state", diverged=True)
+    assert sweep.retention.flush(60)
+    assert [open_checkpoint(sweep.folder, record) is not None for record in saved] == [True, False, True, False]
+
+
+def test_a_driver_without_its_lease_drops_nothing(sweep, monkeypatch):
+    def lose() -> None:
+        raise RuntimeError("another driver has taken the sweep over")
+
+    trial = sweep.begin()
+    sweep.retention._check_lease = lose
+    saved = [sweep.save(trial, env_steps) for env_steps in (100, 200)]
+    for record in saved:
+        sweep.report(trial, record.env_steps, 5.0, records={"latest": record.to_dict()})
+    sweep.end(trial, failed="OSError: no state", diverged=True)
+    assert sweep.retention.flush(60)
+    assert all(open_checkpoint(sweep.folder, record) for record in saved)
 
 
 def save_replay(sweep: Sweep, trial: Any, env_steps: int) -> CheckpointRecord:
     home, state = f"trials/{trial.config['assignment']['number']}", {"env_steps": env_steps, "objective": 1.0}
-    return write_checkpoint(sweep.folder, home, "latest", state, lambda folder: (folder / "replay").mkdir())
+
+    def fill(folder: Path) -> None:
+        (folder / "replay" / "0").mkdir(parents=True)
+        (folder / "replay" / "0" / "rows.npy").write_text("memory")
+
+    return write_checkpoint(sweep.folder, home, "latest", state, fill)
 
 
 def test_a_trials_replay_memory_goes_when_it_has_ended(sweep):
@@ -158,9 +206,10 @@ def test_a_trials_replay_memory_goes_when_it_has_ended(sweep):
         kept.append(save_replay(sweep, trial, env_steps))
         sweep.report(trial, env_steps, 5.0, records={"latest": kept[-1].to_dict()})
         sweep.end(trial)
+    assert sweep.retention.flush(60)
     assert [record.state for record in sweep.ledger.trials.records()] == ["RUNNING", "COMPLETE"]
     assert [(sweep.folder / one.path / "replay").is_dir() for one in kept] == [True, False]
-    assert is_whole(sweep.folder, kept[1])
+    assert open_checkpoint(sweep.folder, kept[1])
 
 
 def test_what_a_restore_could_not_bring_back_is_shown(sweep):
@@ -315,7 +364,7 @@ def test_room_that_comes_back_too_late_leaves_no_hole(sweep, monkeypatch, how):
 def test_what_tune_keeps_of_the_stopper_holds_no_login(tmp_path: Path, request_of: Callable[..., Any]) -> None:
     config = request_of("tracking=server", "tracking.uri=http://me:s3cret@127.0.0.1:9")
     assert "s3cret" in config.tracking.uri
-    assert b"s3cret" not in pickle.dumps(SweepStopper(tmp_path, config))
+    assert b"s3cret" not in pickle.dumps(SweepStopper(open_store(tmp_path), config))
 
 
 def test_where_a_trial_runs_is_known_from_its_start(sweep):
@@ -423,9 +472,14 @@ def test_without_another_node_the_sweep_ends_and_can_go_on(sweep, monkeypatch):
 
 
 def test_a_bucket_that_only_one_node_cannot_reach_ends_nothing(sweep, monkeypatch):
-    monkeypatch.setattr(sweep.recorder, "_is_bucket_away", lambda: False)
+    monkeypatch.setattr(sweep.recorder, "_is_storage_away", lambda: False)
     trial = sweep.begin()
-    sweep.end(trial, failed="BucketAwayError: x", traceback="rltune.study.bucket.BucketAwayError: ...", node="n2")
+    sweep.end(
+        trial,
+        failed="StoreUnavailableError: x",
+        traceback=AWAY,
+        node="n2",
+    )
     sweep.recorder.on_step_end(0, [])
     (note,) = sweep.notes
     assert "node n2" in note
@@ -435,11 +489,15 @@ def test_a_bucket_that_only_one_node_cannot_reach_ends_nothing(sweep, monkeypatc
 
 
 def test_a_bucket_that_does_not_answer_is_no_trials_fault(sweep, monkeypatch):
-    monkeypatch.setattr(sweep.recorder, "_is_bucket_away", lambda: True)
+    monkeypatch.setattr(sweep.recorder, "_is_storage_away", lambda: True)
     trial = sweep.begin()
     sweep.hand_back(trial, 0)
-    sweep.end(trial, failed="BucketAwayError: storage=s3://x", traceback="rltune.study.bucket.BucketAwayError: ...")
-    assert sweep.stopper.reason == BUCKET_AWAY
+    sweep.end(
+        trial,
+        failed="StoreUnavailableError: storage=s3://x",
+        traceback=AWAY,
+    )
+    assert sweep.stopper.reason == STORAGE_AWAY
     assert sweep.ledger.trials.record(0).stop_reason == "interrupted"
 
 

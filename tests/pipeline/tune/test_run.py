@@ -10,10 +10,10 @@ from placed import PlacedTrial
 from ray import tune
 from toy import TOY, ledger
 
+from rltune.checkpoints.clients import STORAGE_AWAY
 from rltune.errors import UnavailableError
 from rltune.pipeline.run import run_sweep
 from rltune.pipeline.tune.run import AVOIDED, request_resources, run_trials
-from rltune.study.bucket import BUCKET_AWAY
 from rltune.study.disk_full import DISK_FULL
 
 
@@ -75,7 +75,7 @@ def test_a_trial_is_placed_on_none_of_the_nodes_that_it_avoids():
 
 def test_a_bucket_that_is_away_ends_with_the_command_that_goes_on(open_mine, monkeypatch):
     with open_mine("certify=off") as sweep:
-        monkeypatch.setattr(tune.Tuner, "fit", lambda tuner: sweep.stopper.request(BUCKET_AWAY))
+        monkeypatch.setattr(tune.Tuner, "fit", lambda tuner: sweep.stopper.request(STORAGE_AWAY))
         with pytest.raises(UnavailableError) as raised:
             run_trials(sweep)
     assert (raised.value.key, raised.value.exit_code) == ("storage", 75)
