@@ -44,7 +44,7 @@ def test_a_stop_that_was_meant_for_a_killed_driver_ends_no_other(mine):
     withdraw_stops(mine.ledger)
     stopper = Stopper()
     box = Inbox(mine.ledger, stopper)
-    box._look()
+    box._read()
     assert stopper.requests == []
 
 
@@ -61,7 +61,7 @@ def test_a_stop_while_the_driver_still_starts_counts(mine, monkeypatch):
 
 
 def test_a_ledger_that_does_not_answer_is_asked_again(mine, monkeypatch):
-    monkeypatch.setattr(module, "LOOK_S", 0.02)
+    monkeypatch.setattr(module, "POLL_S", 0.02)
     read, failures = mine.ledger.read_requests, [1, 2]
 
     def fail_twice(*kinds, **more):

@@ -1,1 +1,1 @@
-"""What is asked of a sweep while it runs, and how it is watched: through its ledger, from any machine that sees it."""
+"""Send requests to a running sweep and watch it, through its ledger, from any machine that can read the ledger."""

@@ -1,4 +1,4 @@
-"""Find a sweep that something is asked of: its ledger, its settings, and where its driver is. Runs anywhere."""
+"""Open a sweep to send it requests or to watch it: its ledger, its settings and its driver. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ from rltune.study.tables import file_of
 
 @dataclass(frozen=True)
 class AskedSweep:
-    """A sweep that something is asked of.
+    """A sweep to which requests are sent, with its ledger open.
 
     Attributes:
-        name: Its name.
-        ledger: Its ledger.
-        settings: As its folder has them; where this machine has none, as it was begun with, which its ledger keeps.
-        folder: Its folder; None where this machine has none.
+        name: The sweep's name.
+        ledger: The sweep's ledger.
+        settings: The settings in the sweep's folder. Where this machine has no folder of the sweep, the settings with
+            which the sweep was started, as its ledger has them.
+        folder: The sweep's folder; None where this machine has none.
     """
 
     name: str
@@ -49,51 +50,51 @@ class AskedSweep:
 
     @cached_property
     def config(self) -> RunConfig:
-        """Its settings, typed."""
+        """The sweep's settings as a typed config."""
         return parse_config(self.settings)
 
     def spent(self) -> SpentBudget:
-        """Return what its search has had of its budget."""
-        records = self.ledger.trials.records()
-        return SpentBudget(self.config, len(records), self.config.replicates * sum(one.env_steps for one in records))
+        """Return how much of its budget the search has spent."""
+        trials = self.ledger.trials.records()
+        return SpentBudget(self.config, len(trials), self.config.replicates * sum(trial.env_steps for trial in trials))
 
     @property
     def resume_command(self) -> str:
-        """What to type to go on with it."""
+        """The command that resumes the sweep."""
         if self.folder:
             return make_resume_command(self.folder)
         return spell_command(f"resume sweep={self.name}") + "   # where its folder is"
 
     def status(self) -> str:
-        """Return ``running``, or how it ended; running too where its driver was killed."""
+        """Return ``running`` or the state in which the sweep ended; a killed driver leaves ``running`` behind."""
         return self.ledger.sweep().status or "running"
 
     def describe_end(self, status: str) -> str:
-        """Say how it ended, and how many of its trials have.
+        """Describe the end of the sweep with the number of its ended trials.
 
         Args:
-            status: As `status` returns it.
+            status: The sweep's state, as `status` returns it.
         """
-        ended = sum(state != "RUNNING" for state in self.ledger.trials.read_states().values())
-        return f"{self.name}: {status}, {ended} of {self.config.budget.trials} trials ended"
+        num_ended = sum(state != "RUNNING" for state in self.ledger.trials.read_states().values())
+        return f"{self.name}: {status}, {num_ended} of {self.config.budget.trials} trials ended"
 
     def find_driver(self) -> str | None:
-        """Find where its driver is; None where none lives, which takes seconds to see of another machine's."""
+        """Return where the sweep's driver runs, or None without one; takes seconds where it ran on another machine."""
         return find_driver(self.ledger)
 
     @cached_property
     def lease(self) -> LeaseWatch:
-        """What shows without waiting whether it has a driver, to whoever looks again and again."""
+        """Observes the lease without waiting, for loops that ask again and again whether the sweep has a driver."""
         return LeaseWatch(self.ledger.read_lease)
 
     def require_driver(self, what: str) -> str:
-        """Return where its driver is.
+        """Return where the sweep's driver runs.
 
         Args:
-            what: What cannot be done without one, for a person: ``stop``.
+            what: The verb for what cannot be done without a driver, such as ``stop``.
 
         Raises:
-            StudyError: There is none.
+            StudyError: The sweep has no driver.
         """
         if driver := self.find_driver():
             return driver
@@ -106,7 +107,11 @@ class AskedSweep:
         )
 
     def ask(self, kind: str, payload: dict[str, object]) -> int:
-        """Leave a request for its driver; return the request's id.
+        """Leave a request for the sweep's driver, and return the request's id.
+
+        Args:
+            kind: The kind of request, such as ``STOP`` of `rltune.records`.
+            payload: What the driver needs to know beyond the kind.
 
         Raises:
             StudyError: The ledger is a file that only the driver's machine may write, or a copy that no driver reads.
@@ -130,10 +135,10 @@ class AskedSweep:
 
 @contextlib.contextmanager
 def open_asked(ref: SweepRef) -> Iterator[AskedSweep]:
-    """Open a sweep that something is asked of.
+    """Open a sweep to send it requests or to watch it.
 
     Args:
-        ref: The sweep. By its name and the address of its ledger it is found without a folder on this machine.
+        ref: The sweep. A name and the address of a ledger are enough: this machine need not have the sweep's folder.
 
     Raises:
         StudyError: There is no such sweep, or its ledger cannot be read.
@@ -158,5 +163,5 @@ def open_asked(ref: SweepRef) -> Iterator[AskedSweep]:
 
 
 def describe_user() -> str:
-    """Describe who asks: ``maria@host``."""
+    """Return the user and the host that send a request, such as ``maria@host``."""
     return f"{name_user()}@{socket.gethostname()}"

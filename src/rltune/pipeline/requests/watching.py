@@ -1,4 +1,4 @@
-"""Watch a sweep that another process runs, on whatever machine: the console's own table, drawn from the ledger."""
+"""Watch a sweep that another process runs, on any machine, in the console's live table drawn from the ledger."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rltune.study.outcome import EXIT_NONE, EXIT_WINNER, load_outcome
 from rltune.study.sweep_ref import SweepRef
 from rltune.study.trial_table import TrialTable
 
-LOOK_S = 1.0  # between two looks into the ledger
-DRAW_S = 0.25
-WAITING = "WAITING"
+POLL_S = 1.0  # Between two reads of the ledger.
+DRAW_S = 0.25  # Between two drawings of the live table.
+WAITING = "WAITING"  # The phase of a trial that is neither running nor ended.
 EXIT_CODES = {"failed": EXIT_NONE, "interrupted": 128 + SIGINT}
 
 
@@ -33,43 +33,43 @@ def watch_sweep(
     *,
     stream: TextIO | None = None,
 ) -> int:
-    """Show a sweep as its own terminal does, until it has ended; an interrupt leaves it as it is.
+    """Show a sweep as its own terminal does until it has ended; an interrupt ends the watching and not the sweep.
 
     Args:
-        ref: The sweep. One that has ended is shown by its closing lines.
-        stream: Where to show it; None is standard output.
+        ref: The sweep. A sweep that has ended is shown by its closing page.
+        stream: Where to print; None is standard output.
 
     Returns:
-        The sweep's exit code: 0 with a winner, 1 where every trial failed, 130 where it was interrupted, 75 where its
-        driver is gone without an end.
+        The sweep's exit code: 0 with a winner, 1 if every trial failed, 130 if it was interrupted, and 75 if its driver
+        is gone without having ended it.
 
     Raises:
         StudyError: There is no such sweep.
     """
-    with open_asked(ref) as asked:
-        console = open_console(asked, stream)
+    with open_asked(ref) as sweep:
+        console = open_console(sweep, stream)
         with contextlib.ExitStack() as stack:
             stack.callback(console.stop)
             try:
-                status = _follow(asked, console)
+                status = _follow(sweep, console)
             except KeyboardInterrupt:
                 console.stop()
-                again = spell_command(f"watch sweep={asked.name}")
-                print(f"{asked.name} goes on; to watch it again: {again}", file=stream or sys.stdout, flush=True)
+                command = spell_command(f"watch sweep={sweep.name}")
+                print(f"{sweep.name} goes on; to watch it again: {command}", file=stream or sys.stdout, flush=True)
                 raise
         if status == "running":
-            said = f"{asked.name}: its driver is gone without an end; to go on: {asked.resume_command}"
-            print(said, file=stream or sys.stdout, flush=True)
+            message = f"{sweep.name}: its driver is gone without an end; to go on: {sweep.resume_command}"
+            print(message, file=stream or sys.stdout, flush=True)
             return EXIT_TRY_AGAIN
-        show_end(asked, console, status, stream)
+        show_end(sweep, console, status, stream)
         return EXIT_CODES.get(status, EXIT_WINNER)
 
 
-def open_console(asked: AskedSweep, stream: TextIO | None = None) -> Console:
-    """Open a console for a sweep that another process runs."""
-    config, states = asked.config, list(asked.ledger.trials.read_states().values())
+def open_console(sweep: AskedSweep, stream: TextIO | None = None) -> Console:
+    """Open the console of a sweep that another process runs."""
+    config, states = sweep.config, list(sweep.ledger.trials.read_states().values())
     return Console(
-        name=asked.name,
+        name=sweep.name,
         num_trials=max(config.budget.trials, len(states)),
         env_steps=config.budget.env_steps,
         total_env_steps=config.budget.total_env_steps,
@@ -77,124 +77,129 @@ def open_console(asked: AskedSweep, stream: TextIO | None = None) -> Console:
         slots=max(1, states.count("RUNNING")),
         num_reports=config.budget.reports,
         shown=Shown.of(asdict(config.objective)),
-        scored=asked.ledger.criteria.scored,
+        scored=sweep.ledger.criteria.scored,
         stream=stream,
     )
 
 
-def show_end(asked: AskedSweep, console: Console, status: str, stream: TextIO | None = None) -> None:
-    """Show the closing lines of a sweep that has ended.
+def show_end(sweep: AskedSweep, console: Console, status: str, stream: TextIO | None = None) -> None:
+    """Show the closing page of a sweep that has ended.
 
     Args:
-        asked: The sweep.
-        console: Where it was watched.
-        status: How it ended.
-        stream: Where to, without a folder that has them.
+        sweep: The sweep.
+        console: The console in which it was watched.
+        status: The state in which it ended.
+        stream: Where to print one line instead, if this machine does not have the sweep's folder; None is standard
+            output.
     """
-    outcome = load_outcome(asked.folder) if asked.folder else None
-    if outcome is None:  # they are where the sweep's folder is
-        print(asked.describe_end(status), file=stream or sys.stdout, flush=True)
+    outcome = load_outcome(sweep.folder) if sweep.folder else None
+    if outcome is None:  # The closing page needs the summary, which lies in the sweep's folder.
+        print(sweep.describe_end(status), file=stream or sys.stdout, flush=True)
         return
-    can_go_on = outcome.trials["interrupted"] or status == "interrupted"
-    resume = asked.resume_command if can_go_on else None
-    to_begin = max(0, asked.config.budget.trials - outcome.trials["total"])
-    shown = Shown.of(asdict(asked.config.objective))
-    records = asked.ledger.trials.records()
-    console.summary(make_closing_page(outcome, records, None, resume, to_begin, asked.ledger.criteria, shown))
+    is_unfinished = outcome.trials["interrupted"] or status == "interrupted"
+    resume = sweep.resume_command if is_unfinished else None
+    num_to_start = max(0, sweep.config.budget.trials - outcome.trials["total"])
+    shown = Shown.of(asdict(sweep.config.objective))
+    records = sweep.ledger.trials.records()
+    console.summary(make_closing_page(outcome, records, None, resume, num_to_start, sweep.ledger.criteria, shown))
 
 
-def _follow(asked: AskedSweep, console: Console) -> str:
-    """Show what comes into the ledger until the sweep has ended, and return how; ``running`` without a driver."""
-    if asked.status() != "running" and not asked.find_driver():
-        return asked.status()
-    trials, runs = asked.ledger.trials, asked.ledger.runs
-    known, known_runs = trials.records(), runs.records()
-    console.start([trial_view_of(record) for record in known])
-    followed = [_Follower(trials, console, known)]
-    config = asked.config
+def _follow(sweep: AskedSweep, console: Console) -> str:
+    """Show the ledger's changes until the sweep has ended.
+
+    Returns:
+        The state in which the sweep ended; ``running`` if it has no driver that could end it.
+    """
+    if sweep.status() != "running" and not sweep.find_driver():
+        return sweep.status()
+    trials, runs = sweep.ledger.trials, sweep.ledger.runs
+    trial_records, run_records = trials.records(), runs.records()
+    console.start([trial_view_of(record) for record in trial_records])
+    followers = [_Follower(trials, console, trial_records)]
+    config = sweep.config
     if config.certify.seeds:
         count = _RunCount(runs, config.certify.seeds * (config.certify.top + 1))
-        shown = CertificationConsole(console, count, Shown.of(asdict(config.objective)))
-        followed.append(_Follower(runs, shown, known_runs))
+        certification_console = CertificationConsole(console, count, Shown.of(asdict(config.objective)))
+        followers.append(_Follower(runs, certification_console, run_records))
     was_running = False
     while True:
-        status = asked.status()  # before the last look at its trials
+        status = sweep.status()  # Read before the trials, so that their last changes are shown before the end.
         was_running |= status == "running"
-        for follower in followed:
-            follower.look()
+        for follower in followers:
+            follower.show_changes()
         if was_running and status != "running":
             return status
-        if asked.lease.look() is False:
-            return asked.status()
-        looked = time.monotonic()
-        while time.monotonic() - looked < LOOK_S:
+        if sweep.lease.look() is False:
+            return sweep.status()
+        read_s = time.monotonic()
+        while time.monotonic() - read_s < POLL_S:
             console.tick()
             time.sleep(DRAW_S)
 
 
 class _Follower:
-    """Shows a console what has changed in the ledger of the trials of one kind.
+    """Shows in a console what changes in one of the ledger's tables of trials.
 
     Args:
-        trials: Of the kind.
-        console: Shows them.
-        known: Those that it shows already, none of them as one that runs.
+        trials: The table: the search's trials or the certification's runs.
+        console: The console.
+        displayed: The trials that the console displays already, none of them as running.
     """
 
-    def __init__(self, trials: TrialTable, console: StageConsole, known: Iterable[TrialRecord]) -> None:
+    def __init__(self, trials: TrialTable, console: StageConsole, displayed: Iterable[TrialRecord]) -> None:
         self._trials, self._console = trials, console
-        self._seen = {
+        self._displayed = {
             record.number: replace(record, stop_reason=WAITING) if record.state == "RUNNING" else record
-            for record in known
+            for record in displayed
         }
 
-    def look(self) -> None:
-        """Show the trials that run, and those that have begun or ended since the last look."""
+    def show_changes(self) -> None:
+        """Show the running trials, and the trials that have started or ended since the last call."""
         states = self._trials.read_states()
-        seen = {number: record.state for number, record in self._seen.items()}
-        changed = [number for number, state in states.items() if state == "RUNNING" or seen.get(number) != state]
+        displayed = {number: record.state for number, record in self._displayed.items()}
+        changed = [number for number, state in states.items() if state == "RUNNING" or displayed.get(number) != state]
         for record in self._trials.records(changed):
-            self._show(record, self._seen.get(record.number))
-            self._seen[record.number] = record
+            self._show(record, self._displayed.get(record.number))
+            self._displayed[record.number] = record
 
-    def _show(self, record: TrialRecord, before: TrialRecord | None) -> None:
-        then, now = _find_phase(before) if before else None, _find_phase(record)
-        if now == WAITING and then in (None, WAITING):
+    def _show(self, record: TrialRecord, previous: TrialRecord | None) -> None:
+        previous_phase, phase = _determine_phase(previous) if previous else None, _determine_phase(record)
+        if phase == WAITING and previous_phase in (None, WAITING):
             return
-        if then != "RUNNING" and now != WAITING:
+        if previous_phase != "RUNNING" and phase != WAITING:
             self._console.show_start(record)
-        marks = [mark for mark in record.reports if before is None or mark not in before.reports]
+        marks = [mark for mark in record.reports if previous is None or mark not in previous.reports]
         for mark in marks:
             self._console.show_report(Report(record.number, mark, record.reports[mark]), record.breaks)
-        if now == "RUNNING":
+        if phase == "RUNNING":
             self._console.show_steps(record.number, record.env_steps)
         else:
             self._console.show_end(record)
 
 
-def _find_phase(record: TrialRecord) -> str:
-    """Return a trial's state, WAITING for one that does not run: it was interrupted, or is to be tried again."""
+def _determine_phase(record: TrialRecord) -> str:
+    """Return a trial's state, or WAITING for an unfinished trial that was interrupted or is to be retried."""
     return WAITING if record.state == "RUNNING" and record.stop_reason else record.state
 
 
 @dataclass(frozen=True)
 class _RunCount:
-    """Counts the certification's runs by what the ledger has of them; which will come, only its driver knows.
+    """Counts the certification's runs in the ledger; only the sweep's driver knows which runs are still to come.
 
     Attributes:
-        runs: The ledger's.
-        num_runs: How many there are to be at most.
+        runs: The ledger's table of runs.
+        num_runs: The largest number of runs that the certification may need.
     """
 
     runs: TrialTable
     num_runs: int
 
     def describe_progress(self) -> str:
-        """Say how many of them are done."""
+        """Describe how many runs have ended."""
         return f"{self._count_ended()} of up to {self.num_runs} runs"
 
     def count_runs_left(self) -> int:
-        """Count those that are not."""
+        """Count the runs that may still have to end."""
         return max(0, self.num_runs - self._count_ended())
 
     def _count_ended(self) -> int:
