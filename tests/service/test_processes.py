@@ -23,7 +23,7 @@ from ended import write_sweep
 
 from rltune.cluster.resources import available_cpus
 from rltune.cluster.stale_processes import mark_process
-from rltune.errors import StudyError
+from rltune.errors import StudyError, StudyUnavailableError
 from rltune.records import STOP
 from rltune.service import processes as processes_module
 from rltune.service.dispatcher import Ending
@@ -221,6 +221,17 @@ def test_a_request_to_stop_counts_for_the_run_it_was_made_to(folder: ServiceFold
     assert ending is not None
     assert (ending.code, ending.status, ending.is_stop_requested) == (None, "interrupted", is_later)
     assert ending.progress > 0
+
+
+def test_a_database_that_is_down_leaves_the_exit_code(folder: ServiceFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(folder: Path) -> None:
+        raise StudyUnavailableError("study.storage=postgresql://host cannot be opened", "a server", "start it")
+
+    monkeypatch.setattr(processes_module, "open_ledger", fail)
+    processes = SweepProcesses(folder, {}, python("raise SystemExit(75)"))
+    assert processes.is_driven(ONE) is False
+    assert wait(processes, start(processes)) == Ending(75)
+    assert processes.find_ending(ONE) is None, "whether another process drives it cannot be known"
 
 
 def test_a_damaged_ledger_hides_no_exit_code(folder: ServiceFolder) -> None:

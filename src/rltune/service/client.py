@@ -177,7 +177,7 @@ class Client:
             raise ServiceError(
                 f"no service answers at {self.address} ({type(error).__name__})",
                 "a service that runs",
-                f"{spell_command('serve')}, or service.address= of another one",
+                f"{spell_command('serve')}, or service.address= of another service",
             ) from None
         if response.ok:
             return response

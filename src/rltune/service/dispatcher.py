@@ -58,7 +58,7 @@ class Ending:
             service.
         progress: Environment steps and ended trials in its ledger; it grows with each report and each end of a trial.
         is_driven: Whether another process drives the sweep now.
-        was_adopted: Whether the process that ended was one that no service has started.
+        was_adopted: Whether the process that ended was not started by a service.
     """
 
     code: int | None

@@ -70,7 +70,7 @@ class ServiceFolder:
         return self.path / ".lock"
 
     def _is_held(self) -> bool:
-        """Return whether a service holds the folder; one that starts in this instant may be refused by the look."""
+        """Return whether a service holds the folder; a service that starts in this instant may be refused."""
         try:
             with self._lock_file.open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -81,7 +81,7 @@ class ServiceFolder:
         return False
 
     def check_free(self) -> None:
-        """Refuse a folder that has a service, and leave nothing behind in one that has none.
+        """Refuse a folder that another service holds, and leave nothing behind in a free one.
 
         Raises:
             StudyError: Another service has it.
@@ -104,7 +104,7 @@ class ServiceFolder:
     def _read_or_make(self, file_name: str) -> str:
         """Return the random text in a file; make it if the file is absent, or was cut short by a crash.
 
-        A token that is empty or too short must not count: everybody could send an empty one.
+        A token that is empty or too short must not count: anybody could send an empty token.
         """
         file = self.path / file_name
         text = _read_text(file) or ""

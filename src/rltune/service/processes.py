@@ -32,7 +32,7 @@ from rltune.cluster.stale_processes import GONE, RUNNING, STOPPED, ProcessMark, 
 from rltune.composition.composing import COMPOSED
 from rltune.composition.overrides import spell_value
 from rltune.config.uris import redact_address
-from rltune.errors import RltuneError, UnavailableError
+from rltune.errors import UnavailableError
 from rltune.formatting import spell_command
 from rltune.pipeline.requests.asked_sweep import open_asked
 from rltune.records import STOP
@@ -74,6 +74,7 @@ class DriverWatch:
 
     Attributes:
         was_held: Whether a driver has been seen to hold the lease.
+        is_down: Whether the ledger's database did not respond at the last look.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +82,7 @@ class DriverWatch:
         self._begun_s = time.monotonic()
         self._is_driven: bool | None = None
         self._due_s = self._begun_s
-        self.was_held = False
+        self.was_held = self.is_down = False
 
     @property
     def elapsed_s(self) -> float:
@@ -101,15 +102,17 @@ class DriverWatch:
         """
         if time.monotonic() >= self._due_s:
             try:
-                self._is_driven = self._lease.look()
+                self._is_driven, self.is_down = self._lease.look(), False
             except UnavailableError:
-                self._is_driven = None
+                self._is_driven, self.is_down = None, True
             self.was_held |= bool(self._is_driven)
             self._due_s = time.monotonic() + INTERVAL_S
         return self._is_driven
 
     def _read_lease(self) -> LeaseState:
         """Read the lease; a sweep without a ledger that can be read has no driver.
+
+        What is wrong with a ledger is reported by the sweep's own command. It must not hold up the other sweeps.
 
         Raises:
             UnavailableError: The ledger's database is down.
@@ -122,7 +125,7 @@ class DriverWatch:
                     raise make_storage_error(ledger.url, error) from None
         except UnavailableError:
             raise
-        except RltuneError:  # What is wrong with the ledger is reported by the sweep's own command.
+        except Exception:
             return LeaseState(None, 0)
 
 
@@ -181,8 +184,13 @@ class SweepProcesses:
 
     def is_driven(self, submission: Submission) -> bool | None:
         """Return whether any process drives a sweep; None if that is not known yet."""
-        watch = self._watches.setdefault(submission.id, DriverWatch(self._folder.sweeps / submission.name))
-        return watch.is_driven()
+        watch = self._watch(submission)
+        is_driven = watch.is_driven()
+        # If the database is down, the sweep's command says so and is tried again. It takes the lease before it begins.
+        return False if watch.is_down else is_driven
+
+    def _watch(self, submission: Submission) -> DriverWatch:
+        return self._watches.setdefault(submission.id, DriverWatch(self._folder.sweeps / submission.name))
 
     def find_ending(self, submission: Submission) -> Ending | None:
         """Return how a running sweep's process has ended; None while it runs, or may run."""
@@ -191,8 +199,8 @@ class SweepProcesses:
         state = _find_state(submission) if child is None else RUNNING if code is None else GONE
         if state == RUNNING:
             return None
-        is_driven = self.is_driven(submission)
-        watch = self._watches[submission.id]
+        watch = self._watch(submission)
+        is_driven = watch.is_driven() if child is None else self.is_driven(submission)
         if is_driven is None or (is_driven and child is None):
             return None
         is_lease_new = not is_driven and not watch.has_expired and not watch.was_held
