@@ -17,8 +17,8 @@ from ended import Trial, make_certification, write_bounded, write_cost_sweep, wr
 from ledger import add_reports
 
 from rltune.reporting.html import PAGE, try_report, write_report
+from rltune.study.lease import take_lease
 from rltune.study.storage import open_ledger
-from rltune.study.sweep_folder import claim_sweep
 
 pytestmark = pytest.mark.slow  # Optuna and Plotly draw every page anew.
 
@@ -107,7 +107,7 @@ def test_a_report_is_written_in_the_middle_of_a_sweep(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout.strip()) == (0, str(folder / "report" / PAGE)), done.stderr
         return (folder / "report" / PAGE).read_text()
 
-    with claim_sweep(folder), closing(open_ledger(folder)) as ledger:
+    with closing(open_ledger(folder)) as ledger, take_lease(ledger):
         number = ledger.trials.add({"lr": 1e-3}, [1]).number
         add_reports(ledger, number, {200: 1.0})
         page = report()
