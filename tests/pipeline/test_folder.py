@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import os
 import signal
@@ -16,8 +17,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rltune.study.bucket import BucketAwayError, make_place, open_bucket
 
+from rltune.checkpoints.clients import StoreUnavailableError, make_address
+from rltune.checkpoints.store import open_store
 from rltune.config.uris import hide_login
 from rltune.errors import StudyError, UnavailableError
 from rltune.pipeline import folder as folder_module
@@ -32,7 +34,7 @@ from rltune.study.sweep_ref import SweepRef
 
 def context_of(folder: Path, storage: str | None = None, resumed: bool = True) -> SweepContext:
     cluster, study = SimpleNamespace(address=None), SimpleNamespace(storage=storage)
-    plan: Any = SimpleNamespace(config=SimpleNamespace(study=study, cluster=cluster, storage=None))
+    plan: Any = SimpleNamespace(config=SimpleNamespace(study=study, cluster=cluster, storage=None, name=None))
     return SweepContext(plan, name=folder.name, folder=folder, resumed=resumed, began=0.0)
 
 
@@ -86,12 +88,12 @@ def test_a_new_sweep_survives_a_bucket_that_goes_away_later(
     request_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only before the first trial, when nothing is lost, is the folder of a new sweep removed."""
-    monkeypatch.setattr(folder_module, "_check_shared", lambda context, token: None)
+    monkeypatch.setattr(folder_module, "_check_shared", lambda *_: None)
     folder = tmp_path / "outputs" / "x"
     plan = make_plan(request_of("cluster=address", "name=x", f"output_dir={folder.parent}"))
     context = SweepContext(plan, "x", folder, False, time.monotonic())
-    with pytest.raises(BucketAwayError), open_folder(context):
-        raise BucketAwayError("storage=s3://x does not answer", "", "")
+    with pytest.raises(StoreUnavailableError), open_folder(context):
+        raise StoreUnavailableError("storage=s3://x does not answer", "", "")
     assert (folder / "ledger.db").exists()
 
 
@@ -199,30 +201,27 @@ def test_a_machine_goes_on_from_where_another_one_came(
     assert drive("b") == [0, 1, 2]
     assert stream.getvalue() == ""
     assert drive("a") == [0, 1, 2, 3], "not from its own ledger, which knows one trial"
-    (kept,) = (tmp_path / "a/turns").glob("ledger.2*.db")
-    assert str(kept) in stream.getvalue()
-    with contextlib.closing(sqlite3.connect(kept)) as opened:
-        numbers = opened.execute("SELECT number FROM sweep_trials").fetchall()
-    assert numbers == [(0,)]
     assert drive("b", "budget.trials=90") == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.slow
 def test_a_ledger_that_another_machine_still_has_is_not_gone_without(
-    drive: Callable[..., list[int]], tmp_path: Path, s3: str
+    drive: Callable[..., list[int]], tmp_path: Path, s3: str, stream: io.StringIO
 ) -> None:
     assert drive("a", "name=kept") == [0]
     assert drive("b", "name=kept", killed=True) == [0, 1]
     with pytest.raises(StudyError) as refused:
         drive("a", "name=kept")
     assert refused.value.key == "sweep"
-    assert "ledger.before.db" in refused.value.fix
+    assert "take_over=true" in refused.value.fix
     assert (tmp_path / "a/kept/ledger.db").exists(), "nothing is moved"
-    bucket = open_bucket(make_place(s3, "kept"))
-    bucket.rename("ledger.before.db", "ledger.db")  # that machine is gone for good
-    assert drive("a", "name=kept") == [0, 1]
-    assert bucket.read("ledger.db") is not None
+    assert drive("a", "name=kept", "take_over=true") == [0, 1], "the killed driver's trial is lost"
+    assert json.loads(open_store("", make_address(s3, "kept")).read("driver.json") or b"")["ended"]
     assert drive("b", "name=kept") == [0, 1, 2]
+    (aside,) = (tmp_path / "b/kept").glob("ledger.2*.db")
+    assert str(aside) in stream.getvalue(), "a ledger that the storage never had is kept"
+    with contextlib.closing(sqlite3.connect(aside)) as opened:
+        assert opened.execute("SELECT number FROM sweep_trials").fetchall() == [(0,), (1,)]
 
 
 @pytest.mark.slow
@@ -232,9 +231,9 @@ def test_two_machines_that_begin_at_once_do_not_both_go_on(
     assert drive("a", "name=race") == [0]
     follow = run_module.follow_sweep
 
-    def be_late(folder: Path) -> str | None:
+    def be_late(folder: Path, **options: Any) -> str | None:
         monkeypatch.setattr(run_module, "follow_sweep", follow)
-        found = follow(folder)
+        found = follow(folder, **options)
         assert drive("b", "name=race") == [0, 1], "meanwhile"
         return found
 
@@ -242,4 +241,4 @@ def test_two_machines_that_begin_at_once_do_not_both_go_on(
     with pytest.raises(StudyError) as refused:
         drive("a", "name=race")
     assert refused.value.key == "sweep"
-    assert drive("b", "name=race") == [0, 1, 2], "nothing of the late one's went into the bucket"
+    assert drive("b", "name=race") == [0, 1, 2], "nothing of the late one's went into the storage"
