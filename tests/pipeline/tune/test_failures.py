@@ -156,4 +156,4 @@ def test_a_hung_workers_stack_comes_through_the_store(tmp_path, s3):
     death = describe_dead_process(driver, "trials/3", "the actor died", None)
     assert "0.1 s" in death.reason
     assert STACK_FILE in death.reason
-    assert "test_failures.py" in (driver / death.log).read_text(), "where its threads were"
+    assert "test_failures.py" in (driver.folder / death.log).read_text(), "where its threads were"
