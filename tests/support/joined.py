@@ -21,8 +21,10 @@ START_S = 240.0
 QUIET = ("--disable-usage-stats", "--object-store-memory=80000000", "--min-worker-port=0", "--max-worker-port=0")
 # What a person would type, with the toy in the trials' place.
 SCRIPT = """
+import os
 import sys
 import rltune.pipeline.plan
+import rltune.study.lease
 from omegaconf import OmegaConf
 from toy import TOY, ToyTrial
 from composing import compose
@@ -34,6 +36,7 @@ from omegaconf import OmegaConf
 from rltune.commands.application.command import leave
 
 rltune.pipeline.plan.preflight = lambda plan: None
+rltune.study.lease.LEASE_S = float(os.environ.get("RLTUNE_TESTS_LEASE_S", rltune.study.lease.LEASE_S))
 verb, outputs, *words = sys.argv[1:]
 try:
     if verb == "run":
@@ -149,12 +152,22 @@ def another_machine(address: str, host: str, hidden: Path | None = None) -> cont
     return ray_node((f"--address={address}", "--num-cpus=2"), {"RAY_AUTH_MODE": "disabled"}, apart)
 
 
-def start_sweep(verb: str, folder: Path, *words: str, **settings: str) -> subprocess.Popen[str]:
-    """Type a command about a toy sweep named ``toy``, and do not wait."""
+def start_sweep(
+    verb: str, folder: Path, *words: str, before: Sequence[str] = (), **settings: str
+) -> subprocess.Popen[str]:
+    """Type a command about a toy sweep named ``toy``, and do not wait.
+
+    Args:
+        verb: ``run`` or ``resume``.
+        folder: Where it is typed.
+        words: Its overrides.
+        before: A command that becomes it.
+        settings: Of its environment.
+    """
     script = folder / "typed.py"
     script.write_text(SCRIPT)
     return subprocess.Popen(
-        [sys.executable, str(script), verb, str(folder / "outputs"), *words],
+        [*before, sys.executable, str(script), verb, str(folder / "outputs"), *words],
         cwd=folder,
         env=clean_environment(folder, settings),
         stdout=subprocess.PIPE,
