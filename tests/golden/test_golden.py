@@ -43,7 +43,7 @@ VOLATILE_TEXT = re.compile(
     r"|\d{8}-\d{6}-[0-9a-f]{4}"
     r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[+-]\d\d:\d\d|Z)?"
 )
-VOLATILE_KEY = re.compile(r"(_s|_at|_bytes|_gb|seconds|_percentage|_megabytes|efficiency|pid|host|user|version|^node)$")
+VOLATILE_KEY = re.compile(r"(_s|_at|_bytes|_gb|seconds|_percentage|_megabytes|efficiency|pid|host|user|version|^node|boot|pid_namespace|started|counter)$")
 
 
 def compare(name: str, text: str) -> None:
@@ -66,6 +66,8 @@ def describe(value: Any, folder: Path, key: str = "") -> Any:
     """Return a JSON value with floats rounded, and with what differs between two runs replaced by its type."""
     if isinstance(value, dict):
         return {name: describe(value[name], folder, name) for name in sorted(value)}
+    if key == "sessions":  # The processes of this machine's Ray.
+        return "<sessions>"
     if isinstance(value, list):
         return [describe(item, folder, key) for item in value]
     if VOLATILE_KEY.search(key) and value is not None:
