@@ -42,7 +42,7 @@ class Aside:
     def __call__(
         self, function: Callable[..., Any], folder: Path, episodes: int, seed: int, progress: Callable[[int, int], None]
     ) -> Evaluation:
-        number = int(folder.parent.name)
+        number = int(folder.parent.parent.name)
         progress(episodes, episodes)
         self.asked.append(number)
         if number != 1 and seed == EVALUATION_SEED:
@@ -81,7 +81,7 @@ def test_a_finalist_whose_process_died_costs_the_others_nothing(
     tmp_path: Path, finals: FinalEvaluation, aside: Aside, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def call(function: Callable[..., Evaluation], folder: Path, *more: Any, **named: Any) -> Evaluation:
-        if folder.parent.name == "1":
+        if folder.parent.parent.name == "1":
             raise RltuneError("the process ended without an answer")
         return Aside.__call__(aside, function, folder, *more, **named)
 
@@ -97,7 +97,7 @@ def test_without_a_process_for_it_finalists_play_in_the_driver(tmp_path: Path, m
 
     def here(folder: Path, episodes: int, seed: int, progress: Any) -> Evaluation:
         played.append(folder)
-        worth = WORTH[int(folder.parent.name)]
+        worth = WORTH[int(folder.parent.parent.name)]
         return Evaluation((worth,), (1,), worth, 0.0, worth, worth, worth, worth, worth)
 
     monkeypatch.setattr("rltune.policies.evaluation.evaluate_checkpoint", here)

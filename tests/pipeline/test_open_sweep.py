@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from saved import write_checkpoint
 
 from rltune.checkpoints.store import REPLAY
 from rltune.records import Report
@@ -79,16 +80,26 @@ def test_a_trial_that_was_let_through_at_a_kill_goes_on(open_mine: Callable[...,
         assert {record.state for record in sweep.ledger.trials.records()} == {"RUNNING"}
 
 
+def fill_replay(draft: Path) -> None:
+    (draft / REPLAY).mkdir()
+    (draft / REPLAY / "rows.npy").write_text("memory")
+
+
 def test_a_whole_trial_is_not_trained_again_after_a_kill(open_mine: Callable[..., Any], tmp_path: Path) -> None:
-    leave(tmp_path, (0, 950, 5.0), (0, 1000, 5.0), (1, 1000, math.nan)).close()
-    memories = [tmp_path / "mine" / "trials" / number / "latest-1" / REPLAY for number in "01"]
-    for memory in memories:
-        memory.mkdir(parents=True)
+    home, state = tmp_path / "mine", {"env_steps": 1, "objective": None}
+    with closing(leave(tmp_path, (0, 950, 5.0), (0, 1000, 5.0), (1, 1000, math.nan))) as ledger:
+        for number in (0, 1):
+            saved = write_checkpoint(home, f"trials/{number}", "latest", state, fill_replay)
+            ledger.trials.change(number, latest=saved)
+    unnamed = write_checkpoint(home, "trials/1", "latest", state, attempt="killed")
     with open_mine(*ASHA, resumed=True) as sweep:
         whole, silent = sweep.ledger.trials.records()
         assert (whole.state, whole.stop_reason) == ("COMPLETE", "whole budget")
         assert silent.state == "RUNNING", "without an episode it fails, which its worker says"
-        assert [memory.exists() for memory in memories] == [False, True], "only the one that goes on needs its own"
+        assert sweep.retention.flush(60)
+        memories = [(home / str(record.latest and record.latest.path) / REPLAY).exists() for record in (whole, silent)]
+        assert memories == [False, True], "only the one that goes on needs its own"
+        assert not (home / unnamed.path).exists()
 
 
 @pytest.mark.parametrize(("error", "status"), [(ValueError, "FAILED"), (KeyboardInterrupt, "KILLED")])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -607,3 +609,26 @@ def test_auto_leaves_a_sweep_to_the_driver_that_has_it(toy_run: Callable[..., Ou
     with take_lease(open_ledger(first.folder)), pytest.raises(UnavailableError) as refused:
         toy_run(*AUTO, "budget.trials=2")
     assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)
+
+
+def read_trials(folder: Path) -> list[tuple[int, str, str, str | None]]:
+    """Return number, state, best checkpoint and what MLflow has of it, of each trial of the search."""
+    with sqlite3.connect(folder / "ledger.db") as ledger:
+        rows = ledger.execute("SELECT number, state, checkpoint, sent_checkpoint FROM sweep_trials").fetchall()
+    return [(number, state, json.loads(best)["path"], sent) for number, state, best, sent in rows]
+
+
+def test_ended_trials_keep_only_their_best_policy(toy_run: Callable[..., Any]) -> None:
+    outcome = toy_run("scheduler=none", "checkpoint.every_s=0", "budget.trials=3")
+    for number, state, best, sent in read_trials(outcome.folder):
+        assert (state, bool(sent)) == ("COMPLETE", True)
+        assert (outcome.folder / best / "toy.json").exists()
+        if number != outcome.winner["trial"]:
+            assert len(list((outcome.folder / "trials" / str(number)).rglob("toy.json"))) == 1
+
+
+def test_nothing_is_dropped_that_mlflow_has_not_received(toy_run: Callable[..., Any]) -> None:
+    outcome = toy_run("scheduler=none", "checkpoint.every_s=0", "budget.trials=3", "tracking=off")
+    for _, state, best, sent in read_trials(outcome.folder):
+        assert (state, sent) == ("COMPLETE", None)
+        assert (outcome.folder / best / "toy.json").exists()
