@@ -206,7 +206,7 @@ def test_an_unseen_driver_is_stopped_by_a_request(folder: ServiceFolder) -> None
         for submission in (ONE, make_unseen(ONE)):
             processes.stop(submission)
             (request,) = ledger.read_requests(STOP)
-            assert request.id > processes.read_last_request(replace(ONE, name="other"))
+            assert processes.read_history(ONE)["last_request"] == request.id
 
 
 @pytest.mark.parametrize("is_later", [False, True])
@@ -214,10 +214,10 @@ def test_a_request_to_stop_counts_for_the_run_it_was_made_to(folder: ServiceFold
     processes = SweepProcesses(folder, {}, ())
     with closing(open_ledger(write_sweep(folder.sweeps / "one", 2, None, "interrupted"))) as ledger:
         ledger.ask(STOP, {}, "maria@host")
-        last_request = processes.read_last_request(ONE)
+        history = processes.read_history(ONE)
         if is_later:
             ledger.ask(STOP, {}, "maria@host")
-    ending = processes.find_ending(replace(ONE, last_request=last_request))
+    ending = processes.find_ending(replace(ONE, **history))
     assert ending is not None
     assert (ending.code, ending.status, ending.is_stop_requested) == (None, "interrupted", is_later)
     assert ending.progress > 0

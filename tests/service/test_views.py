@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -26,6 +25,7 @@ from rltune.config.validation import parse_config
 from rltune.service.folder import ServiceFolder
 from rltune.service.submissions import Submissions
 from rltune.service.views import Progress, Views, list_ticks, read_gpus
+from rltune.study.lease import take_lease
 from rltune.study.storage import open_ledger
 
 
@@ -71,7 +71,7 @@ def test_progress_counts_ended_trials_and_the_steps_of_running_ones(folder: Serv
     views = Views(folder)
     assert views.read_progress("s") == Progress()
     write_sweep(folder.sweeps / "s", 2, None, "running", "budget.trials=4")
-    assert views.read_progress("s") == Progress(50, 2, 4, views.read_progress("s").best, 1400, "running")
+    assert views.read_progress("s") == Progress(50, 2, 4, views.read_progress("s").best, 1400)
     with closing(open_ledger(folder.sweeps / "s")) as ledger:
         number = ledger.trials.add({"lr": 1e-3}, [1]).number
         add_reports(ledger, number, {200: 5.0, 400: 123.0})
@@ -86,40 +86,35 @@ def test_an_extended_sweep_is_not_whole_and_starts_until_its_ledger_runs(
     folder: ServiceFolder, queue: Submissions
 ) -> None:
     views = Views(folder)
-    summary = write_sweep(folder.sweeps / "s", 4, None, "complete", "budget.trials=4") / "summary.json"
+    write_sweep(folder.sweeps / "s", 4, None, "complete", "budget.trials=4")
 
-    def look(**facts: Any) -> tuple[str, int, int]:
-        queue.change(queue.get("s"), **facts)
+    def change(**values: Any) -> tuple[str, int, int]:
+        queue.change(queue.get("s"), **values)
         (sweep,) = views.list(queue.list())
         return sweep["in_words"], sweep["percent"], sweep["trials"]
 
-    def end(seconds: float) -> None:
-        summary.write_text("{}")
-        os.utime(summary, (seconds, seconds))
-
     queue.add("s", ["budget.trials=4"])
-    end(100.0)
-    assert look(state="complete") == ("complete", 100, 4)
-    assert queue.queue_again(queue.get("s"), ["budget.trials=10"])
-    place, *numbers = look(reason=None)
-    assert " 1 " in place
-    assert numbers == [40, 10]
-    assert look(state="running", started_s=200.0) == ("starting", 40, 10)
-    assert look(is_stopping=True)[0] not in ("starting", "running")
-    extended = compose("run", "budget.env_steps=1000", "budget.trials=10")
-    (folder.sweeps / "s" / "config.yaml").write_text(format_settings(parse_config(extended)))  # as a resume does
-    assert look(is_stopping=False) == ("starting", 40, 10)
     with closing(open_ledger(folder.sweeps / "s")) as ledger:
-        ledger.change_sweep(status="running")
-    assert look(reason=None) == ("running", 40, 10)
-    with closing(open_ledger(folder.sweeps / "s")) as ledger:
+        take_lease(ledger).release()
+        last_driver = ledger.read_lease().driver_id
+        assert change(state="complete") == ("complete", 100, 4)
+        assert queue.queue_again(queue.get("s"), ["budget.trials=10"])
+        position, *numbers = change(reason=None)
+        assert " 1 " in position
+        assert numbers == [40, 10]
+        assert change(state="running", last_driver=last_driver) == ("starting", 40, 10)
+        assert change(is_stopping=True)[0] not in ("starting", "running")
+        extended = compose("run", "budget.env_steps=1000", "budget.trials=10")
+        (folder.sweeps / "s" / "config.yaml").write_text(format_settings(parse_config(extended)))  # as a resume does
+        assert change(is_stopping=False) == ("starting", 40, 10)
+        with take_lease(ledger):
+            ledger.change_sweep(status="running")
+            assert change(reason=None) == ("running", 40, 10)
         ledger.change_sweep(status="stopped")
-    end(300.0)
-    assert look(reason=None)[0] == "running", "it writes its report"
-    with closing(open_ledger(folder.sweeps / "s")) as ledger:
+        assert change(reason=None)[0] == "running", "its process ends"
         ledger.change_sweep(status="complete")
-    assert look(state="complete") == ("complete", 100, 10)
-    assert look(state="interrupted", reason="headless\ntraceback")[0] == "interrupted, headless"
+    assert change(state="complete") == ("complete", 100, 10)
+    assert change(state="interrupted", reason="headless\ntraceback")[0] == "interrupted, headless"
 
 
 def test_a_sweep_without_a_ledger_starts(folder: ServiceFolder, queue: Submissions) -> None:

@@ -51,9 +51,9 @@ class FakeProcesses:
         is_alive = submission.process and self.alive.get(submission.name) == submission.process["pid"]
         return None if is_alive or self.is_driven(submission) is not False else Ending(None)
 
-    def read_last_request(self, submission: Submission) -> int:
-        """Return that nobody has asked a sweep for anything."""
-        return 0
+    def read_history(self, submission: Submission) -> dict[str, Any]:
+        """Return that a sweep had neither a driver nor a request."""
+        return {"last_request": 0, "last_driver": None}
 
     def stop(self, submission: Submission) -> None:
         """Note who was asked to end."""

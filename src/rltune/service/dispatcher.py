@@ -82,8 +82,8 @@ class Processes(Protocol):
     def find_ending(self, submission: Submission) -> Ending | None:
         """Return how a running sweep's process has ended; None while it runs, or may run."""
 
-    def read_last_request(self, submission: Submission) -> int:
-        """Return the id of the newest request in a sweep's ledger; 0 if there is none."""
+    def read_history(self, submission: Submission) -> dict[str, Any]:
+        """Return ``last_request`` and ``last_driver`` of a sweep that is about to start, see `Submission`."""
 
     def stop(self, submission: Submission) -> None:
         """Ask a sweep's driver to end cleanly.
@@ -244,12 +244,11 @@ class Dispatcher:
         is_driven = self._processes.is_driven(submission)
         if is_driven is None:
             return
-        last_request = self._processes.read_last_request(submission)
-        values: dict[str, Any] = {"state": RUNNING, "is_stopping": False, "last_request": last_request}
+        values = {**self._processes.read_history(submission), "state": RUNNING, "is_stopping": False}
         values["started_s"] = time.time()
         if is_driven:
             logger.info("%s: %s", submission.name, ADOPTED)
-            self._submissions.change(submission, **values, reason=ADOPTED, process=None)
+            self._submissions.change(submission, **values | {"last_driver": None}, reason=ADOPTED, process=None)
             return
 
         def claim(more_values: Mapping[str, Any]) -> bool:

@@ -230,11 +230,12 @@ class SweepProcesses:
                 if not sweep.ledger.read_requests(STOP):
                     sweep.ask(STOP, {})
 
-    def read_last_request(self, submission: Submission) -> int:
-        """Return the id of the newest request in a sweep's ledger; 0 if there is none."""
+    def read_history(self, submission: Submission) -> dict[str, Any]:
+        """Return ``last_request`` and ``last_driver`` of a sweep that is about to start, see `Submission`."""
         with contextlib.suppress(Exception), closing(self._open_ledger(submission)) as ledger:
-            return max((request.id for request in ledger.read_requests(waiting=False)), default=0)
-        return 0
+            last_request = max((request.id for request in ledger.read_requests(waiting=False)), default=0)
+            return {"last_request": last_request, "last_driver": ledger.read_lease().driver_id}
+        return {"last_request": 0, "last_driver": None}
 
     def _open_ledger(self, submission: Submission) -> Ledger:
         return open_ledger(self._folder.sweeps / submission.name)

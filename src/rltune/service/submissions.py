@@ -65,6 +65,7 @@ TABLE = Table(
     Column("reason", Text),
     Column("process", JSON),
     Column("last_request", BigInteger, nullable=False, default=0),
+    Column("last_driver", String(32)),
     Column("is_stopping", Boolean, nullable=False, default=False),
     Column("submitted_s", Float, nullable=False),
     Column("started_s", Float),
@@ -89,6 +90,8 @@ class Submission:
         process: What identifies the process that the service has started for it; empty if there is none.
         last_request: The id of the newest request in the sweep's ledger when that process was started; later ones are
             addressed to it.
+        last_driver: The id of the last driver in the sweep's lease when that process was started; None if there was
+            none, and for a process that the service did not start.
         is_stopping: Whether its driver was asked to end.
         submitted_s: When it was submitted, in seconds of the epoch.
         started_s: When its driver was started last.
@@ -105,6 +108,7 @@ class Submission:
     reason: str | None = None
     process: Mapping[str, Any] = field(default_factory=dict)
     last_request: int = 0
+    last_driver: str | None = None
     is_stopping: bool = False
     submitted_s: float = 0.0
     started_s: float | None = None

@@ -51,7 +51,7 @@ class Progress:
         trials: The number of trials in all.
         best: The best score as text; ``-`` before there is one.
         env_steps: The environment steps of all trials.
-        status: The status in the ledger: running, or how the sweep ended last; empty without a ledger.
+        driver: The id of the last driver in the sweep's lease; None without a ledger, or if it had no driver yet.
     """
 
     percent: int = 0
@@ -59,7 +59,7 @@ class Progress:
     trials: int = 0
     best: str = "-"
     env_steps: int = 0
-    status: str = ""
+    driver: str | None = None
 
 
 class Views:
@@ -89,11 +89,12 @@ class Views:
 
     def _describe(self, submission: Submission, waiting: Sequence[str]) -> dict[str, Any]:
         progress = self.read_progress(submission.name)
-        is_starting = submission.state == RUNNING and self._is_starting(submission, progress.status)
+        # A process that the service has started takes the lease as soon as it has checked its settings.
+        is_starting = submission.state == RUNNING and progress.driver == submission.last_driver
         position = waiting.index(submission.name) + 1 if submission.state == QUEUED else None
         if progress.trials and (position or is_starting):  # A sweep that was complete may have a larger budget now.
             progress = _extend(progress, _read_trials(submission.overrides))
-        fields = {key: value for key, value in asdict(progress).items() if key != "status"}
+        fields = {key: value for key, value in asdict(progress).items() if key != "driver"}
         return {
             "id": submission.id,
             "name": submission.name,
@@ -111,18 +112,6 @@ class Views:
             **fields,
             "report": has_report(self._folder.sweeps / submission.name),
         }
-
-    def _is_starting(self, submission: Submission, status: str) -> bool:
-        """Return whether the process of a running sweep has not written to its ledger yet.
-
-        Until then the ledger is missing or tells of an earlier end. A sweep that has just ended, and still writes its
-        report, has written its summary since it was started.
-        """
-        try:
-            ended_s = (self._folder.sweeps / submission.name / "summary.json").stat().st_mtime
-        except OSError:
-            ended_s = 0.0
-        return not status or (status != "running" and ended_s < (submission.started_s or 0.0))
 
     def read_progress(self, name: str) -> Progress:
         """Read the progress of a sweep."""
@@ -160,7 +149,7 @@ def describe_state(submission: Submission, position: int | None, is_starting: bo
     Args:
         submission: The sweep.
         position: Its position in the queue, from 1; None if it does not wait.
-        is_starting: Whether its process runs and has not written to the ledger yet.
+        is_starting: Whether its process runs and has not taken the lease yet.
     """
     if position:
         return f"number {position} in the queue"
@@ -205,7 +194,7 @@ def _read_progress(folder: Path) -> Progress:
     except StudyError:
         return Progress()
     with closing(ledger):
-        records, sweep = ledger.trials.records(), ledger.sweep()
+        records, sweep, lease = ledger.trials.records(), ledger.sweep(), ledger.read_lease()
     try:
         text = (
             folder / "config.yaml"
@@ -227,7 +216,7 @@ def _read_progress(folder: Path) -> Progress:
     best = next((record.score for record in rank_records(records)), None)
     num_ended = sum(record.state != "RUNNING" for record in records)
     best_text = format_objective(Shown.of(settings.get("objective"))(best))
-    return Progress(percent, num_ended, trials, best_text, all_steps, sweep.status or "running")
+    return Progress(percent, num_ended, trials, best_text, all_steps, lease.driver_id)
 
 
 def _describe_data(data: SweepData) -> dict[str, Any]:
