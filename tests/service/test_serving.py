@@ -23,7 +23,7 @@ from serviced import run_service
 
 from rltune.commands.serve import ServeConfig, work
 from rltune.composition.composing import compose_settings
-from rltune.errors import ConfigError
+from rltune.errors import ConfigError, StudyError
 from rltune.service.client import Client
 from rltune.service.dispatcher import ON_REQUEST
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
@@ -198,18 +198,14 @@ def test_a_sweep_whose_process_is_not_seen_is_not_begun_twice(project: Project) 
 
 
 @pytest.mark.slow
-def test_a_typed_resume_is_adopted_and_not_begun_again(project: Project) -> None:
-    outputs = project.folder / "outputs"
-    with served(project) as (_, client):
-        client.submit(*TINY, "budget.env_steps=300000", name="one")
-        wait_until(lambda: client.show("one")["env_steps"] > 0)
-        client.stop("one")
-        client.wait("one", timeout_s=PATIENCE_S)
-    typed = project.start("-m", "sweeps.resume", "sweep=one")
+def test_a_typed_sweep_is_adopted_and_not_begun_again(project: Project) -> None:
+    folder = ServiceFolder(project.folder / "outputs")
+    typed = project.start("-m", "sweeps.run", *TINY, "budget.env_steps=1000000", "name=one")
     try:
-        wait_until(lambda: has_driver(outputs / "one") or typed.poll() is not None)
+        wait_until(lambda: has_driver(folder.sweeps / "one") or typed.poll() is not None)
+        with folder.hold(), closing(Submissions(folder.database, folder.make_id())) as queue:
+            queue.add("one", TINY)
         with served(project) as (_, client):
-            client.resume("one")
             wait_until(lambda: client.show("one")["state"] == "running")
             client.stop("one")
             (stopped,) = client.wait("one", timeout_s=PATIENCE_S)
@@ -218,13 +214,14 @@ def test_a_typed_resume_is_adopted_and_not_begun_again(project: Project) -> None
     finally:
         typed.kill()
         typed.communicate()
-    assert ServiceFolder(outputs).log_of("one").read_text().count(HEADING) == 1
+    assert not folder.log_of("one").exists()
 
 
 def has_driver(folder: Path) -> bool:
     """Whether a driver holds a sweep's lease."""
-    with closing(open_ledger(folder)) as ledger:
+    with contextlib.suppress(StudyError), closing(open_ledger(folder)) as ledger:
         return ledger.read_lease().driver is not None
+    return False
 
 
 @pytest.mark.slow
