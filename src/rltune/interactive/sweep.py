@@ -1,4 +1,4 @@
-"""Hold what came of a sweep: its trials and curves as frames, its winner, its report. Runs anywhere."""
+"""Read a sweep from Python: its trials and curves as data frames, its winner, its report. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from rltune.policies.multi_agent import MultiAgentPolicy
     from rltune.policies.policy import Policy
 
-MAX_REPORTS = 10**9  # of a sweep: all
-SHOWN = 10  # trials in a notebook
+ALL_REPORTS = 10**9  # More reports than any sweep has.
+MAX_ROWS = 10  # Trials that a notebook displays.
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,14 @@ class Best:
     """The best configuration of a sweep.
 
     Attributes:
-        name: ``trial 7``, or ``baseline`` where no trial has its values.
+        name: ``trial 7``, or ``baseline`` for the algorithm file's own values where no trial has them.
         trial: The trial's number; None for such a baseline.
-        params: Its values.
-        score: What the search ranked it by; None for a baseline. With ``objective.direction=min`` less is better.
-        evaluation: ``mean``, ``low``, ``high`` and ``episodes`` of its policy on fresh episodes; None without a winner.
-        certified: ``iqm``, ``low``, ``high`` and ``num_seeds`` of its runs on fresh seeds; None without certification.
-        model: The registered model, such as ``models:/cartpole-ppo/3``; None where none was registered.
+        params: The configuration's values by name.
+        score: The score by which the search ranked the trial; None for a baseline. With ``objective.direction=min``
+            less is better.
+        evaluation: ``mean``, ``low``, ``high`` and ``episodes`` of the policy on fresh episodes; None without a winner.
+        certified: ``iqm``, ``low``, ``high`` and ``num_seeds`` of the runs on fresh seeds; None without certification.
+        model: The registered model, such as ``models:/cartpole-ppo/3``; None where no model was registered.
     """
 
     name: str
@@ -54,30 +55,30 @@ class Best:
     model: str | None = None
 
     def __str__(self) -> str:
-        worth = f"score {format_objective(self.score)}"
+        value = f"score {format_objective(self.score)}"
         if self.certified:
-            worth = f"{format_objective(self.certified['iqm'])} on fresh seeds"
+            value = f"{format_objective(self.certified['iqm'])} on fresh seeds"
         elif self.evaluation:
-            worth = f"{format_objective(self.evaluation['mean'])} on fresh episodes"
-        return f"{self.name}: {worth}; {format_params(self.params)}"
+            value = f"{format_objective(self.evaluation['mean'])} on fresh episodes"
+        return f"{self.name}: {value}; {format_params(self.params)}"
 
 
 class Sweep:
-    """A sweep, whether it runs, has ended or was interrupted. Everything is read from its ledger when it is asked for.
+    """A sweep that runs, has ended or was interrupted. Every property reads the present state from the ledger.
 
     Args:
-        folder: Its folder.
-        ledger_url: The address of its ledger with its login, where its settings name a database.
+        folder: The sweep's folder.
+        ledger_url: The address of the sweep's ledger with its login, where its settings name a database.
 
     Attributes:
-        folder: Its folder.
-        name: Its name.
+        folder: The sweep's folder.
+        name: The sweep's name.
     """
 
     def __init__(self, folder: Path, ledger_url: str | None = None) -> None:
         self.folder, self.name = folder, folder.name
         self._ref = SweepRef(folder.name, folder.parent, ledger_url=ledger_url)
-        with self._ledger():  # a folder without one is refused here
+        with self._ledger():  # Refuses a folder without a ledger at once.
             pass
 
     @contextlib.contextmanager
@@ -87,50 +88,55 @@ class Sweep:
 
     @cached_property
     def _shown(self) -> Shown:
-        """What shows its scores."""
+        """Turns scores into the values that a person knows."""
         with self._ledger() as ledger:
             return Shown.read(ledger.sweep().config)
 
     @property
     def status(self) -> str:
-        """``complete``, ``stopped`` (its wall time is over), ``interrupted``, ``failed`` or ``running``."""
+        """The state: ``complete``, ``stopped`` (the wall time is over), ``interrupted``, ``failed`` or ``running``."""
         with self._ledger() as ledger:
             return ledger.sweep().status or "running"
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it ended, as ``summary.json`` has it; None while it has not."""
+        """The result of the sweep, as in ``summary.json``; None before its end."""
         return load_outcome(self.folder)
 
     @property
     def trials(self) -> pd.DataFrame:
-        """One row a trial, the best first.
+        """A data frame with one row for each trial, the best first.
 
-        Columns: ``trial``, ``state`` (running, complete, stopped, failed or interrupted), ``score`` (what trials are
-        ranked by), ``env_steps``, ``stopped`` (why it ended early), and one for each parameter. With constraints also
-        ``breaks``, empty in a trial that keeps them; with a second objective one of its name.
+        Columns: ``trial``, ``state`` (running, complete, stopped, failed or interrupted), ``score`` (by which trials
+        are ranked), ``env_steps``, ``stopped`` (why the trial ended early), and one for each parameter. A sweep with
+        constraints also has ``breaks``, empty for a trial that keeps them. A sweep with a second objective also has a
+        column of that objective's name.
         """
         with self._ledger() as ledger:
-            records, criteria = order_records(ledger.trials.records()), ledger.criteria
+            trials, criteria = order_records(ledger.trials.records()), ledger.criteria
             is_live = ledger.sweep().status == "running"
-        names = list(dict.fromkeys(name for record in records for name in record.params))
+        names = list(dict.fromkeys(name for trial in trials for name in trial.params))
         rows = [
             [
-                *(one.number, format_state(one.state, is_live), self._shown(one.score), one.env_steps, one.stop_reason),
-                *map(one.params.get, names),
+                trial.number,
+                format_state(trial.state, is_live),
+                self._shown(trial.score),
+                trial.env_steps,
+                trial.stop_reason,
+                *map(trial.params.get, names),
             ]
-            for one in records
+            for trial in trials
         ]
         frame = pd.DataFrame(rows, columns=["trial", "state", "score", "env_steps", "stopped", *names])
         if criteria.second:
-            frame.insert(3, criteria.second, [one.second for one in records], allow_duplicates=True)
+            frame.insert(3, criteria.second, [trial.second for trial in trials], allow_duplicates=True)
         if criteria.constraints:
-            frame.insert(2, "breaks", [one.breaks for one in records])
+            frame.insert(2, "breaks", [trial.breaks for trial in trials])
         return frame
 
     @property
     def front(self) -> pd.DataFrame:
-        """The whole trials that no other one beats in both objectives, the highest score first.
+        """A data frame with the complete trials that no other trial beats in both objectives, the highest score first.
 
         Columns: ``trial``, ``score``, one of the second objective's name, and one for each parameter.
 
@@ -138,79 +144,81 @@ class Sweep:
             StudyError: The sweep has no second objective.
         """
         with self._ledger() as ledger:
-            records, criteria = ledger.trials.records(), ledger.criteria
+            trials, criteria = ledger.trials.records(), ledger.criteria
         if criteria.second is None:
             raise StudyError(
                 f"{self.name} has no second objective, and so no front",
                 "a sweep that was run with one",
                 'rltune.sweep(..., "objective.second.key=train_s")',
             )
-        front = find_front(records, criteria.direction)
-        names = list(dict.fromkeys(name for one in front for name in one.params))
-        rows = [[one.number, self._shown(one.score), one.second, *map(one.params.get, names)] for one in front]
+        front = find_front(trials, criteria.direction)
+        names = list(dict.fromkeys(name for trial in front for name in trial.params))
+        rows = [
+            [trial.number, self._shown(trial.score), trial.second, *map(trial.params.get, names)] for trial in front
+        ]
         return pd.DataFrame(rows, columns=["trial", "score", criteria.second, *names])
 
     @property
     def curves(self) -> pd.DataFrame:
-        """One row a report of a trial, in the order of trials and steps.
+        """A data frame with one row for each report of a trial, in the order of trials and steps.
 
         Columns: ``trial``, ``env_steps`` (the mark at which trials are compared), ``objective`` (the mean return
-        unless the sweep has another one), and one for each number that is logged.
+        unless the sweep has another objective), and one for each number that is logged.
         """
         with self._ledger() as ledger:
-            reports = [report for _, kind, report in ledger.read_reports_after(0, MAX_REPORTS) if kind == TRIALS]
+            reports = [report for _, kind, report in ledger.read_reports_after(0, ALL_REPORTS) if kind == TRIALS]
         rows = [
-            {"trial": one.number, "env_steps": one.nominal_steps, "objective": self._shown(one.objective)}
-            | {name: value for name, value in one.numbers.items() if name not in ("objective", "env_steps")}
-            for one in reports
+            {"trial": report.number, "env_steps": report.nominal_steps, "objective": self._shown(report.objective)}
+            | {name: value for name, value in report.numbers.items() if name not in ("objective", "env_steps")}
+            for report in reports
         ]
         frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=["trial", "env_steps", "objective"])
         return frame.sort_values(["trial", "env_steps"], ignore_index=True)
 
     @property
     def best(self) -> Best | None:
-        """The winner; while the sweep has none, the trial with the best score; None before the first report."""
+        """The winner. Without a winner so far it is the trial with the best score, and None before the first report."""
         with self._ledger() as ledger:
-            record, records = ledger.sweep(), ledger.trials.records()
-        scores: dict[int | None, float | None] = {one.number: self._shown(one.score) for one in records}
-        if record.winner:
-            trial = record.winner.get("trial")
-            certified = _read_certified(record.certification)
+            sweep, trials = ledger.sweep(), ledger.trials.records()
+        scores: dict[int | None, float | None] = {trial.number: self._shown(trial.score) for trial in trials}
+        if winner := sweep.winner:
+            number = winner.get("trial")
+            certified = _read_certified(sweep.certification)
             certified = self._shown.turn(certified) if certified else None
-            name = "baseline" if trial is None else f"trial {trial}"
-            model = (record.model or {}).get("uri")
-            played = self._shown.turn(record.winner["evaluation"]) if record.winner.get("evaluation") else None
-            return Best(name, trial, record.winner["params"], scores.get(trial), played, certified, model)
-        first = next(iter(rank_records(records)), None)
+            name = "baseline" if number is None else f"trial {number}"
+            model = (sweep.model or {}).get("uri")
+            evaluation = self._shown.turn(winner["evaluation"]) if winner.get("evaluation") else None
+            return Best(name, number, winner["params"], scores.get(number), evaluation, certified, model)
+        first = next(iter(rank_records(trials)), None)
         return Best(first.name, first.number, first.params, scores[first.number]) if first else None
 
     def policy(self, trial: int | None = None) -> Policy | MultiAgentPolicy:
-        """Load the winner's policy, or a trial's: see `rltune.load_policy`.
+        """Load the policy of the winner or of a trial, see `rltune.load_policy`.
 
         Args:
-            trial: Its number; None is the winner.
+            trial: The trial's number; None is the winner.
 
         Raises:
-            PolicyError: There is none.
+            PolicyError: There is no such policy.
         """
         from rltune.policies.policy import load_policy
 
         if trial is not None and (not isinstance(trial, int) or isinstance(trial, bool)):
             raise PolicyError(f"trial={trial!r}", "a trial's number, as in .trials", "policy() or policy(0)")
-        which = self.name if trial is None else f"{self.name}/{trial}"
-        return load_policy(f"sweep:{which}", output_dir=self.folder.parent, ledger_url=self._ref.ledger_url)
+        path = self.name if trial is None else f"{self.name}/{trial}"
+        return load_policy(f"sweep:{path}", output_dir=self.folder.parent, ledger_url=self._ref.ledger_url)
 
     def report(self) -> Path:
-        """Write the report as it is now; return the page's path."""
+        """Write the report of the sweep's present state, and return the page's path."""
         from rltune.reporting import html
 
         return html.write_report(self.folder, ledger_url=self._ref.ledger_url) / html.PAGE
 
     def resume(self, **changes: Any) -> Sweep:
-        """Go on with it where it was interrupted, or extend it: see `rltune.resume_sweep`.
+        """Resume the sweep where it was interrupted, or extend it, see `rltune.resume_sweep`.
 
         Args:
-            changes: What may change: ``budget={"trials": 48}``.
+            changes: The settings to change, such as ``budget={"trials": 48}``.
         """
         from rltune.pipeline.run import resume_sweep
 
@@ -223,15 +231,17 @@ class Sweep:
         return f"<Sweep {self.name}: {self.status}, {len(self.trials)} trials; best {best or '-'}>"
 
     def _repr_html_(self) -> str:
-        """Show it in a notebook: what came of it, and the best trials."""
+        """Display the sweep in a notebook: its result and its best trials."""
         trials, best = self.trials, self.best
-        more = f"<p>and {len(trials) - SHOWN} more in <code>.trials</code></p>" if len(trials) > SHOWN else ""
-        table = trials.head(SHOWN).to_html(index=False, float_format=format_objective, na_rep="", border=0)
+        remainder = (
+            f"<p>and {len(trials) - MAX_ROWS} more in <code>.trials</code></p>" if len(trials) > MAX_ROWS else ""
+        )
+        table = trials.head(MAX_ROWS).to_html(index=False, float_format=format_objective, na_rep="", border=0)
         head = f"<b>{escape(self.name)}</b>: {escape(self.status)}, {len(trials)} trials"
-        return f"<p>{head}<br>{escape(self._verdict() or f'best {best}')}</p>{table}{more}"
+        return f"<p>{head}<br>{escape(self._verdict() or f'best {best}')}</p>{table}{remainder}"
 
     def _verdict(self) -> str:
-        """Return the report's sentence on who won; empty where its settings cannot be read here."""
+        """Return the report's sentence on the winner; empty where the sweep's settings cannot be read here."""
         from rltune.reporting.sweep_data import load_sweep_data
         from rltune.reporting.wording import describe_verdict
 
@@ -242,10 +252,10 @@ class Sweep:
 
 
 def _read_certified(certification: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    for one in (certification or {}).get("configurations", ()):
-        if certification and one["name"] == certification["winner"]:
-            num_seeds = len(one["per_seed"]) + len(one.get("failed_seeds", ()))
-            return {key: one.get(key) for key in ("iqm", "low", "high")} | {"num_seeds": num_seeds}
+    for configuration in (certification or {}).get("configurations", ()):
+        if certification and configuration["name"] == certification["winner"]:
+            num_seeds = len(configuration["per_seed"]) + len(configuration.get("failed_seeds", ()))
+            return {key: configuration.get(key) for key in ("iqm", "low", "high")} | {"num_seeds": num_seeds}
     return None
 
 
@@ -256,13 +266,13 @@ def open_sweep(
     storage: str | None = None,
     ledger_url: str | None = None,
 ) -> Sweep:
-    """Open a sweep that is there, whether it has ended or runs in another process.
+    """Open a sweep that was started before, whether it has ended or runs in another process.
 
     Args:
-        sweep: Its name, ``latest``, or its folder.
+        sweep: The sweep's name, ``latest``, or the sweep's folder.
         output_dir: The folder of all sweeps.
-        storage: The setting ``storage`` with which it was run: a sweep that is not in ``output_dir`` is fetched.
-        ledger_url: The address of its ledger with its login, where its settings name a database.
+        storage: The setting ``storage`` with which the sweep was run; a sweep outside ``output_dir`` is fetched.
+        ledger_url: The address of the sweep's ledger with its login, where its settings name a database.
 
     Raises:
         StudyError: There is no such sweep.

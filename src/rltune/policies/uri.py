@@ -1,8 +1,8 @@
-"""Find a policy's files: from any form of its URI to a folder on this machine.
+"""Find a policy's files on this machine from its URI.
 
-``models:/<name>@<alias>`` · ``models:/<name>/<version>`` · ``runs:/<id>`` · ``sweep:<name>`` ·
-``sweep:<name>/<trial>`` · a folder. Nothing is loaded here. Only the first three forms import mlflow; only those of a
-sweep without a winner, or with a trial, open the ledger. Runs anywhere.
+A URI is ``models:/<name>@<alias>``, ``models:/<name>/<version>``, ``runs:/<id>``, ``sweep:<name>``,
+``sweep:<name>/<trial>``, or a folder. Nothing is loaded here. Only the first three forms import MLflow. A ledger is
+opened only for a trial by its number and for a sweep that has no winner yet. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Source:
     """Where a policy is loaded from.
 
     Attributes:
-        uri: As the person wrote it.
-        sweeps: Where sweeps are kept, for ``sweep:<name>``; the name is the URI's.
-        trust: Take what somebody else has made or changed, and what runs code when it is loaded.
+        uri: The policy's URI, as the user wrote it.
+        sweeps: Where the sweeps of ``sweep:<name>`` are kept; the reference's own name is not used.
+        trust: Whether to load files that somebody else made or changed, and files that run code when they are loaded.
     """
 
     uri: str
@@ -52,15 +52,15 @@ class Source:
 
 
 class NeedsRLlibError(PolicyError):
-    """A checkpoint whose network acts in RLlib alone."""
+    """A checkpoint whose network needs RLlib to act."""
 
 
 @contextmanager
 def locate_trusted_algorithm(source: Source) -> Iterator[Path]:
-    """Yield the folder of RLlib's checkpoint if its author may be trusted: loading it runs code.
+    """Yield the folder of RLlib's checkpoint if its author is trusted, because loading the checkpoint runs code.
 
     Raises:
-        PolicyError: There is none, or it is not as a sweep of this user wrote it.
+        PolicyError: There is no such checkpoint, or its files are not as a sweep of this user wrote them.
     """
     if not source.trust and source.uri.lower().startswith(("models:", "runs:")):
         raise _make_trust_error(source.uri, "comes from a tracking store")
@@ -70,23 +70,23 @@ def locate_trusted_algorithm(source: Source) -> Iterator[Path]:
         yield folder
 
 
-def _make_trust_error(uri: str, why: str) -> PolicyError:
+def _make_trust_error(uri: str, reason: str) -> PolicyError:
     return PolicyError(
-        f"policy={uri}: {why}, and RLlib's checkpoints run code when they are loaded",
+        f"policy={uri}: {reason}, and RLlib's checkpoints run code when they are loaded",
         "checkpoints of sweeps that you ran",
         f"{TRUST}; rltune.load_algorithm({uri!r}, trust=True)",
     )
 
 
 def require_own_environment(spec: Mapping[str, Any], policy: Any) -> None:
-    """Refuse to build an environment that a policy names if that would import what its author alone has chosen.
+    """Refuse to build a policy's environment if that would import a module which only the policy's author has chosen.
 
     Args:
-        spec: The environment, as far as the policy names it.
-        policy: The policy, whose ``is_trusted`` is asked.
+        spec: The environment's specification in the policy's files.
+        policy: The policy; a policy whose ``is_trusted`` returns True may import any module.
 
     Raises:
-        PolicyError: Names the module.
+        PolicyError: The environment would import such a module; the error names it.
     """
     modules = find_modules(spec)
     if modules and not policy.is_trusted():
@@ -100,17 +100,17 @@ def require_own_environment(spec: Mapping[str, Any], policy: Any) -> None:
 
 @contextmanager
 def locate_policy(source: Source, part: str = "policy") -> Iterator[Path]:
-    """Yield the folder with one part of a checkpoint, there for as long as the context is open.
+    """Yield the folder of one part of a checkpoint, which exists for as long as the context is open.
 
     Args:
-        source: Where to look.
+        source: Where the policy is.
         part: ``policy`` (the bundle) or ``algorithm`` (RLlib's checkpoint).
 
     Yields:
-        The part's folder; a copy in a temporary folder where it came from MLflow.
+        The part's folder; a temporary copy where the files come from MLflow.
 
     Raises:
-        PolicyError: There is nothing at the URI, or not this part.
+        PolicyError: There is no checkpoint at the URI, or it lacks this part.
     """
     scheme = _SCHEME.match(source.uri)
     kind = scheme.group(1).lower() if scheme else ""
@@ -120,7 +120,7 @@ def locate_policy(source: Source, part: str = "policy") -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="rltune-policy-") as copy:
             yield _find_part(download_part(source.uri, part, copy), part, source.uri)
     elif kind == "sweep":
-        yield _find_part(_locate_in_sweep(source), part, source.uri)
+        yield _find_part(_locate_sweep_checkpoint(source), part, source.uri)
     elif kind and not Path(source.uri).exists():
         raise PolicyError(f"policy={source.uri}: unknown kind of address '{kind}:'", FORMS, "policy=sweep:latest")
     else:
@@ -128,14 +128,14 @@ def locate_policy(source: Source, part: str = "policy") -> Iterator[Path]:
 
 
 def _find_part(folder: Path, part: str, uri: str) -> Path:
-    """Find one part of a checkpoint in a folder that is the checkpoint, the part or an MLflow model."""
+    """Find one part of a checkpoint in a folder, which is the checkpoint, the part itself or an MLflow model."""
     mark = "policy.json" if part == "policy" else "rllib_checkpoint.json"
     for candidate in (folder, folder / part, folder / "artifacts" / part):
         if (candidate / mark).is_file():
             return candidate
-    found = sorted(path.parent for path in (folder / "artifacts").glob(f"*/{mark}"))
-    if found:
-        return found[0]
+    parts = sorted(path.parent for path in (folder / "artifacts").glob(f"*/{mark}"))
+    if parts:
+        return parts[0]
     reason = folder / "policy-missing.txt"
     if part == "policy" and reason.is_file():
         raise NeedsRLlibError(
@@ -151,19 +151,19 @@ def _find_part(folder: Path, part: str, uri: str) -> Path:
 # -- sweeps -----------------------------------------------------------------------------
 
 
-def _locate_in_sweep(source: Source) -> Path:
-    """Find the checkpoint of ``sweep:<name>`` (its winner) or ``sweep:<name>/<trial>`` (that trial's best)."""
+def _locate_sweep_checkpoint(source: Source) -> Path:
+    """Find the checkpoint of ``sweep:<name>``, the winner's, or of ``sweep:<name>/<trial>``, the trial's best one."""
     folder, trial = _split_sweep_uri(source)
     if trial is not None:
-        return _check_recorded(folder, _choose_checkpoint_of(folder, trial, source), source)
+        return _verify_checkpoint(folder, _read_trial_checkpoint(folder, trial, source), source)
     winner = _read_winner(folder, source)
     if winner:
         return find_store(folder).find(str(winner["checkpoint"])) or folder / winner["checkpoint"]
-    return _check_recorded(folder, _choose_best_checkpoint(folder, source), source)
+    return _verify_checkpoint(folder, _read_best_checkpoint(folder, source), source)
 
 
 def _split_sweep_uri(source: Source) -> tuple[Path, int | None]:
-    """Split ``sweep:<name>/<trial>`` into the sweep's folder and the trial's number; None where none is named."""
+    """Split ``sweep:<name>/<trial>`` into the sweep's folder and the trial's number, None for ``sweep:<name>``."""
     name, _, trial = source.uri.split(":", 1)[1].strip("/").partition("/")
     try:
         folder = replace(source.sweeps, name=name).folder()
@@ -181,22 +181,22 @@ def _split_sweep_uri(source: Source) -> tuple[Path, int | None]:
 
 
 def _read_winner(folder: Path, source: Source) -> Mapping[str, Any] | None:
-    """Read the winner from a sweep's summary; None where the sweep has none, or has not ended yet."""
+    """Read the winner from a sweep's summary; None where the sweep has no winner, or has not ended yet."""
     summary = folder / "summary.json"
     try:
-        found: Mapping[str, Any] | None = json.loads(summary.read_text()).get("winner") if summary.is_file() else None
+        winner: Mapping[str, Any] | None = json.loads(summary.read_text()).get("winner") if summary.is_file() else None
     except (ValueError, AttributeError):
         raise PolicyError(
             f"policy={source.uri}: {summary} is damaged",
             "the summary as the sweep wrote it",
             f"policy=sweep:{folder.name}/<trial>, or rm {summary} to take the best trial of the ledger",
         ) from None
-    return found
+    return winner
 
 
-def _read_ledger(folder: Path, source: Source) -> Sequence[TrialRecord]:
-    """Read a sweep's trials, wherever its ledger is."""
-    from rltune.study.storage import open_ledger  # brings SQLAlchemy with it, which no other form needs
+def _read_trials(folder: Path, source: Source) -> Sequence[TrialRecord]:
+    """Read a sweep's trials from its ledger, in the sweep's folder or in a database."""
+    from rltune.study.storage import open_ledger  # Brings SQLAlchemy, which no other form of URI needs.
 
     try:
         ledger = open_ledger(folder, source.sweeps.ledger_url)
@@ -210,38 +210,38 @@ def _read_ledger(folder: Path, source: Source) -> Sequence[TrialRecord]:
         return ledger.trials.records()
 
 
-def _choose_checkpoint_of(folder: Path, number: int, source: Source) -> CheckpointRecord:
-    """Give what the ledger recorded of a trial's best checkpoint."""
-    records = _read_ledger(folder, source)
-    with_one = {record.number: record.checkpoint for record in records if record.checkpoint}
-    allowed = f"trials with a checkpoint: {', '.join(map(str, with_one)) or 'none'}"
-    if number >= len(records):
+def _read_trial_checkpoint(folder: Path, number: int, source: Source) -> CheckpointRecord:
+    """Return the ledger's record of a trial's best checkpoint."""
+    trials = _read_trials(folder, source)
+    checkpoints = {trial.number: trial.checkpoint for trial in trials if trial.checkpoint}
+    allowed = f"trials with a checkpoint: {', '.join(map(str, checkpoints)) or 'none'}"
+    if number >= len(trials):
         raise PolicyError(
-            f"policy={source.uri}: {folder.name} has {len(records)} trials",
+            f"policy={source.uri}: {folder.name} has {len(trials)} trials",
             allowed,
             spell_command(f"show sweep={folder.name}"),
         )
-    if number not in with_one:
+    if number not in checkpoints:
         raise PolicyError(
-            f"policy={source.uri}: trial {number} ({records[number].state}) has no checkpoint",
+            f"policy={source.uri}: trial {number} ({trials[number].state}) has no checkpoint",
             allowed,
             f"policy=sweep:{folder.name}",
         )
-    return with_one[number]
+    return checkpoints[number]
 
 
-def _choose_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
-    """Give what the ledger recorded of the best checkpoint of a sweep without a winner."""
+def _read_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
+    """Return the ledger's record of the best checkpoint in a sweep that has no winner."""
     from rltune.study.outcome import explain_no_winner
     from rltune.study.ranking import find_nearest, rank_records
 
-    records = _read_ledger(folder, source)
-    for record in rank_records(records):
-        if record.checkpoint:
-            return record.checkpoint
-    if nearest := find_nearest(records):
+    trials = _read_trials(folder, source)
+    for trial in rank_records(trials):
+        if trial.checkpoint:
+            return trial.checkpoint
+    if nearest := find_nearest(trials):
         raise PolicyError(
-            f"policy={source.uri}: {explain_no_winner(records)}",
+            f"policy={source.uri}: {explain_no_winner(trials)}",
             "a trial by its number",
             f"policy=sweep:{folder.name}/{nearest.number}",
         )
@@ -252,8 +252,8 @@ def _choose_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
     )
 
 
-def _check_recorded(folder: Path, record: CheckpointRecord, source: Source) -> Path:
-    """Give the folder of a recorded checkpoint, if its files are still those that the ledger recorded."""
+def _verify_checkpoint(folder: Path, record: CheckpointRecord, source: Source) -> Path:
+    """Return the folder of a checkpoint, after verifying that its files are those that the ledger recorded."""
     checkpoint = find_store(folder).find(record.path)
     if checkpoint is None:
         raise PolicyError(
@@ -274,15 +274,15 @@ def _check_recorded(folder: Path, record: CheckpointRecord, source: Source) -> P
 
 
 def keep_with_run(source: Source, folder: Path, name: str) -> str | None:
-    """Keep a folder's files with the MLflow run that a policy came from.
+    """Upload a folder's files to the MLflow run that a policy came from.
 
     Args:
         source: The policy.
-        folder: The files.
-        name: The artifacts' folder.
+        folder: The folder with the files.
+        name: The folder among the run's artifacts.
 
     Returns:
-        The run's id; None where the policy has no run, or MLflow does not know it here.
+        The run's id; None where the policy has no run, or MLflow does not have the run.
     """
     from rltune.policies.mlflow_artifacts import find_run, upload_folder
 
@@ -294,5 +294,5 @@ def keep_with_run(source: Source, folder: Path, name: str) -> str | None:
 def _find_run_in_ledger(source: Source) -> str | None:
     folder, trial = _split_sweep_uri(source)
     number = trial if trial is not None else (_read_winner(folder, source) or {}).get("trial")
-    records = {record.number: record for record in _read_ledger(folder, source)}
-    return records[number].mlflow_run_id if number in records else None
+    trials = {trial.number: trial for trial in _read_trials(folder, source)}
+    return trials[number].mlflow_run_id if number in trials else None
