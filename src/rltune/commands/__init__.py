@@ -1,4 +1,4 @@
-"""What a person types: ``rltune <command>``. Each command is a Hydra application without logic of its own."""
+"""The commands ``rltune <command>``. Each is a Hydra application without logic of its own."""
 
 import atexit
 import contextlib
@@ -10,9 +10,10 @@ _codes: list[int] = []
 
 @atexit.register
 def _skip_teardown() -> None:
-    """End the process here, after all that was registered later: Python calls the first one last.
+    """End the process after all exit handlers, but before Python takes the imported modules apart.
 
-    What follows would be taking apart all that was imported: 3.9 s with torch, MLflow and RLlib.
+    Python calls exit handlers in reverse order of registration, so that this one, registered first, is called last.
+    Taking the modules apart would take 3.9 s with torch, MLflow and RLlib.
     """
     if _codes:
         with contextlib.suppress(BrokenPipeError):
@@ -22,6 +23,6 @@ def _skip_teardown() -> None:
 
 
 def end_command(code: int) -> None:
-    """Exit as `sys.exit` does, threads and what is registered first, but without taking modules apart."""
+    """Exit as `sys.exit` does, after threads and exit handlers, but without taking the imported modules apart."""
     _codes.append(code)
     sys.exit(code)

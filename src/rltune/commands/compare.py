@@ -1,4 +1,4 @@
-"""``rltune compare sweeps=[a,b]``: sweeps on one environment side by side."""
+"""``rltune compare sweeps=[a,b]``: compare sweeps on one environment."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ class CompareConfig(SweepsConfig):
 
 
 def work(settings: DictConfig) -> int:
-    """Print the table as Markdown and write it with its figure."""
+    """Print the comparison as Markdown, and write it with its figure."""
     if settings.group is not None:
         settings.sweeps = list_group(settings)
     if not settings.sweeps:
@@ -33,23 +33,23 @@ def work(settings: DictConfig) -> int:
     folders = [ref.folder("sweeps") for ref in refs]
     from rltune.reporting.comparison import compare_sweeps  # Brings SQLAlchemy, for which a wrong name need not wait.
 
-    found = compare_sweeps(folders, ledger_url=settings.study.storage)
-    print(found.markdown())
-    for path in found.save(Path(settings.out).expanduser().absolute()):
+    comparison = compare_sweeps(folders, ledger_url=settings.study.storage)
+    print(comparison.markdown())
+    for path in comparison.save(Path(settings.out).expanduser().absolute()):
         print(path)
     return 0
 
 
 def list_group(settings: DictConfig) -> list[str]:
-    """List the complete sweeps that were submitted with one group, the first one first.
+    """List the complete sweeps that were submitted with a group, in the order of submission.
 
     Raises:
-        ConfigError: There is no service, or no such sweep in it.
+        ConfigError: No service runs, or it has no complete sweep of the group.
     """
     client = find_service(settings)
-    found = client.list(settings.group) if client else []
-    found.sort(key=lambda sweep: (str(sweep["submitted"]), sweep["id"]))
-    complete = [one["name"] for one in found if one["state"] == "complete"]
+    sweeps = client.list(settings.group) if client else []
+    sweeps.sort(key=lambda sweep: (str(sweep["submitted"]), sweep["id"]))
+    complete = [sweep["name"] for sweep in sweeps if sweep["state"] == "complete"]
     if not complete:
         raise ConfigError(
             f"group={settings.group}: no complete sweep of it"

@@ -1,4 +1,4 @@
-"""``rltune enqueue sweep=latest space.lr=1e-3``: have a sweep try a configuration of yours next."""
+"""``rltune enqueue sweep=latest space.lr=1e-3``: enqueue a configuration as a sweep's next trial."""
 
 import sys
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class EnqueueConfig(SweepConfig):
 
 
 def work(settings: DictConfig) -> int:
-    """Leave the configuration for the sweep's driver."""
+    """Enqueue the configuration."""
     values = cast(dict[str, Any], OmegaConf.to_container(settings.space))
     if client := find_service_of(settings):
         return tell(client.enqueue(settings.sweep, **values))
@@ -31,7 +31,7 @@ def work(settings: DictConfig) -> int:
 
 
 def open_space(words: list[str]) -> list[str]:
-    """Let Hydra take any parameter: which there are, the sweep says, and not conf/enqueue.yaml."""
+    """Let Hydra accept any key of ``space``, because the sweep and not conf/enqueue.yaml names the parameters."""
     return [f"++{word}" if word.startswith("space.") else word for word in words]
 
 

@@ -1,4 +1,4 @@
-"""``rltune evaluate policy=<uri>``: a policy on episodes that it has never seen."""
+"""``rltune evaluate policy=<uri>``: evaluate a policy on fresh episodes."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ class EvaluateConfig(PolicyConfig):
 
 
 def work(settings: DictConfig) -> int:
-    """Evaluate and print a table."""
+    """Evaluate the policy and print the result."""
     source = make_source(settings, "evaluate")
     use_tracking(settings)
     if settings.episodes < 1:
@@ -41,7 +41,7 @@ def work(settings: DictConfig) -> int:
     from rltune.policies.video import check_filmable, film_episodes
     from rltune.reporting.tables import show_evaluation
 
-    env = _other(settings)
+    env = _read_environment(settings)
     policy = load_playable(source)
     if settings.video:
         check_filmable(policy, env)
@@ -51,18 +51,25 @@ def work(settings: DictConfig) -> int:
         films = film_episodes(policy, result, Path(settings.out).expanduser().absolute(), settings.seed, env)
         for film in films:
             print(f"{film.which:<8}return {film.episode_return:.2f}, environment seed {film.seed}: {film.path}")
-        kept = f"videos/{films[0].path.parent.name}"  # the policy is the run's
-        run = keep_with_run(source, films[0].path.parent, kept)
-        print(f"kept under {kept}/ of MLflow run {run}" if run else "not kept in MLflow: this policy has no run there")
+        artifacts = f"videos/{films[0].path.parent.name}"
+        run = keep_with_run(source, films[0].path.parent, artifacts)
+        print(
+            f"kept under {artifacts}/ of MLflow run {run}"
+            if run
+            else "not kept in MLflow: this policy has no run there"
+        )
     return 0
 
 
-def _other(settings: DictConfig) -> Any:
-    """The environment that was asked for: a file of conf/env whole, a bare id under the policy's own wrappers."""
-    given: Any = OmegaConf.to_container(settings.env)
-    if not given.get("id"):
+def _read_environment(settings: DictConfig) -> Any:
+    """Return the environment to evaluate in: None for the policy's own, a file of conf/env, or an id alone.
+
+    An id alone is wrapped by the policy's own wrappers.
+    """
+    env: Any = OmegaConf.to_container(settings.env)
+    if not env.get("id"):
         return None
-    return given if set(given) > {"id"} else given["id"]
+    return env if set(env) > {"id"} else env["id"]
 
 
 def main() -> None:

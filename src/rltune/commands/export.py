@@ -1,4 +1,4 @@
-"""``rltune export policy=<uri>``: a policy as one file that needs neither rltune nor RLlib."""
+"""``rltune export policy=<uri>``: export a policy as one file that needs neither rltune nor RLlib."""
 
 from dataclasses import dataclass
 
@@ -16,15 +16,17 @@ class ExportConfig(PolicyConfig):
 
 
 def work(settings: DictConfig) -> int:
-    """Export and say what was checked."""
+    """Export the policy and print how the file was checked."""
     source = make_source(settings, "export")
     use_tracking(settings)
     from rltune.policies.export import default_export_name, export_policy
     from rltune.policies.policy import load_bundle
 
     policy = load_bundle(source)
-    done = export_policy(policy, settings.out or default_export_name(policy, settings.format), settings.format)
-    print(f"{done.path}: acts as the policy on {done.num_checked:,} observations, difference {done.difference:.2g}")
+    export = export_policy(policy, settings.out or default_export_name(policy, settings.format), settings.format)
+    print(
+        f"{export.path}: acts as the policy on {export.num_checked:,} observations, difference {export.difference:.2g}"
+    )
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``rltune list``: the sweeps here; with envs, algos or spaces what can be chosen."""
+"""``rltune list``: list the sweeps; with ``envs``, ``algos`` or ``spaces`` list the files to choose from."""
 
 import sys
 from dataclasses import dataclass, field
@@ -22,15 +22,15 @@ class ListConfig(SweepsConfig):
 
 
 def work(settings: DictConfig) -> int:
-    """Print one line a sweep, the newest last; before them what a service runs, and what waits there."""
+    """Print one line for each sweep, the newest last, after the sweeps that a service runs or has queued."""
     if client := find_service(settings):
-        for one in client.list():
-            if one["state"] == "running":
-                ended = f"{one['trials_ended']} of {one['trials']} trials ended, best {one['best']}"
-                far = f", {one['percent']}%, {ended}" if one["trials"] else ""
-                print(f"{one['name']}: {describe(one)}{far}")
-            elif one["state"] in ("queued", "refused"):
-                tell(one)
+        for sweep in client.list():
+            if sweep["state"] == "running":
+                ended = f"{sweep['trials_ended']} of {sweep['trials']} trials ended, best {sweep['best']}"
+                progress = f", {sweep['percent']}%, {ended}" if sweep["trials"] else ""
+                print(f"{sweep['name']}: {describe(sweep)}{progress}")
+            elif sweep["state"] in ("queued", "refused"):
+                tell(sweep)
         print()
     from rltune.reporting.tables import list_sweeps
 
@@ -38,20 +38,27 @@ def work(settings: DictConfig) -> int:
     return 0
 
 
-def catalogue(words: list[str]) -> bool:
-    """Show what can be chosen, when the command line asks for it: ``envs [--config-dir DIR]``."""
+def show_catalogue(words: list[str]) -> bool:
+    """Show the files of a kind if the command line is ``envs [--config-dir DIR]`` or the like.
+
+    Args:
+        words: The command line after ``rltune list``.
+
+    Returns:
+        Whether it was, so that nothing is left to do.
+    """
     if not words or "=" in words[0] or words[0].startswith("-"):
         return False
     if words[0] not in KINDS:
         leave(ConfigError(f"{words[0]}: nothing to list", choices(words[0], KINDS), spell_command("list envs")))
-    own = [Path(words[place + 1]) for place, word in enumerate(words[:-1]) if word == "--config-dir"]
-    show_available(words[0], [conf_dir(), *filter(None, [find_own_dir()]), *own])
+    typed = [Path(words[index + 1]) for index, word in enumerate(words[:-1]) if word == "--config-dir"]
+    show_available(words[0], [conf_dir(), *filter(None, [find_own_dir()]), *typed])
     return True
 
 
 def main() -> None:
     """Run the command."""
-    if not catalogue(sys.argv[1:]):
+    if not show_catalogue(sys.argv[1:]):
         command("list", ListConfig, work)
 
 

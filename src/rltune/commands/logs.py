@@ -1,4 +1,4 @@
-"""``rltune logs sweep=my-sweep follow=true``: what a submitted sweep has printed."""
+"""``rltune logs sweep=my-sweep follow=true``: print the log of a submitted sweep."""
 
 import sys
 from dataclasses import dataclass, field
@@ -27,8 +27,8 @@ def work(settings: DictConfig) -> int:
     from rltune.service.client import Client
 
     client = Client(settings.service.address, output_dir=settings.output_dir)
-    if place := client.show(settings.sweep)["queue"]:
-        print(f"{settings.sweep}: number {place} in the queue; it says more when its turn comes", file=sys.stderr)
+    if position := client.show(settings.sweep)["queue"]:
+        print(f"{settings.sweep}: number {position} in the queue; it says more when its turn comes", file=sys.stderr)
     for part in client.logs(settings.sweep, follow=settings.follow):
         print(part, end="", flush=True)
     return 0

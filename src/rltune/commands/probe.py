@@ -1,4 +1,4 @@
-"""``rltune probe algo=ppo env=cartpole``: the best use of this machine's cores, measured."""
+"""``rltune probe algo=ppo env=cartpole``: measure how to use this machine's cores best."""
 
 import functools
 import sys
@@ -11,7 +11,7 @@ from rltune.probe.table import print_result
 
 
 def work(settings: DictConfig) -> int:
-    """Measure and print the table with what follows from it; progress goes to standard error."""
+    """Measure, and print the table with its recommendation; progress goes to standard error."""
     probe = run_probe(parse_probe_config(settings), functools.partial(print, file=sys.stderr, flush=True))
     print_result(probe)
     return 130 if probe.interrupted else 0

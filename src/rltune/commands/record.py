@@ -1,4 +1,4 @@
-"""``rltune record policy=<uri> episodes=100``: a dataset for the offline algorithms."""
+"""``rltune record policy=<uri> episodes=100``: record a dataset for the offline algorithms."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ class RecordConfig(PolicyConfig):
 
 
 def work(settings: DictConfig) -> int:
-    """Play the episodes, write them, say what they are."""
+    """Play the episodes, write them to a file and print a summary."""
     source = make_source(settings, "record")
     use_tracking(settings)
     if settings.episodes < 1:
@@ -33,8 +33,10 @@ def work(settings: DictConfig) -> int:
 
     policy = require_single_agent(load_bundle(source), "a dataset")
     out = Path(settings.out).expanduser().absolute()
-    made = record_episodes(policy, out, settings.episodes, settings.seed, settings.deterministic)
-    print(f"{out}: {settings.episodes} episodes, {made['steps']:.0f} steps, mean return {made['return_mean']:.1f}")
+    summary = record_episodes(policy, out, settings.episodes, settings.seed, settings.deterministic)
+    print(
+        f"{out}: {settings.episodes} episodes, {summary['steps']:.0f} steps, mean return {summary['return_mean']:.1f}"
+    )
     print("next:", spell_command(f"run algo=bc env=... algo.offline_data.input_={settings.out}"))
     return 0
 

@@ -1,4 +1,4 @@
-"""``rltune report sweep=latest``: a sweep's report as it is now, also while the sweep runs."""
+"""``rltune report sweep=latest``: write the report of a sweep's present state, also while the sweep runs."""
 
 from omegaconf import DictConfig
 
@@ -6,10 +6,10 @@ from rltune.commands.application.command import SweepConfig, command, make_sweep
 
 
 def work(settings: DictConfig) -> int:
-    """Write it and say where it is."""
+    """Write the report and print its path."""
     ref = make_sweep_ref(settings)
     folder = ref.folder()
-    from rltune.reporting import html  # brings SQLAlchemy with it, which a wrong name need not wait for
+    from rltune.reporting import html  # Brings SQLAlchemy, for which a wrong name need not wait.
     from rltune.reporting.html import write_report
 
     print(write_report(folder, ledger_url=ref.ledger_url) / html.PAGE)

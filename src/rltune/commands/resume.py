@@ -1,4 +1,4 @@
-"""``rltune resume sweep=latest``: go on with an interrupted sweep, or extend a finished one."""
+"""``rltune resume sweep=latest``: resume an interrupted sweep, or extend a finished one."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,7 @@ from rltune.config.changes import CHANGEABLE
 
 @dataclass
 class Budget:
-    """What may change on the way."""
+    """The budgets that may grow."""
 
     trials: int | None = None
     total_env_steps: int | None = None
@@ -23,7 +23,7 @@ class Budget:
 
 @dataclass
 class Certify:
-    """What a finished sweep's winner is to be certified by."""
+    """The certification that a finished sweep is extended by."""
 
     top: int | None = None
     seeds: int | None = None
@@ -31,7 +31,7 @@ class Certify:
 
 @dataclass
 class Cluster:
-    """Where it runs now."""
+    """Where the sweep runs from now on."""
 
     address: str | None = None
     num_cpus: int | None = None

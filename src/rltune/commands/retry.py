@@ -1,4 +1,4 @@
-"""``rltune retry sweep=latest``: failed trials again, with their numbers and values."""
+"""``rltune retry sweep=latest``: retry failed trials with their numbers and values."""
 
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ class RetryConfig(SweepConfig):
 
 
 def work(settings: DictConfig) -> int:
-    """Have failed trials tried again; resume the sweep where it does not run."""
+    """Retry failed trials, and resume the sweep for them where it does not run."""
     trials = None if settings.trials is None else list(settings.trials)
     if client := find_service_of(settings):
         return tell(client.retry(settings.sweep, trials))
@@ -26,8 +26,8 @@ def work(settings: DictConfig) -> int:
     from rltune.pipeline.requests.asking import retry_failed
 
     changes = {"tracking": {"uri": settings.tracking.uri}}
-    done = retry_failed(ref, trials, changes=changes)
-    return done.exit_code if done else 0
+    outcome = retry_failed(ref, trials, changes=changes)
+    return outcome.exit_code if outcome else 0
 
 
 def main() -> None:

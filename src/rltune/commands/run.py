@@ -1,4 +1,4 @@
-"""``rltune run algo=ppo env=cartpole``: search, choose the winner, register it."""
+"""``rltune run algo=ppo env=cartpole``: run a sweep, certify its winner and register it."""
 
 import json
 import sys
@@ -21,13 +21,13 @@ def work(settings: DictConfig) -> int:
 
 
 def work_composed() -> int:
-    """Run the sweep whose composed settings a service passes on standard input."""
+    """Run a sweep whose composed settings a service passes on standard input."""
     request = json.load(sys.stdin)
     return _run(parse_config(OmegaConf.create(request["settings"])), request["typed"])
 
 
 def _run(config: RunConfig, typed: str | None = None) -> int:
-    # At once: what is imported next takes seconds, and Ray's start some more.
+    # Printed at once, because the next imports and the start of Ray take seconds.
     print(f"{config.algo['name']} in {config.env.id}: checking the request, starting Ray ...", flush=True)
     from rltune.pipeline.run import run_sweep
 

@@ -1,4 +1,4 @@
-"""``rltune serve``: run submitted sweeps in their turn, with a page and a REST interface."""
+"""``rltune serve``: run submitted sweeps from a queue, with a web page and a REST interface."""
 
 import sys
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from rltune.errors import ConfigError
 
 @dataclass
 class Cluster:
-    """Where sweeps run."""
+    """The cluster that runs the sweeps."""
 
     address: str | None = None
 
@@ -44,12 +44,15 @@ def work(settings: DictConfig) -> int:
     from rltune.service.serving import ServiceSettings, serve
 
     plain = {name: value for name, value in vars(config).items() if name not in ("cluster", "names")}
-    wanted = ServiceSettings(**plain, names=tuple(config.names), address=config.cluster.address, program=find_program())
-    return 128 + serve(wanted)  # uvicorn raises the signal again, but not one that its parent has us ignore
+    service = ServiceSettings(
+        **plain, names=tuple(config.names), address=config.cluster.address, program=find_program()
+    )
+    # uvicorn raises the signal again itself, except for a signal that the parent process has had ignored.
+    return 128 + serve(service)
 
 
 def find_program() -> tuple[str, ...]:
-    """Return how a sweep is typed where this command was typed so: ``python -m sweeps.run`` or ``rltune run``."""
+    """Return the program that runs a sweep, started in the same way as this one: ``rltune run`` or ``sweeps.run``."""
     start = read_start()
     return (sys.executable, *start[1:-1], f"{start[-1].removesuffix('serve')}run")
 

@@ -1,4 +1,4 @@
-"""``rltune show sweep=latest``: one sweep's trials."""
+"""``rltune show sweep=latest``: print the trials of a sweep."""
 
 from omegaconf import DictConfig
 
@@ -6,7 +6,7 @@ from rltune.commands.application.command import SweepConfig, command, make_sweep
 
 
 def work(settings: DictConfig) -> int:
-    """Print one line a trial, the best first."""
+    """Print one line for each trial, the best first."""
     from rltune.reporting.tables import show_sweep
 
     show_sweep(make_sweep_ref(settings))

@@ -17,7 +17,7 @@ class StopConfig(SweepConfig):
 
 
 def work(settings: DictConfig) -> int:
-    """Ask the sweep's driver to end it."""
+    """Request that the sweep's driver ends the sweep."""
     if client := find_service_of(settings):
         done = client.stop(settings.sweep)
         return tell(client.wait(settings.sweep)[0] if settings.wait else done)

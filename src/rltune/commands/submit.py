@@ -1,4 +1,4 @@
-"""``rltune submit algo=ppo env=cartpole``: hand a sweep to a service, which runs it when its turn comes."""
+"""``rltune submit algo=ppo env=cartpole``: submit a sweep to the queue of a service."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,19 +14,19 @@ from rltune.config.schema import RunConfig
 from rltune.errors import ConfigError
 from rltune.formatting import spell_command
 
-OWN = ("group", "service.address", "output_dir")  # what is not the sweep's
+COMMAND_KEYS = ("group", "service.address", "output_dir")  # Settings of the command, not of the sweep.
 
 
 @dataclass
 class SubmitConfig(RunConfig):
-    """The settings of conf/submit.yaml: those of a sweep, and where it goes."""
+    """The settings of conf/submit.yaml: those of a sweep, and the service to which it goes."""
 
     group: str | None = None
     service: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 def submit(jobs: Sequence[Job]) -> int:
-    """Submit the sweeps of one command line, once all of them compose."""
+    """Submit the sweeps of one command line after all of them have been checked."""
     for job in jobs:
         check(job)
     from rltune.service.client import Client
@@ -38,10 +38,10 @@ def submit(jobs: Sequence[Job]) -> int:
         group = group or f"group-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     names = []
     for job in jobs:
-        words = [word for word in job.words if word.partition("=")[0].lstrip("+") not in OWN]
-        done = client.submit(*words, group=group)
-        names.append(done["name"])
-        print(f"{done['name']}: {describe(done)}", flush=True)
+        words = [word for word in job.words if word.partition("=")[0].lstrip("+") not in COMMAND_KEYS]
+        submission = client.submit(*words, group=group)
+        names.append(submission["name"])
+        print(f"{submission['name']}: {describe(submission)}", flush=True)
     print(f"watch it:  {spell_command(f'logs sweep={names[0]} follow=true')}")
     if len(names) > 1:
         print(f"afterwards: {spell_command(f'compare group={group}')}")
@@ -50,10 +50,10 @@ def submit(jobs: Sequence[Job]) -> int:
 
 
 def check(job: Job) -> None:
-    """Refuse what is wrong with a sweep as far as that is seen here at once; the service looks further.
+    """Refuse a sweep whose settings do not compose; the service checks everything else.
 
     Raises:
-        RltuneError: It cannot be run.
+        RltuneError: The sweep cannot be run.
     """
     if flags := [word for word in job.words if word.startswith("-")]:
         raise ConfigError(

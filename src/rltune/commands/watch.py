@@ -1,4 +1,4 @@
-"""``rltune watch sweep=latest``: the live table of a sweep that runs anywhere; Ctrl-C leaves it."""
+"""``rltune watch sweep=latest``: watch the live table of a sweep that runs anywhere, until Ctrl-C."""
 
 from omegaconf import DictConfig
 
@@ -6,7 +6,7 @@ from rltune.commands.application.command import SweepConfig, command, locate_swe
 
 
 def work(settings: DictConfig) -> int:
-    """Show the sweep until it ends; return its exit code."""
+    """Show the sweep until it ends, and return its exit code."""
     ref = locate_sweep(settings)
     from rltune.pipeline.requests.watching import watch_sweep
 

@@ -1,4 +1,4 @@
-"""Turns a function into a command: Hydra composes its settings, errors come out in three parts with exit code 2.
+"""Turn a function into a command: Hydra composes its settings, and errors are printed in three parts.
 
 The only place that touches Hydra's runtime.
 """
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
     from rltune.policies.uri import Source
     from rltune.study.sweep_ref import SweepRef
 
-COMPLETION = ("-sc", "--shell-completion")  # what a shell asks with, at each TAB
+COMPLETION = ("-sc", "--shell-completion")  # The flags by which a shell asks for completions.
 
 
 @dataclass
 class StudyConfig:
-    """Where a command finds the ledger of a sweep whose settings name a database: its address, login included."""
+    """The address of a sweep's ledger with its login, for a sweep whose settings name a database."""
 
     storage: str | None = None
 
 
 @dataclass
 class SweepsConfig:
-    """Where a command finds sweeps."""
+    """The settings by which a command finds sweeps."""
 
     output_dir: str = MISSING
     storage: str | None = None
@@ -64,28 +64,28 @@ class SweepsConfig:
 
 @dataclass
 class SweepConfig(SweepsConfig):
-    """Which sweep a command is about, and where it finds it."""
+    """The settings by which a command finds one sweep."""
 
     sweep: str = MISSING
 
 
 @dataclass
 class ServiceConfig:
-    """Where a command finds the service that runs submitted sweeps."""
+    """The address of the service that runs submitted sweeps."""
 
     address: str | None = None
 
 
 @dataclass
 class TrackingConfig:
-    """Where a command finds MLflow: its address, login included."""
+    """The address of MLflow with its login."""
 
     uri: str | None = None
 
 
 @dataclass
 class PolicyConfig(SweepsConfig):
-    """Which policy a command is about, and where it finds it."""
+    """The settings by which a command finds a policy."""
 
     policy: str = MISSING
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
@@ -102,12 +102,12 @@ def command(
     """Run a command and exit.
 
     Args:
-        root: Its file in conf/, without .yaml.
-        schema: The dataclass under that file, stored as ``base_<root>``.
-        work: Does it; returns the exit code. None where ``work_all`` does.
-        early: Begins what takes long while the settings are composed.
-        check: Refuses, before the first job of ``-m`` starts, what one of them cannot be run with.
-        work_all: Does all jobs at once, those of ``-m`` or the only one; None has each done by itself.
+        root: The command's file in conf/, without .yaml.
+        schema: The dataclass of that file's settings, stored as ``base_<root>``.
+        work: Does the work of one job and returns the exit code. None where ``work_all`` does it.
+        early: Starts slow preparations that run while the settings are composed.
+        check: Refuses the jobs of ``-m`` together, before the first of them starts.
+        work_all: Does the work of all jobs at once, those of ``-m`` or the only job; None runs each job by itself.
     """
     if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
         print(write_help(root, shutil.get_terminal_size().columns))
@@ -119,7 +119,7 @@ def command(
     from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
 
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # otherwise Hydra prints and exits with 1 before we see the error
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Otherwise Hydra prints the error itself and exits with 1.
     store_schema(root, schema)
     use_own_dir()
     jobs: list[Job] = []
@@ -130,7 +130,7 @@ def command(
         jobs.append(collect_job(settings))
 
     try:
-        # Hydra only composes: the work runs outside, where no handler of Hydra's reports or swallows what it raises.
+        # Hydra only composes. The work runs outside of it, where no handler of Hydra's reports or swallows its errors.
         with exit_on_signals():
             refuse_typed_secrets(sys.argv[1:])
             refuse_launchers(sys.argv[1:])
@@ -176,7 +176,7 @@ def carry_out(work: Callable[[], int]) -> None:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[None]:
-    """Give Hydra a folder of its own for what it writes with ``-m``, logins included; see conf/hydra_settings.yaml."""
+    """Give Hydra a temporary folder, because with ``-m`` it writes settings with logins; see conf/hydra_settings.yaml."""
     with tempfile.TemporaryDirectory(prefix="rltune-") as folder:
         os.environ["RLTUNE_SCRATCH"] = folder
         try:
@@ -187,7 +187,7 @@ def scratch_folder() -> Iterator[None]:
 
 @contextlib.contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Exit with 129, 130 or 143 where a signal ends the work before it can end itself, everything on the way closed."""
+    """Exit with 129, 130 or 143 if a signal interrupts the work, after all open context managers are closed."""
 
     def interrupt(number: int) -> NoReturn:
         raise KeyboardInterrupt(number)
@@ -222,11 +222,11 @@ def locate_sweep(settings: DictConfig) -> SweepRef:
 
 
 def make_source(settings: DictConfig, root: str) -> Source:
-    """Say where the policy is that a command's settings name, as `PolicyConfig` has them.
+    """Make the source of the policy that a command's settings name, as `PolicyConfig` has them.
 
     Args:
-        settings: The command's.
-        root: The command.
+        settings: The command's settings.
+        root: The command's name, for the error.
 
     Raises:
         ConfigError: ``policy`` has no value.
@@ -243,17 +243,17 @@ def make_source(settings: DictConfig, root: str) -> Source:
 
 
 def use_tracking(settings: DictConfig) -> None:
-    """Let MLflow be asked where ``tracking.uri`` says; without it, where MLflow itself looks."""
+    """Use the MLflow of ``tracking.uri``; without a value, MLflow's own default stays."""
     if settings.tracking.uri:
         os.environ["MLFLOW_TRACKING_URI"] = resolve_uri(settings.tracking.uri)
 
 
 def print_without_logins(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print what nobody caught, as Python does."""
+    """Print an uncaught exception as Python does, but without logins."""
     print(redact("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
 
 
 def leave(error: RltuneError) -> NoReturn:
-    """Print the error and exit with its code: 2 for a wrong request, 75 for one that may succeed later."""
+    """Print an error and exit with its code: 2 for a wrong request, 75 for a request that may succeed later."""
     print(error.pretty(), file=sys.stderr)
     sys.exit(error.exit_code)

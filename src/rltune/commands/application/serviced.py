@@ -1,4 +1,4 @@
-"""Find the service that runs a sweep, for commands that do the same to a sweep without one."""
+"""Find the service that runs a sweep, for commands that also work without a service."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def find_service(settings: DictConfig) -> Client | None:
-    """Return the service that a command is to ask; None if none runs.
+    """Return the client of the service that a command uses; None if no service runs.
 
-    A service that the user did not name and that does not accept the token is another one: this folder has none.
+    A service that the user did not name and that does not accept the token belongs to another folder.
 
     Raises:
         ServiceError: The user named a service, and it does not answer.
@@ -38,9 +38,9 @@ def find_service(settings: DictConfig) -> Client | None:
 
 
 def find_service_of(settings: DictConfig) -> Client | None:
-    """Return the service to which a command's sweep was submitted; None where it is nobody's."""
+    """Return the client of the service to which a command's sweep was submitted; None for any other sweep."""
     client = find_service(settings)
-    return client if client and any(one["name"] == settings.sweep for one in client.list()) else None
+    return client if client and any(sweep["name"] == settings.sweep for sweep in client.list()) else None
 
 
 def describe(done: dict[str, Any]) -> str:
