@@ -7,7 +7,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from rltune.commands.application.command import ServiceConfig, SweepConfig, command, locate_sweep
-from rltune.commands.application.serviced import find_service_of, tell
+from rltune.commands.application.serviced import find_service_of, print_state
 
 
 @dataclass
@@ -22,7 +22,7 @@ def work(settings: DictConfig) -> int:
     """Enqueue the configuration."""
     values = cast(dict[str, Any], OmegaConf.to_container(settings.space))
     if client := find_service_of(settings):
-        return tell(client.enqueue(settings.sweep, **values))
+        return print_state(client.enqueue(settings.sweep, **values))
     ref = locate_sweep(settings)
     from rltune.pipeline.requests.asking import enqueue_configuration
 

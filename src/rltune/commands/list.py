@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from rltune.commands.application.command import ServiceConfig, SweepsConfig, command, leave, make_sweep_ref
-from rltune.commands.application.serviced import describe, find_service, tell
+from rltune.commands.application.serviced import describe, find_service, print_state
 from rltune.composition.composing import conf_dir, find_own_dir
 from rltune.errors import ConfigError, choices
 from rltune.formatting import spell_command
@@ -30,7 +30,7 @@ def work(settings: DictConfig) -> int:
                 progress = f", {sweep['percent']}%, {ended}" if sweep["trials"] else ""
                 print(f"{sweep['name']}: {describe(sweep)}{progress}")
             elif sweep["state"] in ("queued", "refused"):
-                tell(sweep)
+                print_state(sweep)
         print()
     from rltune.reporting.tables import list_sweeps
 

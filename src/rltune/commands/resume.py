@@ -7,7 +7,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rltune.cluster.fork_server import begin_fork_server
 from rltune.commands.application.command import ServiceConfig, SweepConfig, TrackingConfig, command, make_sweep_ref
-from rltune.commands.application.serviced import find_service_of, tell
+from rltune.commands.application.serviced import find_service_of, print_state
 from rltune.composition.overrides import spell_settings
 from rltune.config.changes import CHANGEABLE
 
@@ -60,7 +60,7 @@ def work(settings: DictConfig) -> int:
     changes = {key: given[key] for key in CHANGEABLE}
     if client := find_service_of(settings):
         words = spell_settings({key: value for key, value in changes.items() if key != "storage"})  # the service's own
-        return tell(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
+        return print_state(client.resume(settings.sweep, *(word for word in words if not word.endswith("=null"))))
     print(f"resuming {settings.sweep}: reading its ledger, starting Ray ...", flush=True)
     from rltune.pipeline.run import resume_sweep
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from omegaconf import DictConfig
 
 from rltune.commands.application.command import ServiceConfig, SweepConfig, TrackingConfig, command, locate_sweep
-from rltune.commands.application.serviced import find_service_of, tell
+from rltune.commands.application.serviced import find_service_of, print_state
 
 
 @dataclass
@@ -21,7 +21,7 @@ def work(settings: DictConfig) -> int:
     """Retry failed trials, and resume the sweep for them where it does not run."""
     trials = None if settings.trials is None else list(settings.trials)
     if client := find_service_of(settings):
-        return tell(client.retry(settings.sweep, trials))
+        return print_state(client.retry(settings.sweep, trials))
     ref = locate_sweep(settings)
     from rltune.pipeline.requests.asking import retry_failed
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from omegaconf import MISSING, DictConfig
 
 from rltune.commands.application.command import ServiceConfig, SweepConfig, command, locate_sweep
-from rltune.commands.application.serviced import find_service_of, tell
+from rltune.commands.application.serviced import find_service_of, print_state
 
 
 @dataclass
@@ -20,7 +20,7 @@ def work(settings: DictConfig) -> int:
     """Request that the sweep's driver ends the sweep."""
     if client := find_service_of(settings):
         done = client.stop(settings.sweep)
-        return tell(client.wait(settings.sweep)[0] if settings.wait else done)
+        return print_state(client.wait(settings.sweep)[0] if settings.wait else done)
     ref = locate_sweep(settings)
     from rltune.pipeline.requests.asking import stop_sweep
 

@@ -16,7 +16,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from serviced import Serviced, run_service
 
-from rltune.commands.application.serviced import find_service, find_service_of, tell
+from rltune.commands.application.serviced import find_service, find_service_of, print_state
 from rltune.service.client import Client, ServiceError, TokenError
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 
@@ -135,8 +135,8 @@ def test_a_stranger_on_the_usual_port_is_no_service_of_ours(
 
 def test_what_came_of_it_is_one_line(service: Serviced, capsys: pytest.CaptureFixture[str]) -> None:
     service.queue.add("mine", [])
-    tell(service.client.show("mine"))
-    tell(service.client.stop("mine"))
+    print_state(service.client.show("mine"))
+    print_state(service.client.stop("mine"))
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["mine", "mine"]
     assert "interrupted" in lines[1]

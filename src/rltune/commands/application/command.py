@@ -176,7 +176,7 @@ def carry_out(work: Callable[[], int]) -> None:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[None]:
-    """Give Hydra a temporary folder, because with ``-m`` it writes settings with logins; see conf/hydra_settings.yaml."""
+    """Give Hydra a temporary folder, because with ``-m`` it writes logins into it; see conf/hydra_settings.yaml."""
     with tempfile.TemporaryDirectory(prefix="rltune-") as folder:
         os.environ["RLTUNE_SCRATCH"] = folder
         try:

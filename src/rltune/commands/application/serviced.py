@@ -43,13 +43,13 @@ def find_service_of(settings: DictConfig) -> Client | None:
     return client if client and any(sweep["name"] == settings.sweep for sweep in client.list()) else None
 
 
-def describe(done: dict[str, Any]) -> str:
-    """Describe a sweep's state."""
-    return str(done["in_words"])
+def describe(sweep: dict[str, Any]) -> str:
+    """Describe the state of a service's sweep."""
+    return str(sweep["in_words"])
 
 
-def tell(done: dict[str, Any]) -> int:
-    """Say what a sweep of a service has come to."""
-    more = f"; {done['reason']}" if done["reason"] and done["reason"] not in describe(done) else ""
-    print(f"{done['name']}: {describe(done)}{more}", flush=True)
+def print_state(sweep: dict[str, Any]) -> int:
+    """Print the state of a service's sweep, with the reason for it; return the exit code 0."""
+    reason = f"; {sweep['reason']}" if sweep["reason"] and sweep["reason"] not in describe(sweep) else ""
+    print(f"{sweep['name']}: {describe(sweep)}{reason}", flush=True)
     return 0
