@@ -1,4 +1,4 @@
-"""What ``--help`` of a command says: its file in conf/, whose comments say what each key is, and the groups."""
+"""Write a command's ``--help`` from its file in conf/, whose comments describe the keys, and from the groups."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pathlib import Path
 from rltune.composition.composing import conf_dir, find_own_dir
 from rltune.formatting import spell_command
 
-CHOICE = re.compile(r'  - (\w+): "?([^\s"]+)"?(?: # (.+))?')  # of a group; nobody chooses what is optional
-ROOM = 30  # for a comment beside its key; with less it goes on below the key
+# A group in the defaults list; optional groups are not for users to choose.
+CHOICE = re.compile(r'  - (\w+): "?([^\s"]+)"?(?: # (.+))?')
+ROOM = 30  # Columns for a comment beside its key; with less room it continues below the key.
 
 
 def write_help(root: str, width: int) -> str:
     """Write a command's help for a terminal.
 
-    Hydra's own help has no comments; it takes a second, and remains the answer where overrides are typed too.
+    Hydra's own help has no comments and takes a second; it is still printed where overrides are typed too.
 
     Args:
         root: The command.
-        width: Of the terminal.
+        width: The terminal's width in characters.
     """
     file = (conf_dir() / f"{root}.yaml").read_text().replace("python -m sweeps.", spell_command(""))
     head, rest = file.removeprefix("# ").split("defaults:\n")
@@ -36,10 +37,10 @@ def write_help(root: str, width: int) -> str:
 
 
 def _list_groups(defaults: str, width: int) -> Iterator[str]:
-    """List a command's groups: what is taken where nothing is typed, all options, what the comment says."""
-    found = [match.groups() for match in map(CHOICE.fullmatch, defaults.splitlines()) if match]
-    column = max((len(f"  {name}={option}  ") for name, option, _ in found), default=0)
-    for name, option, comment in found:
+    """List a command's groups, each with its default option, all options and the comment."""
+    groups = [match.groups() for match in map(CHOICE.fullmatch, defaults.splitlines()) if match]
+    column = max((len(f"  {name}={option}  ") for name, option, _ in groups), default=0)
+    for name, option, comment in groups:
         options = ", ".join(_list_options(name))
         yield from _hang(f"  {name}={option}".ljust(column), f"{options} ({comment})" if comment else options, width)
 
@@ -50,7 +51,7 @@ def _list_options(group: str) -> list[str]:
 
 
 def _wrap(page: str, width: int) -> str:
-    """Wrap the comments of a YAML file; those that follow each other on lines of their own are one."""
+    """Wrap the comments of a YAML file; comment lines that follow each other are joined first."""
     joined = re.sub(r"^( *# .+)((?:\n *# .+)+)", _join, page, flags=re.MULTILINE)
     return "\n".join(part for line in joined.splitlines() for part in _wrap_line(line, width))
 
@@ -68,13 +69,13 @@ def _wrap_line(line: str, width: int) -> list[str]:
 
 
 def _hang(first: str, text: str, width: int, later: str | None = None) -> list[str]:
-    """Wrap a text behind what its first line begins with.
+    """Wrap a text with a hanging indent.
 
     Args:
-        first: That.
+        first: The beginning of the first line.
         text: The text.
-        width: Of the terminal.
-        later: What the other lines begin with; None is as much room.
+        width: The terminal's width in characters.
+        later: The beginning of the other lines; None is as many blanks as ``first`` has characters.
     """
     later = " " * len(first) if later is None else later
     return textwrap.wrap(

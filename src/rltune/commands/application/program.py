@@ -1,4 +1,4 @@
-"""The program ``rltune``: finds the command that is typed, and completes what is being typed."""
+"""Run the program ``rltune``: find the command by its name, and complete command lines for a shell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODULES = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Run the command that is typed."""
+    """Run the command that the command line names."""
     words = sys.argv[1:]
     if not words or words[0] in ("-h", "--help"):
         print(write_overview())
@@ -35,24 +35,24 @@ def main() -> None:
 
 
 def list_commands() -> dict[str, str]:
-    """List the commands in the order of their files in conf/: the first line of what each says of itself."""
-    found = {}
+    """Return the first line of each command's docstring by the command's name, ``run`` first."""
+    summaries = {}
     for page in sorted(conf_dir().glob("*.yaml")):
         module = MODULES / f"{page.stem}.py"
-        if module.is_file():  # hydra_settings.yaml belongs to all
-            found[page.stem] = (ast.get_docstring(ast.parse(module.read_text())) or "").splitlines()[0]
-    return dict(sorted(found.items(), key=lambda item: (item[0] != "run", item[0])))
+        if module.is_file():  # hydra_settings.yaml is no command's file.
+            summaries[page.stem] = (ast.get_docstring(ast.parse(module.read_text())) or "").splitlines()[0]
+    return dict(sorted(summaries.items(), key=lambda item: (item[0] != "run", item[0])))
 
 
 def write_overview() -> str:
-    """Write a line for each command: what is typed, and what it does."""
+    """Write the overview: a line for each command with its usage and its purpose."""
     parts = [line.strip("`.").split("``: ", 1) for line in list_commands().values()]
-    width = max(len(typed) for typed, _ in parts)
+    width = max(len(usage) for usage, _ in parts)
     return "\n".join(
         [
             "Usage: rltune <command> [group=option] [key=value] ...",
             "",
-            *(f"  {typed:<{width}}  {does}" for typed, does in parts),
+            *(f"  {usage:<{width}}  {purpose}" for usage, purpose in parts),
             "",
             "rltune <command> --help says what each key is. rltune --version",
             'eval "$(rltune -sc install=bash)" completes commands, groups, options and keys.',
@@ -61,7 +61,7 @@ def write_overview() -> str:
 
 
 def _run(command: str, words: list[str]) -> None:
-    """Run a command as ``python -m`` does: with the present folder's modules, such as an environment's."""
+    """Run a command as ``python -m`` does, so that it can import modules of the present folder."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     module = importlib.import_module(f"rltune.commands.{command}")
@@ -70,19 +70,19 @@ def _run(command: str, words: list[str]) -> None:
 
 
 def _complete(words: list[str]) -> None:
-    """Answer a shell that asks what may follow: a command here, the rest by Hydra, as if the command were a program.
+    """Print the completions of a command line: the commands' names here, everything else by Hydra.
 
-    Hydra's function in the shell asks the program at each TAB, with the line in a variable.
+    Hydra's shell function calls the program at each TAB, with the line so far in an environment variable.
     """
     if "query" not in words[-1]:
-        return _hand_to_hydra("run", words)  # prints that function, under the program's name
-    typed = os.environ.get("COMP_LINE", "").split(" ")
+        return _hand_to_hydra("run", words)  # Prints the shell function with the program's name in it.
+    words_so_far = os.environ.get("COMP_LINE", "").split(" ")
     commands = list_commands()
-    if len(typed) <= 2:
-        print(" ".join(name for name in commands if name.startswith("".join(typed[1:]))))
-    elif typed[1] in commands:
-        os.environ["COMP_LINE"] = " ".join(["rltune", *typed[2:]])
-        _hand_to_hydra(typed[1], words)
+    if len(words_so_far) <= 2:
+        print(" ".join(name for name in commands if name.startswith("".join(words_so_far[1:]))))
+    elif words_so_far[1] in commands:
+        os.environ["COMP_LINE"] = " ".join(["rltune", *words_so_far[2:]])
+        _hand_to_hydra(words_so_far[1], words)
 
 
 def _hand_to_hydra(command: str, words: list[str]) -> None:
