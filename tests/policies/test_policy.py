@@ -101,7 +101,7 @@ def test_no_module_of_a_strangers_choice_is_imported(spec, chosen, tmp_path):
 
 @pytest.mark.parametrize("way", ["trust", "own", "imported"])
 def test_a_module_is_imported_for_ones_own_and_for_trust(way, chosen, tmp_path):
-    folder = write_linear(tmp_path / "mine" / "trials" / "7" / "best-1" / "policy", BOX, FOREIGN[0])
+    folder = write_linear(tmp_path / "mine" / "trials" / "7" / "first" / "best-1" / "policy", BOX, FOREIGN[0])
     if way == "own":
         write_settings(tmp_path / "mine", parse_config(compose("run")))
     elif way == "imported":

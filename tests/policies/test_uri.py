@@ -61,7 +61,7 @@ def test_an_address_without_a_policy_is_refused_in_three_parts(outputs, uri, all
 
 def test_a_changed_checkpoint_is_taken_only_with_trust(outputs, tmp_path):
     shutil.copytree(outputs / "cartpole-done", tmp_path / "changed")
-    relabel(tmp_path / "changed" / "trials" / "1" / "best-000000002048" / "policy", 1234)
+    relabel(tmp_path / "changed" / "trials" / "1" / "first" / "best-000000002048" / "policy", 1234)
     with pytest.raises(PolicyError) as refused:
         load_policy("sweep:changed/1", output_dir=tmp_path)
     assert refused.value.exit_code == 2
@@ -84,18 +84,18 @@ def test_a_network_without_a_bundle_says_why_and_what_else_works(tmp_path):
 
 def test_a_checkpoint_is_trusted_where_its_sweep_is_ones_own(tmp_path, monkeypatch):
     """Who unpacks an archive owns its files, whoever made them: the mark of the sweep's folder tells."""
-    checkpoint = tmp_path / "mine" / "trials" / "7" / "best-1"
+    checkpoint = tmp_path / "mine" / "trials" / "7" / "first" / "best-1"
     (checkpoint / "algorithm").mkdir(parents=True)
     (checkpoint / "algorithm" / "rllib_checkpoint.json").write_text("{}")
     write_settings(tmp_path / "mine", parse_config(compose("run")))
     shutil.copytree(tmp_path / "mine", tmp_path / "moved")
-    for path in (checkpoint, tmp_path / "moved" / "trials" / "7" / "best-1"):
+    for path in (checkpoint, tmp_path / "moved" / "trials" / "7" / "first" / "best-1"):
         with locate_trusted_algorithm(Source(str(path))) as folder:
             assert folder == path / "algorithm"
     shutil.copytree(checkpoint, tmp_path / "alone")
     settings = tmp_path / "moved" / "config.yaml"
     settings.write_text(settings.read_text().replace("CartPole-v1", "evil:CartPole-v1"))
-    foreign = [tmp_path / "alone", tmp_path / "moved" / "trials" / "7" / "best-1"]
+    foreign = [tmp_path / "alone", tmp_path / "moved" / "trials" / "7" / "first" / "best-1"]
     for path in foreign:
         with pytest.raises(PolicyError) as refused, locate_trusted_algorithm(Source(str(path))):
             pass

@@ -1,4 +1,4 @@
-"""``rltune list``: list the sweeps; with ``envs``, ``algos`` or ``spaces`` list the files to choose from."""
+"""``rltune list``: list the sweeps, or the files of a group such as ``envs`` or ``spaces``."""
 
 import sys
 from dataclasses import dataclass, field
