@@ -34,7 +34,7 @@ class FakeProcesses:
     def start(self, submission: Submission, claim: Callable[[Mapping[str, Any]], bool]) -> None:
         """Start a process, if the queue agrees."""
         number = 1000 + len(self.started)
-        if claim({"process": {"pid": number}}):
+        if claim({"process": {"pid": number, "boot": "other", "pid_namespace": "", "started": "1"}}):
             self.started.append(submission.name)
             self.alive[submission.name] = number
             self.endings.pop(submission.name, None)
