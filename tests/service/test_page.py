@@ -212,13 +212,13 @@ def test_a_sweep_is_submitted_watched_stopped_and_resumed_by_clicks(service: Ser
     press = "dispatchEvent(new PointerEvent('pointerdown', {bubbles: true, button: 0}))"
     browser.run(f"window.button = document.getElementById('stop-mine'); window.button.{press}")
     service.sweeps.folder.log_of("mine").write_text("later\n")
-    browser.run("renew()")
+    browser.run("refresh()")
     assert browser.run("window.button.isConnected"), "what is pressed is not replaced before it is released"
-    browser.run("dispatchEvent(new Event('pointerup')); renew()")
+    browser.run("dispatchEvent(new Event('pointerup')); refresh()")
     assert not browser.run("window.button.isConnected")
     browser.run(f"window.button = document.getElementById('stop-mine'); document.querySelector('.log').{press}")
     service.sweeps.folder.log_of("mine").write_text("latest\n")
-    browser.run("renew()")
+    browser.run("refresh()")
     assert not browser.run("window.button.isConnected"), "a press beside it, such as on a scrollbar, holds nothing up"
     browser.click("#stop-mine")
     browser.wait("document.querySelector('.state').innerText === 'stopping'")
