@@ -26,6 +26,19 @@ def test_the_first_request_is_the_one_that_counts(make_stopper, tmp_path):
     assert not (tmp_path / STOP_FILE).exists()
 
 
+def test_a_lost_lease_gives_trials_up_and_asks_nobody(make_stopper, tmp_path):
+    stopper = make_stopper()
+    stopper.live.add("trials/0")
+    assert not stopper.stop_all()
+    stopper.lose_lease()
+    stopper.request("interrupted", 15)
+    assert stopper.stop_all()
+    assert not (tmp_path / STOP_FILE).exists()
+    (tmp_path / STOP_FILE).touch()  # the other driver's
+    stopper.clear()
+    assert (tmp_path / STOP_FILE).exists()
+
+
 def test_a_signal_leaves_seconds_to_a_sweep_that_a_budget_ended(make_stopper):
     stopper = make_stopper()
     stopper.request("budget.wall_time_s is spent")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -185,6 +186,17 @@ def test_a_stopped_driver_is_replaced_and_writes_no_more(
         assert add_trial(driver) == "LeaseLostError 75"
         assert len(ledger.trials.records()) == 1
         assert ledger.trials.add({}, [1]).number == 1
+
+
+def test_a_writer_that_stands_still_keeps_others_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite lets nobody break the lock of a process that was stopped in the middle of a transaction."""
+    monkeypatch.setattr("rltune.study.tables.TIMEOUT_S", 0.1)
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", "mine", create=True)
+    with sqlite3.connect(tmp_path / "ledger.db") as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        with pytest.raises(UnavailableError) as refused:
+            take_lease(ledger)
+    assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)
 
 
 def test_a_driver_that_overslept_alone_goes_on(

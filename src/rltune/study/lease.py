@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 from sqlalchemy import Connection, Engine, or_, select, update
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from rltune.cluster.stale_processes import GONE, RUNNING, ProcessMark, mark_process
 from rltune.errors import StudyUnavailableError
@@ -311,22 +311,29 @@ def take_lease(ledger: Ledger, on_lost: Callable[[], None] = lambda: None) -> Le
     while True:
         try:
             if watch.wait():
-                assert watch.driver is not None
-                raise StudyUnavailableError(
-                    f"sweep={ledger.name}: another driver is working on it, {watch.driver.describe()}",
-                    "one driver at a time",
-                    "wait for it, or end it with Ctrl-C where it runs",
-                )
+                raise _make_held_error(ledger, watch)
             assert watch.state is not None
             if _take(ledger, driver, watch.state):
                 break
         except Exception as error:
             _held_ids.discard(driver.id)
+            if isinstance(error, OperationalError) and "database is locked" in str(error):
+                raise _make_held_error(ledger, watch) from None  # a driver was stopped in the middle of a transaction
             if isinstance(error, SQLAlchemyError):
                 raise make_storage_error(ledger.url, error) from None
             raise
     ledger.fence.lease = lease = Lease(ledger, driver, watch.driver, on_lost)
     return lease
+
+
+def _make_held_error(ledger: Ledger, watch: LeaseWatch) -> StudyUnavailableError:
+    """Say that another driver works on the sweep, and where."""
+    where = f", {watch.driver.describe()}" if watch.driver else ""
+    return StudyUnavailableError(
+        f"sweep={ledger.name}: another driver is working on it{where}",
+        "one driver at a time",
+        "wait for it, or end it with Ctrl-C where it runs",
+    )
 
 
 def _take(ledger: Ledger, driver: DriverRecord, seen: LeaseState) -> bool:
