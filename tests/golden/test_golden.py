@@ -44,6 +44,9 @@ VOLATILE_TEXT = re.compile(
     r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[+-]\d\d:\d\d|Z)?"
 )
 VOLATILE_KEY = re.compile(
+    r"(_s|_at|_bytes|_gb|seconds|_percentage|_megabytes|efficiency|pid|host|user|version"
+    r"|^node|^boot|^pid_namespace|^started|^counter)$"
+)
     r"(_s|_at|_bytes|_gb|seconds|_percentage|_megabytes|efficiency|pid|host|user|version|^node|boot|pid_namespace|started|counter)$"
 )
 
