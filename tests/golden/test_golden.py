@@ -41,13 +41,12 @@ SWEEP = (  # Two trials run their whole budget, one is stopped at its first rung
 VOLATILE_TEXT = re.compile(
     r"\b(?=[0-9a-f]*[a-f])(?:[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32}|[0-9a-f]{16})\b"
     r"|\d{8}-\d{6}-[0-9a-f]{4}"
+    r"|(?<=/)[0-9a-f]{8}(?=/(?:best|latest)-)"  # An attempt at a trial.
     r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[+-]\d\d:\d\d|Z)?"
 )
 VOLATILE_KEY = re.compile(
-    r"(_s|_at|_bytes|_gb|seconds|_percentage|_megabytes|efficiency|pid|host|user|version"
-    r"|^node|^boot|^pid_namespace|^started|^counter)$"
-)
-    r"(_s|_at|_bytes|_gb|seconds|_percentage|_megabytes|efficiency|pid|host|user|version|^node|boot|pid_namespace|started|counter)$"
+    r"(_s|_at|_bytes|_gb|seconds|_percentage|_megabytes|efficiency|pid|host|user|version|^node"
+    r"|^boot|^pid_namespace|^started|^counter)$"
 )
 
 
@@ -71,8 +70,6 @@ def describe(value: Any, folder: Path, key: str = "") -> Any:
     """Return a JSON value with floats rounded, and with what differs between two runs replaced by its type."""
     if isinstance(value, dict):
         return {name: describe(value[name], folder, name) for name in sorted(value)}
-    if key == "sessions":  # The processes of this machine's Ray.
-        return "<sessions>"
     if isinstance(value, list):
         return [describe(item, folder, key) for item in value]
     if VOLATILE_KEY.search(key) and value is not None:
@@ -148,7 +145,8 @@ def test_the_files_of_the_folder_stay_as_they_are(sweep: tuple[Path, str]) -> No
         str(path.relative_to(folder / "outputs")) for path in (folder / "outputs").rglob("*") if path.is_file()
     )
     assert (folder / "outputs" / "golden").stat().st_mode & 0o777 == 0o700
-    compare("files.txt", "\n".join(name for name in files if not name.endswith(("-wal", "-shm"))))
+    names = [normalize(name, folder) for name in files if not name.endswith(("-wal", "-shm"))]
+    compare("files.txt", "\n".join(sorted(names)))
 
 
 def test_the_runs_in_mlflow_stay_as_they_are(sweep: tuple[Path, str]) -> None:
