@@ -163,7 +163,7 @@ def full_disk(folder: Path) -> dict[str, Any]:
 
 def _whole(sweep: Path) -> dict[str, Any]:
     """Whether what the ledger names is whole, and whom it blames."""
-    from saved import open_checkpoint
+    from rltune.checkpoints.store import open_store
 
     with contextlib.closing(sqlite3.connect(sweep / "ledger.db")) as ledger:
         verdict = ledger.execute("pragma quick_check").fetchone()[0]
@@ -171,7 +171,7 @@ def _whole(sweep: Path) -> dict[str, Any]:
     written = [one for record in records for one in (record.latest, record.checkpoint) if one]
     return {
         "ledger": verdict,
-        "checkpoints_damaged": sum(open_checkpoint(sweep, one) is None for one in written),
+        "checkpoints_damaged": sum(open_store(sweep).open(one) is None for one in written),
         "trials_blamed": sum(record.state == "FAIL" for record in records),
     }
 
