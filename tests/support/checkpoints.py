@@ -65,13 +65,14 @@ def outputs(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
     return root
 
 
-def make_sweep(sweep: Path, checkpoint: Path, storage: str | None = None) -> None:
+def make_sweep(sweep: Path, checkpoint: Path, storage: str | None = None, remote_storage: str | None = None) -> None:
     """Leave a sweep of four trials: 0 without a checkpoint, 1 to 3 with one, 3 pruned.
 
     Args:
         sweep: Its folder, to be made.
         checkpoint: What each trial's is a copy of; its policy is told the trial's number.
         storage: The ledger's address; None is a file in the folder.
+        remote_storage: The sweep's setting ``storage``.
     """
     from rltune.checkpoints.store import open_store
     from rltune.config.authorship import mark_own
@@ -79,7 +80,7 @@ def make_sweep(sweep: Path, checkpoint: Path, storage: str | None = None) -> Non
     from rltune.study.ledger import Ledger
 
     sweep.mkdir()
-    settings = json.dumps({"format": FORMAT, "study": {"storage": storage}})
+    settings = json.dumps({"format": FORMAT, "storage": remote_storage, "study": {"storage": storage}})
     (sweep / "config.yaml").write_text(settings)
     mark_own(sweep, hashlib.sha256(settings.encode()).hexdigest())
     ledger = Ledger(storage or f"sqlite:///{sweep}/ledger.db", sweep.name, create=True)

@@ -114,7 +114,7 @@ def test_a_policy_loads_on_a_machine_that_has_nothing_of_it(
 ) -> None:
     folder, other = tmp_path / "mine" / "stored", tmp_path / "other"
     folder.parent.mkdir()
-    make_sweep(folder, checkpoint)
+    make_sweep(folder, checkpoint, remote_storage=s3)
     (folder / "summary.json").write_text(json.dumps({"winner": {"checkpoint": "trials/2/first/best-000000002048"}}))
     store = open_store(folder, make_address(s3, "stored"))
     store.publish([path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()])
