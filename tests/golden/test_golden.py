@@ -70,6 +70,8 @@ def describe(value: Any, folder: Path, key: str = "") -> Any:
     """Return a JSON value with floats rounded, and with what differs between two runs replaced by its type."""
     if isinstance(value, dict):
         return {name: describe(value[name], folder, name) for name in sorted(value)}
+    if key == "sessions":  # The processes of this machine's Ray.
+        return "<sessions>"
     if isinstance(value, list):
         return [describe(item, folder, key) for item in value]
     if VOLATILE_KEY.search(key) and value is not None:
