@@ -138,7 +138,8 @@ def test_in_a_hurry_a_server_that_hangs_is_asked_once(tmp_path: Path, monkeypatc
 def test_a_storage_that_hangs_keeps_no_process_from_its_end() -> None:
     code = """if True:
         import socket
-        from rltune.checkpoints.store import StoreUnavailableError, open_store
+        from rltune.checkpoints.clients import StoreUnavailableError
+        from rltune.checkpoints.store import open_store
         from rltune.commands import end_command
         hanging = socket.create_server(("127.0.0.1", 0), backlog=50)
         store = open_store(".", f"s3://sweeps/x?endpoint_override=http://127.0.0.1:{hanging.getsockname()[1]}")

@@ -10,7 +10,7 @@ import pytest
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from rltune.checkpoints import handover
-from rltune.checkpoints.handover import DRIVER_FILE, hand_over, has_newest, read_stored_driver, take
+from rltune.checkpoints.handover import DRIVER_FILE, hand_over, has_newest, is_taken_over, read_stored_driver, take
 from rltune.checkpoints.store import Store, open_store
 
 pytestmark = pytest.mark.fast
@@ -34,7 +34,8 @@ def test_the_machine_of_the_last_driver_has_the_newest_state(machine: Callable[[
     assert has_newest(first), "no driver has begun"
     take(first, "d1")
     assert (has_newest(first), has_newest(second)) == (True, False)
-    assert hand_over(first, "d1")
+    assert not is_taken_over(first, "d1")
+    hand_over(first, "d1")
     second.fetch([DRIVER_FILE])
     assert has_newest(second)
     take(second, "d2")
@@ -49,7 +50,8 @@ def test_a_driver_that_was_taken_over_hands_nothing_over(machine: Callable[[str]
     take(first, "d1")
     second.fetch([DRIVER_FILE])
     take(second, "d2")
-    assert not hand_over(first, "d1")
+    assert is_taken_over(first, "d1")
+    hand_over(first, "d1")
     stored = read_stored_driver(first)
     assert stored is not None
     assert (stored.driver_id, stored.ended) == ("d2", False)
@@ -81,5 +83,6 @@ def test_a_damaged_mark_makes_no_other_state_newer(machine: Callable[[str], Stor
 def test_a_local_sweep_leaves_no_mark(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     take(store, "d1")
-    assert hand_over(store, "d1")
+    hand_over(store, "d1")
+    assert not is_taken_over(store, "d1")
     assert not (tmp_path / handover.DRIVER_FILE).exists()

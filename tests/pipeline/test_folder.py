@@ -165,7 +165,9 @@ def drive(
 ) -> Callable[..., list[int]]:
     """Go on with the sweep ``turns`` on a machine by name, where one more trial is added; without a Ray."""
 
-    def go_on(machine: str, *words: str, killed: bool = False) -> list[int]:
+    def go_on(
+        machine: str, *words: str, killed: bool = False, meanwhile: Callable[[], object] = lambda: None
+    ) -> list[int]:
         numbers: list[int] = []
 
         def work(context: SweepContext) -> Any:
@@ -177,15 +179,28 @@ def drive(
                 ledger = stack.enter_context(open_folder(context, held))
                 ledger.trials.add({"quality": 0.5}, [ledger.trials.num_trials])
                 numbers.extend(record.number for record in ledger.trials.records())
+                meanwhile()
                 ledger.close()
                 save_copy(context.folder)
 
         monkeypatch.setattr(run_module, "_run_interruptibly", work)
-        place = f"output_dir={tmp_path / machine}", "name=turns", f"storage={s3!r}", "tracking=off", "resume=auto"
+        storage = make_address(s3, tmp_path.name)
+        place = f"output_dir={tmp_path / machine}", "name=turns", f"storage={storage!r}", "tracking=off", "resume=auto"
         run_module.run_sweep(request_of(*place, *words), stream=stream)
         return numbers
 
     return go_on
+
+
+@pytest.mark.slow  # a server
+def test_a_driver_that_was_taken_over_stores_nothing(drive: Callable[..., list[int]]) -> None:
+    def take_over() -> None:
+        assert drive("b", "take_over=true") == [0, 1]
+        assert drive("b") == [0, 1, 2]
+
+    assert drive("a") == [0]
+    assert drive("a", meanwhile=take_over) == [0, 1]
+    assert drive("c") == [0, 1, 2, 3]
 
 
 @pytest.mark.slow  # a server

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,6 @@ from rltune.checkpoints.store import Store, open_store
 from rltune.trial.stop_flag import STOP_FILE, StopFlag
 
 
-def see(flag: StopFlag) -> bool:
-    deadline = time.monotonic() + 60
-    while not flag.is_set() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    flag.close()
-    return flag.is_set()
-
-
 @pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "local":
@@ -27,10 +18,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return open_store(tmp_path, make_address(request.getfixturevalue("s3"), "flag"))
 
 
-def test_a_file_in_the_store_is_seen_soon(store: Store) -> None:
+def test_a_file_in_the_store_asks_trials_to_stop(store: Store) -> None:
     flag = StopFlag(store)
-    assert not flag.is_set()
+    assert not flag.look()
     store.write(STOP_FILE, b"")
-    assert see(flag)
-    assert see(StopFlag(store)), "a trial that begins later sees it, too"
+    assert flag.look()
+    assert StopFlag(store).is_set(), "a trial that begins later sees it, too"
     store.delete(STOP_FILE)
+    assert flag.look()

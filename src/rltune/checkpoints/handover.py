@@ -67,8 +67,18 @@ def take(store: Store, driver_id: str) -> None:
     _write(store, Driver(driver_id, socket.gethostname(), previous=stored.driver_id if stored else None))
 
 
-def hand_over(store: Store, driver_id: str) -> bool:
-    """Write down that this driver has ended and stored its ledger; return whether the sweep was still its own.
+def is_taken_over(store: Store, driver_id: str) -> bool:
+    """Return whether another machine has taken the sweep, so that the files in the storage are no longer this driver's.
+
+    Raises:
+        StoreError: The storage cannot be used.
+    """
+    stored = read_stored_driver(store)
+    return stored is not None and stored.driver_id != driver_id
+
+
+def hand_over(store: Store, driver_id: str) -> None:
+    """Write down that this driver has ended and stored its ledger, so that any machine may go on.
 
     Raises:
         StoreError: The storage cannot be used.
@@ -76,7 +86,6 @@ def hand_over(store: Store, driver_id: str) -> bool:
     stored = read_stored_driver(store)
     if stored is not None and stored.driver_id == driver_id:
         _write(store, replace(stored, ended=True))
-    return stored is None or stored.driver_id == driver_id
 
 
 def read_local_driver(store: Store) -> Driver | None:

@@ -55,7 +55,6 @@ class Store:
         address: See above.
         client: See above.
         folder: The sweep's folder on this machine.
-        poll_s: The pause between two looks for a file that another machine writes: remote storage charges for each.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class Store:
         self.address, self.client = address, client
         self.folder = Path(root) if cache is None else cache
         self._root, self._is_local = str(root).rstrip("/"), cache is None
-        self.poll_s = 0.2 if self._is_local else 2.0
 
     # -- single files -------------------------------------------------------------------------------------------------
 

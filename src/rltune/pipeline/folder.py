@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rltune.checkpoints.clients import StoreError, forget_clients
-from rltune.checkpoints.handover import hand_over, has_newest, take
+from rltune.checkpoints.handover import hand_over, has_newest, is_taken_over, take
 from rltune.checkpoints.store import Store
 from rltune.cluster.shared_storage import check_nodes
 from rltune.cluster.stale_processes import end_stale_processes, list_sessions
@@ -200,9 +200,11 @@ def store_results(context: SweepContext, ledger: Ledger) -> None:
         files = {LEDGER: LEDGER_COPY} | files
     problem = ""
     try:
-        store.publish(files)
-        if not hand_over(store, ledger.lease.id):
+        if is_taken_over(store, ledger.lease.id):
             problem = "another machine has taken the sweep over"
+        else:
+            store.publish(files)
+            hand_over(store, ledger.lease.id)
     except (StoreError, OSError) as error:
         logger.warning("storing the sweep's files failed", exc_info=error)
         problem = f"some files of {folder}; {make_resume_command(folder)} stores them again"

@@ -18,47 +18,46 @@ BEAT_S = 1.0
 
 
 def name_beat(sweep: str, trial_dir: str) -> str:
-    """Name the value that a trial's heartbeat sets: by the sweep's folder as the driver knows it, and the trial's."""
+    """Name the value that a trial's heartbeat sets, by the driver's path of the sweep and the trial's folder."""
     return f"steps:{sweep}/{trial_dir}"
 
 
 def read_steps(sweep: str, trial_dirs: Collection[str]) -> dict[str, int]:
     """Read how many environment steps each of a trial's seeds has taken, by the trial's folder, where that is known."""
-    beats = {name_beat(sweep, own): own for own in trial_dirs}
-    return {beats[name]: int(steps) for name, steps in read_values(beats.keys()).items()}
+    folders = {name_beat(sweep, trial_dir): trial_dir for trial_dir in trial_dirs}
+    return {folders[name]: int(steps) for name, steps in read_values(folders.keys()).items()}
 
 
 class Heartbeat:
-    """Beats while a trial trains.
+    """Reports a trial's steps to the driver while the trial trains, and looks for the request to stop.
 
     Args:
         name: See `name_beat`.
         count: Counts the environment steps that each of the trial's seeds has taken by now.
-        stop: Says when the sweep ends.
+        stop: Says when the sweep ends. This thread alone looks for it: a slow storage must not hold up the training.
     """
 
     def __init__(self, name: str, count: Callable[[], int], stop: StopFlag) -> None:
         self._name, self._count, self._stop = name, count, stop
-        self._told: int | None = None
+        self._reported: int | None = None
         self._closed = threading.Event()
-        STEPS.is_ending = False  # of an earlier trial
+        STEPS.is_ending = False  # An earlier trial of this process may have set it.
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
     def close(self) -> None:
-        """Stop beating, and leave nothing behind."""
+        """Stop the heartbeat, and leave no value behind."""
         self._closed.set()
-        if self._told is not None:
-            with contextlib.suppress(Exception):  # without its head a trial ends all the same
+        if self._reported is not None:
+            with contextlib.suppress(Exception):  # A trial ends even if the head of the cluster is gone.
                 delete_value(self._name)
 
     def _run(self) -> None:
         while not self._closed.wait(BEAT_S):
-            if self._stop.is_set():
-                STEPS.is_ending = True
             steps = self._count()
-            if steps and steps != self._told:
-                with contextlib.suppress(
-                    Exception
-                ):  # Ray's errors are of several kinds, and the next beat may reach it
+            if steps and steps != self._reported:
+                # Ray raises errors of several kinds, and the next attempt may succeed.
+                with contextlib.suppress(Exception):
                     write_value(self._name, str(steps))
-                    self._told = steps
+                    self._reported = steps
+            if self._stop.look():
+                STEPS.is_ending = True

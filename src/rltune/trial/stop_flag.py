@@ -12,33 +12,23 @@ STOP_FILE = ".stop"  # The trials then save their latest state and hand back.
 
 
 class StopFlag:
-    """Knows whether the trials were asked to stop.
-
-    A thread looks for the file: a store that does not answer must not hold up the training.
+    """Remembers whether the trials were asked to stop.
 
     Args:
         store: The sweep's.
     """
 
     def __init__(self, store: Store) -> None:
-        self._store = store
-        self._is_set, self._closed = threading.Event(), threading.Event()
-        self._look()
-        threading.Thread(target=self._watch, name="stop flag", daemon=True).start()
+        self._store, self._is_set = store, threading.Event()
+        self.look()
 
     def is_set(self) -> bool:
-        """Return whether the trials were asked to stop."""
+        """Return whether the trials were asked to stop, as of the last look."""
         return self._is_set.is_set()
 
-    def close(self) -> None:
-        """Stop looking."""
-        self._closed.set()
-
-    def _watch(self) -> None:
-        while not self._is_set.is_set() and not self._closed.wait(self._store.poll_s):
-            self._look()
-
-    def _look(self) -> None:
+    def look(self) -> bool:
+        """Look for the file, which takes seconds where the storage does not answer; return whether it was there."""
         with contextlib.suppress(StoreError, OSError):
-            if self._store.read(STOP_FILE, is_quick=True) is not None:
+            if not self.is_set() and self._store.read(STOP_FILE, is_quick=True) is not None:
                 self._is_set.set()
+        return self.is_set()

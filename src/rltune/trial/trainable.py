@@ -100,7 +100,6 @@ class Trial(tune.Trainable):
         self._runners = []
         self._watchdog.close()
         self._heartbeat.close()
-        self._stop.close()
         if self.task.store is not None:
             shutil.rmtree(self._store.folder, ignore_errors=True)
 
