@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from ledger import SPACE, add_reports, ask, make_ledger
+from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.exc import OperationalError
 
 from rltune.config.criteria import Criteria, parse_constraints
 from rltune.errors import StudyError
@@ -195,6 +197,24 @@ def test_a_report_without_a_time_gets_that_of_its_arrival(ledger: Ledger) -> Non
     ask(ledger)
     ledger.trials.add_report(Report(0, 100, 1.0))
     assert abs(ledger.trials.read_reports(0)[0].time_s - time.time()) < 60
+
+
+def test_a_commit_whose_answer_was_lost_is_seen(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that remembers an older checkpoint than the ledger names would drop the one that it names."""
+    ask(ledger)
+    add_reports(ledger, 0, {100: 1.0})
+    commit = DefaultDialect.do_commit
+
+    def lose_answer(dialect: Any, connection: Any) -> None:
+        commit(dialect, connection)
+        raise OperationalError(None, None, Exception("the connection is lost"))
+
+    monkeypatch.setattr(DefaultDialect, "do_commit", lose_answer)
+    with pytest.raises(OperationalError):
+        ledger.trials.add_report(Report(0, 200, 2.0), {"latest": LATEST})
+    monkeypatch.undo()
+    record = ledger.trials.record(0)
+    assert (dict(record.reports), record.latest) == ({100: 1.0, 200: 2.0}, LATEST)
 
 
 # -- the end -------------------------------------------------------------------------------------------------------

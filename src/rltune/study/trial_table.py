@@ -5,10 +5,11 @@ Each method that writes is one transaction. Runs in the driver; reading runs any
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, cast
 
@@ -84,7 +85,7 @@ class TrialTable:
         """
         number = self.num_trials
         row = {"params": dict(params), "seeds": list(seeds), "began_s": time.time(), **_to_row(facts)}
-        with self._fence.begin() as connection:
+        with self._begin(number) as connection:
             row |= {"sweep_id": self._sweep_id, "kind": self.kind, "number": number, "state": "RUNNING", "revision": 1}
             self._rows[number] = connection.execute(insert(SWEEP_TRIALS).returning(SWEEP_TRIALS.c.id), row).scalar_one()
             if request is not None:
@@ -124,7 +125,7 @@ class TrialTable:
             "time_s": report.time_s or time.time(),
         }
         facts["env_steps"] = max(known.env_steps, report.env_steps)  # it may have trained some of them again
-        with self._fence.begin() as connection:
+        with self._begin(report.number) as connection:
             self._write(connection, report.number, facts)
             connection.execute(_ADD_REPORT, content)
         cast(dict[int, float], self._open[report.number].reports)[report.nominal_steps] = objective
@@ -143,7 +144,7 @@ class TrialTable:
         """
         if facts:
             self.record(number)
-            with self._fence.begin() as connection:
+            with self._begin(number) as connection:
                 self._write(connection, number, facts)
             self._remember(number, facts)
 
@@ -207,10 +208,25 @@ class TrialTable:
             for number, record in list(self._open.items()):  # the driver adds trials meanwhile
                 self._open[number] = replace(record, mlflow_run_id=None)
 
+    @contextlib.contextmanager
+    def _begin(self, number: int) -> Iterator[Connection]:
+        """Begin a transaction that changes a trial, and forget what is remembered of the trial if it fails.
+
+        A connection that is lost during the commit does not tell whether the server has committed.
+        """
+        try:
+            with self._fence.begin() as connection:
+                yield connection
+        except BaseException:
+            with self._changing:
+                self._open.pop(number, None)
+            self._num_trials = None
+            raise
+
     def _revise(self, number: int, **facts: Any) -> None:
         """Change fields that MLflow shows."""
         self.record(number)
-        with self._fence.begin() as connection:
+        with self._begin(number) as connection:
             self._write(connection, number, facts, {"revision": SWEEP_TRIALS.c.revision + 1})
         self._remember(number, facts)
 
