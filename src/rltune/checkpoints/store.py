@@ -95,6 +95,7 @@ class Store:
     def write(self, name: str, content: bytes, *, is_quick: bool = False) -> None:
         """Write a file, whole or not at all."""
         if self._is_local:
+            (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             _replace_file(self.folder / name, content)
             return
 
@@ -232,6 +233,7 @@ class Store:
             if content is None:
                 (self.folder / name).unlink(missing_ok=True)
             else:
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 _replace_file(self.folder / name, content)
 
     @property
@@ -419,7 +421,6 @@ def _replace_file(path: Path, content: bytes, *, is_durable: bool = False) -> No
         content: What it is to hold.
         is_durable: Whether the file is to outlive a crash of the machine.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
         with draft.open("wb") as file:
