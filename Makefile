@@ -17,13 +17,14 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 \
 	-x '/(tests?|testing|sympy|databricks|networkx|scipy|sklearn|_inductor|onnx|fontTools|pip|setuptools)/' \
 	$(VENV)/lib/python3*/site-packages >/dev/null || true # what cannot be compiled is a template, not a module
 
-.PHONY: help sweep test test-fast ui lint format docs bench soak clean
+.PHONY: help sweep test test-fast test-all ui lint format docs bench soak clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make sweep [ARGS="algo=ppo env=acrobot budget.trials=8"]   search, register the winner'
 	@echo 'make test  [ARGS="-k console"]                             every test'
 	@echo 'make test-fast                                             those without Ray and training: some three minutes'
+	@echo 'make test-all                                              every test, with an hour of simulated crashes'
 	@echo 'make ui                                                    MLflow in the browser, every trial in it'
 	@echo 'make lint | make format                                    ruff and mypy | let ruff rewrite'
 	@echo 'make docs                                                  the documentation as a site, in build/site'
@@ -39,6 +40,11 @@ test: $(VENV)/.for-tests
 
 test-fast: $(VENV)/.for-tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -m fast $(ARGS)
+
+# Each day begins with a seed of its own, which a failure prints.
+test-all: $(VENV)/.for-tests
+	@RLTUNE_CRASH_S=$${RLTUNE_CRASH_S:-3600} RLTUNE_CRASH_SEED=$${RLTUNE_CRASH_SEED:-$$(date +%Y%m%d)0000} \
+		$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(ARGS)
 
 ui: $(VENV)/.for-use
 	@MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui $(ARGS)
