@@ -139,6 +139,7 @@ class Crashes(RuleBasedStateMachine):
         self.dropped: set[str] = set()
         self._num_checked, self._has_failed = 0, False
         self._holder: Process | None = None
+        self._holder_id: str | None = None
 
     def choose_database(self) -> tuple[str, str]:
         """Return the sweep's name and the ledger's address."""
@@ -158,7 +159,6 @@ class Crashes(RuleBasedStateMachine):
         """Let a driver do something, and note an error that no fault explains."""
 
         def guarded() -> None:
-            held = self.holds_lease(driver)
             try:
                 function()
             except LeaseLostError:
@@ -170,9 +170,6 @@ class Crashes(RuleBasedStateMachine):
             except (SQLAlchemyError, RltuneError, OSError) as error:
                 if not driver.process.was_struck and "lock" not in str(error):
                     self.violations.append(f"{driver.process.name}: {error!r}")
-            else:
-                if driver.id and not held:
-                    self.violations.append(f"{driver.process.name} worked on without its lease")
 
         driver.process.run(guarded)
 
@@ -432,8 +429,9 @@ class Crashes(RuleBasedStateMachine):
         words = [statement.replace("rltune.", "").split() for statement in statements]
         tables = {"sweep_trials", "reports"}
         writes = [part for part in words if part[0] != "CREATE" and tables & set(part[1:3])]
-        if any(" SET driver_id" in statement for statement in statements):
-            previous, self._holder = self._holder, process
+        holder_id = self.oracle.read_holder()
+        if holder_id != self._holder_id:
+            previous, self._holder, self._holder_id = self._holder, process, holder_id
             is_locked = any(other.holds_transaction for other in self.world.processes if other is not process)
             if previous and not (is_locked or previous.was_held_up):
                 self.violations.append(f"{process.name} took the lease that {previous.name} renews")

@@ -26,6 +26,7 @@ from rltune.algorithms.arguments import values_of
 from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners
 from rltune.commands import enqueue
+from rltune.commands.application.command import SweepConfig
 from rltune.composition.overrides import quote_free_text
 from rltune.config.schema import RunConfig, derive_env_name
 from rltune.config.validation import parse_config
@@ -70,7 +71,8 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
     """What Hydra makes of a command, on top of the real configs; ``folder`` adds a person's own."""
     schema: Any = RunConfig
     if command != "run":
-        schema = getattr(importlib.import_module(f"rltune.commands.{command}"), f"{command.capitalize()}Config")
+        module = importlib.import_module(f"rltune.commands.{command}")
+        schema = getattr(module, f"{command.capitalize()}Config", SweepConfig)
     ConfigStore.instance().store("base_run", RunConfig)  # conf/submit.yaml builds on conf/run.yaml
     ConfigStore.instance().store(f"base_{command}", schema)
     if "-m" in overrides:  # the first of its jobs
