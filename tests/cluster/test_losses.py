@@ -141,7 +141,7 @@ def test_nobody_answers_where_nobody_listens(listener: socket.socket) -> None:
 def wait_for_checkpoints(folder: Path, typed: Any, number: int) -> None:
     """Wait until so many trials have reported."""
     deadline = time.monotonic() + 120
-    while len({path.parent for path in folder.glob("outputs/toy/trials/*/best-*")}) < number:
+    while len({path.parents[1] for path in folder.glob("outputs/toy/trials/*/*/best-*")}) < number:
         assert typed.poll() is None, typed.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -111,7 +111,7 @@ def test_a_blind_node_that_joins_later_costs_nothing(tmp_path: Path) -> None:
     assert str(outputs / "toy") in line
     trials = json.loads((outputs / "toy/summary.json").read_text())["trials"]
     assert (trials["total"], trials["complete"] + trials["pruned"]) == (4, 4)
-    assert len({path.parent for path in outputs.glob("toy/trials/*/best-*")}) == 4, "all checkpoints are here"
+    assert len({path.parents[1] for path in outputs.glob("toy/trials/*/*/best-*")}) == 4, "all checkpoints are here"
 
 
 @needs_mounts
@@ -121,7 +121,7 @@ def test_a_folder_that_a_node_loses_later_stops_the_sweep(tmp_path: Path) -> Non
     with ray_head(num_cpus=0, **OPEN) as address, another_machine(address, "far") as node:
         words = (f"cluster.address={address}", "budget.trials=2", "algo.training.seconds=0.3")
         typed = start_sweep("run", tmp_path, *words)
-        wait_for(outputs, "toy/trials/*/best-*", typed)
+        wait_for(outputs, "toy/trials/*/*/best-*", typed)
         lose = ["nsenter", f"--target={node}", "--mount", "mount", "-t", "tmpfs", "tmpfs", str(outputs)]
         subprocess.run(lose, check=True)
         code, out = finish(typed)

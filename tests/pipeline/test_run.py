@@ -408,6 +408,7 @@ def test_a_moved_sweep_goes_on_and_a_damaged_checkpoint_is_named_and_passed_over
     halves = [moved / ".tune" / "tune", moved / newest / ".." / ".best-4711"]  # as a killed driver leaves them
     for half in halves:
         half.mkdir(parents=True)
+        (half / "toy.json").write_text("{}")
 
     stream.truncate(0)
     last = resume_sweep(SweepRef("elsewhere", str(tmp_path)), stream=stream, trainable=ToyTrial)

@@ -54,7 +54,7 @@ def list_missing(sweep: Path, store: str, trials: int, storage: str | None = Non
     names = Counter(run.info.run_name for run in read_runs(sweep.name, store))
     wrong += [f"MLflow's {name}: {count} runs" for name, count in names.items() if count > 1]
     wrong += [f"MLflow's {name}" for name in {RunKey(one.number).name for one in searched} - set(names)]
-    wrong += [f"a draft: {path.relative_to(sweep)}" for path in sweep.glob("*/*/.*-*")]
+    wrong += [f"a draft: {path.relative_to(sweep)}" for path in sweep.glob("*/*/*/.*-*")]
     if not (sweep / "summary.json").exists():
         return [*wrong, "summary.json"]
     summary = json.loads((sweep / "summary.json").read_text())

@@ -231,7 +231,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
-        if list(project.folder.glob("outputs/broken-off/trials/*/best-*")):
+        if list(project.folder.glob("outputs/broken-off/trials/*/*/best-*")):
             break
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)

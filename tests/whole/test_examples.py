@@ -75,7 +75,7 @@ def test_an_own_env_runner_and_learner_are_swept(tmp_path: Path) -> None:
     records, reports = ledger.trials.records(), [report for _, _, report in ledger.read_reports_after(0, 1000)]
     ledger.close()
     assert all(1e-4 <= record.params["modesty"] <= 1e-2 for record in records)
-    saved = [path.read_bytes() for path in project.sweep.glob("trials/*/*/algorithm/class_and_ctor_args.pkl")]
+    saved = [path.read_bytes() for path in project.sweep.glob("trials/*/*/*/algorithm/class_and_ctor_args.pkl")]
     assert saved
     assert all(b"CuriousSampler" in one and b"ModestLearner" in one for one in saved)
     best = [report.numbers["return_max"] for report in reports[1:]]

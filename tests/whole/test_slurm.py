@@ -28,7 +28,7 @@ def test_a_requeued_job_goes_on_with_its_sweep(tmp_path: Path) -> None:
         job = cluster.run("sbatch", "--parsable", "--cpus-per-task=1", str(DEPLOY / "slurm.sbatch"), *WORDS).strip()
         sweep, log = tmp_path / "outputs" / f"slurm-{job}", tmp_path / f"rltune-{job}.log"
         deadline = time.monotonic() + START_S
-        while not list(sweep.glob("trials/*/best-*")):  # a report has come
+        while not list(sweep.glob("trials/*/*/best-*")):  # a report has come
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
         assert not (sweep / "summary.json").exists()

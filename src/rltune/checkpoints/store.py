@@ -92,6 +92,10 @@ class Store:
         except FileNotFoundError:
             return None
 
+    def glance(self, name: str) -> bool:
+        """Return whether a file is there, as far as that is seen at once: False where it takes a request."""
+        return self._is_local and (self.folder / name).exists()
+
     def write(self, name: str, content: bytes, *, is_quick: bool = False) -> None:
         """Write a file, whole or not at all."""
         if self._is_local:

@@ -23,7 +23,9 @@ class StopFlag:
         self.look()
 
     def is_set(self) -> bool:
-        """Return whether the trials were asked to stop, as of the last look."""
+        """Return whether the trials were asked to stop: now on a local disk, else as of the last `look`."""
+        if not self._is_set.is_set() and self._store.glance(STOP_FILE):
+            self._is_set.set()
         return self._is_set.is_set()
 
     def look(self) -> bool:
@@ -31,4 +33,4 @@ class StopFlag:
         with contextlib.suppress(StoreError, OSError):
             if not self.is_set() and self._store.read(STOP_FILE, is_quick=True) is not None:
                 self._is_set.set()
-        return self.is_set()
+        return self._is_set.is_set()
