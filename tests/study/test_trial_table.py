@@ -217,6 +217,26 @@ def test_a_commit_whose_answer_was_lost_is_seen(ledger: Ledger, monkeypatch: pyt
     assert (dict(record.reports), record.latest) == ({100: 1.0, 200: 2.0}, LATEST)
 
 
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_report_outlives_its_connection(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, is_committed: bool) -> None:
+    """As when PostgreSQL is restarted before a commit, or before its answer."""
+    ask(ledger)
+    commit, commits = DefaultDialect.do_commit, iter([is_committed])
+
+    def lose_first_connection(dialect: Any, connection: Any) -> None:
+        is_lost = (reaches := next(commits, None)) is not None
+        if reaches or not is_lost:
+            commit(dialect, connection)
+        if is_lost:
+            raise OperationalError(None, None, Exception("the connection is lost"), connection_invalidated=True)
+
+    monkeypatch.setattr(DefaultDialect, "do_commit", lose_first_connection)
+    ledger.trials.add_report(Report(0, 200, 2.0), {"latest": LATEST})
+    monkeypatch.undo()
+    record = ledger.trials.record(0)
+    assert (dict(record.reports), record.latest) == ({200: 2.0}, LATEST)
+
+
 # -- the end -------------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 from typing import Any, cast
 
 from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
+from sqlalchemy.exc import DBAPIError
 
 from rltune.config.criteria import NO_CRITERIA
 from rltune.errors import StudyError
@@ -99,6 +100,8 @@ class TrialTable:
     ) -> bool:
         """Keep a report and the checkpoints that came with it, all of it or nothing.
 
+        A report whose connection is lost, as by a restart of PostgreSQL, is written once more.
+
         Args:
             report: The first of a trial at its mark: one that trained the same steps again is not kept.
             checkpoints: By the fields of `TrialRecord`, ``checkpoint`` and ``latest``.
@@ -110,9 +113,18 @@ class TrialTable:
         Raises:
             StudyError: The trial has ended.
         """
-        known = self.record(report.number)
         facts |= checkpoints or {}
-        if report.nominal_steps <= max(known.reports, default=-1):
+        try:
+            return self._add_report(report, facts)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+        # The trial is read anew, so that a report whose commit succeeded before its answer was lost is not kept twice.
+        return self._add_report(report, facts)
+
+    def _add_report(self, report: Report, facts: Mapping[str, Any]) -> bool:
+        trial = self.record(report.number)
+        if report.nominal_steps <= max(trial.reports, default=-1):
             self.change(report.number, **facts)
             return False
         row, objective = self._row(report.number), report.objective
@@ -124,7 +136,8 @@ class TrialTable:
             "numbers": {name: value for name, value in report.numbers.items() if math.isfinite(value)},
             "time_s": report.time_s or time.time(),
         }
-        facts["env_steps"] = max(known.env_steps, report.env_steps)  # it may have trained some of them again
+        # It may have trained some of the steps again.
+        facts = {**facts, "env_steps": max(trial.env_steps, report.env_steps)}
         with self._begin(report.number) as connection:
             self._write(connection, report.number, facts)
             connection.execute(_ADD_REPORT, content)
