@@ -227,7 +227,8 @@ def test_a_ledger_that_another_machine_still_has_is_not_gone_without(
     assert "take_over=true" in refused.value.fix
     assert (tmp_path / "a/kept/ledger.db").exists(), "nothing is moved"
     assert drive("a", "name=kept", "take_over=true") == [0, 1], "the killed driver's trial is lost"
-    assert json.loads(open_store("", make_address(s3, "kept")).read("driver.json") or b"")["ended"]
+    store = open_store("", make_address(make_address(s3, tmp_path.name), "kept"))
+    assert json.loads(store.read("driver.json") or b"")["ended"]
     assert drive("b", "name=kept") == [0, 1, 2]
     (aside,) = (tmp_path / "b/kept").glob("ledger.2*.db")
     assert str(aside) in stream.getvalue(), "a ledger that the storage never had is kept"

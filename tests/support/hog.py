@@ -46,7 +46,7 @@ class HogTrial(ToyTrial):
         result = super().step()
         (gpu,) = ray.get_gpu_ids()
         held = {"gpu": gpu, "part": self.task.build["gpus"], "began": began, "ended": time.time()}
-        home = self._sweep / self.task.trial_dir
+        home = self._store.folder / self.task.trial_dir
         home.mkdir(parents=True, exist_ok=True)
         with (home / "held.jsonl").open("a") as file:
             file.write(json.dumps(held) + "\n")

@@ -36,6 +36,6 @@ class PlacedTrial(ToyTrial):
         told = ray.get([actor.tell.remote() for actor in self.actors], timeout=60)
         own = ray.get_runtime_context()
         told.insert(0, {"group": own.get_placement_group_id(), "node": own.get_node_id(), "gpus": ray.get_gpu_ids()})
-        (self._sweep / self.task.trial_dir).mkdir(parents=True, exist_ok=True)
-        (self._sweep / self.task.trial_dir / "placed.json").write_text(json.dumps(told))
+        (self._store.folder / self.task.trial_dir).mkdir(parents=True, exist_ok=True)
+        (self._store.folder / self.task.trial_dir / "placed.json").write_text(json.dumps(told))
         return super().build_runner(seed)

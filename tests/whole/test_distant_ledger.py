@@ -12,6 +12,7 @@ from checkpoints import make_sweep
 from ended import make_certification, write_sweep
 from omegaconf import OmegaConf
 
+from rltune.commands.application.command import SweepConfig
 from rltune.config.settings_file import FORMAT
 from rltune.errors import RltuneError
 
@@ -23,7 +24,7 @@ def run(command: str, **given: Any) -> int:
     module = importlib.import_module(f"rltune.commands.{command}")
     page = OmegaConf.load(Path(__file__).parents[2] / "conf" / f"{command}.yaml")
     page.pop("defaults")  # Hydra's own
-    schema = OmegaConf.structured(getattr(module, f"{command.capitalize()}Config"))
+    schema = OmegaConf.structured(getattr(module, f"{command.capitalize()}Config", SweepConfig))
     return int(module.work(OmegaConf.merge(schema, page, given)))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import postgres
+import psutil
 import pytest
 from joined import finish, start_sweep
 
@@ -93,6 +94,15 @@ def wait_for(is_so: Callable[[], bool], *drivers: Any) -> None:
             assert driver.poll() is None, driver.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def signal_all(number: signal.Signals, *drivers: Any) -> None:
+    """Send a signal to drivers and to what has become of them: `unshare` waits for a child."""
+    for driver in drivers:
+        process = psutil.Process(driver.pid)
+        wrapped = process.children() if "unshare" in process.name() else []
+        for each in (process, *wrapped):
+            each.send_signal(number)
 
 
 def begin(folder: Path, database: Database, num_trials: int) -> Any:
@@ -225,11 +235,11 @@ def test_an_observer_that_slept_as_well_takes_nothing_over(tmp_path: Path) -> No
     second = None
     try:
         wait_for(lambda: len((read_file(tmp_path / "one") or [[], [], []])[2]) >= 4, first)
-        for driver in (first, second := start_driver("resume", tmp_path / "one", None, before=APART)):
-            driver.send_signal(signal.SIGSTOP)
+        second = start_driver("resume", tmp_path / "one", None, before=APART)
+        time.sleep(LEASE_S / 2)
+        signal_all(signal.SIGSTOP, first, second)
         time.sleep(2 * LEASE_S)
-        for driver in (second, first):
-            driver.send_signal(signal.SIGCONT)
+        signal_all(signal.SIGCONT, first, second)
         code, out = finish(second, 120)
         assert code == 75, out
         assert first.poll() is None

@@ -191,7 +191,7 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         retraining = Retraining(folder, config, plan.certification_seeds(), plan.warm_starts, ledger)
     stopper = SweepStopper(store, config, config.replicates * sum(record.env_steps for record in records))
     if ledger.lease:
-        ledger.lease.on_lost = stopper.lose_lease
+        ledger.lease.on_lost, stopper.is_lease_held = stopper.lose_lease, ledger.lease.is_held
         if ledger.lease.is_lost:
             stopper.lose_lease()
     tracker = _open_tracker(context, ledger, stopper)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ray.tune import Stopper
@@ -31,6 +32,7 @@ class SweepStopper(Stopper):
     def __init__(self, store: Store, config: RunConfig, spent_steps: int = 0) -> None:
         self._store = store
         self.lease_lost = False  # Another driver has taken the sweep over, whose trials look for the stop file, too.
+        self.is_lease_held: Callable[[], bool] = lambda: True
         self.clear()
         self._config = config
         joined = config.cluster.address is not None
@@ -107,8 +109,8 @@ class SweepStopper(Stopper):
         return has_spent_steps(self._config, self.env_steps)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        """Stop no single trial: Tune asks after each result."""
-        return False
+        """Stop a trial whose sweep another driver has taken over, before it trains on; Tune asks after each result."""
+        return not self.is_lease_held()
 
     def stop_all(self) -> bool:
         """Give up on trials that did not hand back in time; Tune asks after each event."""

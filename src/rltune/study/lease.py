@@ -197,7 +197,7 @@ class Lease:
         self._engine = connect_ledger(ledger.url)
         self._lost: LeaseLostError | None = None
         self._losing = threading.Lock()
-        self._is_released = False
+        self._renewed_s = time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._thread.start()
@@ -215,6 +215,16 @@ class Lease:
         """
         if self._lost:
             raise self._lost
+
+    def is_held(self) -> bool:
+        """Return whether this driver still holds the lease.
+
+        The row is read only if the last renewal is so long ago that another driver may have taken the lease meanwhile,
+        as after this process was stopped.
+        """
+        if not self.is_lost and time.monotonic() - self._renewed_s > LEASE_S:
+            self._write({"counter": LEASES.c.counter + 1})
+        return not self.is_lost
 
     def lose(self, connection: Connection) -> LeaseLostError:
         """Note that the lease is another driver's now; return the error that says so.
@@ -281,6 +291,7 @@ class Lease:
         try:
             with self._engine.begin() as connection:
                 if connection.execute(self._of_mine().values(**values)).rowcount:
+                    self._renewed_s = time.monotonic()
                     return
                 mine = select(LEASES.c.driver_id).where(LEASES.c.sweep_id == self._sweep_id)
                 if connection.execute(mine).first():
