@@ -1,4 +1,4 @@
-"""Ends of sweeps that are still wrong, each with the move of the redesign that turns it green, and one that is mended."""
+"""Ends of sweeps that are still wrong, with the move that turns each green; the last one is mended."""
 
 from __future__ import annotations
 
