@@ -45,7 +45,7 @@ def test_only_an_objective_that_improves_is_saved_as_the_best(tmp_path: Path) ->
 def test_the_best_state_serves_as_the_latest_when_both_are_due(tmp_path: Path) -> None:
     records = checkpoints(tmp_path, checkpoint_every_s=0.0).save_if_due(make_state(), make_runners(), 1.0)
     assert records["latest"] == records["best"]
-    assert len(list((tmp_path / "trials" / "0" / "first").iterdir())) == 1
+    assert len(list((tmp_path / "trials" / "0").glob("*/*"))) == 1
 
 
 def test_a_saved_state_comes_back_with_its_runner(tmp_path: Path) -> None:
