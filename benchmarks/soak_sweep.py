@@ -86,7 +86,7 @@ def timed() -> None:
 def main() -> None:
     """Run one driver in this folder."""
     from benchmarks.driver import request
-    from rltune.commands.application.command import told_by_signals
+    from rltune.commands.application.command import exit_on_signals
     from rltune.errors import RltuneError
     from rltune.pipeline import plan
     from rltune.pipeline.run import resume_sweep, run_sweep
@@ -98,7 +98,7 @@ def main() -> None:
     from benchmarks.soak_sweep import SoakTrial as Trainable
 
     try:
-        with told_by_signals():
+        with exit_on_signals():
             if sys.argv[1] == "run":
                 ended = run_sweep(request(*TOY, *sys.argv[2:]), trainable=Trainable)
             else:
