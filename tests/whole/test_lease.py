@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -109,8 +110,18 @@ def begin(folder: Path, database: Database, num_trials: int) -> Any:
     """Begin a sweep, and copy its folder to another machine once it has some reports."""
     driver = start_driver("run", folder / "one", database, *WORDS, "+space.seconds=0.5", f"budget.trials={num_trials}")
     wait_for(lambda: database.count_reports() >= 4, driver)
-    shutil.copytree(folder / "one" / "outputs", folder / "other" / "outputs")
+    copy_folder(folder / "one" / "outputs", folder / "other" / "outputs")
     return driver
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder in which a driver is at work, and begin anew where something went before it was copied."""
+    for _ in range(100):
+        with contextlib.suppress(shutil.Error, FileNotFoundError):
+            shutil.copytree(source, target)
+            return
+        shutil.rmtree(target, ignore_errors=True)
+    raise AssertionError(f"{source} does not stand still")
 
 
 def read_file(folder: Path) -> list[list[Any]]:
