@@ -90,7 +90,7 @@ class ToyRunner:
             self.env_steps = 500
 
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:
-        if self.params.get("fault") == "full" and not (folder.parents[2] / "room").exists():
+        if self.params.get("fault") == "full" and not (folder.parents[3] / "room").exists():
             Path("/dev/full").write_text("no room")  # the kernel's own refusal
         (folder / "toy.json").write_text(json.dumps({"env_steps": self.env_steps, "seed": self.seed}))
 

@@ -68,10 +68,11 @@ def test_a_machine_outside_of_the_cluster_is_refused(two_nodes: Cluster) -> None
 
 def test_what_a_sweep_lacks_is_seen(sweep: Path, two_nodes: Cluster, tmp_path: Path) -> None:
     copy = shutil.copytree(sweep, tmp_path / sweep.name)
-    (copy / "trials" / "0" / ".latest-9").mkdir()
+    (attempt,) = (copy / "trials" / "0").iterdir()
+    (attempt / ".latest-9").mkdir()
     with closing(open_ledger(copy)) as ledger:
         kept = ledger.trials.record(1).checkpoint
     assert kept
     (copy / kept.path / "state.json").unlink()
-    missing = [f"4 trials of {TRIALS + 1}", "trials/1's checkpoint", "a draft: trials/0/.latest-9"]
+    missing = [f"4 trials of {TRIALS + 1}", "trials/1's checkpoint", f"a draft: {attempt.relative_to(copy)}/.latest-9"]
     assert list_missing(copy, two_nodes.store, TRIALS + 1)[:3] == missing
