@@ -141,7 +141,7 @@ def signals(folder: Path, count: int, seed: int) -> dict[str, Any]:
         code = process.wait(60)
         took.append(time.monotonic() - began)
         codes.append(code == 128 + number)
-        told += f"python -m rltune resume sweep={NAME}" in (folder / "output.txt").read_text().rpartition("== ")[2]
+        told += f"resume sweep={NAME}" in (folder / "output.txt").read_text().rpartition("== ")[2]
         process = start(folder, "soak_sweep.py", "resume", NAME)
     told_all = {"signals": count, "right_codes": sum(codes), "resume_named": told, "longest_s": round(max(took), 1)}
     last = process.wait(PATIENCE_S)
