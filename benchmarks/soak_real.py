@@ -84,7 +84,7 @@ def _certified(folder: Path) -> dict[str, Any]:
 
     sweep = folder / "outputs" / NAME
     ledger = open_ledger(sweep)
-    records = ledger.runs.records()
+    records, searched = ledger.runs.records(), [record.params for record in ledger.trials.records()]
     ledger.close()
     keys = Counter(record.key for record in records)
     with contextlib.closing(sqlite3.connect(folder / "mlflow.db")) as store:
@@ -95,7 +95,9 @@ def _certified(folder: Path) -> dict[str, Any]:
         aliases = store.execute("select alias, version from registered_model_aliases").fetchall()
     summary = json.loads((sweep / "summary.json").read_text())
     names = Counter(name for name, _ in runs)
-    wanted = {record.name for record in records} | {f"trial-{n:03d}" for n in range(TRIALS)} | {"baseline"}
+    wanted = {record.name for record in records} | {f"trial-{n:03d}" for n in range(TRIALS)}
+    if any(record.of_trial is None and record.params not in searched for record in records):
+        wanted.add("baseline")  # Otherwise the runs of the baseline stand below the trial that has its values.
     points = compare_with_mlflow(sweep, None, f"sqlite:///{folder / 'mlflow.db'}")
     return {
         "runs": len(records),
