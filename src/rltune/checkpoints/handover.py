@@ -27,12 +27,14 @@ class Driver:
         ended: Whether it has ended and stored its ledger.
         previous: The driver from whose state it went on. A driver that is killed while it takes the sweep may have
             written its folder's file, but not the storage's.
+        previous_ended: Whether that driver had ended by then; else the sweep was taken over, or its machine goes on.
     """
 
     driver_id: str
     host: str
     ended: bool = False
     previous: str | None = None
+    previous_ended: bool = False
 
 
 def read_stored_driver(store: Store) -> Driver | None:
@@ -51,7 +53,12 @@ def has_newest(store: Store) -> bool:
         StoreError: The storage cannot be used.
     """
     stored, local = read_stored_driver(store), read_local_driver(store)
-    return stored is None or (local is not None and stored.driver_id in (local.driver_id, local.previous))
+    if stored is None or local is None:
+        return stored is None
+    # A machine that gave up taking a sweep over has an older state as soon as the driver that went on has ended.
+    if stored.driver_id == local.driver_id:
+        return local.ended or not stored.ended
+    return stored.driver_id == local.previous and (local.previous_ended or not stored.ended)
 
 
 def take(store: Store, driver_id: str) -> None:
@@ -62,9 +69,12 @@ def take(store: Store, driver_id: str) -> None:
     """
     if not store.address:
         return
-    stored = read_stored_driver(store)
+    driver = Driver(driver_id, socket.gethostname())
+    if stored := read_stored_driver(store):
+        driver = replace(driver, previous=stored.driver_id, previous_ended=stored.ended)
     # The folder's file comes first: a driver that is killed in between has changed nothing for other machines.
-    _write(store, Driver(driver_id, socket.gethostname(), previous=stored.driver_id if stored else None))
+    note_state(store, driver)
+    store.publish([DRIVER_FILE])
 
 
 def is_taken_over(store: Store, driver_id: str) -> bool:
@@ -85,7 +95,8 @@ def hand_over(store: Store, driver_id: str) -> None:
     """
     stored = read_stored_driver(store)
     if stored is not None and stored.driver_id == driver_id:
-        _write(store, replace(stored, ended=True))
+        note_state(store, replace(stored, ended=True))
+        store.publish([DRIVER_FILE])
 
 
 def read_local_driver(store: Store) -> Driver | None:
@@ -96,12 +107,12 @@ def read_local_driver(store: Store) -> Driver | None:
         return None
 
 
-def _write(store: Store, driver: Driver) -> None:
+def note_state(store: Store, driver: Driver) -> None:
+    """Write down which driver the state in the folder on this machine is from."""
     path = store.folder / DRIVER_FILE
     draft = path.with_name(f".{DRIVER_FILE}")
     draft.write_text(json.dumps(asdict(driver)))
     draft.rename(path)
-    store.publish([DRIVER_FILE])
 
 
 def _parse(content: bytes | None) -> Driver | None:

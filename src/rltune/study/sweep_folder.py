@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 import re
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import OmegaConf
 
 from rltune.checkpoints.clients import make_address
-from rltune.checkpoints.handover import DRIVER_FILE, has_newest, read_local_driver, read_stored_driver
+from rltune.checkpoints.handover import Driver, has_newest, note_state, read_local_driver, read_stored_driver
 from rltune.checkpoints.store import Store, find_store, open_store
 from rltune.config.settings_file import read_settings
 from rltune.config.uris import HIDDEN, redact_address
@@ -42,25 +44,46 @@ def refresh_sweep(folder: Path, storage: str | None) -> None:
     if storage is None:
         return
     store = open_store(folder, make_address(storage, folder.name))
-    stored, local = read_stored_driver(store), read_local_driver(store)
-    has_own_state = (folder / LEDGER).exists() if local is None else not local.ended
-    if not (folder / SETTINGS).exists() or not (has_own_state or has_newest(store)):
-        _fetch_sweep(store, with_ledger=stored is None or stored.ended)
+    with _lock_folder(folder):
+        stored, local = read_stored_driver(store), read_local_driver(store)
+        has_own_state = (folder / LEDGER).exists() if local is None else not local.ended
+        if not (folder / SETTINGS).exists() or not (has_own_state or has_newest(store)):
+            _fetch_sweep(store, stored, with_ledger=stored is None or stored.ended)
 
 
-def _fetch_sweep(store: Store, *, with_ledger: bool) -> None:
+@contextlib.contextmanager
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Let one process of this machine at a time compare a folder with the storage and fetch from there.
+
+    A driver that comes second finds the newest state and opens its ledger, which the first would replace otherwise.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # A network file system may refuse to lock a folder.
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _fetch_sweep(store: Store, stored: Driver | None, *, with_ledger: bool) -> None:
     """Fetch a sweep's files but its checkpoints, which are fetched when they are used.
 
     Args:
         store: The sweep's.
+        stored: The driver that took the sweep last, as it was read before. Another machine may take the sweep while its
+            ledger is fetched, and then has the newest state.
         with_ledger: Whether to fetch the ledger; the stored one is old while a driver works on another machine.
     """
     folder = store.folder
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if with_ledger:
         for derived in (*folder.glob(f"{LEDGER}-*"), folder / LEDGER_COPY, *folder.glob("study.db*")):
             derived.unlink(missing_ok=True)
-    store.fetch([*([LEDGER, DRIVER_FILE] if with_ledger else ()), *PUBLISHED])
+        store.fetch([LEDGER])
+        if stored:
+            note_state(store, stored)
+    store.fetch(PUBLISHED)
 
 
 def follow_sweep(folder: Path, *, take_over: bool = False) -> str | None:
@@ -76,8 +99,12 @@ def follow_sweep(folder: Path, *, take_over: bool = False) -> str | None:
     Raises:
         StudyError: The newest ledger is on another machine. Or the storage cannot be used.
     """
-    store = find_store(folder)
-    stored = read_stored_driver(store)
+    with _lock_folder(folder):
+        return _follow_store(find_store(folder), take_over=take_over)
+
+
+def _follow_store(store: Store, *, take_over: bool) -> str | None:
+    folder, stored = store.folder, read_stored_driver(store)
     if stored is None or has_newest(store):
         return None
     if OmegaConf.select(read_settings(folder), "study.storage") is None and (
@@ -87,7 +114,7 @@ def follow_sweep(folder: Path, *, take_over: bool = False) -> str | None:
     aside = folder / f"ledger.{time.strftime('%Y%m%d-%H%M%S')}.db"
     for path in folder.glob(f"{LEDGER}*"):  # The file's write-ahead log belongs to it.
         path.rename(aside.with_name(aside.name + path.name.removeprefix(LEDGER)))
-    _fetch_sweep(store, with_ledger=True)
+    _fetch_sweep(store, stored, with_ledger=True)
     kept = f"; the ledger that was here is kept as {aside}" if aside.exists() else ""
     return f"another machine has gone on with {folder.name}: its files in the storage are fetched{kept}"
 
