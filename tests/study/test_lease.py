@@ -333,6 +333,35 @@ def test_the_sessions_of_a_driver_are_kept_for_its_successor(ledger: Ledger) -> 
         assert state.driver.sessions == (mark,)
 
 
+def test_a_killed_successor_leaves_what_it_had_to_end(ledger: Ledger) -> None:
+    session = lease_module.ProcessMark("another", "", 7, "12")
+    give_to(ledger, make_far_driver(sessions=(session,)))
+    with take_lease(ledger) as lease:
+        assert lease.previous is not None
+        assert lease.previous.sessions == (session,)
+        state = ledger.read_lease()
+        assert state.driver is not None
+        assert state.driver.sessions == (session,), "its own successor ends them if it is killed before it could"
+
+
+def test_a_lease_is_given_back_once_the_database_is_back(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process may live on for days, as a notebook does, and would keep other processes out."""
+    monkeypatch.setattr(lease_module, "END_S", 0.1)
+    is_away = threading.Event()
+
+    def refuse(*_: Any) -> None:
+        if is_away.is_set():
+            raise OSError("the database is away")
+
+    lease = take_lease(ledger)
+    event.listen(lease._engine, "before_cursor_execute", refuse)
+    is_away.set()
+    lease.release()
+    is_away.clear()
+    wait_until(lambda: ledger.read_lease().driver is None)
+    assert not lease.is_lost
+
+
 # -- observing ---------------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -254,7 +254,7 @@ class Lease:
         Raises:
             LeaseLostError: Another driver has taken the sweep over.
         """
-        self._driver = DriverRecord(**{**vars(self._driver), "sessions": sessions})
+        self._driver = replace(self._driver, sessions=sessions)
         with self._engine.begin() as connection:
             if not connection.execute(self._of_mine().values(driver=asdict(self._driver))).rowcount:
                 raise self.lose(connection)
@@ -280,24 +280,29 @@ class Lease:
         while not self._ended.wait(RENEW_S):
             # A failure loses nothing: the row names this driver until another one has watched it stand still.
             self._write({"counter": LEASES.c.counter + 1})
-        if not self.is_lost:
-            self._write({"released": True})
+        # While the row names it, a process that lives on, such as a notebook's, would keep all others out.
+        while not (self.is_lost or self._write({"released": True})):
+            _held_ids.discard(self.id)
+            time.sleep(RENEW_S)
         _held_ids.discard(self.id)
         self._engine.dispose()
 
-    def _write(self, values: dict[str, Any]) -> None:
-        if self._file and not self._file.exists():  # SQLite would make an empty ledger
-            return
+    def _write(self, values: dict[str, Any]) -> bool:
+        """Change the lease's row if it names this driver; return False where the database did not answer."""
+        if self._file and not self._file.exists():  # SQLite would make an empty ledger.
+            return True
         try:
             with self._engine.begin() as connection:
                 if connection.execute(self._of_mine().values(**values)).rowcount:
                     self._renewed_s = time.monotonic()
-                    return
+                    return True
                 mine = select(LEASES.c.driver_id).where(LEASES.c.sweep_id == self._sweep_id)
                 if connection.execute(mine).first():
                     self.lose(connection)
         except Exception as error:
-            logger.debug("the lease could not be renewed", exc_info=error)
+            logger.debug("the lease could not be written", exc_info=error)
+            return False
+        return True
 
 
 def take_lease(ledger: Ledger, on_lost: Callable[[], None] = lambda: None) -> Lease:
@@ -324,6 +329,8 @@ def take_lease(ledger: Ledger, on_lost: Callable[[], None] = lambda: None) -> Le
             if watch.wait():
                 raise _make_held_error(ledger, watch)
             assert watch.state is not None
+            # The successor ends these processes first of all. If it is killed before, its own successor does.
+            driver = replace(driver, sessions=watch.driver.sessions if watch.driver else ())
             if _take(ledger, driver, watch.state):
                 break
         except Exception as error:
