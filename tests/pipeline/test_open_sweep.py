@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from pyarrow.fs import FSSpecHandler, PyFileSystem
 from saved import write_checkpoint
 
-from rltune.checkpoints.store import REPLAY
+from rltune.checkpoints.handover import take
+from rltune.checkpoints.store import REPLAY, Store
+from rltune.pipeline.context import SweepContext
 from rltune.records import Report
 from rltune.search.schedulers import Stop
 from rltune.study.ledger import Ledger
@@ -116,6 +120,30 @@ def test_a_sweep_closes_whatever_happens(
     assert ends == [status]
     assert not (sweep.context.folder / STOP_FILE).exists()
     assert (sweep.context.folder / LEDGER_COPY).is_file(), "the ledger as it was at the end, to go back to"
+
+
+def test_a_driver_drops_nothing_once_another_machine_took_over(
+    open_mine: Callable[..., Any], begun: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the ledger in a file each of them has a lease of its own, but they share the storage."""
+    filesystem = PyFileSystem(FSSpecHandler(MemoryFileSystem()))
+
+    def open_store(machine: Path) -> Store:
+        machine.mkdir(exist_ok=True)
+        return Store(filesystem, "/taken-over", machine, address="memory://taken-over")
+
+    other = open_store(tmp_path / "other")
+    monkeypatch.setattr(SweepContext, "open_store", lambda context: open_store(context.folder))
+    with open_mine("certify=off", resumed=True) as sweep:
+        take(sweep.store, sweep.ledger.lease.id)
+        for machine, is_dropped in ((sweep.store, True), (other, False)):
+            name = "trials/1/attempt/latest-000000000500/manifest.json"
+            if machine is other:
+                take(other, "another-driver")
+            machine.write(name, b"{}")
+            sweep.retention.drop_unnamed([sweep.ledger.trials.record(1)])
+            assert sweep.retention.flush(30)
+            assert (other.read(name) is None) == is_dropped
 
 
 def test_what_is_to_be_tried_again_is_open_before_all_else(

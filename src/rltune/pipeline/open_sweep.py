@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from rltune.certification.retraining import Retraining
 from rltune.certification.selection import FinalEvaluation
 from rltune.checkpoints.clients import QUICK_S
+from rltune.checkpoints.handover import is_taken_over
 from rltune.checkpoints.retention import Retention
 from rltune.checkpoints.store import Store
 from rltune.cluster.resources import Share
@@ -26,6 +28,7 @@ from rltune.search.views import choose_view, heeds_constraints, tell_broken_as_d
 from rltune.study.ledger import Ledger
 from rltune.study.optuna_study import OptunaStudy, open_optuna_study
 from rltune.study.storage import STUDY, make_storage_url, save_copy
+from rltune.study.sweep_folder import make_distant_ledger_error
 from rltune.tracking.callbacks import Callbacks, CallbackTracker
 from rltune.tracking.ledger_feed import Book, FedTracker
 from rltune.tracking.tensorboard import FOLDER, TensorBoardFiles
@@ -147,7 +150,7 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
     store = context.open_store()
     shared = config.cluster.address is not None and store.is_shared_folder
     ledger.judge_by(plan.criteria)
-    retention = Retention(store, ledger.check_lease)
+    retention = Retention(store, functools.partial(_check_ownership, store, ledger))
     if context.resumed:
         save_copy(folder)
         notes = list(plan.notes)
@@ -218,6 +221,17 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         inbox=Inbox(ledger, stopper),
         callbacks=told,
     )
+
+
+def _check_ownership(store: Store, ledger: Ledger) -> None:
+    """Refuse to go on where another driver has the sweep, even one that goes on with a copy of the ledger.
+
+    Raises:
+        StudyError: Another driver has taken the sweep over. Or the storage cannot be used.
+    """
+    ledger.check_lease()
+    if ledger.lease and is_taken_over(store, ledger.lease.id):
+        raise make_distant_ledger_error(store.folder)
 
 
 def _end_unfinished(rule: StoppingRule, ledger: Ledger, env_steps: int) -> None:
