@@ -48,11 +48,12 @@ def test_a_server_that_is_away_for_seconds_loses_nothing(s3_instance: Server, tm
 
 
 def test_a_storage_that_stays_away_is_named_with_its_key(tmp_path: Path) -> None:
-    store = open_store(tmp_path, make_address("s3://sweeps/x?endpoint_override=http://127.0.0.1:9", "name"))
+    store = open_store(tmp_path, make_address("s3://who:sesame@sweeps/x?endpoint_override=http://127.0.0.1:9", "name"))
     with pytest.raises(StoreUnavailableError) as raised:
         store.write("a", b"", is_quick=True)
     assert (raised.value.key, raised.value.exit_code) == ("storage", 75)
     assert "AWS_ACCESS_KEY_ID" in raised.value.allowed
+    assert "sesame" not in str(raised.value)
 
 
 class Outage(BaseHTTPRequestHandler):

@@ -19,6 +19,7 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from rltune.config.uris import redact_address
 from rltune.errors import StudyError, UnavailableError, describe_exception
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ def make_store_error(address: str, problem: str, kind: type[StoreError]) -> Stor
         kind: The error's class.
     """
     return kind(
-        f"storage={address.partition('?')[0]} {problem}",
+        f"storage={redact_address(address.partition('?')[0])} {problem}",
         "a bucket that is there and answers, with the credentials in the environment of every node: AWS_ACCESS_KEY_ID "
         "and AWS_SECRET_ACCESS_KEY, or what else the cloud's own tools take",
         "storage=s3://bucket/prefix; for MinIO also AWS_ENDPOINT_URL=http://host:9000",
