@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -22,13 +21,13 @@ import yaml
 from ended import write_sweep
 
 from rltune.cluster.resources import available_cpus
-from rltune.cluster.stale_processes import mark_process
+from rltune.cluster.stale_processes import mark_process, read_pid_namespace
 from rltune.errors import StudyError, StudyUnavailableError
 from rltune.records import STOP
 from rltune.service import processes as processes_module
 from rltune.service.dispatcher import Ending
 from rltune.service.folder import ServiceFolder
-from rltune.service.processes import GRACE_S, SweepProcesses, share_machine
+from rltune.service.processes import SweepProcesses, share_machine
 from rltune.service.submissions import RUNNING, Submission
 from rltune.study.lease import take_lease
 from rltune.study.storage import open_ledger
@@ -158,15 +157,7 @@ def make_unseen(submission: Submission) -> Submission:
     return replace(submission, process=process)
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The monotonic clock of the watches; a test moves it by changing the only entry."""
-    now = [1000.0]
-    monkeypatch.setattr(processes_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    return now
-
-
-def test_a_sweep_that_is_driven_unseen_runs_until_it_ends(folder: ServiceFolder, clock: list[float]) -> None:
+def test_a_sweep_that_is_driven_unseen_runs_until_it_ends(folder: ServiceFolder) -> None:
     processes = SweepProcesses(folder, {}, ())
     with closing(open_ledger(write_sweep(folder.sweeps / "one", 2, None, "running"))) as ledger:
         for submission in (ONE, make_unseen(replace(ONE, id=2))):
@@ -174,7 +165,6 @@ def test_a_sweep_that_is_driven_unseen_runs_until_it_ends(folder: ServiceFolder,
                 for _ in range(3):
                     assert processes.is_driven(submission) is True
                     assert processes.find_ending(submission) is None
-                    clock[0] += 2 * GRACE_S
             ledger.change_sweep(status="complete")
             ending = processes.find_ending(submission)
             assert ending is not None
@@ -182,13 +172,17 @@ def test_a_sweep_that_is_driven_unseen_runs_until_it_ends(folder: ServiceFolder,
             assert ending.was_adopted == (submission is ONE)
 
 
-def test_a_process_that_cannot_be_seen_has_time_to_begin(folder: ServiceFolder, clock: list[float]) -> None:
-    processes, unseen = SweepProcesses(folder, {}, ()), make_unseen(ONE)
-    assert processes.find_ending(unseen) is None
-    clock[0] += GRACE_S - 1
-    assert processes.find_ending(unseen) is None
-    clock[0] += 2
-    assert processes.find_ending(unseen) == Ending(None)
+def test_a_sweep_that_others_went_on_with_is_theirs(folder: ServiceFolder) -> None:
+    processes, gone = SweepProcesses(folder, {}, ()), make_unseen(ONE)
+    gone = replace(gone, process=gone.process | {"pid_namespace": read_pid_namespace(), "started": "1"})
+    with closing(open_ledger(write_sweep(folder.sweeps / "one", 2, None, "running"))) as ledger:
+        with take_lease(ledger):
+            assert processes.find_ending(gone) == Ending(None, is_driven=True)
+            adopted = replace(gone, process={})  # as the queue has it from then on
+            assert processes.find_ending(adopted) is None
+        ending = processes.find_ending(adopted)
+        assert ending is not None
+        assert ending.was_adopted
 
 
 def test_a_refused_second_driver_leaves_the_sweep_running(folder: ServiceFolder) -> None:

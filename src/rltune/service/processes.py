@@ -8,6 +8,7 @@ process that cannot be seen, and one that no service has started, are known by t
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -16,7 +17,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -25,10 +25,10 @@ from typing import Any
 
 import psutil
 from omegaconf import OmegaConf
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError
 
 from rltune.cluster.resources import available_cpus
-from rltune.cluster.stale_processes import GONE, RUNNING, STOPPED, ProcessMark, mark_process
+from rltune.cluster.stale_processes import GONE, RUNNING, ProcessMark, mark_process
 from rltune.composition.composing import COMPOSED
 from rltune.composition.overrides import spell_value
 from rltune.config.uris import redact_address
@@ -40,12 +40,10 @@ from rltune.service.dispatcher import Ending
 from rltune.service.folder import TAIL_BYTES, ServiceFolder
 from rltune.service.submissions import Submission
 from rltune.study.lease import LeaseState, LeaseWatch
-from rltune.study.ledger import Ledger, make_storage_error
+from rltune.study.ledger import Ledger
 from rltune.study.storage import open_ledger
 from rltune.study.sweep_ref import SweepRef
 
-INTERVAL_S = 1.0  # A lease that is watched is read this often.
-GRACE_S = 60.0  # A process that cannot be seen has this long from its start until it has to hold the sweep's lease.
 HEADING = "--- rltune serve: "  # Each command's part of a log begins with such a line.
 ERROR = re.compile(r"^error: (.+(?:\n  allowed: .+)?(?:\n  try: .+)?)", re.MULTILINE)
 # The shell waits for a line before it becomes the sweep's process, so that nothing starts before the queue has its
@@ -66,69 +64,6 @@ def share_machine(width: int, address: str | None) -> dict[str, Any]:
     return {"num_cpus": max(1, available_cpus() // width)} if width > 1 else {}
 
 
-class DriverWatch:
-    """Tell without waiting whether any process drives a sweep, wherever that process runs.
-
-    Args:
-        folder: The sweep's folder. It need not exist yet.
-
-    Attributes:
-        was_held: Whether a driver has been seen to hold the lease.
-        is_down: Whether the ledger's database did not respond at the last look.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._lease = folder, LeaseWatch(self._read_lease)
-        self._begun_s = time.monotonic()
-        self._is_driven: bool | None = None
-        self._due_s = self._begun_s
-        self.was_held = self.is_down = False
-
-    @property
-    def elapsed_s(self) -> float:
-        """The time since the watch began, on the monotonic clock."""
-        return time.monotonic() - self._begun_s
-
-    @property
-    def has_expired(self) -> bool:
-        """Whether the lease names a driver that did not give it back, so that it has died or stands still."""
-        return self._is_driven is False and self._lease.driver is not None
-
-    def is_driven(self) -> bool | None:
-        """Return whether a driver holds the lease.
-
-        None means that this is not known yet: its process cannot be seen and its lease has to be watched for a while,
-        or the ledger's database is down.
-        """
-        if time.monotonic() >= self._due_s:
-            try:
-                self._is_driven, self.is_down = self._lease.look(), False
-            except UnavailableError:
-                self._is_driven, self.is_down = None, True
-            self.was_held |= bool(self._is_driven)
-            self._due_s = time.monotonic() + INTERVAL_S
-        return self._is_driven
-
-    def _read_lease(self) -> LeaseState:
-        """Read the lease; a sweep without a ledger that can be read has no driver.
-
-        What is wrong with a ledger is reported by the sweep's own command. It must not hold up the other sweeps.
-
-        Raises:
-            UnavailableError: The ledger's database is down.
-        """
-        try:
-            with closing(open_ledger(self._folder)) as ledger:
-                try:
-                    return ledger.read_lease()
-                except SQLAlchemyError as error:
-                    raise make_storage_error(ledger.url, error) from None
-        except UnavailableError:
-            raise
-        except Exception:
-            return LeaseState(None, 0)
-
-
 class SweepProcesses:
     """Start, observe and end the processes of sweeps.
 
@@ -142,7 +77,7 @@ class SweepProcesses:
         self._folder, self._share = folder, share
         self._program = program or (sys.executable, "-m", "rltune", "run")
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._watches: dict[int, DriverWatch] = {}
+        self._watches: dict[int, LeaseWatch] = {}
 
     def format_request(self, submission: Submission) -> str:
         """Format the input of a sweep's process: its settings, and the command that submits the same sweep by hand."""
@@ -184,36 +119,36 @@ class SweepProcesses:
 
     def is_driven(self, submission: Submission) -> bool | None:
         """Return whether any process drives a sweep; None if that is not known yet."""
-        watch = self._watch(submission)
-        is_driven = watch.is_driven()
         # If the database is down, the sweep's command says so and is tried again. It takes the lease before it begins.
-        return False if watch.is_down else is_driven
+        return self._is_driven(submission, if_down=False)
 
-    def _watch(self, submission: Submission) -> DriverWatch:
-        return self._watches.setdefault(submission.id, DriverWatch(self._folder.sweeps / submission.name))
+    def _is_driven(self, submission: Submission, if_down: bool | None) -> bool | None:
+        read = functools.partial(_read_lease, self._folder.sweeps / submission.name)
+        try:
+            return self._watches.setdefault(submission.id, LeaseWatch(read)).look()
+        except (UnavailableError, OperationalError):
+            return if_down
+        except Exception:  # The sweep's command says what is wrong with its ledger; no other sweep waits for that.
+            return False
 
     def find_ending(self, submission: Submission) -> Ending | None:
         """Return how a running sweep's process has ended; None while it runs, or may run."""
         child = self._children.get(int(submission.process.get("pid", -1)))
         code = child.poll() if child else None
-        state = _find_state(submission) if child is None else RUNNING if code is None else GONE
-        if state == RUNNING:
+        state = _find_state(submission)
+        if state == RUNNING or (child is not None and code is None):
             return None
-        watch = self._watch(submission)
-        is_driven = watch.is_driven() if child is None else self.is_driven(submission)
-        if is_driven is None or (is_driven and child is None):
+        is_driven = self._is_driven(submission, if_down=None if child is None else False)
+        is_replaced = is_driven and state == GONE and bool(submission.process)
+        if is_driven is None or (is_driven and not is_replaced):
             return None
-        is_lease_new = not is_driven and not watch.has_expired and not watch.was_held
-        if is_lease_new and (state == STOPPED or (state is None and watch.elapsed_s < GRACE_S)):
-            return None  # The process may have started so recently that it does not hold the lease yet.
+        self._watches.pop(submission.id)
         if child is not None:
             del self._children[child.pid]
-        if is_driven:
+        if is_replaced:
             return Ending(code, is_driven=True)
-        del self._watches[submission.id]
-        was_adopted = child is None and state == GONE and (watch.was_held or not submission.process)
         message = self._read_message(submission.name)
-        return self._read_ending(submission, Ending(code, message=message, was_adopted=was_adopted))
+        return self._read_ending(submission, Ending(code, message=message, was_adopted=not submission.process))
 
     def stop(self, submission: Submission) -> None:
         """Ask a sweep's driver to end cleanly: by a signal, a second time at once, or else by a request in its ledger.
@@ -263,6 +198,11 @@ class SweepProcesses:
         if errors := ERROR.findall(output):
             return str(errors[-1])
         return next((line for line in reversed(output.splitlines()[1:]) if line.strip()), "")
+
+
+def _read_lease(folder: Path) -> LeaseState:
+    with closing(open_ledger(folder)) as ledger:
+        return ledger.read_lease()
 
 
 def _find_state(submission: Submission) -> str | None:
