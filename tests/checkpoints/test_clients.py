@@ -128,7 +128,7 @@ def test_in_a_hurry_a_server_that_hangs_is_asked_once(tmp_path: Path, monkeypatc
     monkeypatch.setattr("rltune.checkpoints.clients._let_process_exit", lambda: None)
     with socket.create_server(("127.0.0.1", 0), backlog=50) as hanging:
         store = open_store(tmp_path, f"s3://sweeps/y?endpoint_override=http://127.0.0.1:{hanging.getsockname()[1]}")
-        threading.Timer(0.5, store.client.hurry, [9.0]).start()
+        threading.Timer(0.5, store.client.hurry, [4.0]).start()
         began = time.monotonic()
         for _ in range(20):
             with pytest.raises(StoreUnavailableError):

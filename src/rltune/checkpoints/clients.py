@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from rltune.config.uris import redact_address
@@ -48,47 +48,30 @@ class StoreUnavailableError(StoreError, UnavailableError):
     """A storage that does not answer; the same request may succeed later."""
 
 
-class Client(Protocol):
-    """Sends requests to a file system."""
+class Client:
+    """Sends requests to a file system that answers at once, such as a local disk; its errors are its own.
 
-    def call(self, request: Callable[[FileSystem], T], *, is_quick: bool = False, extra_s: float = 0.0) -> T:
+    Args:
+        connect: Returns the file system.
+    """
+
+    def __init__(self, connect: Callable[[], FileSystem]) -> None:
+        self._connect = connect
+
+    def call(self, request: Callable[[FileSystem], T], *, is_quick: bool = False) -> T:
         """Send a request and return its answer.
 
         Args:
             request: What to do with the file system.
-            is_quick: Whether to give up after seconds instead of minutes.
-            extra_s: How long the request takes besides the answer, where time is short.
+            is_quick: Whether to give up after seconds instead of minutes where it does not answer.
         """
+        return request(self._connect())
 
     def hurry(self, left_s: float) -> None:
         """Take note that the process has only so many seconds left for all of its requests."""
 
-    @property
-    def is_hurried(self) -> bool:
-        """Whether `hurry` was called."""
 
-
-class DirectClient:
-    """Calls a file system that answers at once, such as a local disk; its errors are its own.
-
-    Args:
-        filesystem: The file system.
-    """
-
-    is_hurried = False
-
-    def __init__(self, filesystem: FileSystem) -> None:
-        self._filesystem = filesystem
-
-    def call(self, request: Callable[[FileSystem], T], *, is_quick: bool = False, extra_s: float = 0.0) -> T:
-        """Send a request and return its answer; the arguments are those of `Client.call`."""
-        return request(self._filesystem)
-
-    def hurry(self, left_s: float) -> None:
-        """Change nothing: a disk answers."""
-
-
-class RemoteClient:
+class RemoteClient(Client):
     """Sends requests to remote storage, as long as there is time.
 
     The file system is connected at the first request: its threads do not survive a fork.
@@ -99,24 +82,14 @@ class RemoteClient:
     """
 
     def __init__(self, address: str, connect: Callable[[], FileSystem]) -> None:
-        self._address, self._connect = address, functools.cache(connect)
-        self._deadline = math.inf  # of all requests, once time is short
-        self._has_failed = False  # since time is short
-
-    @property
-    def is_hurried(self) -> bool:
-        """Whether the process has seconds left."""
-        return self._deadline < math.inf
+        super().__init__(functools.cache(connect))
+        self._address, self._deadline = address, math.inf
 
     def hurry(self, left_s: float) -> None:
-        """From now on send no request a second time, and none at all after the first failure.
-
-        Args:
-            left_s: The seconds that are left for all requests together.
-        """
+        """From now on send no request a second time, and let each end after these seconds."""
         self._deadline = time.monotonic() + left_s
 
-    def call(self, request: Callable[[FileSystem], T], *, is_quick: bool = False, extra_s: float = 0.0) -> T:
+    def call(self, request: Callable[[FileSystem], T], *, is_quick: bool = False) -> T:
         """Send a request and return its answer; the arguments are those of `Client.call`.
 
         Raises:
@@ -127,32 +100,27 @@ class RemoteClient:
         give_up_at = time.monotonic() + (QUICK_S if is_quick else PATIENCE_S)
         while True:
             try:
-                return self._wait_for(lambda: request(self._connect()), extra_s)
+                return self._wait_for(lambda: request(self._connect()), give_up_at)
             except FileNotFoundError:
                 raise
             except OSError as error:
                 if not is_outage(error):
                     raise make_store_error(self._address, f"cannot be used ({_describe(error)})", StoreError) from None
-                self._has_failed |= self.is_hurried
-                if self.is_hurried or time.monotonic() >= give_up_at:
+                if self._deadline < math.inf or time.monotonic() >= give_up_at:
                     problem = f"does not answer ({_describe(error)})"
                     raise make_store_error(self._address, problem, StoreUnavailableError) from None
             time.sleep(RETRY_S)
 
-    def _wait_for(self, request: Callable[[], T], extra_s: float) -> T:
+    def _wait_for(self, request: Callable[[], T], give_up_at: float) -> T:
         """Run a request in another thread, and leave it there when time has become short.
 
         Raises:
             TimeoutError: It was left there.
         """
-        if self._has_failed:
-            raise TimeoutError("it did not answer before")
         answer: Future[T] = Future()
         threading.Thread(target=_answer, args=(answer, request), name="store-request", daemon=True).start()
-        hurried_s = 0.0
         while not wait([answer], POLL_S).done:
-            hurried_s += POLL_S * self.is_hurried
-            if hurried_s > QUICK_S + extra_s or time.monotonic() > self._deadline:
+            if self._deadline < math.inf and time.monotonic() > min(self._deadline, give_up_at):
                 _let_process_exit()
                 raise TimeoutError("no answer in time")
         return answer.result()

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from rltune.checkpoints.clients import (
     Client,
-    DirectClient,
     StoreError,
     connect,
     make_address,
@@ -68,7 +67,7 @@ class Store:
     ) -> None:
         if client is None:
             assert filesystem is not None
-            client = DirectClient(filesystem)
+            client = Client(lambda: filesystem)
         self.address, self.client = address, client
         self.folder = Path(root) if cache is None else cache
         self._root, self._is_local = str(root).rstrip("/"), cache is None
@@ -107,7 +106,7 @@ class Store:
             with filesystem.open_output_stream(self._path(name)) as stream:
                 stream.write(content)
 
-        self.client.call(write, is_quick=is_quick, extra_s=len(content) / CHUNK_BYTES)
+        self.client.call(write, is_quick=is_quick)
 
     def delete(self, name: str, *, is_quick: bool = False) -> None:
         """Delete a file, if it is there."""
@@ -228,7 +227,7 @@ class Store:
         """
         sources = files if isinstance(files, Mapping) else {name: name for name in files}
         for name, source in () if self._is_local else sources.items():
-            self.write(name, (self.folder / source).read_bytes(), is_quick=True)
+            self.write(name, (self.folder / source).read_bytes())
 
     def fetch(self, names: Iterable[str], *, is_quick: bool = False) -> None:
         """Fetch files of the sweep that another machine has published; what it has not published is removed here."""

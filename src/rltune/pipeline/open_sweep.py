@@ -137,7 +137,7 @@ def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots
             sweep.tracker.abandon()
         else:
             sweep.tracker.close(status, timeout_s=5.0)  # without effect after a sweep's proper end
-        sweep.retention.flush(QUICK_S if sweep.store.client.is_hurried else FLUSH_S)
+        sweep.retention.flush(QUICK_S if sweep.stopper.is_urgent() else FLUSH_S)
         sweep.close_ledger()
         sweep.stopper.clear()
 
