@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,22 +35,14 @@ def list_checkpoints(store: Store) -> set[str]:
     return {name.rpartition("/")[0] for name in store.list("trials")}
 
 
-def block(retention: Retention) -> Callable[[], None]:
-    """Keep the thread that drops busy until the returned function is called."""
-    is_free = threading.Event()
-    retention._submit(lambda: bool(is_free.wait(30)))  # type: ignore[func-returns-value]
-    return is_free.set
-
-
 def test_a_new_attempt_keeps_what_no_report_has_named(store: Store) -> None:
     named = save(store, "trials/7/first/latest-000000000100")
     save(store, "trials/7/first/best-000000000050")
-    retention = Retention(store, lambda: None)
-    go_on = block(retention)
-    retention.drop_unnamed([make_trial(named)])
-    written = save(store, "trials/7/second/latest-000000000200")  # by the worker that began meanwhile
-    go_on()
-    assert retention.flush(30)
+    drops: list[Callable[[], None]] = []
+    Retention(store, lambda: None, drops.append).drop_unnamed([make_trial(named)])
+    written = save(store, "trials/7/second/latest-000000000200")  # The worker has begun before anything is dropped.
+    for drop in drops:
+        drop()
     assert list_checkpoints(store) == {named.path, written.path}
 
 
@@ -62,8 +53,7 @@ def test_a_driver_that_was_replaced_drops_nothing(store: Store) -> None:
     def refuse() -> None:
         raise StudyUnavailableError("sweep=one: another driver has taken it over", "one driver", "nothing")
 
-    retention = Retention(store, refuse)
+    retention = Retention(store, refuse, lambda drop: drop())
     retention.drop_unnamed([make_trial(named)])
     retention.drop([other], keep=[])
-    assert retention.flush(30)
     assert list_checkpoints(store) == {named.path, other.path}

@@ -1,19 +1,27 @@
-"""Imports in a thread."""
+"""Modules are imported before they are needed, but not before it is time."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
-from rltune.cluster.background_imports import begin_imports
+import pytest
+
+from rltune.cluster.background_imports import ImportAhead
+
+pytestmark = pytest.mark.fast
 
 
-def test_modules_are_imported_once_and_broken_ones_passed_over(tmp_path, monkeypatch):
+def test_broken_modules_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_one.py").write_text("raise ValueError('no')")
     (tmp_path / "whole_one.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    thread = begin_imports("no_such_module_here", "broken_one", "whole_one")
-    thread.join(30)
+    answers = [False, True, True, True, True]
+    imports = ImportAhead(("no_such_module_here", "broken_one", "whole_one"), lambda: answers.pop(0))
+    for _ in range(3):
+        imports.import_next()
+        assert "whole_one" not in sys.modules
+    imports.import_next()
     assert "whole_one" in sys.modules
     assert "broken_one" not in sys.modules
-    assert begin_imports("no_such_module_here", "broken_one", "whole_one") is thread
     del sys.modules["whole_one"]

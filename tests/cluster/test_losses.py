@@ -6,12 +6,10 @@ import json
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -21,7 +19,7 @@ from joined import another_machine, finish, needs_mounts, ray_head, start_sweep,
 from ray.exceptions import ActorUnavailableError, RayActorError
 
 from rltune.cluster import losses
-from rltune.cluster.losses import Place, explain_loss, is_answering, wait_for_head, watch_head
+from rltune.cluster.losses import Place, explain_loss
 from rltune.study.storage import open_ledger
 
 OPEN = {"RAY_AUTH_MODE": "disabled"}
@@ -81,58 +79,6 @@ def test_without_a_place_only_what_ray_says_counts(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ray, "nodes", lambda: [])
     assert explain_loss(None, None) is None
     assert explain_loss(None, RayActorError(preempted=True))
-
-
-@pytest.fixture
-def gone(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set when a head, watched by the hundredth of a second, is given up."""
-    for name, seconds in {"ASK_S": 0.02, "PATIENCE_S": 0.2}.items():
-        monkeypatch.setattr(losses, name, seconds)
-    address = "{}:{}".format(*listener.getsockname())
-    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(gcs_address=address))
-    return threading.Event()
-
-
-def test_a_head_that_answers_is_left_alone(gone: threading.Event) -> None:
-    with watch_head(gone.set):
-        assert not gone.wait(0.5)
-
-
-def test_a_lost_head_is_noticed(
-    gone: threading.Event, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(losses, "PATIENCE_S", 2.0)
-    with watch_head(gone.set):
-        listener.close()
-        assert not gone.wait(0.1), "it may be started again"
-        assert gone.wait(60)
-
-
-def test_a_head_that_is_lost_after_the_end_disturbs_nobody(gone: threading.Event, listener: socket.socket) -> None:
-    with watch_head(gone.set):
-        pass
-    listener.close()
-    assert not gone.wait(0.5)
-
-
-def test_a_head_that_is_soon_back_was_not_lost(
-    gone: threading.Event, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(losses, "PATIENCE_S", 2.0)
-    host, port = listener.getsockname()
-    with watch_head(gone.set):
-        listener.close()
-        time.sleep(0.05)
-        with socket.create_server((host, port)):
-            wait_for_head()
-            assert not gone.wait(2.5)
-
-
-def test_nobody_answers_where_nobody_listens(listener: socket.socket) -> None:
-    host, port = listener.getsockname()
-    assert is_answering(host, port)
-    listener.close()
-    assert not is_answering(host, port)
 
 
 # -- with nodes that are killed ----------------------------------------------------------------------------------------

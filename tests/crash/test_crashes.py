@@ -25,7 +25,7 @@ import pytest
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
-from simulation import FaultyFileSystem, Process, World, simulate
+from simulation import FaultyFileSystem, Process, SimulatedChores, World, simulate
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -89,6 +89,7 @@ class Driver:
     ledger: Any = None
     store: Any = None
     retention: Any = None
+    chores: Any = None
     lease: Any = None
     id: str = ""
     workers: dict[int, Worker] = field(default_factory=dict)
@@ -186,7 +187,8 @@ class Crashes(RuleBasedStateMachine):
             ledger = Ledger(self.url, self.name, create=True)
         lease = take_lease(ledger)
         driver.ledger, driver.lease, driver.id = ledger, lease, lease.id
-        driver.retention = Retention(driver.store, ledger.check_lease)
+        driver.chores = SimulatedChores(self.world)
+        driver.retention = Retention(driver.store, ledger.check_lease, driver.chores.add)
         driver.retention.drop_unnamed(ledger.trials.records())
         for record in ledger.trials.records():
             if record.state == "RUNNING":
@@ -263,7 +265,7 @@ class Crashes(RuleBasedStateMachine):
         """End a driver in good order: it gives the lease back."""
         for worker in driver.workers.values():
             worker.process.kill()
-        driver.retention.flush(10.0)
+        driver.chores.wait(10.0)
         driver.lease.release()
         driver.process.leave()
 

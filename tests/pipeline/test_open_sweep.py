@@ -100,7 +100,7 @@ def test_a_whole_trial_is_not_trained_again_after_a_kill(open_mine: Callable[...
         whole, silent = sweep.ledger.trials.records()
         assert (whole.state, whole.stop_reason) == ("COMPLETE", "whole budget")
         assert silent.state == "RUNNING", "without an episode it fails, which its worker says"
-        assert sweep.retention.flush(60)
+        assert sweep.housekeeping.wait(60)
         memories = [(home / str(record.latest and record.latest.path) / REPLAY).exists() for record in (whole, silent)]
         assert memories == [False, True], "only the one that goes on needs its own"
         assert not (home / unnamed.path).exists()

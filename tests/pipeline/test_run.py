@@ -511,6 +511,14 @@ def test_a_sweep_leaves_the_programs_thread_switching_alone(toy_run: Callable[..
     assert during == {before} == {sys.getswitchinterval()}
 
 
+def test_a_driver_has_one_thread_for_its_chores(toy_run: Callable[..., Outcome], monkeypatch: Any) -> None:
+    before, during = set(threading.enumerate()), list[set[threading.Thread]]()
+    monkeypatch.setattr(SweepStopper, "check_wall_time", lambda self: during.append(set(threading.enumerate())))
+    toy_run("budget.trials=2", "tracking=off", "+space.seconds=[choice,0.05,0.06]")
+    assert {thread.name for thread in during[len(during) // 2] - before} == {"lease", "housekeeping"}
+    assert not {thread.name for thread in set(threading.enumerate()) - before}
+
+
 def test_the_sweeps_folder_is_private_and_holds_the_summary(toy_run: Callable[..., Outcome]) -> None:
     outcome = toy_run("tracking=off", "budget.trials=1")
     assert outcome.folder.stat().st_mode & 0o777 == 0o700

@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
-import functools
 import io
 import logging
 import os
@@ -18,8 +17,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +27,7 @@ from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import Pool
 
-from rltune.checkpoints import retention, store
+from rltune.checkpoints import store
 from rltune.cluster import stale_processes
 from rltune.study import lease, ledger, tables, trial_table
 from rltune.study.tables import IDLE_S
@@ -432,34 +430,27 @@ class SimulatedThreading:
         return getattr(threading, name)
 
 
-class SimulatedExecutor:
-    """What a module sees instead of a `ThreadPoolExecutor` of one thread."""
+class SimulatedChores:
+    """Runs functions later in the process that has added them, as a driver's housekeeping does."""
 
-    def __init__(self, world: World, *_: Any, **__: Any) -> None:
-        self._world, self._queue, self._task = world, list[tuple[Future[Any], Callable[[], Any]]](), None
+    def __init__(self, world: World) -> None:
+        self._world, self._queue, self._task = world, list[Callable[[], None]](), None
 
-    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Do something when those before it are done."""
-        future: Future[Any] = Future()
-        self._queue.append((future, functools.partial(function, *args)))
+    def add(self, function: Callable[[], None]) -> None:
+        """Run a function when those before it have run."""
+        self._queue.append(function)
         assert self._world.process is not None
         if self._task is None or self._task.is_done:
             self._task = self._world.process.spawn(self._work)
-        return future
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until all functions have run."""
+        if self._world.running and self._task:
+            self._world.running.wait(lambda: self._task.is_done, timeout_s)
 
     def _work(self) -> None:
         while self._queue:
-            future, function = self._queue.pop(0)
-            try:
-                future.set_result(function())
-            except Exception as error:
-                future.set_exception(error)
-
-
-def _wait_for(world: World, futures: Sequence[Future[Any]], timeout: float | None = None) -> SimpleNamespace:
-    if world.running:
-        world.running.wait(lambda: all(future.done() for future in futures), timeout)
-    return SimpleNamespace(not_done=[future for future in futures if not future.done()])
+            self._queue.pop(0)()
 
 
 # -- where faults come in ----------------------------------------------------------------------------------------------
@@ -479,8 +470,6 @@ def simulate(world: World) -> Iterator[None]:
         patch.setattr(tables, "create_engine", _create_engine)
         patch.setattr(lease, "LOOK_S", 2.0)  # Seconds pass quickly here, and each look costs a query.
         patch.setattr(store, "NUM_THREADS", 1)  # Their order would be left to chance.
-        patch.setattr(retention, "ThreadPoolExecutor", functools.partial(SimulatedExecutor, world))
-        patch.setattr(retention, "wait_for", functools.partial(_wait_for, world))
         _simulate_processes(world, patch)
         _file_faults(world, patch)
         yield

@@ -24,6 +24,7 @@ from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_logs
 from rltune.config.settings_file import format_settings
 from rltune.errors import StudyError
+from rltune.pipeline.housekeeping import Housekeeping
 from rltune.pipeline.requests.asking import enqueue_configuration, stop_sweep
 from rltune.pipeline.requests.inbox import Inbox
 from rltune.pipeline.requests.watching import watch_sweep
@@ -178,7 +179,7 @@ def test_a_sweep_is_asked_and_watched_by_its_address_alone(
     ledger, stopper = Ledger(url, "mine", create=True), SweepStopper(open_store(tmp_path), request_of("name=mine"))
     ledger.change_sweep(status="running", config=format_settings(request_of("name=mine", "budget.trials=4")))
     with ThreadPoolExecutor(2) as pool:
-        with take_lease(ledger), Inbox(ledger, stopper):
+        with take_lease(ledger), Housekeeping([(0.1, Inbox(ledger, stopper).read)]):
             watched = pool.submit(watch_sweep, ref, stream=stream)
             enqueue_configuration(ref, {"lr": 1e-3}, stream=stream)
             stopped = pool.submit(stop_sweep, ref, stream=stream)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
+from functools import partial
 from pathlib import PurePosixPath
 
 from rltune.checkpoints.clients import StoreError
@@ -21,17 +20,18 @@ DEPTH = 4  # The parts of a checkpoint's path: kind, number, attempt, name.
 
 
 class Retention:
-    """Drops checkpoints in a thread of its own, in the order in which that was asked for.
+    """Drops checkpoints later, so that nothing waits for a slow storage.
 
     Args:
-        store: The sweep's.
-        check_lease: Raises where another driver has taken the sweep over.
+        store: The sweep's store.
+        check_lease: Raises an error if another driver has taken the sweep over.
+        run_later: Runs a function later, in the order in which it was given them.
     """
 
-    def __init__(self, store: Store, check_lease: Callable[[], object]) -> None:
-        self._store, self._check_lease = store, check_lease
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="retention")
-        self._pending: list[Future[None]] = []
+    def __init__(
+        self, store: Store, check_lease: Callable[[], object], run_later: Callable[[Callable[[], None]], object]
+    ) -> None:
+        self._store, self._check_lease, self._run_later = store, check_lease, run_later
 
     def drop(self, records: Iterable[CheckpointRecord | None], keep: Iterable[CheckpointRecord | None]) -> None:
         """Drop recorded checkpoints that the ledger names no longer.
@@ -40,9 +40,7 @@ class Retention:
             records: The checkpoints.
             keep: Those that the ledger names; some may be among `records`.
         """
-        kept = _paths_of(keep)
-        if paths := _paths_of(records) - kept:
-            self._submit(lambda: self._drop_all(sorted(paths)))
+        self._drop_later(sorted(_paths_of(records) - _paths_of(keep)))
 
     def drop_unnamed(self, records: Collection[TrialRecord]) -> None:
         """Drop everything that trials without a running worker have left and the ledger does not name.
@@ -54,19 +52,9 @@ class Retention:
             records: The trials, as the ledger has them.
         """
         try:
-            if paths := self._find_unnamed(records):
-                self._submit(lambda: self._drop_all(paths))
+            self._drop_later(self._find_unnamed(records))
         except (StoreError, OSError) as error:
             _log_failure(error)
-
-    def flush(self, timeout_s: float) -> bool:
-        """Wait until all is dropped; return whether it is."""
-        pending, self._pending = self._pending, []
-        return not wait_for(pending, timeout_s).not_done
-
-    def _submit(self, work: Callable[[], None]) -> None:
-        self._pending = [future for future in self._pending if not future.done()]
-        self._pending.append(self._thread.submit(_try, work))
 
     def _find_unnamed(self, records: Collection[TrialRecord]) -> list[str]:
         unnamed: set[str] = set()
@@ -85,23 +73,21 @@ class Retention:
                 unnamed.add(f"{path}/{REPLAY}")
         return sorted(unnamed)
 
-    def _drop_all(self, paths: Collection[str]) -> None:
-        # The check comes after the listing: what was listed is older than a takeover that the check does not see.
-        self._check_lease()
+    def _drop_later(self, paths: Iterable[str]) -> None:
         for path in paths:
+            self._run_later(partial(self._drop, path))
+
+    def _drop(self, path: str) -> None:
+        try:
+            # The check comes after the listing: what was listed is older than a takeover that the check does not see.
+            self._check_lease()
             self._store.drop(path)
+        except Exception as error:  # The next driver drops what this one could not.
+            _log_failure(error)
 
 
 def _paths_of(records: Iterable[CheckpointRecord | None]) -> set[str]:
     return {record.path for record in records if record is not None}
-
-
-def _try(work: Callable[[], None]) -> None:
-    """Do some work that the next driver does if this one cannot."""
-    try:
-        work()
-    except Exception as error:
-        _log_failure(error)
 
 
 def _log_failure(error: Exception) -> None:

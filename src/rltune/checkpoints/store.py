@@ -210,10 +210,13 @@ class Store:
             yield copy if self._download(path, copy) else None
 
     def drop(self, path: str) -> None:
-        """Delete a checkpoint, or a part of it such as its replay memory; the manifest goes first."""
-        self.delete(f"{path}/{MANIFEST}")
+        """Delete a checkpoint, or a part of it such as its replay memory; the manifest goes first.
+
+        A storage that does not answer is given up after seconds: the next driver drops what is left.
+        """
+        self.delete(f"{path}/{MANIFEST}", is_quick=True)
         with contextlib.suppress(FileNotFoundError):
-            self.client.call(lambda filesystem: filesystem.delete_dir(self._path(path)))
+            self.client.call(lambda filesystem: filesystem.delete_dir(self._path(path)), is_quick=True)
         if not self._is_local:
             shutil.rmtree(self.folder / path, ignore_errors=True)
 

@@ -1,19 +1,18 @@
-"""Say which modules are imported ahead of their use, and import them in a thread while trials run.
+"""Name the modules that are imported ahead of their use.
 
-The names are strings, and stand here alone: who names such a module must not import it, because its import is what is
-to be saved. A driver imports neither a trial's modules, which its workers need, nor before the first report those that
-only a sweep's end needs. Runs in the driver.
+The modules are named by strings, because importing them here is what is to be avoided. A driver never imports the
+modules of a trial, which its workers need. It imports what only the end of a sweep needs while trials run, but not
+before the first report: the first trials need the CPU to start. Runs in the driver.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
-import threading
+from collections.abc import Callable
 
 NEEDED_AT_END = ("rltune.policies.policy", "rltune.reporting.plotly_figures")
-NEEDED_BY_FOREST = ("sklearn.tree", "scipy.special")  # by the random forest, after its first trials
+NEEDED_BY_FOREST = ("sklearn.tree", "scipy.special")  # The random forest needs them after its first trials.
 
 
 def worker_imports(algorithm_class: str) -> list[str]:
@@ -25,15 +24,19 @@ def worker_imports(algorithm_class: str) -> list[str]:
     return ["rltune.trial.trainable", "rltune.trial.algorithm_runner", algorithm_class.partition(":")[0]]
 
 
-@functools.cache
-def begin_imports(*modules: str) -> threading.Thread:
-    """Begin to import modules in a thread, once a process; skip a module that fails: whoever needs it will say why."""
-    thread = threading.Thread(target=_import, args=modules, name="rltune-imports", daemon=True)
-    thread.start()
-    return thread
+class ImportAhead:
+    """Imports modules one at a time, so that nothing else waits for all of them.
 
+    Args:
+        modules: Their names.
+        is_time: Returns whether the next one may be imported.
+    """
 
-def _import(*modules: str) -> None:
-    for module in modules:
-        with contextlib.suppress(Exception):
-            importlib.import_module(module)
+    def __init__(self, modules: tuple[str, ...], is_time: Callable[[], bool]) -> None:
+        self._modules, self._is_time = list(modules), is_time
+
+    def import_next(self) -> None:
+        """Import the next module, if it is time; a module that fails raises the error where it is used."""
+        if self._modules and self._is_time():
+            with contextlib.suppress(Exception):
+                importlib.import_module(self._modules.pop(0))

@@ -1,21 +1,12 @@
-"""Tell what a cluster has lost: the node that a trial ran on, or its head. Runs in the driver."""
+"""Tell which node a trial has lost. Runs in the driver."""
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from rltune.cluster.head import is_answering
 from rltune.compat.ray_nodes import find_draining_nodes, find_node_of
-
-ASK_S = 1.0  # between two questions to the head
-ANSWER_S = 3.0  # for a connection
-PATIENCE_S = 10.0  # a head may be started again meanwhile, as a cluster with a store for it does
-LEAVE_S = 12.0  # for a clean end; all of it stays under 30 s
 
 
 @dataclass(frozen=True)
@@ -70,58 +61,3 @@ def explain_loss(place: Place | None, error: BaseException | None) -> str | None
             return f"{where} is being taken away"
     # A process that ends is known by its raylet. Where Ray cannot say, the way to it was cut.
     return f"{where} was out of reach" if isinstance(error, ActorUnavailableError) else None
-
-
-def is_answering(host: str, port: int) -> bool:
-    """Return whether somebody takes connections there."""
-    try:
-        socket.create_connection((host, port), timeout=ANSWER_S).close()
-    except OSError:
-        return False
-    return True
-
-
-def is_head_answering() -> bool:
-    """Return whether the head of the cluster that this driver has joined takes connections."""
-    import ray
-
-    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
-    return is_answering(host.strip("[]"), int(port))
-
-
-def wait_for_head() -> None:
-    """Return when the head answers: what is asked of Ray before that waits for a minute, or raises.
-
-    Where it is lost, the thread of `watch_head` ends the process meanwhile.
-    """
-    while not is_head_answering():
-        time.sleep(ASK_S)
-
-
-@contextlib.contextmanager
-def watch_head(on_gone: Callable[[], None]) -> Iterator[None]:
-    """Watch a cluster's head from a thread of its own.
-
-    A lost head holds whoever asks it something for 60 s, and Ray then ends the process from inside. So nothing is left
-    to the main thread.
-
-    Args:
-        on_gone: Called in that thread when the head has not answered for `PATIENCE_S`. It ends the process, and has
-            `LEAVE_S` for it.
-    """
-    ended = threading.Event()
-
-    def watch() -> None:
-        heard = time.monotonic()
-        while not ended.wait(ASK_S):
-            if is_head_answering():
-                heard = time.monotonic()
-            elif time.monotonic() - heard >= PATIENCE_S:
-                on_gone()
-                return
-
-    threading.Thread(target=watch, name="watch-head", daemon=True).start()
-    try:
-        yield
-    finally:
-        ended.set()

@@ -5,20 +5,14 @@ Runs in the driver.
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 
 from rltune.cluster.resources import Bundles, Machine, count_slots
 from rltune.compat.ray_nodes import find_draining_nodes
 
-ASK_S = 2.0  # between two questions to a running Ray
-END_S = 1.0  # for the last question's answer: a Ray whose head is gone gives none
 WITHOUT_PLACE = ("PENDING", "PREPARED", "RESCHEDULING")  # a placement group's states before all its bundles have a node
-logger = logging.getLogger("rltune")
 
 
 class Slots:
@@ -127,28 +121,9 @@ class Slots:
         return " and ".join(words)
 
 
-@contextlib.contextmanager
-def follow_cluster(slots: Slots) -> Iterator[None]:
-    """Ask the Ray that was joined every so often what it has.
-
-    In a thread: a Ray whose head is gone keeps whoever asks for a minute, and the sweep has its own end to come to.
-    """
-    ended = threading.Event()
-
-    def ask() -> None:
-        while not ended.wait(ASK_S):
-            try:
-                slots.update(list_nodes({*slots.avoided, *find_draining_nodes()}), list_groups())
-            except Exception:  # the next answer will do
-                logger.debug("the cluster did not say what it has", exc_info=True)
-
-    thread = threading.Thread(target=ask, name="rltune-slots", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join(END_S)
+def update_from_cluster(slots: Slots) -> None:
+    """Ask the joined Ray what it has now. While its head is away, this waits for a minute or raises an error."""
+    slots.update(list_nodes({*slots.avoided, *find_draining_nodes()}), list_groups())
 
 
 def list_nodes(avoided: Collection[str] = ()) -> tuple[Machine, ...]:

@@ -22,16 +22,17 @@ class Housekeeping:
 
     Args:
         chores: Each a pair of an interval in seconds and a function; see `add`.
+        name: The thread's name.
     """
 
-    def __init__(self, chores: Iterable[tuple[float | None, Chore]] = ()) -> None:
+    def __init__(self, chores: Iterable[tuple[float | None, Chore]] = (), name: str = "housekeeping") -> None:
         self._periodic: list[tuple[float, Chore]] = []
         self._due: dict[Chore, float] = {}
         self._single: collections.deque[Chore] = collections.deque()
         self._failing: set[Chore] = set()
         self._changed = threading.Condition()
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         for interval_s, chore in chores:
             self.add(interval_s, chore)
 
@@ -77,7 +78,9 @@ class Housekeeping:
                     self._do(chore)
                     self._due[chore] = time.monotonic() + interval_s
             if self._single and not self._is_closed:
-                self._do(self._single.popleft())
+                chore = self._single.popleft()
+                self._do(chore)
+                self._failing.discard(chore)
             with self._changed:
                 if not (self._is_closed or self._single):
                     due = min((self._due.get(chore, 0.0) for _, chore in self._periodic), default=None)

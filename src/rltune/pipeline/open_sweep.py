@@ -13,16 +13,20 @@ from rltune.checkpoints.clients import QUICK_S
 from rltune.checkpoints.handover import is_taken_over
 from rltune.checkpoints.retention import Retention
 from rltune.checkpoints.store import Store
+from rltune.cluster.background_imports import NEEDED_AT_END, NEEDED_BY_FOREST, ImportAhead
 from rltune.cluster.resources import Share
-from rltune.cluster.slots import Slots
+from rltune.cluster.slots import Slots, update_from_cluster
 from rltune.config.schema import MLFLOW, RunConfig
 from rltune.envs.objective import Shown
 from rltune.pipeline.context import SweepContext
+from rltune.pipeline.housekeeping import Housekeeping
 from rltune.pipeline.plan import Plan
 from rltune.pipeline.requests.inbox import Inbox, reopen_failed
 from rltune.pipeline.stopper import SweepStopper
+from rltune.pipeline.tune.heartbeats import Heartbeats
 from rltune.records import WHOLE_BUDGET
 from rltune.reporting.console import Console
+from rltune.search.samplers import name_sampler
 from rltune.search.schedulers import ByAllReports, Stop, StoppingRule, build_stopping_rule, replay_reports
 from rltune.search.views import choose_view, heeds_constraints, tell_broken_as_diverged
 from rltune.study.ledger import Ledger
@@ -36,6 +40,9 @@ from rltune.tracking.tracker import MLflowTracker, NoTracker, SeveralTrackers, T
 from rltune.tracking.wandb_runs import WandbRuns
 
 FLUSH_S = 20.0  # How long the end of a sweep waits for checkpoints to be dropped; the next driver drops the rest.
+TICK_S = 0.5  # The pause between two runs of a chore that takes no time.
+INBOX_S = 1.0
+HEARTBEATS_S = SLOTS_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,8 @@ class OpenSweep:
         slots: How many trials run at once.
         ledger: The one truth.
         store: Has the checkpoints.
-        retention: Drops those that nobody needs any more.
+        housekeeping: Runs the driver's chores.
+        retention: Drops the checkpoints that nobody needs any more.
         study: Optuna's, which agrees with it.
         stopper: Ends the sweep early.
         rule: Stops weak trials; it knows the reports of earlier drivers.
@@ -57,6 +65,7 @@ class OpenSweep:
         tracker: MLflow, or nothing.
         console: What a person watches.
         inbox: What is asked of it meanwhile.
+        heartbeats: How far the running trials are between two reports.
         callbacks: A person's own code, which the tracker tells what happens; None without.
     """
 
@@ -65,6 +74,7 @@ class OpenSweep:
     slots: Slots
     ledger: Ledger
     store: Store
+    housekeeping: Housekeeping
     retention: Retention
     study: OptunaStudy
     stopper: SweepStopper
@@ -74,6 +84,7 @@ class OpenSweep:
     tracker: Tracker
     console: Console
     inbox: Inbox
+    heartbeats: Heartbeats
     callbacks: Callbacks | None = None
 
     @property
@@ -127,17 +138,20 @@ def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots
     sweep = _open(context, ledger, share, slots)
     status = "KILLED"
     try:
-        yield sweep
-    except Exception:
-        status = "FAILED"
-        raise
+        with sweep.housekeeping, _watch_cluster(sweep):
+            try:
+                yield sweep
+            except Exception:
+                status = "FAILED"
+                raise
+            finally:
+                sweep.console.stop()
+                if ledger.has_lost_lease():
+                    sweep.tracker.abandon()
+                else:
+                    sweep.tracker.close(status, timeout_s=5.0)  # This has no effect after a sweep's proper end.
+                sweep.housekeeping.wait(QUICK_S if sweep.stopper.is_urgent() else FLUSH_S)
     finally:
-        sweep.console.stop()
-        if ledger.has_lost_lease():
-            sweep.tracker.abandon()
-        else:
-            sweep.tracker.close(status, timeout_s=5.0)  # without effect after a sweep's proper end
-        sweep.retention.flush(QUICK_S if sweep.stopper.is_urgent() else FLUSH_S)
         sweep.close_ledger()
         sweep.stopper.clear()
 
@@ -150,7 +164,9 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
     store = context.open_store()
     shared = config.cluster.address is not None and store.is_shared_folder
     ledger.judge_by(plan.criteria)
-    retention = Retention(store, functools.partial(_check_ownership, store, ledger))
+    housekeeping = Housekeeping()
+    check_ownership = functools.partial(_check_ownership, store, ledger)
+    retention = Retention(store, check_ownership, functools.partial(housekeeping.add, None))
     if context.resumed:
         save_copy(folder)
         notes = list(plan.notes)
@@ -202,12 +218,13 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
     if config.callbacks:
         own = CallbackTracker(config.callbacks, ledger, folder / "callbacks.json", plan.shown)
         tracker, told = SeveralTrackers(tracker, own), own.callbacks
-    return OpenSweep(
+    sweep = OpenSweep(
         context=context,
         share=share,
         slots=slots,
         ledger=ledger,
         store=store,
+        housekeeping=housekeeping,
         retention=retention,
         study=study,
         stopper=stopper,
@@ -219,8 +236,40 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         tracker=tracker,
         console=console,
         inbox=Inbox(ledger, stopper),
+        heartbeats=Heartbeats(str(folder), stopper.live),
         callbacks=told,
     )
+    _add_chores(sweep)
+    return sweep
+
+
+def _add_chores(sweep: OpenSweep) -> None:
+    """Add the chores of every phase of a sweep."""
+    spent_steps, is_forest = sweep.stopper.env_steps, name_sampler(sweep.config.searcher.kind) == "rf"
+
+    def is_time_to_import() -> bool:
+        # One import after the other: the threads of one process share its time.
+        return sweep.stopper.env_steps > spent_steps and not sweep.tracker.opening
+
+    def show_warnings() -> None:
+        for warning in sweep.tracker.warnings():
+            sweep.console.note(warning)
+
+    imports = ImportAhead((*(NEEDED_BY_FOREST if is_forest else ()), *NEEDED_AT_END), is_time_to_import)
+    sweep.housekeeping.add(INBOX_S, sweep.inbox.read)
+    sweep.housekeeping.add(TICK_S, sweep.stopper.check_wall_time)
+    sweep.housekeeping.add(TICK_S, show_warnings)
+    sweep.housekeeping.add(TICK_S, imports.import_next)
+    if sweep.config.cluster.address is None:
+        sweep.housekeeping.add(HEARTBEATS_S, sweep.heartbeats.update)
+
+
+def _watch_cluster(sweep: OpenSweep) -> contextlib.AbstractContextManager[object]:
+    """Ask a joined Ray what has changed, in a thread of its own: without its head, each question takes a minute."""
+    if sweep.config.cluster.address is None:
+        return contextlib.nullcontext()
+    update_slots = functools.partial(update_from_cluster, sweep.slots)
+    return Housekeeping([(HEARTBEATS_S, sweep.heartbeats.update), (SLOTS_S, update_slots)], name="cluster")
 
 
 def _check_ownership(store: Store, ledger: Ledger) -> None:

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -24,10 +23,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from rltune.cluster.background_imports import worker_imports
 from rltune.cluster.fork_server import ForkServer, acquire_fork_server
-from rltune.cluster.losses import LEAVE_S, watch_head
+from rltune.cluster.head import INTERVAL_S, HeadWatch
 from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_environment
 from rltune.cluster.resources import Share
-from rltune.cluster.slots import Slots, follow_cluster
+from rltune.cluster.slots import Slots
 from rltune.config.changes import CHANGEABLE, check_budgets, check_changes, keep_measured
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
@@ -55,6 +54,7 @@ logger = logging.getLogger(__name__)
 LOCAL = "local"  # what stands for a Ray of one's own where nothing stands for no change
 AUTO = "auto"  # of `resume`: begin a sweep, or go on with it
 ENDED = ("complete", "stopped", "failed")
+LEAVE_S = 12.0  # From the loss of the cluster's head to the exit.
 PREFLIGHT_S = 300.0  # the least time for what RLlib checks before a sweep, its import among it
 
 if TYPE_CHECKING:
@@ -272,7 +272,8 @@ def _start(context: SweepContext) -> Outcome:
     modules = [] if context.trainable else worker_imports(str(context.plan.build.algo["class"]))
     prepare_environment(cluster)
     # Close the fork server before the thread is joined: if Ray does not start, the thread would wait for its answer.
-    with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        thread = stack.enter_context(ThreadPoolExecutor(1))
         ledger = None
         if context.resumed:  # first of all: what a killed driver left running must not meet what we start
             ledger = stack.enter_context(hold_sweep(context))
@@ -284,10 +285,10 @@ def _start(context: SweepContext) -> Outcome:
         checked = thread.submit(_check, context, server) if server else None
         with connect_ray(cluster, modules, server) as nodes:
             context = checked.result() if checked else _check(context, None)
+            thread.shutdown()
             share = context.plan.share_of(*(() if cluster.autoscale else nodes))  # a larger node may be to come
             slots = Slots(share.bundles, context.plan.request.limit, nodes, cluster.autoscale)
-            with contextlib.nullcontext() if cluster.address is None else follow_cluster(slots):
-                return _run(context, ledger, share, slots)
+            return _run(context, ledger, share, slots)
 
 
 def _prepare_requests(context: SweepContext, ledger: Ledger) -> None:
@@ -342,9 +343,9 @@ def _run(context: SweepContext, held: Ledger | None, share: Share, slots: Slots)
         open_folder(context, held) as ledger,
         open_sweep(context, ledger, share, slots) as sweep,
         stop_on_signals(sweep.stopper.request),
-        _watch_head(sweep, concluding),
-        sweep.inbox,
     ):
+        if context.plan.config.cluster.address is not None:
+            _watch_head(sweep, concluding)
         try:
             record_start(sweep)
             start_tracking(sweep)
@@ -392,7 +393,7 @@ def _drop_training_states(sweep: OpenSweep, outcome: Outcome) -> None:
         sweep.retention.drop(table.forget_training_states(keep), keep=())
 
 
-def _watch_head(sweep: OpenSweep, concluding: threading.Lock) -> AbstractContextManager[None]:
+def _watch_head(sweep: OpenSweep, concluding: threading.Lock) -> None:
     """End the sweep and its process cleanly when the head of the cluster that it has joined is gone.
 
     Args:
@@ -428,4 +429,4 @@ def _watch_head(sweep: OpenSweep, concluding: threading.Lock) -> AbstractContext
             leave_folder(folder, sweep.ledger)
             os._exit(EXIT_TRY_AGAIN)
 
-    return watch_head(end) if sweep.config.cluster.address is not None else contextlib.nullcontext()
+    sweep.housekeeping.add(INTERVAL_S, HeadWatch(end).check)

@@ -12,6 +12,7 @@ import pytest
 
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import format_settings, write_settings
+from rltune.pipeline.housekeeping import Housekeeping
 from rltune.pipeline.requests.inbox import Inbox
 from rltune.records import Report, TrialRecord
 from rltune.study.lease import take_lease
@@ -47,7 +48,8 @@ class Mine:
     def drive(self) -> Iterator[Stopper]:
         """Be its driver: claim the folder, note that it runs, look for requests."""
         stopper = Stopper()
-        with take_lease(self.ledger), Inbox(self.ledger, stopper):  # type: ignore[arg-type]
+        inbox = Inbox(self.ledger, stopper)  # type: ignore[arg-type]
+        with take_lease(self.ledger), Housekeeping([(0.1, inbox.read)]):
             self.ledger.change_sweep(status="running", config=format_settings(self.config))
             yield stopper
 

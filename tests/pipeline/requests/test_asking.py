@@ -63,7 +63,7 @@ def test_a_stop_need_not_be_waited_for(mine, stream):
 
 
 def test_a_stop_that_a_new_driver_does_not_heed_is_told(mine, stream, monkeypatch):
-    monkeypatch.setattr("rltune.pipeline.requests.inbox.Inbox._read", lambda inbox: None)
+    monkeypatch.setattr("rltune.pipeline.requests.inbox.Inbox.read", lambda inbox: None)
     with ThreadPoolExecutor(1) as pool, mine.drive() as stopper:
         answer = pool.submit(stop_sweep, mine.ref, stream=stream)
         wait_for(lambda: mine.ledger.read_requests(STOP))
@@ -76,7 +76,7 @@ def test_a_stop_that_a_new_driver_does_not_heed_is_told(mine, stream, monkeypatc
 
 
 def test_a_driver_that_dies_meanwhile_leaves_no_request(mine, stream, monkeypatch):
-    monkeypatch.setattr("rltune.pipeline.requests.inbox.Inbox._read", lambda inbox: None)
+    monkeypatch.setattr("rltune.pipeline.requests.inbox.Inbox.read", lambda inbox: None)
     with ThreadPoolExecutor(1) as pool:
         with mine.drive():
             answer = pool.submit(stop_sweep, mine.ref, stream=stream)

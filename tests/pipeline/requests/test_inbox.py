@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from signal import SIGINT
 
 import pytest
-from sqlalchemy.exc import OperationalError
 
-from rltune.pipeline.requests import inbox as module
 from rltune.pipeline.requests.inbox import Inbox, withdraw_stops
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
 from rltune.study import ledger as ledger_module
@@ -22,18 +19,14 @@ class Stopper:
         self.requests.append((reason, signal))
 
 
-def wait_until_taken(ledger):
-    deadline = time.monotonic() + 30
-    while ledger.read_requests(STOP):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_stop_ends_the_sweep_as_an_interrupt_would(mine):
     stopper = Stopper()
-    with Inbox(mine.ledger, stopper):
-        mine.ledger.ask(STOP, {}, "maria@host")
-        wait_until_taken(mine.ledger)
+    box = Inbox(mine.ledger, stopper)
+    box.read()
+    assert not stopper.requests
+    mine.ledger.ask(STOP, {}, "maria@host")
+    box.read()
+    assert not mine.ledger.read_requests(STOP)
     ((reason, signal),) = stopper.requests
     assert "maria@host" in reason
     assert signal == SIGINT
@@ -44,7 +37,7 @@ def test_a_stop_that_was_meant_for_a_killed_driver_ends_no_other(mine):
     withdraw_stops(mine.ledger)
     stopper = Stopper()
     box = Inbox(mine.ledger, stopper)
-    box._read()
+    box.read()
     assert stopper.requests == []
 
 
@@ -55,29 +48,7 @@ def test_a_stop_while_the_driver_still_starts_counts(mine, monkeypatch):
         behind.setattr(ledger_module.time, "time", lambda: 1.0)
         mine.ledger.ask(STOP, {}, "maria@host")
     stopper = Stopper()
-    with Inbox(mine.ledger, stopper):
-        wait_until_taken(mine.ledger)
-    assert len(stopper.requests) == 1
-
-
-def test_a_ledger_that_does_not_answer_is_asked_again(mine, monkeypatch):
-    monkeypatch.setattr(module, "POLL_S", 0.02)
-    read, failures = mine.ledger.read_requests, [1, 2]
-
-    def fail_twice(*kinds, **more):
-        if failures:
-            failures.pop()
-            raise OperationalError("SELECT", {}, OSError("away"))
-        return read(*kinds, **more)
-
-    monkeypatch.setattr(mine.ledger, "read_requests", fail_twice)
-    stopper = Stopper()
-    with Inbox(mine.ledger, stopper):
-        mine.ledger.ask(STOP, {}, "maria@host")
-        deadline = time.monotonic() + 30
-        while not stopper.requests:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+    Inbox(mine.ledger, stopper).read()
     assert len(stopper.requests) == 1
 
 

@@ -39,7 +39,7 @@ class Sweep:
         self.ledger = ledger or make_ledger(folder)
         self.stopper = SweepStopper(open_store(folder), config)
         self.scheduler = SimpleNamespace(decisions={})
-        self.retention = Retention(open_store(folder), lambda: None)
+        self.retention = Retention(open_store(folder), lambda: None, lambda drop: drop())
         self.tracker = SimpleNamespace(wake=lambda connect=False: None, opening=True, warnings=lambda: [])
         self.study = SimpleNamespace(tell=self.told.append)
         self.steps: list[tuple[int, int]] = []
@@ -153,7 +153,6 @@ def test_a_workers_wrong_clock_drops_and_swaps_no_checkpoint(sweep, monkeypatch,
         for path in (sweep.folder / saved[-1].path).rglob("*"):
             os.utime(path, (now, now))
         sweep.report(trial, env_steps, 5.0, records={"latest": saved[-1].to_dict()})
-        assert sweep.retention.flush(60)
         assert sweep.ledger.trials.record(0).latest.path == saved[-1].path
         assert [open_checkpoint(sweep.folder, record) is not None for record in saved] == [
             record is saved[-1] for record in saved
@@ -167,11 +166,9 @@ def test_a_replaced_checkpoint_is_dropped_after_its_report(sweep):
     sweep.report(trial, 100, 5.0, records={"best": best.to_dict(), "latest": best.to_dict()})
     sweep.report(trial, 200, 4.0, records={"latest": latest.to_dict()})
     sweep.report(trial, 300, 3.0, records={"latest": newer.to_dict()})
-    assert sweep.retention.flush(60)
     saved = (best, latest, newer, unnamed)
     assert [open_checkpoint(sweep.folder, record) is not None for record in saved] == [True, False, True, True]
     sweep.end(trial, failed="OSError: no state", diverged=True)
-    assert sweep.retention.flush(60)
     assert [open_checkpoint(sweep.folder, record) is not None for record in saved] == [True, False, True, False]
 
 
@@ -185,7 +182,6 @@ def test_a_driver_without_its_lease_drops_nothing(sweep, monkeypatch):
     for record in saved:
         sweep.report(trial, record.env_steps, 5.0, records={"latest": record.to_dict()})
     sweep.end(trial, failed="OSError: no state", diverged=True)
-    assert sweep.retention.flush(60)
     assert all(open_checkpoint(sweep.folder, record) for record in saved)
 
 
@@ -206,7 +202,6 @@ def test_a_trials_replay_memory_goes_when_it_has_ended(sweep):
         kept.append(save_replay(sweep, trial, env_steps))
         sweep.report(trial, env_steps, 5.0, records={"latest": kept[-1].to_dict()})
         sweep.end(trial)
-    assert sweep.retention.flush(60)
     assert [record.state for record in sweep.ledger.trials.records()] == ["RUNNING", "COMPLETE"]
     assert [(sweep.folder / one.path / "replay").is_dir() for one in kept] == [True, False]
     assert open_checkpoint(sweep.folder, kept[1])

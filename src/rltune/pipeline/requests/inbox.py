@@ -1,24 +1,18 @@
 """Carry out the requests that users send to a running sweep. Runs in the driver.
 
-A thread reads the ledger's requests about once a second through all phases of a sweep, by one short query. It stops the
+The driver's housekeeping reads the ledger's requests through all phases of a sweep, by one short query, and stops the
 sweep itself. Requests that change trials wait until the driver's main thread fetches them, because only that thread
 writes trials.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable
 from signal import SIGINT
-from types import TracebackType
 
 from rltune.pipeline.stopper import SweepStopper
 from rltune.records import ENQUEUE, RETRY, STOP, SweepRequest, TrialRecord
 from rltune.study.ledger import Ledger
-
-POLL_S = 1.0  # Between two reads of the ledger's requests.
-logger = logging.getLogger("rltune")
 
 
 class Inbox:
@@ -32,18 +26,15 @@ class Inbox:
     def __init__(self, ledger: Ledger, stopper: SweepStopper) -> None:
         self._ledger, self._stopper = ledger, stopper
         self._waiting: frozenset[str] = frozenset((ENQUEUE, RETRY))  # Both may wait before the first read.
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._poll, name="requests", daemon=True)
 
-    def __enter__(self) -> Inbox:
-        """Start to read requests."""
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Stop reading, before the ledger is closed."""
-        self._closed.set()
-        self._thread.join(POLL_S)
+    def read(self) -> None:
+        """Read the waiting requests, and stop the sweep if one of them asks for it."""
+        requests = self._ledger.read_requests()
+        self._waiting = frozenset(request.kind for request in requests)
+        for request in requests:
+            if request.kind == STOP:
+                self._stopper.request(f"stopped by {request.asked_by}", SIGINT)
+                self._ledger.take_request(request.id)
 
     def find_enqueued(self) -> SweepRequest | None:
         """Return the next enqueued configuration, or None. The caller that starts its trial takes the request."""
@@ -60,22 +51,6 @@ class Inbox:
             notify: Shows the user a line of text.
         """
         return reopen_failed(self._ledger, notify) if RETRY in self._waiting else []
-
-    def _poll(self) -> None:
-        while not self._closed.is_set():
-            try:
-                self._read()
-            except Exception as error:  # A database that is away is read again; the driver's own writes report it.
-                logger.debug("no request could be read", exc_info=error)
-            self._closed.wait(POLL_S)
-
-    def _read(self) -> None:
-        requests = self._ledger.read_requests()
-        self._waiting = frozenset(request.kind for request in requests)
-        for request in requests:
-            if request.kind == STOP:
-                self._stopper.request(f"stopped by {request.asked_by}", SIGINT)
-                self._ledger.take_request(request.id)
 
 
 def withdraw_stops(ledger: Ledger) -> None:

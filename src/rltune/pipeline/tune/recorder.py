@@ -18,8 +18,8 @@ from ray.tune import Callback
 from rltune.checkpoints.clients import STORAGE_AWAY, StoreError, StoreUnavailableError
 from rltune.checkpoints.retention import Retention
 from rltune.checkpoints.store import Store
-from rltune.cluster.background_imports import NEEDED_AT_END, begin_imports
-from rltune.cluster.losses import Place, explain_loss, find_place, wait_for_head
+from rltune.cluster.head import wait_for_head
+from rltune.cluster.losses import Place, explain_loss, find_place
 from rltune.cluster.resources import Share
 from rltune.cluster.shared_storage import has_other_nodes
 from rltune.config.schema import RunConfig
@@ -139,12 +139,9 @@ class Recorder(Callback):
     # Tune calls this once per turn of its loop.
     @_guarded
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Check the sweep's wall time, show warnings, draw."""
-        self.stopper.check_wall_time()
+        """Draw."""
         if self._moves and time.monotonic() - self._moves_since > GATHER_S:
             self._tell_moves()
-        for warning in self._tracker.warnings():
-            self.notify(warning)
         for stage, number, env_steps in self._find_beats():
             stage.console.show_steps(number, env_steps)
         self._tick()
@@ -184,8 +181,6 @@ class Recorder(Callback):
         if not is_new:
             return  # it trains again what it had trained before it failed
         self._tracker.wake(connect=True)
-        if not self._tracker.opening:  # one after the other: threads of one process share its time
-            begin_imports(*NEEDED_AT_END)
         bounded = stage.trials.criteria.constraints
         stage.console.show_report(report, stage.trials.record(number).breaks if bounded else "")
 

@@ -14,13 +14,12 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from rltune.checkpoints.clients import STORAGE_AWAY, StoreUnavailableError
-from rltune.cluster.losses import wait_for_head
+from rltune.cluster.head import wait_for_head
 from rltune.compat.tune_controller import adapt_tune
 from rltune.config.budget import STEPS_SPENT
 from rltune.errors import StudyUnavailableError
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.pipeline.tune.assignments import build_assignment
-from rltune.pipeline.tune.heartbeats import Heartbeats
 from rltune.pipeline.tune.proposals import SearchProposals
 from rltune.pipeline.tune.recorder import Recorder
 from rltune.pipeline.tune.scheduler import StoppingRuleScheduler
@@ -54,7 +53,6 @@ def run_trials(sweep: OpenSweep) -> None:
 
     scheduler = StoppingRuleScheduler(sweep.rule)
     shares = Shares(sweep.share, sweep.ledger)
-    beats = Heartbeats(str(sweep.context.folder), stopper.live)
     recorder = Recorder(
         stages,
         sweep.study,
@@ -66,7 +64,7 @@ def run_trials(sweep: OpenSweep) -> None:
         sweep.retention,
         console.note,
         tick,
-        beats.read,
+        sweep.heartbeats.read,
         shares.enlarge,
         slots.place,
     )
@@ -90,8 +88,7 @@ def run_trials(sweep: OpenSweep) -> None:
             next(stage for stage in stages if stage.kind == record.kind).proposer.retry(record)
 
     searcher = StageSearcher(stages, slots, assign, stopper.is_requested, reopen_failed)
-    with beats:
-        _fit(sweep, searcher, scheduler, recorder)
+    _fit(sweep, searcher, scheduler, recorder)
     sweep.ledger.check_lease()
     if stopper.reason == DISK_FULL:
         raise make_disk_full_error(sweep.context.folder)

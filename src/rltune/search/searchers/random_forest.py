@@ -18,7 +18,6 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from rltune.cluster.background_imports import NEEDED_BY_FOREST, begin_imports
 from rltune.search.searchers.unit_cube import Array, UnitCube
 
 if TYPE_CHECKING:
@@ -77,8 +76,6 @@ class RandomForestSampler(BaseSampler):
     ) -> dict[str, Any]:
         """Propose the candidate that is predicted the highest at the end of a whole training."""
         ended = _list_ended(study)
-        if ended:  # a check of the settings has none, and needs no model
-            begin_imports(*NEEDED_BY_FOREST)
         is_early = len(ended) < self._n_startup_trials or not search_space
         if is_early or self._rng.random() < self._random_fraction:
             return {}

@@ -1,0 +1,55 @@
+"""Notice that the head of a joined cluster is lost. Runs in the driver."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+
+INTERVAL_S = 1.0  # The pause between two connections to the head.
+ANSWER_S = 3.0  # The time-out of a connection.
+PATIENCE_S = 10.0  # A cluster may restart its head meanwhile, if it has a database for the head's state.
+
+
+def is_answering(host: str, port: int) -> bool:
+    """Return whether a process accepts connections at an address."""
+    try:
+        socket.create_connection((host, port), timeout=ANSWER_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def is_head_answering() -> bool:
+    """Return whether the head of the cluster that this driver has joined accepts connections."""
+    import ray
+
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    return is_answering(host.strip("[]"), int(port))
+
+
+def wait_for_head() -> None:
+    """Return when the head answers: before that, a call into Ray waits for a minute, or raises an error.
+
+    If the head is lost, the driver's housekeeping ends the process meanwhile.
+    """
+    while not is_head_answering():
+        time.sleep(INTERVAL_S)
+
+
+class HeadWatch:
+    """Watches the head of the cluster that this driver has joined.
+
+    Args:
+        on_lost: Called by `check` when the head has not answered for `PATIENCE_S`.
+    """
+
+    def __init__(self, on_lost: Callable[[], None]) -> None:
+        self._on_lost, self._answered_s = on_lost, time.monotonic()
+
+    def check(self) -> None:
+        """Connect to the head; call this every `INTERVAL_S`."""
+        if is_head_answering():
+            self._answered_s = time.monotonic()
+        elif time.monotonic() - self._answered_s >= PATIENCE_S:
+            self._on_lost()
