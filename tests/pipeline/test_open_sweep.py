@@ -21,7 +21,7 @@ from rltune.search.schedulers import Stop
 from rltune.study.ledger import Ledger
 from rltune.study.storage import start_ledger
 from rltune.study.sweep_folder import LEDGER_COPY
-from rltune.trial.stop_flag import STOP_FILE
+from rltune.trial.supervisor import STOP_FILE
 
 
 @pytest.fixture

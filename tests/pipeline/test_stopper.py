@@ -8,7 +8,7 @@ import pytest
 
 from rltune.checkpoints.store import open_store
 from rltune.pipeline.stopper import EXIT_S, GRACE_S, SweepStopper
-from rltune.trial.stop_flag import STOP_FILE
+from rltune.trial.supervisor import STOP_FILE
 
 
 @pytest.fixture

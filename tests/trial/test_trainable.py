@@ -20,7 +20,7 @@ from rltune.envs.step_count import STEPS
 from rltune.errors import RewardError
 from rltune.pipeline.plan import make_plan
 from rltune.records import CheckpointRecord
-from rltune.trial.stop_flag import STOP_FILE
+from rltune.trial.supervisor import STOP_FILE
 from rltune.trial.trainable import Trial
 
 

@@ -14,7 +14,7 @@ from rltune.checkpoints.clients import StoreError
 from rltune.checkpoints.store import Store
 from rltune.config.budget import has_spent_steps
 from rltune.config.schema import RunConfig
-from rltune.trial.stop_flag import STOP_FILE
+from rltune.trial.supervisor import STOP_FILE
 
 GRACE_S = 8.0  # for trials to save their state after an end was requested
 EXIT_S = 9.5  # from a signal to the exit

@@ -27,12 +27,10 @@ from rltune.records import OUT_OF_MEMORY
 from rltune.trial.assignment import Assignment
 from rltune.trial.checkpointing import TrialCheckpoints, TrialState
 from rltune.trial.gpu_memory import describe_out_of_memory, measure_gpu
-from rltune.trial.heartbeat import Heartbeat, name_beat
 from rltune.trial.metrics import CPU, MEMORY, merge_seeds
 from rltune.trial.runner import Runner
 from rltune.trial.shared_files import BlindNodeError, find_blindness
-from rltune.trial.stop_flag import StopFlag
-from rltune.trial.watchdog import STACK_FILE, Watchdog
+from rltune.trial.supervisor import STACK_FILE, Supervisor
 
 MAX_STALLED = 50  # iterations without one environment step before a trial counts as hung
 STOP_REQUESTED, SAVE_DUE = "stop requested", "save due"  # why training pauses before the next report
@@ -77,11 +75,9 @@ class Trial(tune.Trainable):
         self._failure: dict[str, Any] | None = None
         self._state = TrialState()
         self._counted = 0, STEPS.steps  # steps of all seeds by the last iteration's end, and this process's count then
-        self._stop = StopFlag(self._store)
         self._checkpoints = TrialCheckpoints(self.task, self._store)
-        self._watchdog = Watchdog(self._store, self.task.trial_dir, self.task.stall_s)
-        self._heartbeat = Heartbeat(
-            name_beat(self.task.sweep, self.task.trial_dir), self._count_steps_of_each_seed, self._stop
+        self._supervisor = Supervisor(
+            self._store, self.task.sweep, self.task.trial_dir, self.task.stall_s, self._count_steps_of_each_seed
         )
         self._catch_failure(self._build)
 
@@ -98,8 +94,7 @@ class Trial(tune.Trainable):
         for runner in self._runners:
             self._catch_failure(runner.stop)
         self._runners = []
-        self._watchdog.close()
-        self._heartbeat.close()
+        self._supervisor.close()
         if self.task.store is not None:
             shutil.rmtree(self._store.folder, ignore_errors=True)
 
@@ -109,7 +104,7 @@ class Trial(tune.Trainable):
         Raised, it would cost the process and its warm imports.
         """
         try:
-            with self._watchdog.watch():
+            with self._supervisor.watch():
                 work()
         except Exception as error:
             self._failure = describe_exception(
@@ -211,7 +206,7 @@ class Trial(tune.Trainable):
         Raises:
             SamplingEnded: The sweep ends: the evaluation is to begin anew when it goes on.
         """
-        self._watchdog.report_progress()
+        self._supervisor.report_progress()
         if STEPS.is_ending:
             raise SamplingEnded
 
@@ -224,7 +219,7 @@ class Trial(tune.Trainable):
         """Train one seed up to ``target``; return STOP_REQUESTED or SAVE_DUE when it pauses before."""
         stalled, runner, progress = 0, self._runners[index], self._state.progress
         while progress[index].env_steps < target:
-            if self._stop.is_set():
+            if self._supervisor.is_stop_requested():
                 return STOP_REQUESTED
             began, before = time.perf_counter(), progress[index].env_steps
             try:
@@ -234,7 +229,7 @@ class Trial(tune.Trainable):
             self._mark_iteration()
             if progress[index].env_steps > before:
                 stalled = 0
-                self._watchdog.report_progress()
+                self._supervisor.report_progress()
                 if progress[index].env_steps < target and self._checkpoints.is_due():
                     return SAVE_DUE
                 continue

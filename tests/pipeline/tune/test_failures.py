@@ -22,8 +22,8 @@ from rltune.pipeline.tune.failures import (
     read_error,
     read_last_error,
 )
+from rltune.trial.supervisor import STACK_FILE, Supervisor
 from rltune.trial.trainable import describe_exception
-from rltune.trial.watchdog import STACK_FILE, Watchdog
 
 DIED = """Traceback (most recent call last):
 ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.
@@ -148,11 +148,11 @@ def test_a_hung_workers_stack_comes_through_the_store(tmp_path, s3):
     worker, driver = open_store(tmp_path / "worker", address), open_store(tmp_path / "driver", address)
     ended = threading.Event()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rltune.trial.watchdog.os._exit", lambda code: ended.set())
-        dog = Watchdog(worker, "trials/3", 0.1)
-        with dog.watch():
+        patch.setattr("rltune.trial.supervisor.os._exit", lambda code: ended.set())
+        supervisor = Supervisor(worker, "hung", "trials/3", 0.1, lambda: 0)
+        with supervisor.watch():
             assert ended.wait(60)
-        dog.close()
+        supervisor.close()
     death = describe_dead_process(driver, "trials/3", "the actor died", None)
     assert "0.1 s" in death.reason
     assert STACK_FILE in death.reason

@@ -1,6 +1,6 @@
 """Say why a trial went wrong: one line for a person, and a file with all that is known. Runs in the driver.
 
-The line comes from the worker where it could still speak, from its watchdog where it hung, from Ray where it was
+The line comes from the worker where it could still speak, from its supervisor where it hung, from Ray where it was
 killed; the file adds the end of what the process had written to its standard error.
 """
 
@@ -18,7 +18,7 @@ from rltune.checkpoints.store import Store
 from rltune.compat.ray_start import find_logs
 from rltune.config.uris import redact
 from rltune.formatting import first_line
-from rltune.trial.watchdog import STACK_FILE
+from rltune.trial.supervisor import STACK_FILE
 
 FAILURE_FILE = "failure.txt"  # in the trial's folder
 MAX_TRACE = 4000  # characters kept in the ledger and in MLflow

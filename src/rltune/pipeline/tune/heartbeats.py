@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rltune.trial.heartbeat import read_steps
+from rltune.trial.supervisor import read_steps
 
 
 class Heartbeats:

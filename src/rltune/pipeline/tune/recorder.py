@@ -46,7 +46,7 @@ from rltune.study.optuna_study import OptunaStudy
 from rltune.study.trial_table import CHECKPOINTS
 from rltune.tracking.tracker import Tracker
 from rltune.trial.metrics import is_report, make_report
-from rltune.trial.stop_flag import STOP_FILE
+from rltune.trial.supervisor import STOP_FILE
 
 MAX_LOSSES = 3  # machines that a trial may lose in a row without coming further: it may be what ends them
 GATHER_S = 1.0  # the trials of one machine are lost one after the other, and told in one line
