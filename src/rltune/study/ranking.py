@@ -18,8 +18,11 @@ def rank_records(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     Returns:
         The trials with a finite report that neither failed nor diverged nor break a constraint.
     """
-    able = [one for one in _list_scored(records) if not one.broken]
-    return sorted(able, key=lambda record: (record.state != "COMPLETE", -(record.score or 0.0), record.number))
+    scored = [(record, record.score) for record in records if _can_be_scored(record) and not record.broken]
+    ranked = [
+        (record.state != "COMPLETE", -score, record.number, record) for record, score in scored if score is not None
+    ]
+    return [record for *_, record in sorted(ranked)]  # Numbers differ, so that records are not compared.
 
 
 def order_records(records: Iterable[TrialRecord]) -> list[TrialRecord]:
@@ -71,7 +74,11 @@ def find_front(records: Iterable[TrialRecord], direction: str) -> list[TrialReco
 
 
 def _list_scored(records: Iterable[TrialRecord]) -> Iterable[TrialRecord]:
-    return (one for one in records if one.state != "FAIL" and not one.diverged and one.score is not None)
+    return (record for record in records if _can_be_scored(record) and record.score is not None)
+
+
+def _can_be_scored(record: TrialRecord) -> bool:
+    return record.state != "FAIL" and not record.diverged
 
 
 class BestSoFar:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, cast
 
-from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
 from rltune.config.criteria import NO_CRITERIA
@@ -25,8 +25,8 @@ from rltune.study.tables import REPORTS, REQUESTS, SWEEP_TRIALS
 
 CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # what a worker calls its checkpoints, and what a record does
 _DERIVED = ("reports", "numbers", "checks", "second", "scored", "enqueued_by")  # fields of a record that no column has
-_COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name not in _DERIVED]
-_NAMES = frozenset(column.name for column in _COLUMNS)
+COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name not in _DERIVED]
+_NAMES = frozenset(column.name for column in COLUMNS)
 REPORT_COLUMNS = (
     REPORTS.c.nominal_steps,
     REPORTS.c.env_steps,
@@ -280,7 +280,7 @@ class TrialTable:
         wanted = self._of_kind if numbers is None else self._of_kind & SWEEP_TRIALS.c.number.in_(list(numbers))
         with self._engine.connect() as connection:
             rows = (
-                connection.execute(select(SWEEP_TRIALS.c.id, *_COLUMNS).where(wanted).order_by(SWEEP_TRIALS.c.number))
+                connection.execute(select(SWEEP_TRIALS.c.id, *COLUMNS).where(wanted).order_by(SWEEP_TRIALS.c.number))
                 .mappings()
                 .all()
             )
@@ -295,7 +295,8 @@ class TrialTable:
             logged = {row.trial_id: row.numbers for row in connection.execute(last)}
         by_hand = self._read_enqueued()
         found = [
-            _to_record(row, curves[row["id"]], logged.get(row["id"], {}), by_hand.get(row["number"])) for row in rows
+            make_record(dict(row), curves[row["id"]], logged.get(row["id"], {}), by_hand.get(row["number"]))
+            for row in rows
         ]
         return [self.criteria.judge(record) for record in found]
 
@@ -364,12 +365,20 @@ def _to_row(facts: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _to_record(
-    row: RowMapping, curve: Mapping[int, float], numbers: Mapping[str, float], enqueued_by: str | None
+def make_record(
+    row: Mapping[str, Any], curve: Mapping[int, float], numbers: Mapping[str, float], enqueued_by: str | None
 ) -> TrialRecord:
-    found: dict[str, Any] = {name: value for name, value in row.items() if name != "id"}
+    """Make the record of a trial of a row of `SWEEP_TRIALS`.
+
+    Args:
+        row: Its `COLUMNS` by name; its ``id`` is left out.
+        curve: The objective by nominal steps.
+        numbers: All numbers of the newest report.
+        enqueued_by: See `TrialRecord`.
+    """
+    values = {name: value for name, value in row.items() if name in _NAMES}
     for name in CHECKPOINTS.values():
-        found[name] = CheckpointRecord(**found[name]) if found[name] else None
+        values[name] = CheckpointRecord(**values[name]) if values[name] else None
     for name in ("seeds", "returns"):
-        found[name] = tuple(found[name] or ())
-    return TrialRecord(reports=curve, numbers=numbers, enqueued_by=enqueued_by, **found)
+        values[name] = tuple(values[name] or ())
+    return TrialRecord(reports=curve, numbers=numbers, enqueued_by=enqueued_by, **values)
