@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from joined import needs_mounts
 
 pytestmark = pytest.mark.slow
 
@@ -94,34 +93,6 @@ def test_the_same_command_repairs_a_kill_in_the_end(tmp_path: Path) -> None:
     again = run_toy(tmp_path, "budget.trials=1", notify)
     assert again.returncode == 0, again.stdout + again.stderr
     assert (tmp_path / "notified").exists()
-
-
-@pytest.mark.xfail(strict=True, reason="move 5: a ledger is read outside of what turns errors into three parts")
-def test_a_damaged_ledger_is_answered_in_three_parts(folder: Path) -> None:
-    with open_ledger(folder) as ledger:
-        ledger.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        (size,) = ledger.execute("PRAGMA page_size").fetchone()
-        roots = ledger.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sweep_trials'").fetchall()
-    with (folder / "outputs/toy/ledger.db").open("r+b") as file:
-        for (page,) in roots:
-            file.seek((page - 1) * size)
-            file.write(b"\xa5" * size)
-    done = run(folder, "-m", "rltune", "show", "sweep=toy")
-    assert done.returncode == 2, done.stderr
-    assert [line.split(":")[0].strip() for line in done.stderr.splitlines()] == ["error", "allowed", "try"]
-    assert "ledger.db" in done.stderr.splitlines()[0]
-
-
-@needs_mounts
-@pytest.mark.xfail(strict=True, reason="move 5: SQLite's write-ahead log wants to write where a sweep is only read")
-def test_a_read_only_sweep_can_be_shown(folder: Path, tmp_path: Path) -> None:
-    with open_ledger(folder) as ledger:
-        ledger.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    outputs = folder / "outputs"
-    mount = f"mount --bind {outputs} {outputs} && mount -o remount,ro,bind {outputs}"
-    shown = f"{mount} && exec {sys.executable} -m rltune show sweep=toy"
-    done = subprocess.run(["unshare", "--mount", "sh", "-c", shown], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_resume_without_a_ledger_waits_for_no_ray(folder: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, open_browser
-from ended import make_certification, write_sweep
+from ended import damage_table, make_certification, write_sweep
 from ledger import add_reports
 from serviced import TOKEN, Serviced, run_service
 
@@ -53,6 +53,19 @@ def test_the_form_says_only_what_was_chosen() -> None:
     with pytest.raises(RltuneError) as error:
         spell_form({"overrides": "name='x"})
     assert error.value.key == "overrides"
+
+
+def test_a_damaged_ledger_leaves_all_other_sweeps_listed(service: Serviced, tmp_path: Path) -> None:
+    for name in ("good", "bad"):
+        service.queue.change(service.queue.add(name, []), state="complete", ended_s=1.0)
+        write_sweep(tmp_path / "outputs" / name)
+    damage_table(tmp_path / "outputs/bad/ledger.db", "sweep_trials")
+    headers = service.log_in()
+    pages = [service.ask("GET", path, headers=headers) for path in ("/", "/sweeps/good", "/sweeps/bad")]
+    assert [page.status_code for page in pages] == [200] * 3
+    assert ["ledger.db" in page.text for page in pages] == [True, False, True]
+    unreadable = {sweep["name"]: sweep["unreadable"] for sweep in service.client.list()}
+    assert (unreadable["good"], "ledger.db" in unreadable["bad"]) == (None, True)
 
 
 def test_the_form_shows_each_default_and_what_it_means(service: Serviced) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -107,3 +108,14 @@ def write_bounded(folder: Path) -> Path:
             add_reports(ledger, number, {steps: 100.0 - 10 * number})
             ledger.trials.end(number, "COMPLETE" if steps == 1000 else "PRUNED", "stopped" if steps < 1000 else "whole")
     return folder
+
+
+def damage_table(path: Path, table: str) -> None:
+    """Overwrite the first page of a table in a ledger's file, which SQLite notices only when it reads the table."""
+    with closing(sqlite3.connect(path)) as ledger:
+        ledger.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (size,) = ledger.execute("PRAGMA page_size").fetchone()
+        (page,) = ledger.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xa5" * size)

@@ -29,7 +29,7 @@ from sqlalchemy.pool import Pool
 
 from rltune.checkpoints import store
 from rltune.cluster import stale_processes
-from rltune.study import lease, ledger, tables, trial_table
+from rltune.study import journal, lease, ledger, tables, trial_table
 from rltune.study.tables import IDLE_S
 
 EPOCH_S = 1_750_000_000.0
@@ -466,7 +466,7 @@ def simulate(world: World) -> Iterator[None]:
             for attribute, simulated in (("time", clock), ("threading", threads)):
                 if hasattr(module, attribute):
                     patch.setattr(module, attribute, simulated)
-        patch.setattr(tables, "TIMEOUT_S", 0.0)  # The process that holds a lock runs only when this one has given way.
+        patch.setattr(journal, "TIMEOUT_S", 0.0)  # The process that holds a lock runs only when this one has given way.
         patch.setattr(tables, "create_engine", _create_engine)
         patch.setattr(lease, "LOOK_S", 2.0)  # Seconds pass quickly here, and each look costs a query.
         patch.setattr(store, "NUM_THREADS", 1)  # Their order would be left to chance.

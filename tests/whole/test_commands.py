@@ -17,7 +17,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ended import damage_table, write_sweep
+from joined import needs_mounts
 from omegaconf import OmegaConf
+
+from rltune.study.journal import choose_journal, has_write_ahead_log
 
 LATE = ("ray", "torch", "mlflow", "optuna")  # seconds each: nothing that a typo should wait for
 
@@ -266,3 +270,27 @@ def test_a_signal_while_ray_starts_leaves_nothing(tmp_path, number):
     assert "Traceback" not in out
     assert list(tmp_path.iterdir()) == []
     assert psutil.wait_procs(started, timeout=60)[1] == []
+
+
+def test_a_damaged_ledger_is_answered_in_three_parts(tmp_path: Path) -> None:
+    (tmp_path / "outputs").mkdir()
+    damage_table(write_sweep(tmp_path / "outputs/toy") / "ledger.db", "sweep_trials")
+    show = (sys.executable, "-m", "rltune", "show", "sweep=toy")
+    done = subprocess.run(show, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert [line.split(":")[0].strip() for line in done.stderr.splitlines()] == ["error", "allowed", "try"]
+    assert "ledger.db" in done.stderr.splitlines()[0]
+
+
+@needs_mounts
+def test_a_read_only_sweep_can_be_shown(tmp_path: Path) -> None:
+    outputs = tmp_path / "outputs"
+    outputs.mkdir()
+    ledger = write_sweep(outputs / "toy") / "ledger.db"
+    choose_journal(ledger)
+    assert has_write_ahead_log(ledger)
+    mount = f"mount --bind {outputs} {outputs} && mount -o remount,ro,bind {outputs}"
+    shown = f"{mount} && exec {sys.executable} -m rltune show sweep=toy"
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", shown], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "complete" in done.stdout

@@ -50,13 +50,12 @@ def list_sweeps(ref: SweepRef, stream: TextIO | None = None) -> None:
     reasons = []
     for folder in folders:
         try:
-            ledger = open_ledger(folder, ref.ledger_url)
+            with closing(open_ledger(folder, ref.ledger_url)) as ledger:
+                trials, sweep = ledger.trials.records(), ledger.sweep()
         except RltuneError as error:
             rows.append((folder.name, "unreadable", *[""] * 6))
             reasons.append(f"{folder.name}: {first_line(error.what)}")
             continue
-        with closing(ledger):
-            trials, sweep = ledger.trials.records(), ledger.sweep()
         counts, shown = count_states(trials), Shown.read(sweep.config)
         certified = (sweep.certification or {}).get("configurations") or [{}]
         rows.append(

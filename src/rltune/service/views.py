@@ -33,7 +33,7 @@ from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, Submission
 from rltune.study.outcome import count_states
 from rltune.study.ranking import order_records, rank_records
 from rltune.study.storage import open_ledger
-from rltune.study.sweep_folder import LEDGER
+from rltune.study.sweep_folder import LEDGER, SETTINGS
 
 WIDTH, HEIGHT = 720, 260  # The size of the picture of learning curves, in its own units.
 CPU_INTERVAL_S = 0.1  # The load of the CPUs is measured over this time.
@@ -52,6 +52,7 @@ class Progress:
         best: The best score as text; ``-`` before there is one.
         env_steps: The environment steps of all trials.
         driver: The id of the last driver in the sweep's lease; None without a ledger, or if it had no driver yet.
+        unreadable: Why the ledger cannot be read, such as damage; None if it can, or if there is none yet.
     """
 
     percent: int = 0
@@ -60,6 +61,7 @@ class Progress:
     best: str = "-"
     env_steps: int = 0
     driver: str | None = None
+    unreadable: str | None = None
 
 
 class Views:
@@ -190,11 +192,10 @@ def _extend(progress: Progress, trials: int) -> Progress:
 
 def _read_progress(folder: Path) -> Progress:
     try:
-        ledger = open_ledger(folder)
-    except StudyError:
-        return Progress()
-    with closing(ledger):
-        records, sweep, lease = ledger.trials.records(), ledger.sweep(), ledger.read_lease()
+        with closing(open_ledger(folder)) as ledger:
+            records, sweep, lease = ledger.trials.records(), ledger.sweep(), ledger.read_lease()
+    except StudyError as error:  # A sweep that has not started yet has no settings.
+        return Progress(unreadable=first_line(error.what) if (folder / SETTINGS).is_file() else None)
     try:
         text = (
             folder / "config.yaml"

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sqlite3
 from pathlib import Path
+from urllib.parse import quote
 
 import psutil
 
@@ -60,3 +62,18 @@ def has_write_ahead_log(file: Path) -> bool:
     """Return whether a SQLite file is marked as one whose journal is a write-ahead log."""
     with file.open("rb") as opened:
         return opened.read(20)[18:] == b"\2\2"  # as SQLite's file format defines the mark
+
+
+def connect_file(file: Path) -> sqlite3.Connection:
+    """Connect to a SQLite file, also in a folder that cannot be written.
+
+    Reading a file that has a write-ahead log needs a second file beside it for shared memory, which SQLite cannot make
+    in a read-only folder. If the log is empty, nobody writes the file, so it is read as one that does not change.
+    """
+    log = file.with_name(f"{file.name}-wal")
+    has_log_entries = log.exists() and log.stat().st_size > 0
+    is_read_only = file.is_file() and not os.access(file.parent, os.W_OK)
+    is_unchanging = is_read_only and not has_log_entries and has_write_ahead_log(file)
+    address = f"file:{quote(str(file.absolute()))}{'?immutable=1' if is_unchanging else ''}"
+    # SQLAlchemy hands connections from thread to thread, but never to two threads at once.
+    return sqlite3.connect(address, timeout=TIMEOUT_S, uri=True, check_same_thread=False)

@@ -24,7 +24,7 @@ from rltune.errors import StudyError, StudyUnavailableError, describe_exception
 from rltune.formatting import spell_command
 from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, SweepRequest, TrialRecord
 from rltune.study.disk_full import is_disk_full
-from rltune.study.lease import Fence, Lease, LeaseLostError, LeaseState, read_lease
+from rltune.study.lease import Fence, Lease, LeaseState, read_lease
 from rltune.study.tables import (
     LEASES,
     REPORTS,
@@ -171,7 +171,7 @@ class Ledger:
 
     def has_lost_lease(self) -> bool:
         """Return whether another driver has taken the sweep over; what is known, where the database is away."""
-        with contextlib.suppress(LeaseLostError, SQLAlchemyError):
+        with contextlib.suppress(StudyError, SQLAlchemyError):
             self.check_lease()
         return self.lease is not None and self.lease.is_lost
 
@@ -373,6 +373,8 @@ def make_storage_error(url: str, error: Exception) -> StudyError:
 
     A disk without room, or a server that does not answer, may work later; a refused login will not.
     """
+    if isinstance(error, StudyError):  # Damage is named already.
+        return error
     is_away = isinstance(error, (OperationalError, InterfaceError)) and not url.startswith("sqlite")
     is_unavailable = is_disk_full(error) or (is_away and not _REFUSED.search(str(error)))
     return (StudyUnavailableError if is_unavailable else StudyError)(

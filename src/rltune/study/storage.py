@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import sqlite3
-from datetime import datetime
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -17,8 +16,9 @@ from rltune.config.criteria import read_criteria
 from rltune.config.settings_file import read_settings
 from rltune.config.uris import HIDDEN
 from rltune.errors import StudyError
-from rltune.formatting import first_line, spell_command
-from rltune.study.journal import choose_journal
+from rltune.formatting import spell_command
+from rltune.study.damage import find_damage, make_damage_error, suggest_recovery
+from rltune.study.journal import choose_journal, connect_file
 from rltune.study.ledger import Ledger, make_storage_error
 from rltune.study.sweep_folder import LEDGER, LEDGER_COPY, SETTINGS, make_distant_ledger_error
 from rltune.study.tables import file_of
@@ -95,9 +95,9 @@ def start_ledger(configured: str | None, folder: Path, *, new: bool) -> Ledger:
         return Ledger(url, folder.name, create=new)
     path = folder / LEDGER
     if not path.exists():
-        raise StudyError(f"{path} is missing", "the sweep's ledger", _suggest_recovery(path))
-    if damage := _find_damage(path):  # before anything is written into it
-        raise StudyError(f"{path} is damaged: {damage}", "the ledger as the sweep wrote it", _suggest_recovery(path))
+        raise StudyError(f"{path} is missing", "the sweep's ledger", suggest_recovery(path))
+    if damage := find_damage(path):  # The whole file is checked before anything is written into it.
+        raise make_damage_error(path, damage)
     return Ledger(url, _read_sweep_name(folder))
 
 
@@ -125,7 +125,7 @@ def save_copy(folder: Path) -> None:
     A damaged one is not copied, and a full disk leaves the earlier copy.
     """
     path, draft = folder / LEDGER, folder / f".{LEDGER_COPY}"
-    if not path.exists() or _find_damage(path):
+    if not path.exists() or find_damage(path):
         return
     try:
         with contextlib.closing(sqlite3.connect(path)) as ledger, contextlib.closing(sqlite3.connect(draft)) as copy:
@@ -140,31 +140,8 @@ def save_copy(folder: Path) -> None:
 
 def _read_sweep_name(folder: Path) -> str:
     """Read the sweep's name in its own file, which keeps it when the folder is renamed."""
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(folder / LEDGER)) as ledger:
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(connect_file(folder / LEDGER)) as ledger:
         names = [str(name) for (name,) in ledger.execute("SELECT name FROM sweeps")]
         if len(names) == 1:
             return names[0]
     return folder.name
-
-
-def _find_damage(path: Path) -> str:
-    """Say what is wrong with a ledger's file; empty when nothing is.
-
-    SQLite itself finds damage only where it happens to read.
-    """
-    try:
-        with contextlib.closing(sqlite3.connect(path, timeout=60)) as ledger:
-            (verdict,) = ledger.execute("PRAGMA quick_check(1)").fetchone()
-            if verdict == "ok" and not ledger.execute("SELECT count(*) FROM sweeps").fetchone()[0]:
-                verdict = "it holds no sweep"
-    except sqlite3.Error as error:
-        verdict = str(error)
-    return "" if verdict == "ok" else first_line(str(verdict))
-
-
-def _suggest_recovery(path: Path) -> str:
-    copy = path.with_name(LEDGER_COPY)
-    if not copy.exists():
-        return "put a copy of yours there; without one, the trials can only be run again under a new name"
-    age = datetime.fromtimestamp(copy.stat().st_mtime).astimezone().isoformat(" ", "seconds")
-    return f"rm -f {path}*; cp {copy} {path}   # its state of {age}; what came after it is trained again"

@@ -7,6 +7,7 @@ Optuna's tables nor a user's. Runs anywhere.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import time
 from collections.abc import Iterator
@@ -37,7 +38,8 @@ from sqlalchemy import (
 from sqlalchemy.schema import CreateSchema
 
 from rltune.config.uris import hide_login
-from rltune.study.journal import TIMEOUT_S
+from rltune.study.damage import report_damage
+from rltune.study.journal import connect_file
 
 SCHEMA = "rltune"  # in PostgreSQL
 IDLE_S = 10.0  # the longest that a transaction may stand still: less than a lease
@@ -182,9 +184,10 @@ def connect_ledger(url: str) -> Engine:
             event.listen(engine, "connect", _limit_idle_transactions)
             return engine.execution_options(schema_translate_map={None: SCHEMA})
         return engine
-    # Another reader may hold the file for a moment: wait rather than fail.
-    engine = create_engine(url, connect_args={"timeout": TIMEOUT_S})
+    file = Path(make_url(url).database or "")
+    engine = create_engine(url, creator=functools.partial(connect_file, file))
     event.listen(engine, "connect", set_pragmas)
+    report_damage(engine, file)
     return engine
 
 
