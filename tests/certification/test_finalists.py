@@ -125,7 +125,7 @@ def test_how_far_those_are_that_play_is_shown_meanwhile(tmp_path: Path, told: li
 
     finals = FinalEvaluation(tmp_path, top=2, episodes=40, slots=2, aside=call)
     finals.select([entry(tmp_path, number) for number in (0, 1)], told.append, show)
-    assert (20, 80) in {(done, total) for _, done, total in shown}, "both of them, beside each other"
+    assert (20, 120) in {(done, total) for _, done, total in shown}, "both of them, beside each other"
 
 
 def test_no_evaluation_trusts_the_search_and_no_trial_has_no_winner(tmp_path: Path, told: list[str]) -> None:

@@ -16,7 +16,7 @@ from rltune.config.validation import parse_config
 from rltune.envs.objective import Shown
 from rltune.study.storage import open_ledger
 
-BASE = {"name": "baseline", "trial": None, "params": {}, "search_score": None, "improvement": None, "optimism": None}
+BASE = {"name": "baseline", "trial": None, "params": {}, "search_score": None, "improvement": None}
 NUMBERS = {"mean": 80.0, "iqm": 81.0, "low": 70.0, "high": 90.0}
 BEST = ((11, 97.0), (12, 101.0), (13, 99.0), (14, 98.0), (15, 100.0))
 SEEDS = ((11, 79.0), (12, 83.0), (13, 81.0), (14, 80.0), (15, 82.0))
@@ -27,7 +27,7 @@ def make_certification(ties: tuple[str, ...] = ()) -> dict[str, Any]:
     """A record as the ledger has it: trial 3 and the baseline on five seeds."""
     best = {
         **{"name": "trial 3", "trial": 3, "params": {"lr": 1e-3}, "search_score": 120.0},
-        **{"mean": 98.0, "iqm": 99.0, "low": 95.0, "high": 103.0, "improvement": 0.97, "optimism": 21.0},
+        **{"mean": 98.0, "iqm": 99.0, "low": 95.0, "high": 103.0, "improvement": 0.97},
         **{"per_seed": _make_results(3, BEST), "failed_seeds": []},
     }
     rows = [best, {**BASE, **NUMBERS, "per_seed": _make_results(None, SEEDS), "failed_seeds": []}]

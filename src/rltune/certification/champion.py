@@ -138,7 +138,7 @@ def _compare(
         )
     if candidate.certification is None and before.tags.get("rltune.certified") == "true":
         return False, f"{who} is certified and this one is not"
-    theirs = _score_of(before, candidate, tracker, partial(show, f"{who} plays"))
+    theirs = _score_of(before, candidate, tracker, partial(show, "evaluating the present champion for comparison"))
     if theirs is None:
         return False, f"{who} could not be evaluated on {candidate.episodes}"
     word = "better than" if candidate.winner.score > theirs else "not better than"

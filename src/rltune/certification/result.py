@@ -62,8 +62,6 @@ class Configuration:
         low: Lower end of the 95% interval of the runs' median; None without an interval (`has_interval`).
         high: Its upper end.
         improvement: Probability that a run of it beats one of the baseline; None for the baseline itself.
-        optimism: search_score - iqm; None without a search score that is of the whole budget.
-        whole_budget: Whether the search's trial had it: a stopped one's score says nothing about optimism.
     """
 
     name: str
@@ -77,8 +75,6 @@ class Configuration:
     low: float | None = None
     high: float | None = None
     improvement: float | None = None
-    optimism: float | None = None
-    whole_budget: bool = True
     failed_score: float | None = None
     raw_iqm: float | None = None
     broken: str | None = None
@@ -209,7 +205,7 @@ class Certification:
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row a configuration, without params and single runs."""
-        shown = ("name", "trial", "search_score", "mean", "iqm", "raw_iqm", "low", "high", "improvement", "optimism")
+        shown = ("name", "trial", "search_score", "mean", "iqm", "raw_iqm", "low", "high", "improvement")
         return [
             {key: getattr(one, key) for key in shown}
             | {"seeds": len(one.per_seed), "failed_seeds": len(one.failed_seeds), "failed_score": one.failed_score}
@@ -258,9 +254,7 @@ def drop_duplicates(configurations: Sequence[Configuration]) -> list[Configurati
         values = spell_params(one.params)
         first = found.setdefault(values, one)
         if first.name == BASELINE and first.trial is None:
-            found[values] = replace(
-                first, trial=one.trial, search_score=one.search_score, whole_budget=one.whole_budget
-            )
+            found[values] = replace(first, trial=one.trial, search_score=one.search_score)
     return list(found.values())
 
 
@@ -309,18 +303,16 @@ def _rank(one: Configuration) -> tuple[float, ...]:
 def _judge(one: Configuration, scores: Sequence[float], baseline: Configuration | None) -> Configuration:
     """Fill in a configuration's numbers; ``scores`` are what its own are shown as."""
     own = one.scores
-    score = float(interquartile_mean(scores))
     low, high = (median_interval(own) if one.has_interval else None) or (None, None)
     rival = baseline if one.name != BASELINE else None
     return replace(
         one,
         mean=sum(own) / len(own),
         raw_iqm=float(interquartile_mean(own)),
-        iqm=score,
+        iqm=float(interquartile_mean(scores)),
         low=low,
         high=high,
         improvement=probability_of_improvement(scores, rival.scores) if rival else None,
-        optimism=one.search_score - score if one.search_score is not None and one.whole_budget else None,
     )
 
 

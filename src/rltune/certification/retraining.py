@@ -69,10 +69,9 @@ class Retraining:
         """Choose what is to be certified: each set of values once, the baseline first; nothing without a finalist."""
         able = (one for one in rank_finalists(self._folder, searched) if _can_win(one.folder))
         best = list(itertools.islice(able, max(1, self._settings.top)))
-        whole = {record.number for record in searched if record.state == "COMPLETE"}
         found = [
-            Configuration(one.name, one.trial, one.params, one.objective, (), whole_budget=one.trial in whole)
-            for one in best[: self._settings.top]
+            Configuration(finalist.name, finalist.trial, finalist.params, finalist.objective, ())
+            for finalist in best[: self._settings.top]
         ]
         return drop_duplicates([self.baseline(), *found]) if best else []
 

@@ -30,6 +30,7 @@ from rltune.certification.result import Certification, CertifiedPolicy
 from rltune.checkpoints.store import find_store
 from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import RltuneError
+from rltune.formatting import format_number, format_objective
 from rltune.records import TrialRecord
 from rltune.statistics import predictive_interval
 
@@ -66,6 +67,7 @@ class FinalEvaluation:
     ) -> None:
         self._sweep, self._top, self._episodes, self._slots = sweep, top, episodes, slots
         self._aside, self._shown = aside, shown
+        self._num_evaluations = 1  # The winner is measured once more.
         self._played: list[int] = []  # Episodes of each evaluation that was begun; the evaluations' threads write.
 
     def select(
@@ -100,24 +102,26 @@ class FinalEvaluation:
             self._start_playing(pool, finalist.folder) if is_playable(finalist.folder) else None
             for finalist in finalists
         ]
+        self._num_evaluations += len(self._played)
         evaluated = []
         for finalist, future in zip(finalists, futures, strict=True):
             if future is None:
                 notify(f"{finalist.name} cannot be evaluated: its network needs RLlib")
                 continue
             try:
-                evaluation = self._wait(future, "the best play", show)
+                evaluation = self._wait(future, f"evaluating the {format_number(len(futures), 'best trial')}", show)
             except RltuneError as error:  # A process that died or hangs does not spoil the other results.
                 notify(f"{finalist.name} cannot be evaluated: {error.what}")
                 continue
-            notify(f"{finalist.name} on {self._episodes} fresh episodes: {self._shown(evaluation.mean):.1f}")
+            score = f"mean {self._shown.name} {format_objective(self._shown(evaluation.mean))}"
+            notify(f"{finalist.name}: {score} on the {self._episodes} episodes that choose the winner")
             evaluated.append(replace(finalist, evaluation=evaluation))
         return evaluated
 
     def _measure(self, pool: Executor, winner: Finalist, notify: Callable[[str], None], show: Show) -> Finalist:
         try:
             future = self._start_playing(pool, winner.folder, derive_own_seed(self._sweep.name))
-            played = self._wait(future, "the winner is measured", show)
+            played = self._wait(future, "measuring the winner on other episodes", show)
         except RltuneError as error:  # The choice stands without this measurement.
             notify(f"{winner.name} cannot be measured once more: {error.what}")
             return winner
@@ -127,7 +131,7 @@ class FinalEvaluation:
     def _wait(self, future: Future[Evaluation], who: str, show: Show) -> Evaluation:
         """Wait for an evaluation, and show meanwhile how many episodes all evaluations have played."""
         while not wait([future], LOOK_S).done:
-            show(who, sum(self._played), len(self._played) * self._episodes)
+            show(who, sum(self._played), self._num_evaluations * self._episodes)
         return future.result()
 
     def _start_playing(self, pool: Executor, folder: Path, seed: int = EVALUATION_SEED) -> Future[Evaluation]:
@@ -165,7 +169,7 @@ def measure_policies(
         return found, winner
 
     def tell(before: int, done: int, _: int) -> None:
-        show("the winner is measured", before + done, 2 * episodes)
+        show("measuring the winner", before + done, 2 * episodes)
 
     compared = _play(folder, episodes, EVALUATION_SEED, partial(tell, 0))
     own = _play(folder, episodes, derive_own_seed(sweep.name), partial(tell, episodes))

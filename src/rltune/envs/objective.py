@@ -30,7 +30,7 @@ ENDS = {
 }
 """The ends of intervals, which a negative exchanges."""
 SCORES = frozenset({*ENDS, "objective", "score", "best_score", "search_score", "failed_score", "certified_score"})
-SCORES |= {"certified_iqm", "iqm", "raw_iqm", "mean", "min", "max", "optimism", "scores"}
+SCORES |= {"certified_iqm", "iqm", "raw_iqm", "mean", "min", "max", "scores"}
 """The names under which scores, and differences of two, are logged and kept."""
 USAGE = "return, info with objective.key, or package.module:function of an episode's return, length and last info"
 

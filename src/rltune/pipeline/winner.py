@@ -25,6 +25,7 @@ from rltune.study.outcome import (
     explain_no_winner,
 )
 from rltune.study.ranking import find_nearest
+from rltune.study.sweep_folder import make_resume_command
 
 
 def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Finalist | None, Certification | None]:
@@ -56,9 +57,14 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
         [] if stopper.failed else records, sweep.console.note, sweep.console.show_episodes
     )
     if sweep.retraining and best:
-        failed = sweep.is_certified() and sweep.retraining.runs()
-        why = "every run of it failed" if failed else stopper.reason or "the sweep was stopped before"
-        sweep.console.note(f"not certified: {why}, so that the winner is the search's")
+        if sweep.is_certified() and sweep.retraining.runs():
+            sweep.console.note("every certification run failed, so the winner below is not certified")
+        else:
+            sweep.console.note(
+                f"{stopper.reason or 'the sweep was stopped'}: {sweep.retraining.describe_progress()} of certification "
+                f"are done and kept. The winner below is not certified; {make_resume_command(folder)} does the other "
+                f"{sweep.retraining.count_runs_left()}."
+            )
     return best, None
 
 

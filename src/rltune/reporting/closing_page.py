@@ -194,7 +194,7 @@ def render_closing_page(page: ClosingPage, failed: Iterable[TrialView]) -> Itera
     elif page.winner:
         yield from describe_winner(page.winner, page.shown, page.status == "interrupted")
     if page.top and (page.certified or (page.winner or {}).get("evaluation")):
-        yield explain_scores(page.top[0].scored, bool(page.certified))
+        yield Text(explain_scores(page.top[0].scored, bool(page.certified)))
     if page.model:
         yield from _describe_champion(page.model, page.name)
     failed = list(failed)
@@ -227,9 +227,10 @@ def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
     table.add_column("params", overflow="fold")
     for rank, view in enumerate(page.top[:5], start=1):
         shown = format_objective(page.shown(view.score if view.score is not None else view.objective))
-        state = format_state(view.state, is_live=False)
+        is_winner = view.number == (page.winner or {}).get("trial")
+        state = format_state(view.state, is_live=False) + ", winner" * is_winner
         cells = str(rank), str(view.number), shown, format_count(view.env_steps), state, format_params(view.params)
-        table.add_row(*cells, style="bold green" if rank == 1 else "")
+        table.add_row(*cells, style="bold green" if is_winner else "")
     yield ""
     yield table
 
@@ -280,9 +281,14 @@ def explain_scores(scored: int | None, is_certified: bool) -> str:
         scored: As `TrialView` has it.
         is_certified: Whether certification stands beside the score; else fresh episodes do.
     """
-    then = "certified: retrained on fresh seeds" if is_certified else "fresh episodes: the trained policy"
-    last = "all" if scored is None else f"the last {scored}"
-    return f"score: while training, exploring (mean of {last} reports); {then}, not exploring"
+    if scored is None and is_certified:
+        return "score and certified results = mean training return with exploration (all reports)"
+    reports = "all reports" if scored is None else f"last {scored} reports"
+    other = "certified = retrained on fresh seeds" if is_certified else "fresh episodes = the trained policy"
+    return (
+        f"score = mean training return with exploration ({reports}); {other}, acting greedily. "
+        "The second is usually better."
+    )
 
 
 def _describe_champion(model: Mapping[str, Any], sweep: str) -> Iterator[RenderableType]:
@@ -308,7 +314,7 @@ def describe_certification(found: Mapping[str, Any], shown: Shown = AS_RETURN) -
     """
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("certified", min_width=len("certified"))  # what wraps does so that all fits into 80 columns
-    for name in ("IQM", "95% interval", "search said", "optimism", "beats baseline", "seeds"):
+    for name in ("IQM", "95% interval", "search said", "beats baseline", "seeds"):
         wraps = name in ("search said", "beats baseline", "seeds")
         table.add_column(name, justify="right", no_wrap=not wraps, min_width=max(map(len, name.split())))
     table.add_column("", no_wrap=True)
@@ -326,7 +332,6 @@ def describe_certification(found: Mapping[str, Any], shown: Shown = AS_RETURN) -
             format_objective(row["iqm"] if row["seeds"] else None),
             format_interval(row),
             format_objective(row["search_score"]),
-            format_objective(row["optimism"]),
             odds,
             seeds,
             row["verdict"],
@@ -336,8 +341,6 @@ def describe_certification(found: Mapping[str, Any], shown: Shown = AS_RETURN) -
     yield table
     num_seeds, best = len(found["seeds"]), rows[0]
     yield "IQM: mean of the middle half of the runs"
-    if any(row["optimism"] is not None for row in rows):
-        yield "optimism: what the search said, less the IQM"
     if any(row["low"] is not None for row in rows):
         yield f"95% interval: of the median of such runs, by {num_seeds} seeds"
     if best.get("raw_iqm") not in (None, best["iqm"]):
@@ -357,8 +360,9 @@ def describe_certification(found: Mapping[str, Any], shown: Shown = AS_RETURN) -
     policy = found.get("policy")
     if policy:
         yield Text(
-            f"policy    {policy['name']} retrained on seed {policy['seed']}: {policy['episodes']} fresh episodes "
-            f"have a mean {shown.name} of {format_interval(shown.turn(policy))}, about 95 times in a hundred"
+            f"policy    mean {shown.name} {format_objective(shown(policy['mean']))} (95% interval "
+            f"{format_interval(shown.turn(policy))}) over {policy['episodes']} fresh episodes; {policy['name']} "
+            f"retrained on seed {policy['seed']}"
         )
 
 
@@ -387,11 +391,12 @@ def _render_failures(failed: Iterable[TrialView]) -> Iterator[RenderableType]:
 def _render_cost(page: ClosingPage) -> Iterator[RenderableType]:
     cost = page.cost.get
     steps, saved, train_s = cost("env_steps", 0), cost("env_steps_saved", 0), cost("train_s", 0.0)
+    wall_s = cost("wall_s", 0.0)
     yield ""
     yield Text(
-        f"cost      {format_count(steps)} env steps, {format_duration(train_s)} of training in "
-        f"{format_duration(cost('wall_s', 0.0))} on {format_number(cost('slots', 1), 'slot')}, "
-        f"which trained {cost('efficiency', 0.0):.0%} of the time"
+        f"cost      {format_count(steps)} env steps in {format_duration(wall_s)}, of which "
+        f"{format_duration(wall_s * cost('efficiency', 0.0))} were training "
+        f"({format_number(cost('slots', 1), 'trial')} at a time; the rest is start-up and evaluation)"
     )
     if cost("certify_train_s"):
         certify_steps, certify_s = cost("certify_env_steps", 0), cost("certify_train_s", 0.0)
@@ -404,10 +409,9 @@ def _render_cost(page: ClosingPage) -> Iterator[RenderableType]:
 
 def _render_next(page: ClosingPage, failed: Sequence[TrialView]) -> Iterator[RenderableType]:
     """Name where things are and what to type next; only what exists is named, and of a failed sweep what went wrong."""
-    study = _shorten_path(page.folder) / "study.db"
     yield f"folder    {_shorten_path(page.folder)}"
-    if page.folder.joinpath("study.db").exists():
-        yield f"study     {study}"
+    if (report := page.folder / "report" / "index.html").exists():
+        yield f"report    {_shorten_path(report)}"
     if page.tracking_uri:
         yield f"mlflow    {page.tracking_uri}"
     yield ""
@@ -422,6 +426,7 @@ def _render_next(page: ClosingPage, failed: Sequence[TrialView]) -> Iterator[Ren
     if page.tracking_uri and "://" in page.tracking_uri:
         yield f"  compare the trials    {_suggest_mlflow(page.tracking_uri)}"
     if page.folder.joinpath("study.db").exists():
+        study = _shorten_path(page.folder) / "study.db"
         hint = "" if shutil.which("optuna-dashboard") else "   # pip install optuna-dashboard"
         yield f"  look at the study     optuna-dashboard sqlite:///{study}{hint}"
     if page.top:

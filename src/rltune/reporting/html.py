@@ -143,7 +143,6 @@ def _tabulate_certification(data: SweepData) -> Mapping[str, Any] | None:
                 format_objective(row["mean"] if row["per_seed"] else None),
                 "-" if row.get("improvement") is None else f"{row['improvement']:.2f}",
                 format_objective(row.get("search_score")),
-                format_objective(row.get("optimism")),
                 len(row.get("failed_seeds", ())),
             )
             for row in rows

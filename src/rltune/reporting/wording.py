@@ -34,7 +34,7 @@ def describe_verdict(data: SweepData) -> str:
             verdict += f" The baseline's settings were published for {published:,} environment steps; here: {budget:,}."
         return verdict
     if not data.ranked:
-        why = explain_no_winner(data.trials)
+        why = explain_no_winner(data.trials, is_running=data.status == "running")
         return f"{opening}{why[0].upper()}{why[1:]}."
     shown = data.shown
     best = data.record.winner or {"trial": data.ranked[0].number, "objective": data.ranked[0].score}

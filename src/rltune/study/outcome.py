@@ -96,14 +96,22 @@ def describe_front(records: Sequence[TrialRecord], criteria: Criteria) -> list[d
     ]
 
 
-def explain_no_winner(records: Sequence[TrialRecord]) -> str:
-    """Say why no trial can win."""
+def explain_no_winner(records: Sequence[TrialRecord], *, is_running: bool = False) -> str:
+    """Explain why no trial can win.
+
+    Args:
+        records: All trials.
+        is_running: Whether the sweep still runs, so that there may be a winner later.
+    """
     if (nearest := find_nearest(records)) is None:
-        failed = records and all(record.state == "FAIL" for record in records)
-        return f"{'every trial failed' if failed else 'no trial reported a return'}, so there is no winner"
+        has_failed = records and all(record.state == "FAIL" for record in records)
+        if is_running:
+            return "every trial has failed so far" if has_failed else "no trial has reported a return yet"
+        return f"{'every trial failed' if has_failed else 'no trial reported a return'}, so there is no winner"
     bounds = " and ".join(f"{check.name} {check.bound}" for check in nearest.checks)
     why = ", ".join(map(str, nearest.broken))
-    return f"no trial keeps {bounds}, so there is no winner; the nearest is trial {nearest.number}: {why}"
+    verdict = " yet" if is_running else ", so there is no winner"
+    return f"no trial keeps {bounds}{verdict}; the nearest is trial {nearest.number}: {why}"
 
 
 def compute_cost(
