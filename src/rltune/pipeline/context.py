@@ -46,3 +46,7 @@ class SweepContext:
         config = self.plan.config
         address = make_address(config.storage, config.name or self.name) if config.storage else None
         return open_store(self.folder, address)
+
+    def is_folder_shared(self) -> bool:
+        """Return whether nodes of a cluster that the sweep has joined use its folder itself."""
+        return self.plan.config.cluster.address is not None and self.open_store().is_shared_folder

@@ -77,7 +77,7 @@ def open_folder(context: SweepContext, ledger: Ledger | None = None) -> Iterator
         ledger.lease.note_sessions(list_sessions())
         # The store finds the sweep's files by the name in its settings when the folder is renamed.
         write_settings(folder, replace(config, name=config.name or context.name, take_over=False))
-        if config.study.storage is None and not has_newest(store):
+        if ledger.is_file and not has_newest(store):
             raise make_distant_ledger_error(folder)
         take(store, ledger.lease.id)
         stack.callback(store_results, context, ledger)
@@ -128,7 +128,7 @@ def hold_sweep(context: SweepContext) -> Iterator[Ledger]:
     with contextlib.closing(ledger), take_lease(ledger) as lease:
         if not context.resumed:
             ledger.require_new()  # another driver may have begun it in between
-        set_journal(ledger, shared=config.cluster.address is not None and context.open_store().is_shared_folder)
+        set_journal(ledger, context.is_folder_shared())
         if lease.previous:
             end_stale_processes(lease.previous.sessions)
         _clear_leftovers(folder)
@@ -196,7 +196,7 @@ def store_results(context: SweepContext, ledger: Ledger) -> None:
     if ledger.lease is None or ledger.lease.is_lost:
         return
     files = {name: name for name in _find_files(folder, RESULTS)}
-    if (folder / LEDGER_COPY).exists() and context.plan.config.study.storage is None:
+    if (folder / LEDGER_COPY).exists():
         files = {LEDGER: LEDGER_COPY} | files
     problem = ""
     try:

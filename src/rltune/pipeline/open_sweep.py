@@ -162,7 +162,6 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
     if plan.criteria.scored is None:
         rule = ByAllReports(rule)
     store = context.open_store()
-    shared = config.cluster.address is not None and store.is_shared_folder
     ledger.judge_by(plan.criteria)
     housekeeping = Housekeeping()
     check_ownership = functools.partial(_check_ownership, store, ledger)
@@ -187,7 +186,7 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         plan.space.distributions(),
         records,
         own_file=None if config.study.storage else folder / STUDY,
-        shared=shared,
+        shared=context.is_folder_shared(),
         earlier=plan.earlier,
     )
     console = Console(

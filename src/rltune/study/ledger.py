@@ -1,7 +1,7 @@
-"""Keep the ledger: every trial's values, whole reports, checkpoints, state, seeds and costs, as typed rows.
+"""Keep the ledger of a sweep: the values, reports, checkpoints, states, seeds and costs of its trials, as typed rows.
 
-The one truth of a sweep; it commits first. Optuna's study (`rltune.study.optuna_study`) and what MLflow shows
-(`rltune.tracking`) are derived from it, and can be made again. Runs in the driver; reading runs anywhere.
+The ledger is the source of truth and commits first. Optuna's study (`rltune.study.optuna_study`) and what MLflow shows
+(`rltune.tracking`) are derived from it and can be rebuilt. Writing runs in the driver; reading runs anywhere.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ from rltune.study.tables import (
     add_tables,
     begin_alone,
     connect_ledger,
+    file_of,
     has_table,
 )
 from rltune.study.trial_table import REPORT_COLUMNS, TrialTable, make_report
 
-_REQUEST = [REQUESTS.c[entry.name] for entry in fields(SweepRequest)]
-_AGAIN = "to be tried again"  # why a trial that failed is RUNNING before it runs
-# What a PostgreSQL server answers to a login or a database that is wrong; it has no class of its own for these.
+_REQUEST_COLUMNS = [REQUESTS.c[entry.name] for entry in fields(SweepRequest)]
+_SWEEP_COLUMNS = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
+_REOPENED = "to be tried again"  # The stop reason of a failed trial that was reopened and has not started yet.
+# A wrong login or database is known by PostgreSQL's message alone: its driver has no class of its own for these errors.
 _REFUSED = re.compile(r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry")
-_FIELDS = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
 
 
 class MissingSweepError(StudyError):
-    """There is a ledger, but no such sweep in it."""
+    """The database has no sweep of this name."""
 
 
 @dataclass(frozen=True)
@@ -74,33 +75,34 @@ class Ledger:
     Args:
         url: An SQLAlchemy URL.
         name: The sweep.
-        create: True for a new sweep, False for one that must be there.
+        create: Whether to add the sweep; otherwise it has to exist.
 
     Attributes:
-        trials: The search's trials.
-        runs: The certification's.
-        fence: Begins what writes; it has the lease of a driver.
-        sweep_id: The sweep's row.
+        trials: The trials of the search.
+        runs: The runs of the certification.
+        fence: Begins the transactions that write, and has the driver's lease.
+        sweep_id: The id of the sweep's row.
 
     Raises:
-        StudyError: A new sweep was begun already, another one is missing, has another format, or cannot be read.
+        StudyError: The sweep to add was begun already, or the sweep to open is missing, has another format or cannot be
+            read.
     """
 
     def __init__(self, url: str, name: str, *, create: bool = False) -> None:
         self.url, self.name = url, name
         try:
             self._engine = connect_ledger(url)
-            found = _find_or_add_sweep(self._engine, name) if create else _find_sweep(self._engine, name)
+            row = _find_or_add_sweep(self._engine, name) if create else _find_sweep(self._engine, name)
         except Exception as error:
             raise make_storage_error(url, error) from None
-        if found is None:
+        if row is None:
             raise MissingSweepError(
                 f"the sweep '{name}' is not in its ledger", "a ledger of this sweep", spell_command("list")
             )
-        self.sweep_id, form = found
-        if form != FORMAT:
+        self.sweep_id, format_number = row
+        if format_number != FORMAT:
             raise StudyError(
-                f"sweep={name}: its ledger has format {form}",
+                f"sweep={name}: its ledger has format {format_number}",
                 f"format {FORMAT}, which this version of rltune reads",
                 "run the sweep again, or open it with the version that wrote it",
             )
@@ -112,11 +114,11 @@ class Ledger:
 
     @property
     def criteria(self) -> Criteria:
-        """What trials are judged by besides their scores."""
+        """The criteria by which trials are judged besides their scores."""
         return self.trials.criteria
 
     def judge_by(self, criteria: Criteria) -> Ledger:
-        """Have all trials judged by the sweep's criteria from now on; return the ledger."""
+        """Judge all trials by the sweep's criteria from now on, and return the ledger."""
         self.trials.criteria = self.runs.criteria = criteria
         return self
 
@@ -124,28 +126,33 @@ class Ledger:
         """Return the trials of a kind."""
         return self.trials if kind == TRIALS else self.runs
 
+    @property
+    def is_file(self) -> bool:
+        """Whether the ledger is a file on this machine, rather than rows in a server's database."""
+        return file_of(self.url) is not None
+
     # -- the sweep ----------------------------------------------------------------------------------------------------
 
     def sweep(self) -> SweepRecord:
-        """Return what is known of the sweep as a whole."""
+        """Read the sweep's record."""
         with self._engine.connect() as connection:
-            row = connection.execute(select(*_FIELDS).where(SWEEPS.c.id == self.sweep_id)).mappings().one()
+            row = connection.execute(select(*_SWEEP_COLUMNS).where(SWEEPS.c.id == self.sweep_id)).mappings().one()
         return SweepRecord(**row)
 
     def change_sweep(self, **facts: Any) -> None:
         """Change fields of the sweep's record.
 
         Args:
-            facts: By the fields of `SweepRecord`.
+            facts: The new values by the names of the record's fields.
         """
         with self.fence.begin() as connection:
             connection.execute(update(SWEEPS).where(SWEEPS.c.id == self.sweep_id).values(**facts))
 
     def require_new(self) -> None:
-        """Refuse a sweep that a driver has begun; one without settings was left by a driver that was killed before.
+        """Refuse a sweep that has settings or trials; without them its driver was killed before it could begin.
 
         Raises:
-            StudyError: The sweep was begun.
+            StudyError: The sweep has been begun.
         """
         if self.sweep().config is not None or self.trials.read_states():
             name = self.name
@@ -153,13 +160,13 @@ class Ledger:
 
     @property
     def lease(self) -> Lease | None:
-        """The lease of the driver that writes by this object; None for commands and readers."""
+        """The lease of the driver that writes through this object; None for commands and readers."""
         return self.fence.lease
 
     def check_lease(self) -> None:
-        """Refuse to go on where the row says that another driver has the lease; without effect for readers.
+        """Read the lease's row, and refuse to go on if it names another driver; without effect for readers.
 
-        What lies outside the ledger has no fence of its own, so a driver checks before it writes there.
+        Files outside the ledger have no fence of their own, so a driver calls this before it writes them.
 
         Raises:
             LeaseLostError: Another driver has taken the sweep over.
@@ -170,29 +177,29 @@ class Ledger:
                 pass
 
     def has_lost_lease(self) -> bool:
-        """Return whether another driver has taken the sweep over; what is known, where the database is away."""
+        """Return whether another driver has taken the sweep over, as far as known while the database is down."""
         with contextlib.suppress(StudyError, SQLAlchemyError):
             self.check_lease()
         return self.lease is not None and self.lease.is_lost
 
     def read_lease(self) -> LeaseState:
-        """Read which driver writes this sweep."""
+        """Read which driver holds the sweep's lease."""
         return read_lease(self._engine, self.sweep_id)
 
     def close(self) -> None:
-        """Give connections back, so that the file can be moved or read elsewhere."""
+        """Close all connections, so that the file can be moved or copied."""
         self._engine.dispose()
 
-    # -- what is asked of its driver ----------------------------------------------------------------------------------
+    # -- requests to its driver ---------------------------------------------------------------------------------------
 
     def ask(self, kind: str, payload: Mapping[str, Any], asked_by: str, *, is_taken: bool = False) -> int:
         """Leave a request for the sweep's driver, and return its id; see `SweepRequest` for the arguments.
 
         Args:
-            kind: What is asked.
-            payload: In detail.
-            asked_by: Who asks.
-            is_taken: Whether the driver has seen to it: it keeps the request for those that resume the sweep.
+            kind: The kind of the request.
+            payload: Its details.
+            asked_by: The user and host, or the trial, that it comes from.
+            is_taken: Whether it counts as carried out: a driver keeps such a request for later drivers.
 
         Raises:
             StudyError: The ledger cannot be written.
@@ -207,51 +214,53 @@ class Ledger:
             raise make_storage_error(self.url, error) from None
 
     def read_requests(self, *kinds: str, waiting: bool = True) -> list[SweepRequest]:
-        """Read what was asked of the sweep's driver, the oldest first.
+        """Read the requests to the sweep's driver, the oldest first.
 
         Args:
-            kinds: Of which kinds; none for all.
-            waiting: Whether those are left out that a driver has seen to.
+            kinds: The kinds of requests to read; none for all.
+            waiting: Whether to leave out those that a driver has taken.
         """
-        wanted = [REQUESTS.c.sweep_id == self.sweep_id]
-        wanted += [REQUESTS.c.kind.in_(kinds)] if kinds else []
-        wanted += [REQUESTS.c.taken_s.is_(None)] if waiting else []
+        conditions = [REQUESTS.c.sweep_id == self.sweep_id]
+        conditions += [REQUESTS.c.kind.in_(kinds)] if kinds else []
+        conditions += [REQUESTS.c.taken_s.is_(None)] if waiting else []
+        statement = select(*_REQUEST_COLUMNS).where(*conditions).order_by(REQUESTS.c.id)
         with self._engine.connect() as connection:
-            rows = connection.execute(select(*_REQUEST).where(*wanted).order_by(REQUESTS.c.id)).mappings().all()
+            rows = connection.execute(statement).mappings().all()
         return [SweepRequest(**row) for row in rows]
 
     def take_request(self, number: int) -> None:
-        """Note that a request was seen to, or does not count any more."""
+        """Mark a request as taken: it was carried out, or no longer counts."""
         with self.fence.begin() as connection:
             connection.execute(update(REQUESTS).where(REQUESTS.c.id == number).values(taken_s=time.time()))
 
     def withdraw_request(self, number: int) -> bool:
-        """Take a request back; return False where a driver has taken it already."""
+        """Delete a request; return False if a driver has taken it already."""
         with self._engine.begin() as connection:
-            mine = delete(REQUESTS).where(REQUESTS.c.id == number, REQUESTS.c.taken_s.is_(None))
-            return bool(connection.execute(mine).rowcount)
+            statement = delete(REQUESTS).where(REQUESTS.c.id == number, REQUESTS.c.taken_s.is_(None))
+            return bool(connection.execute(statement).rowcount)
 
     def reopen_failed(self, request: SweepRequest) -> list[TrialRecord]:
-        """Let trials and runs that failed be tried again, and take the request for it: all of it or nothing.
+        """Set failed trials and runs to RUNNING, and take the request for it, in one transaction.
 
-        They keep number, values, reports and checkpoints, and go on from the latter.
+        They keep their numbers, values, reports and checkpoints, and go on from the checkpoints.
 
         Args:
-            request: Names them; those of them that have not failed are left as they are.
+            request: Names the trials by kind. Those that have not failed stay as they are.
 
         Returns:
-            Those that are RUNNING now.
+            The reopened trials and runs.
         """
-        which = or_(
-            *((SWEEP_TRIALS.c.kind == kind) & SWEEP_TRIALS.c.number.in_(some) for kind, some in request.payload.items())
+        columns = SWEEP_TRIALS.c
+        is_named = or_(
+            *((columns.kind == kind) & columns.number.in_(numbers) for kind, numbers in request.payload.items())
         )
-        failed = (SWEEP_TRIALS.c.sweep_id == self.sweep_id) & (SWEEP_TRIALS.c.state == "FAIL") & which
-        fresh = {"state": "RUNNING", "stop_reason": _AGAIN, "ended_s": None, "traceback": None, "log": None}
-        again = update(SWEEP_TRIALS).where(failed).values(**fresh, revision=SWEEP_TRIALS.c.revision + 1)
+        has_failed = (columns.sweep_id == self.sweep_id) & (columns.state == "FAIL") & is_named
+        values = {"state": "RUNNING", "stop_reason": _REOPENED, "ended_s": None, "traceback": None, "log": None}
+        reopen = update(SWEEP_TRIALS).where(has_failed).values(**values, revision=columns.revision + 1)
         with self.fence.begin() as connection:
-            found = connection.execute(again.returning(SWEEP_TRIALS.c.kind, SWEEP_TRIALS.c.number)).all()
+            reopened = connection.execute(reopen.returning(columns.kind, columns.number)).all()
             connection.execute(update(REQUESTS).where(REQUESTS.c.id == request.id).values(taken_s=time.time()))
-        return [self.table(kind).record(number) for kind, number in sorted(found)]
+        return [self.table(kind).record(number) for kind, number in sorted(reopened)]
 
     # -- what MLflow shows --------------------------------------------------------------------------------------------
 
@@ -326,7 +335,7 @@ class Ledger:
 
 
 def _find_sweep(engine: Engine, name: str) -> tuple[int, int] | None:
-    """Return a sweep's row and format; None without one."""
+    """Return the id of a sweep's row and its format; None if there is no such sweep."""
     if not has_table(engine, SWEEPS):
         return None
     with engine.connect() as connection:
@@ -334,11 +343,11 @@ def _find_sweep(engine: Engine, name: str) -> tuple[int, int] | None:
 
 
 def _find_or_add_sweep(engine: Engine, name: str) -> tuple[int, int]:
-    """Return a sweep's row and format; add the sweep, and the tables, where they are not there yet."""
+    """Return the id of a sweep's row and its format; add the tables and the sweep if they do not exist yet."""
     with begin_alone(engine) as connection:
         add_tables(connection)
-        if found := _read_sweep(connection, name):
-            return found
+        if existing := _read_sweep(connection, name):
+            return existing
         row = {"name": name, "format": FORMAT, "key": uuid.uuid4().hex}
         sweep_id = int(connection.execute(insert(SWEEPS).returning(SWEEPS.c.id), row).scalar_one())
         connection.execute(insert(LEASES), {"sweep_id": sweep_id})
@@ -351,13 +360,13 @@ def _read_sweep(connection: Connection, name: str) -> tuple[int, int] | None:
 
 
 def check_storage(url: str) -> None:
-    """Refuse a database that cannot be used, before anything is begun; a file of SQLite is made later.
+    """Refuse a database that cannot be used, before a sweep begins; a SQLite file is created later.
 
     Args:
-        url: ``study.storage``.
+        url: The setting ``study.storage``.
 
     Raises:
-        StudyError: It is of another kind, or cannot be reached.
+        StudyError: The database is of an unsupported kind, or cannot be reached.
     """
     try:
         engine = connect_ledger(url)
@@ -369,9 +378,9 @@ def check_storage(url: str) -> None:
 
 
 def make_storage_error(url: str, error: Exception) -> StudyError:
-    """Say that a database cannot be used, without its login.
+    """Make the error of a database that cannot be used, without the login in its address.
 
-    A disk without room, or a server that does not answer, may work later; a refused login will not.
+    It is unavailable if the disk is full or the server is down, but not if the server refuses the login.
     """
     if isinstance(error, StudyError):  # Damage is named already.
         return error
@@ -385,5 +394,5 @@ def make_storage_error(url: str, error: Exception) -> StudyError:
 
 
 def _redact_url(url: str) -> str:
-    """Return an address fit for a message; what is no URL at all may still hold a password."""
+    """Remove the login from an address; text that is no URL may hold a password anywhere."""
     return redact_address(url) if "://" in url else "***"
