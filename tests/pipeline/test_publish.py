@@ -11,10 +11,10 @@ import pytest
 from rltune.errors import StudyError, UnavailableError
 from rltune.pipeline.publish import (
     make_closing_page,
+    notify_users,
+    notify_users_of_crash,
     publish_outcome,
     start_console,
-    tell_crash,
-    tell_end,
     trial_view_of,
 )
 from rltune.records import TrialRecord
@@ -62,7 +62,7 @@ def test_only_what_is_unfinished_is_told_how_to_go_on(open_mine, stream, status,
 def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, tmp_path, stream):
     message = tmp_path / "message.json"
     with open_mine(f"notify='cat > {message}'") as sweep:
-        tell_crash(sweep, StudyError("the ledger is gone: postgresql://me:s3cret@host"))
+        notify_users_of_crash(sweep, StudyError("the ledger is gone: postgresql://me:s3cret@host"))
     content = json.loads(message.read_text())
     assert (content["name"], content["status"], content["winner"]) == ("mine", "failed", None)
     assert content["reason"].startswith("StudyError: ")
@@ -76,11 +76,11 @@ def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, tmp_path, st
 def test_an_error_ends_a_sweep_with_the_commands_exit_code(open_mine, tmp_path, error, end):
     notify = f"echo $RLTUNE_STATUS $RLTUNE_EXIT_CODE > {tmp_path / 'end'}"
     with open_mine(f"notify='{notify}'") as sweep:
-        tell_crash(sweep, error)
+        notify_users_of_crash(sweep, error)
     assert (tmp_path / "end").read_text().strip() == end
 
 
 def test_nobody_to_tell_changes_nothing_and_is_said(open_mine, stream, tmp_path):
     with open_mine("notify='echo no mail >&2; exit 1'") as sweep:
-        tell_end(sweep, outcome(tmp_path))
+        notify_users(sweep, outcome(tmp_path))
     assert "no mail" in stream.getvalue()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rltune.certification.retraining import Retraining
 from rltune.certification.selection import FinalEvaluation
@@ -67,6 +68,8 @@ class OpenSweep:
         inbox: What is asked of it meanwhile.
         heartbeats: How far the running trials are between two reports.
         callbacks: A person's own code, which the tracker tells what happens; None without.
+        ending: Held from the beginning of the sweep's end on, see `rltune.pipeline.end`.
+        ended: Set when the main thread has come to the end of it.
     """
 
     context: SweepContext
@@ -86,6 +89,8 @@ class OpenSweep:
     inbox: Inbox
     heartbeats: Heartbeats
     callbacks: Callbacks | None = None
+    ending: threading.Lock = field(default_factory=threading.Lock)
+    ended: threading.Event = field(default_factory=threading.Event)
 
     @property
     def plan(self) -> Plan:

@@ -99,7 +99,7 @@ def publish_outcome(
         _publish_certification(sweep, certification)
     tracker.artifact(folder / "summary.json")
     wanted = sweep.config.report and not is_urgent  # seconds that a signal does not give
-    if pages := html.try_report(folder, sweep.ledger, console.note) if wanted else None:
+    if pages := html.try_report(folder, sweep.ledger, console.note, outcome.status) if wanted else None:
         tracker.artifact(pages, html.FOLDER)
     timeout_s = sweep.stopper.left_s() if is_urgent else 60.0
     _describe_sweep(sweep, outcome, has_report=bool(pages))
@@ -119,10 +119,10 @@ def publish_outcome(
     console.summary(page)
 
 
-def tell_end(sweep: OpenSweep, outcome: Outcome) -> None:
-    """Tell those who want to know that the sweep has ended: a person's own code, and whom ``notify`` names.
+def notify_users(sweep: OpenSweep, outcome: Outcome) -> None:
+    """Notify the user's own code and the target of the setting ``notify`` that the sweep has ended.
 
-    What goes wrong is shown, and changes nothing.
+    Errors are shown, and change nothing.
     """
     try:
         is_urgent, console = sweep.stopper.is_urgent(), sweep.console
@@ -138,8 +138,8 @@ def tell_end(sweep: OpenSweep, outcome: Outcome) -> None:
         sweep.console.note(f"not everybody was told of the sweep's end ({describe_exception(error)})")
 
 
-def tell_crash(sweep: OpenSweep, error: Exception) -> None:
-    """Tell them that the sweep was ended by an error, which leaves no summary; the error is the reason."""
+def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
+    """Notify them that an error has ended the sweep; there is no summary, and the error is the reason."""
     folder, counts = sweep.context.folder, dict[str, int]()
     with contextlib.suppress(Exception):  # the ledger may be what is gone
         counts = count_states(sweep.ledger.trials.records())
@@ -147,7 +147,7 @@ def tell_crash(sweep: OpenSweep, error: Exception) -> None:
     exit_code = error.exit_code if isinstance(error, RltuneError) else EXIT_NONE
     status = "interrupted" if exit_code == EXIT_TRY_AGAIN else "failed"
     outcome = Outcome(folder.name, status, counts, None, None, {}, reason=reason, exit_code=exit_code, folder=folder)
-    tell_end(sweep, outcome)
+    notify_users(sweep, outcome)
 
 
 def _publish_certification(sweep: OpenSweep, certification: Certification) -> None:
@@ -177,7 +177,7 @@ def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> 
     """Describe the sweep's run in MLflow: who won and how sure that is, and where the rest is."""
     folder, model = sweep.context.folder, outcome.model
     try:
-        lines = [describe_verdict(read_sweep_data(folder, sweep.ledger)), ""]
+        lines = [describe_verdict(read_sweep_data(folder, sweep.ledger, outcome.status)), ""]
     except Exception as error:  # a sweep must not fail for its description
         sweep.console.note(f"the sweep's description in MLflow lacks its verdict ({describe_exception(error)})")
         lines = []

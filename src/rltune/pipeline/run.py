@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,9 +19,10 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from rltune.checkpoints.handover import read_stored_driver
+from rltune.checkpoints.store import find_store
 from rltune.cluster.background_imports import worker_imports
 from rltune.cluster.fork_server import ForkServer, acquire_fork_server
-from rltune.cluster.head import INTERVAL_S, HeadWatch
 from rltune.cluster.ray_cluster import can_fork_workers, connect_ray, prepare_environment
 from rltune.cluster.resources import Share
 from rltune.cluster.slots import Slots
@@ -33,15 +32,15 @@ from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings, require_own_sweep
 from rltune.config.uris import HIDDEN
 from rltune.config.validation import check_whole, parse_config
-from rltune.errors import StudyError, describe_exception
+from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.pipeline import plan
 from rltune.pipeline.context import SweepContext
-from rltune.pipeline.folder import hold_sweep, leave_folder, make_name_taken_error, open_folder, store_results
+from rltune.pipeline.folder import hold_sweep, make_name_taken_error, open_folder
 from rltune.pipeline.plan import Plan, make_plan
 from rltune.pipeline.signals import stop_on_signals
 from rltune.pipeline.warm_starts import widen_ranges
-from rltune.records import RETRY, trial_dir_of
+from rltune.records import RETRY
 from rltune.study.disk_full import explain_full_disk
 from rltune.study.sweep_folder import (
     follow_sweep,
@@ -54,11 +53,9 @@ logger = logging.getLogger(__name__)
 LOCAL = "local"  # what stands for a Ray of one's own where nothing stands for no change
 AUTO = "auto"  # of `resume`: begin a sweep, or go on with it
 ENDED = ("complete", "stopped", "failed")
-LEAVE_S = 12.0  # From the loss of the cluster's head to the exit.
 PREFLIGHT_S = 300.0  # the least time for what RLlib checks before a sweep, its import among it
 
 if TYPE_CHECKING:
-    from rltune.pipeline.open_sweep import OpenSweep
     from rltune.study.ledger import Ledger
     from rltune.study.outcome import Outcome
 
@@ -141,9 +138,10 @@ def _follow(folder: Path, stream: TextIO | None, *, take_over: bool) -> None:
 
 
 def find_end(folder: Path, config: RunConfig) -> Outcome | None:
-    """Find how a sweep has ended; None where there is something left to do.
+    """Find how a sweep has ended; None if there is something left to do.
 
-    The ledger says so: a summary may be of an earlier end, before the sweep was extended.
+    The ledger decides, because a summary may be of an earlier end, before the sweep was extended. A driver that was
+    killed before it stored the ledger in remote storage has left that to do.
 
     Args:
         folder: Its folder.
@@ -160,6 +158,9 @@ def find_end(folder: Path, config: RunConfig) -> Outcome | None:
                 return None
     except StudyError:
         return None  # opening it to go on makes one, or says why it cannot
+    driver = read_stored_driver(find_store(folder))
+    if driver and not driver.ended:
+        return None
     outcome = load_outcome(folder) if status in ENDED else None
     if outcome and any(record.state == "RUNNING" for record in records):
         return None  # the wall time counts anew; and what an error has left behind is gone on with
@@ -305,9 +306,8 @@ def _import_modules() -> None:
     """Import what `_run` needs while Ray starts."""
     import alembic.command  # noqa: F401  Optuna makes a ledger with it
 
-    import rltune.pipeline.publish
-    import rltune.pipeline.tune.run
-    import rltune.pipeline.winner  # noqa: F401
+    import rltune.pipeline.end
+    import rltune.pipeline.tune.run  # noqa: F401
 
 
 def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
@@ -331,102 +331,29 @@ def _run(context: SweepContext, held: Ledger | None, share: Share, slots: Slots)
         slots: How many trials run at once.
     """
     # Not at the top: a wrong name in the request is answered before these, and Ray with them, are imported.
+    from rltune.pipeline.end import end_sweep, watch_head
     from rltune.pipeline.open_sweep import open_sweep
     from rltune.pipeline.provenance import record_start
-    from rltune.pipeline.publish import start_console, start_tracking, tell_crash
+    from rltune.pipeline.publish import notify_users_of_crash, start_console, start_tracking
     from rltune.pipeline.tune.run import run_trials
     from rltune.study.lease import LeaseLostError
 
-    concluding = threading.Lock()
     with (
         explain_full_disk(context.folder),
         open_folder(context, held) as ledger,
         open_sweep(context, ledger, share, slots) as sweep,
         stop_on_signals(sweep.stopper.request),
     ):
-        if context.plan.config.cluster.address is not None:
-            _watch_head(sweep, concluding)
+        watch_head(sweep)
         try:
             record_start(sweep)
             start_tracking(sweep)
             start_console(sweep)
             if not (sweep.is_searched() and sweep.is_certified()):
                 run_trials(sweep)
-            with concluding:
-                return _conclude(sweep)
+            return end_sweep(sweep)
         except LeaseLostError:  # the sweep goes on, with another driver
             raise
         except Exception as error:
-            tell_crash(sweep, error)
+            notify_users_of_crash(sweep, error)
             raise
-
-
-def _conclude(sweep: OpenSweep) -> Outcome:
-    """Choose, register, report; in seconds where the end is urgent."""
-    from rltune.pipeline.publish import publish_outcome, tell_end
-    from rltune.pipeline.winner import register_winner, save_outcome, select_winner
-
-    sweep.ledger.check_lease()
-    records = sweep.ledger.trials.records()
-    winner, certification = select_winner(sweep, records)
-    sweep.ledger.check_lease()
-    model = register_winner(sweep, winner, certification)
-    sweep.ledger.check_lease()
-    outcome = save_outcome(sweep, records, winner, certification, model)
-    sweep.ledger.check_lease()
-    publish_outcome(sweep, records, outcome, certification)
-    _drop_training_states(sweep, outcome)
-    tell_end(sweep, outcome)
-    return outcome
-
-
-def _drop_training_states(sweep: OpenSweep, outcome: Outcome) -> None:
-    """Drop the latest states of whole trials whose best policy MLflow has, but not of the winner and the finalists."""
-    from rltune.study.ranking import rank_records
-
-    if sweep.stopper.is_urgent():  # A later driver does it.
-        return
-    winner = str((outcome.winner or {}).get("checkpoint"))
-    finalists = rank_records(sweep.ledger.trials.records())[: sweep.config.certify.top]
-    keep = {trial_dir_of(record.kind, record.number) for record in finalists} | {"/".join(winner.split("/")[:2])}
-    for table in (sweep.ledger.trials, sweep.ledger.runs):
-        sweep.retention.drop(table.forget_training_states(keep), keep=())
-
-
-def _watch_head(sweep: OpenSweep, concluding: threading.Lock) -> None:
-    """End the sweep and its process cleanly when the head of the cluster that it has joined is gone.
-
-    Args:
-        sweep: Which.
-        concluding: Is held by the main thread when it needs the head no more.
-    """
-    from rltune.errors import EXIT_TRY_AGAIN
-
-    def end() -> None:  # in another thread: Ray may hold the main one
-        if not concluding.acquire(blocking=False):
-            return
-        limit = threading.Timer(LEAVE_S, os._exit, [EXIT_TRY_AGAIN])
-        limit.daemon = True
-        limit.start()
-        folder = sweep.context.folder
-        how = make_resume_command(folder)
-        try:
-            sweep.stopper.lose_head()
-            where = f"the head of the cluster at {sweep.config.cluster.address}"
-            sweep.console.note(f"{where} is gone; when it is back, or with cluster.address=... of another one: {how}")
-            for table in (sweep.ledger.trials, sweep.ledger.runs):
-                for record in table.records():
-                    if record.state == "RUNNING":
-                        table.interrupt(record.number)
-            _conclude(sweep)
-            sweep.close_ledger()
-            store_results(sweep.context, sweep.ledger)
-        except Exception as error:
-            logger.exception("the end without a head is not whole")
-            print(f"{describe_exception(error)}; to go on: {how}", file=sweep.context.stream, flush=True)
-        finally:
-            sweep.stopper.clear()
-            leave_folder(folder, sweep.ledger)
-            os._exit(EXIT_TRY_AGAIN)
-
-    sweep.housekeeping.add(INTERVAL_S, HeadWatch(end).check)

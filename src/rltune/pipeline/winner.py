@@ -89,7 +89,7 @@ def save_outcome(
     certification: Certification | None,
     model: dict[str, Any] | None,
 ) -> Outcome:
-    """Write ``summary.json`` and keep in the ledger how the sweep ended."""
+    """Write ``summary.json``, and all of it but the status into the ledger."""
     ledger, stopper, folder = sweep.ledger, sweep.stopper, sweep.context.folder
     wall_s = ledger.sweep().wall_s + time.monotonic() - sweep.context.began
     trials = count_states(records)
@@ -113,7 +113,6 @@ def save_outcome(
     )
     outcome.save()
     ledger.change_sweep(
-        status=outcome.status,
         wall_s=wall_s,
         winner=outcome.winner,
         model=outcome.model,

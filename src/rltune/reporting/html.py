@@ -33,13 +33,16 @@ FOLDER, PAGE = "report", "index.html"
 logger = logging.getLogger(__name__)
 
 
-def write_report(sweep: Path, ledger: Ledger | None = None, ledger_url: str | None = None) -> Path:
+def write_report(
+    sweep: Path, ledger: Ledger | None = None, ledger_url: str | None = None, status: str | None = None
+) -> Path:
     """Write the report of a sweep into its folder, in place of an earlier one.
 
     Args:
         sweep: The sweep's folder.
         ledger: If it is open already.
         ledger_url: Where it is opened otherwise, as for `rltune.study.storage.open_ledger`.
+        status: As for `read_sweep_data`, for a ledger that is open already.
 
     Returns:
         The folder ``report`` in it, with ``index.html``.
@@ -47,7 +50,7 @@ def write_report(sweep: Path, ledger: Ledger | None = None, ledger_url: str | No
     Raises:
         StudyError: It is no sweep's folder, or its ledger cannot be read.
     """
-    data = read_sweep_data(sweep, ledger) if ledger else load_sweep_data(sweep, ledger_url)
+    data = read_sweep_data(sweep, ledger, status) if ledger else load_sweep_data(sweep, ledger_url)
     folder = sweep / FOLDER
     folder.mkdir(exist_ok=True)
     draft = folder / f".{PAGE}"
@@ -56,16 +59,19 @@ def write_report(sweep: Path, ledger: Ledger | None = None, ledger_url: str | No
     return folder
 
 
-def try_report(sweep: Path, ledger: Ledger | None, note: Callable[[str], None]) -> Path | None:
+def try_report(
+    sweep: Path, ledger: Ledger | None, note: Callable[[str], None], status: str | None = None
+) -> Path | None:
     """Do as `write_report`, but only note what goes wrong: a sweep must not fail for its report.
 
     Args:
         sweep: The sweep's folder.
         ledger: The sweep's.
         note: Takes the reason, in one line, if there is no report.
+        status: As for `read_sweep_data`.
     """
     try:
-        return write_report(sweep, ledger)
+        return write_report(sweep, ledger, status=status)
     except Exception as error:
         logger.exception("no report")
         how = spell_command(f"report sweep={sweep.name}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,13 +116,19 @@ def load_sweep_data(folder: Path, ledger_url: str | None = None) -> SweepData:
         return read_sweep_data(folder, ledger)
 
 
-def read_sweep_data(folder: Path, ledger: Ledger) -> SweepData:
-    """Do as `load_sweep_data`, by a ledger that is open already: opening one takes longer than a page."""
+def read_sweep_data(folder: Path, ledger: Ledger, status: str | None = None) -> SweepData:
+    """Do as `load_sweep_data`, by a ledger that is open already: opening one takes longer than a page.
+
+    Args:
+        folder: The sweep's.
+        ledger: The sweep's.
+        status: How the sweep ends, in place of what the ledger says: it is marked there after everything is published.
+    """
     settings: Any = OmegaConf.to_container(read_settings(folder))
-    outcome = load_outcome(folder)
+    outcome, record = load_outcome(folder), ledger.sweep()
     return SweepData(
         name=folder.name,
-        record=ledger.sweep(),
+        record=replace(record, status=status or record.status),
         settings=settings,
         trials=ledger.trials.records(),
         reports=ledger.trials.read_curves(),
