@@ -75,7 +75,7 @@ class Meter:
         """Count one report."""
         self.count += 1
         if self.count % self.every == 0:
-            sent = [thread.ident for thread in threading.enumerate() if thread.name.startswith("rltune-tracking")]
+            sent = [thread.ident for thread in threading.enumerate() if thread.name.startswith("feed-")]
             sending = sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in sent if ident)
             clocks = {"wall": time.perf_counter(), "cpu": time.process_time(), "sending": sending, **self.ours}
             self.marks.append({**clocks, "mb": resident_mb()})

@@ -194,13 +194,14 @@ def run_at_once(at_once: int, trials: int, tracking: str, own_processes: bool) -
     from rltune.cluster.ray_cluster import prepare_environment
 
     prepare_environment()  # before Ray is imported
+
     from benchmarks.instant import InstantTrial
     from rltune.pipeline import plan
     from rltune.pipeline.run import run_sweep
     from rltune.pipeline.tune.proposals import SearchProposals
     from rltune.pipeline.tune.recorder import Recorder
+    from rltune.tracking.feed import Feed
     from rltune.tracking.mlflow_runs import MLflowRuns
-    from rltune.tracking.outbox import Outbox
 
     plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality
     times = Times()
@@ -208,7 +209,7 @@ def run_at_once(at_once: int, trials: int, tracking: str, own_processes: bool) -
     times.watch(Recorder, "on_trial_start", "start")
     times.watch(Recorder, "on_trial_complete", "end")
     times.watch(SearchProposals, "propose", "proposal")
-    times.watch(Outbox, "_send", "sending")
+    times.watch(Feed, "_deliver", "sending")
     for method in ("log", "create", "end"):
         times.watch(MLflowRuns, method, "request")
     times.watch_turns()
@@ -283,8 +284,8 @@ def fill_ledger(ledger: Any, settings: Any, space: Any, trials: int) -> None:
         drawn = {label: luck.random() for label in space.distributions()}
         rows.append({
             "id": number + 1, "sweep_id": 1, "kind": "trials", "number": number, "state": "COMPLETE", "drawn": drawn,
-            "params": space.decode(drawn), "seeds": [number], "revision": 2, "sent_revision": 2, "sent_checkpoint": "",
-            "env_steps": settings.budget.env_steps, "began_s": now, "ended_s": now + number, "stop_reason": "done",
+            "params": space.decode(drawn), "seeds": [number], "revision": 2, "env_steps": settings.budget.env_steps,
+            "began_s": now, "ended_s": now + number, "stop_reason": "done",
         })  # fmt: skip
         for index in range(1, REPORTS + 1):
             steps, value = index * 100, luck.random()
@@ -295,6 +296,8 @@ def fill_ledger(ledger: Any, settings: Any, space: Any, trials: int) -> None:
     with engine.begin() as connection:
         connection.execute(insert(tables.SWEEP_TRIALS), rows)
         connection.execute(insert(tables.REPORTS), reports)
+        marks = {"tracker": "MLflow", "revision": 2, "checkpoint": ""}
+        connection.execute(insert(tables.TRIAL_DELIVERIES), [marks | {"trial_id": row["id"]} for row in rows])
     engine.dispose()
 
 
@@ -322,7 +325,7 @@ def run_done(trials: int) -> dict[str, Any]:
     fill_ledger(ledger, settings, plan.space, trials)
     for owner, method, name in (
         (TrialTable, "records", "read"), (Console, "_draw", "picture"), (Ledger, "read_reports_after", "sender"),
-        (Ledger, "read_unsent_trials", "sender"),
+        (Ledger, "read_pending_trials", "sender"),
     ):  # fmt: skip
         times.watch(owner, method, name)
     records = ledger.trials.records()
@@ -341,7 +344,7 @@ def run_done(trials: int) -> dict[str, Any]:
             study.propose({}, build(trials + index), plan.space.draw)
             times.of[name].append(1000 * (time.thread_time() - began))
         ledger.read_reports_after(newest, 2000)
-        ledger.read_unsent_trials()
+        ledger.read_pending_trials("MLflow", with_checkpoints=True)
     views = [TrialView(one.number, one.state, one.params, list(one.reports.values())) for one in records]
     console = Console(name="scale", num_trials=trials, env_steps=REPORTS * 100, slots=100, stream=Terminal())
     console.start(views)

@@ -20,8 +20,8 @@ from rltune.formatting import format_objective
 from rltune.policies.evaluation import Evaluation, evaluate
 from rltune.policies.policy import load_policy
 from rltune.records import RunKey
+from rltune.tracking.feed import Feeds
 from rltune.tracking.model_registry import ModelRegistry, RegisteredModel
-from rltune.tracking.tracker import NoTracker
 
 CONFIG = RunConfig(env=EnvConfig("cartpole", "CartPole-v1"), algo={"name": "ppo"}, certify=CertifyConfig(3, 5, 50, 100))
 
@@ -41,24 +41,24 @@ def champion(score: float, **tags: str) -> RegisteredModel:
 
 @pytest.mark.parametrize(("ours", "theirs", "moved"), [(480.0, 450.0, True), (450.0, 480.0, False), (5.0, 5.0, False)])
 def test_the_alias_moves_only_to_a_better_score_and_says_why(ours: float, theirs: float, moved: bool) -> None:
-    better, why = _compare(candidate(ours), champion(theirs), NoTracker())
+    better, why = _compare(candidate(ours), champion(theirs), Feeds())
     assert better is moved
     assert "version 4" in why
     assert "CartPole-v1" in why
 
 
 def test_a_champion_is_named_with_the_sweep_that_it_won() -> None:
-    _, why = _compare(candidate(500.0), champion(450.0, **{"rltune.sweep": "first"}), NoTracker())
+    _, why = _compare(candidate(500.0), champion(450.0, **{"rltune.sweep": "first"}), Feeds())
     for part in ("500", "450", "version 4", "sweep first", "100 episodes"):
         assert part in why
 
 
 def test_the_first_version_becomes_the_champion() -> None:
-    assert _compare(candidate(1.0), None, NoTracker())[0]
+    assert _compare(candidate(1.0), None, Feeds())[0]
 
 
 def test_what_was_not_certified_does_not_replace_what_was() -> None:
-    better, why = _compare(candidate(500.0, certified=False), champion(10.0), NoTracker())
+    better, why = _compare(candidate(500.0, certified=False), champion(10.0), Feeds())
     assert not better
     assert "version 4" in why
     assert "500" not in why, "scores do not decide here"
@@ -69,8 +69,8 @@ def test_champions_of_other_environments_stay_and_are_told(changed: dict[str, An
     challenger = candidate(500.0)
     other = replace(challenger, config=replace(CONFIG, env=replace(CONFIG.env, **changed)))
     known = champion(10.0, **{key: _make_tags(challenger)[key] for key in ("rltune.env", "rltune.env_digest")})
-    assert _compare(challenger, known, NoTracker())[0]
-    better, why = _compare(other, known, NoTracker())
+    assert _compare(challenger, known, Feeds())[0]
+    better, why = _compare(other, known, Feeds())
     assert not better
     assert {"CartPole-v1", "env.id", "env.kwargs", "env.wrappers"} <= set(re.findall(r"[\w.-]+", why))
     assert "env.name=cartpole-2" in why
@@ -80,7 +80,7 @@ def test_champions_of_another_objective_are_not_beaten_by_it() -> None:
     challenger = candidate(500.0)
     known = champion(10.0, **{key: _make_tags(challenger)[key] for key in ("rltune.env", "rltune.env_digest")})
     config = replace(CONFIG, objective=ObjectiveConfig("info", "is_success"))
-    better, why = _compare(replace(challenger, config=config), known, NoTracker())
+    better, why = _compare(replace(challenger, config=config), known, Feeds())
     assert not better
     assert "env.name=cartpole-2" in why
 
@@ -107,14 +107,14 @@ def test_a_version_tells_its_mean_on_episodes_of_its_own() -> None:
 def test_an_older_versions_score_is_not_trusted_to_be_of_this_environment() -> None:
     known = champion(10.0)
     older = replace(known, tags={key: value for key, value in known.tags.items() if key != "rltune.env_digest"})
-    better, why = _compare(candidate(500.0), older, NoTracker())
+    better, why = _compare(candidate(500.0), older, Feeds())
     assert not better
     assert "version 4" in why
     assert "500" not in why, "scores are not compared"
 
 
 def test_a_score_on_other_episodes_is_not_compared() -> None:
-    better, why = _compare(candidate(500.0), champion(10.0, **{"rltune.episodes": "7 others"}), NoTracker())
+    better, why = _compare(candidate(500.0), champion(10.0, **{"rltune.episodes": "7 others"}), Feeds())
     assert not better
     assert "version 4" in why
     assert "500" not in why, "scores are not compared"
@@ -149,7 +149,7 @@ def test_a_version_tells_the_failed_seeds_of_its_certification() -> None:
 
 
 def test_a_champion_that_a_resume_registers_again_is_still_called_one(tmp_path: Path, monkeypatch: Any) -> None:
-    class Remembers(NoTracker):
+    class Remembers(Feeds):
         def champion(self, name: str, alias: str = "champion") -> RegisteredModel:
             return champion(450.0)
 

@@ -111,9 +111,7 @@ def test_a_sweep_closes_whatever_happens(
     open_mine: Callable[..., Any], error: type[BaseException], status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ends: list[str] = []
-    monkeypatch.setattr(
-        "rltune.tracking.tracker.NoTracker.close", lambda self, status, timeout_s: ends.append(status), raising=False
-    )
+    monkeypatch.setattr("rltune.tracking.feed.Feeds.close", lambda self, status, timeout_s: ends.append(status))
     with pytest.raises(error), open_mine() as sweep:  # noqa: PT012
         sweep.stopper.request("broken")
         raise error

@@ -389,7 +389,7 @@ def test_a_signal_waits_for_no_champion_of_an_mlflow_that_is_away(
         waits_s.append(time.monotonic() - began)
 
     monkeypatch.setattr("rltune.pipeline.plan.check_uri", lambda uri: None)  # It goes away after the check.
-    monkeypatch.setattr("rltune.tracking.tracker.CHAMPION_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("rltune.tracking.feed.CHAMPION_S", 60.0)
     monkeypatch.setattr("rltune.pipeline.winner.register_champion", register)
     away = ("tracking=server", "tracking.uri=http://127.0.0.1:9", "tracking.register=true")
     assert toy_run(*away, "budget.trials=1", "scheduler=none").exit_code == 143
@@ -623,7 +623,10 @@ def test_auto_leaves_a_sweep_to_the_driver_that_has_it(toy_run: Callable[..., Ou
 def read_trials(folder: Path) -> list[tuple[int, str, str, str | None]]:
     """Return number, state, best checkpoint and what MLflow has of it, of each trial of the search."""
     with sqlite3.connect(folder / "ledger.db") as ledger:
-        rows = ledger.execute("SELECT number, state, checkpoint, sent_checkpoint FROM sweep_trials").fetchall()
+        rows = ledger.execute(
+            "SELECT number, state, sweep_trials.checkpoint, trial_deliveries.checkpoint FROM sweep_trials "
+            "LEFT JOIN trial_deliveries ON trial_id = id AND tracker = 'MLflow'"
+        ).fetchall()
     return [(number, state, json.loads(best)["path"], sent) for number, state, best, sent in rows]
 
 

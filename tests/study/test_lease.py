@@ -257,21 +257,27 @@ WRITES: dict[str, Callable[[Ledger], Any]] = {
     "a sweep's fact": lambda ledger: ledger.change_sweep(wall_s=1.0),
     "a taken request": lambda ledger: ledger.take_request(1),
     "a retry": lambda ledger: ledger.reopen_failed(ledger.read_requests("retry")[0]),
-    "sent reports": lambda ledger: ledger.mark_reports_sent(7),
-    "forgotten marks": lambda ledger: ledger.forget_sent(),
+    "delivered reports": lambda ledger: ledger.mark_reports("a", 7),
+    "forgotten marks": lambda ledger: ledger.forget_mlflow("a"),
     "a trial": lambda ledger: ledger.trials.add({}, [1]),
     "a report": lambda ledger: ledger.trials.add_report(Report(0, 100, 1.0, {})),
     "a cost": lambda ledger: ledger.trials.change(0, train_s=1.0),
     "a start": lambda ledger: ledger.trials.start(0),
     "an end": lambda ledger: ledger.trials.end(0, "COMPLETE", "whole budget"),
-    "a mark": lambda ledger: ledger.trials.mark(0, sent_revision=1),
+    "a delivered trial": lambda ledger: ledger.mark_trial("a", "trials", 0, revision=1),
+    "a run of MLflow": lambda ledger: ledger.trials.set_mlflow_run(0, "run0"),
 }
 
 
 def read_rows(ledger: Ledger) -> list[Any]:
     other = Ledger(ledger.url, "mine")
     try:
-        return [other.sweep(), other.trials.records(), other.read_requests(waiting=False), other.read_sent_report()]
+        return [
+            other.sweep(),
+            other.trials.records(),
+            other.read_requests(waiting=False),
+            other.read_delivered_report("a"),
+        ]
     finally:
         other.close()
 

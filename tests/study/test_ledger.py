@@ -76,7 +76,7 @@ def test_sweeps_of_one_database_do_not_meet(ledger: Ledger, url: str) -> None:
     add_reports(ledger, 0, {100: 1.0})
     other.change_sweep(status="complete")
     assert (ledger.sweep().status, len(other.trials.record(0).reports)) == (None, 0)
-    assert [trial.number for trial in other.read_unsent_trials()] == [0]
+    assert [trial.number for trial in other.read_pending_trials("a")] == [0]
     assert other.read_reports_after(0, 10) == []
     other.close()
 
@@ -112,51 +112,51 @@ def test_a_reader_that_holds_the_file_does_not_stop_the_driver(ledger: Ledger, t
     reader.close()
 
 
-# -- what MLflow was sent ------------------------------------------------------------------------------------------
+# -- what trackers have --------------------------------------------------------------------------------------------
 
 
-def unsent(ledger: Ledger) -> list[tuple[str, int]]:
-    return [(trial.kind, trial.number) for trial in ledger.read_unsent_trials()]
+def pending(ledger: Ledger, tracker: str = "a", **options: bool) -> list[tuple[str, int]]:
+    return [(trial.kind, trial.number) for trial in ledger.read_pending_trials(tracker, **options)]
 
 
-def test_a_trial_is_to_be_sent_when_it_begins_and_when_it_ends(ledger: Ledger) -> None:
+def test_a_trial_is_pending_when_it_begins_and_when_it_ends(ledger: Ledger) -> None:
     ask(ledger)
     ledger.runs.add({}, [1])
-    assert unsent(ledger) == [(TRIALS, 0), (CERTIFY, 0)], "in the order in which they were proposed"
-    for trial in ledger.read_unsent_trials():
-        assert trial.sent_revision == 0
-        ledger.mark_trial_sent(trial.kind, trial.number, trial.revision)
-    assert unsent(ledger) == []
+    assert pending(ledger) == [(TRIALS, 0), (CERTIFY, 0)], "in the order in which they were proposed"
+    for trial in ledger.read_pending_trials("a"):
+        assert trial.delivered == 0
+        ledger.mark_trial("a", trial.kind, trial.number, revision=trial.revision)
+    assert (pending(ledger), pending(ledger, "b")) == ([], [(TRIALS, 0), (CERTIFY, 0)])
     add_reports(ledger, 0, {100: 1.0})
     ledger.trials.change(0, train_s=2.0)
-    assert unsent(ledger) == [], "reports have a mark of their own"
+    assert pending(ledger) == [], "reports have a mark of their own"
     for change in (
         lambda: ledger.trials.interrupt(0),
         lambda: ledger.trials.start(0),
         lambda: ledger.trials.end(0, "PRUNED", "stopped"),
     ):
         change()
-        (trial,) = ledger.read_unsent_trials()
-        ledger.mark_trial_sent(TRIALS, 0, trial.revision)
-    assert unsent(ledger) == []
+        (trial,) = ledger.read_pending_trials("a")
+        ledger.mark_trial("a", TRIALS, 0, revision=trial.revision)
+    assert pending(ledger) == []
 
 
-def test_what_changed_while_it_was_sent_is_sent_again(ledger: Ledger) -> None:
+def test_what_changes_during_its_delivery_is_delivered_again(ledger: Ledger) -> None:
     ask(ledger)
-    (seen,) = ledger.read_unsent_trials()
+    (trial,) = ledger.read_pending_trials("a")
     ledger.trials.end(0, "FAIL", "it broke")
-    ledger.mark_trial_sent(TRIALS, 0, seen.revision)
-    assert unsent(ledger) == [(TRIALS, 0)]
+    ledger.mark_trial("a", TRIALS, 0, revision=trial.revision)
+    assert pending(ledger) == [(TRIALS, 0)]
 
 
-def test_a_whole_trial_is_to_be_sent_until_its_files_are(ledger: Ledger) -> None:
+def test_a_complete_trial_is_pending_until_its_files_are_there(ledger: Ledger) -> None:
     ask(ledger)
     ledger.trials.end(0, "COMPLETE", "whole budget")
-    (trial,) = ledger.read_unsent_trials()
-    ledger.mark_trial_sent(TRIALS, 0, trial.revision)
-    assert [left.sent_checkpoint for left in ledger.read_unsent_trials()] == [None]
-    ledger.mark_checkpoint_sent(TRIALS, 0, "trials/0/best-100")
-    assert unsent(ledger) == []
+    (trial,) = ledger.read_pending_trials("a")
+    ledger.mark_trial("a", TRIALS, 0, revision=trial.revision)
+    assert (pending(ledger), pending(ledger, with_checkpoints=True)) == ([], [(TRIALS, 0)])
+    ledger.mark_trial("a", TRIALS, 0, checkpoint="trials/0/best-100")
+    assert pending(ledger, with_checkpoints=True) == []
 
 
 def test_reports_are_read_once_each_in_the_order_they_came(ledger: Ledger) -> None:
@@ -169,16 +169,16 @@ def test_reports_are_read_once_each_in_the_order_they_came(ledger: Ledger) -> No
     add_reports(ledger, 0, {300: math.nan})
     ledger.runs.add_report(ledger.trials.read_reports(0)[0])
     seen: list[tuple[str, int, int]] = []
-    while page := ledger.read_reports_after(ledger.read_sent_report(), limit=2):
+    while page := ledger.read_reports_after(ledger.read_delivered_report("a"), limit=2):
         seen += [(kind, report.number, report.env_steps) for _, kind, report in page]
         assert len(page) <= 2
-        ledger.mark_reports_sent(page[-1][0])
+        ledger.mark_reports("a", page[-1][0])
     assert seen == [
         *((TRIALS, number, steps) for steps in (100, 200) for number in (1, 0)),
         (TRIALS, 0, 300),
         (CERTIFY, 0, 100),
     ]
-    assert ledger.read_reports_after(ledger.read_sent_report(), 10) == []
+    assert ledger.read_delivered_report("b") == 0
 
 
 def test_another_mlflow_is_sent_all_of_it_again(ledger: Ledger, url: str) -> None:
@@ -186,22 +186,23 @@ def test_another_mlflow_is_sent_all_of_it_again(ledger: Ledger, url: str) -> Non
     add_reports(ledger, 0, {100: 1.0})
     ledger.trials.set_mlflow_run(0, "run0")
     ledger.trials.end(0, "COMPLETE", "whole budget")
-    ledger.mark_trial_sent(TRIALS, 0, 9)
-    ledger.mark_checkpoint_sent(TRIALS, 0, "trials/0/best-100")
-    ledger.mark_reports_sent(ledger.read_reports_after(0, 10)[-1][0])
-    assert unsent(ledger) == []
-    ledger.forget_sent()
+    for tracker in ("a", "b"):
+        ledger.mark_trial(tracker, TRIALS, 0, revision=9, checkpoint="trials/0/best-100")
+        ledger.mark_reports(tracker, ledger.read_reports_after(0, 10)[-1][0])
+    ledger.forget_mlflow("a")
     again = Ledger(url, "sweep")
-    assert unsent(again) == [(TRIALS, 0)]
-    assert len(again.read_reports_after(again.read_sent_report(), 10)) == 1
+    assert pending(again, with_checkpoints=True) == [(TRIALS, 0)]
+    assert again.read_delivered_report("a") == 0
     assert again.trials.record(0).mlflow_run_id is None
+    assert pending(again, "b", with_checkpoints=True) == []
+    assert again.read_delivered_report("b") > 0
     again.close()
 
 
 def test_a_running_trial_forgets_its_run_in_the_other_mlflow(ledger: Ledger) -> None:
     ask(ledger)
     ledger.trials.set_mlflow_run(0, "run0")
-    ledger.forget_sent()
+    ledger.forget_mlflow("a")
     assert ledger.trials.record(0).mlflow_run_id is None
 
 
@@ -327,12 +328,12 @@ def test_what_failed_goes_on_with_all_that_it_had(ledger: Ledger) -> None:
     number, params = ask(ledger)
     add_reports(ledger, number, {100: 1.0, 200: 2.0})
     ledger.trials.end(number, "FAIL", "it broke", traceback="line 1", log="trials/0/failure.txt")
-    unsent = ledger.read_unsent_trials()[0].revision
+    before = ledger.read_pending_trials("a")[0].revision
     ledger.ask(RETRY, {TRIALS: [0, 5], CERTIFY: []}, "maria@host")
     (again,) = ledger.reopen_failed(ledger.read_requests()[0])
     assert (again.number, again.state, again.params, list(again.reports)) == (0, "RUNNING", params, [100, 200])
     assert (again.traceback, again.log, again.ended_s) == (None, None, None)
-    assert ledger.read_unsent_trials()[0].revision == unsent + 1, "MLflow is to show it"
+    assert ledger.read_pending_trials("a")[0].revision == before + 1, "trackers are to show it"
     add_reports(ledger, number, {300: 3.0})
     assert ledger.trials.end(number, "COMPLETE", "whole budget").scores
     assert ledger.trials.read_states() == {0: "COMPLETE"}

@@ -67,7 +67,9 @@ def test_ours_stand_beside_optunas_and_a_users_tables(address: str) -> None:
     study.tell(ledger.trials.end(number, "COMPLETE", "whole budget"))
     study.close()
     tables = {schema: set(inspect(engine).get_table_names(schema)) for schema in ("public", "rltune")}
-    assert tables["rltune"] == {"sweeps", "leases", "sweep_trials", "reports", "requests"}
+    assert tables["rltune"] == {
+            "sweeps", "leases", "sweep_trials", "reports", "requests", "deliveries", "trial_deliveries",
+        }  # fmt: skip
     assert {"reports", "sweeps", "trials", "studies"} <= tables["public"]
     assert [column["name"] for column in inspect(engine).get_columns("reports", "public")] == ["mine"]
     assert optuna.load_study(study_name="sweep", storage=url).best_value == 1.0

@@ -303,7 +303,7 @@ def test_runs_are_forgotten_while_the_driver_adds_trials(ledger, monkeypatch):
         return dataclasses.replace(record, **facts)
 
     monkeypatch.setattr("rltune.study.trial_table.replace", replace_meanwhile)
-    ledger.forget_sent()
+    ledger.forget_mlflow("a")
     assert ledger.trials.record(0).mlflow_run_id is None
     assert ledger.trials.end(2, "FAIL", "done").number == 2
 

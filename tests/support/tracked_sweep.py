@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import time
 from collections import Counter
 
 from rltune.config.uris import resolve_uri
 from rltune.records import CheckpointRecord, Report
 from rltune.study.ledger import Ledger
-from rltune.tracking.tracker import MLflowTracker, TrackingSettings
+from rltune.tracking.feed import Feeds
+from rltune.tracking.mlflow_tracker import NAME, MLflowTracker
+from rltune.tracking.tracker import TrackingSettings
 
 
 class Sweep:
@@ -21,7 +22,8 @@ class Sweep:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "ledger.db"
         self.ledger = Ledger(f"sqlite:///{path}", name, create=not path.exists())
-        self.tracker = MLflowTracker(TrackingSettings(uri, "cartpole", name, self.folder), self.ledger)
+        mlflow = MLflowTracker(TrackingSettings(uri, "cartpole", name, self.folder), self.ledger)
+        self.tracker = Feeds(self.ledger, self.folder, [mlflow], mlflow)
 
     def begin(self, trials=2, **params):
         self.start(**params)
@@ -81,13 +83,12 @@ class Sweep:
         return self
 
     def is_behind(self):
-        mark = self.ledger.read_sent_report()
-        return bool(self.ledger.read_unsent_trials() or self.ledger.read_reports_after(mark, 1))
+        reports = self.ledger.read_reports_after(self.ledger.read_delivered_report(NAME), 1)
+        return bool(reports or self.ledger.read_pending_trials(NAME, with_checkpoints=True))
 
     def kill(self):
         """End it as SIGKILL would: no more is heard of it."""
-        atexit.unregister(self.tracker.close)
-        self.tracker._outbox.stop()
+        self.tracker.abandon()
         self.ledger.close()
 
     @property

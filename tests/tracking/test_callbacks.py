@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from types import ModuleType
@@ -14,9 +13,9 @@ from rltune.errors import ConfigError
 from rltune.records import Report
 from rltune.study.ledger import Ledger
 from rltune.study.outcome import Outcome
-from rltune.tracking import callbacks as module
 from rltune.tracking.callbacks import CallbackTracker, import_callback
-from rltune.tracking.tracker import SeveralTrackers
+from rltune.tracking.feed import Feeds
+from rltune.tracking.tracker import TrackingSettings
 
 OUTCOME = Outcome("first", "complete", {"total": 1}, None, None, {})
 
@@ -68,7 +67,8 @@ def open_sweep(folder, *names, shown=None):
     path = folder / "ledger.db"
     ledger = Ledger(f"sqlite:///{path}", "first", create=not path.exists())
     targets = [f"own_code:{name}" for name in names]
-    tracker = CallbackTracker(targets, ledger, folder / "callbacks.json", shown or Shown())
+    settings = TrackingSettings(None, "cartpole", "first", folder)
+    tracker = Feeds(ledger, folder, [CallbackTracker(settings, targets)], shown=shown or Shown())
     tracker.start(params={}, tags={}, texts={})
     return ledger, tracker
 
@@ -83,15 +83,14 @@ def test_reports_ends_and_the_sweeps_end_are_told_in_order(tmp_path, own):
     ledger.trials.add({"lr": 1e-3}, [1])
     report(ledger, 0, 100, 200)
     ledger.trials.end(0, "COMPLETE", "whole budget")
-    assert tracker.close("FINISHED")
-    tracker.callbacks.end_sweep(OUTCOME)
+    assert tracker.close("FINISHED", outcome=OUTCOME)
     reports = [("report", 0, step, float(step)) for step in (100, 200)]
     assert own.told == [*reports, ("end", 0, "COMPLETE"), ("function", 0), ("sweep", "complete")]
     assert tracker.warnings() == []
 
 
 def test_a_resumed_sweep_tells_what_is_new_and_a_second_end_again(tmp_path, own, monkeypatch):
-    monkeypatch.setattr("rltune.tracking.ledger_feed.LINGER_S", 0.05)
+    monkeypatch.setattr("rltune.tracking.feed.LINGER_S", 0.05)
     ledger, tracker = open_sweep(tmp_path, "Listener")
     ledger.trials.add({"lr": 1e-3}, [1])
     report(ledger, 0, 100)
@@ -101,7 +100,7 @@ def test_a_resumed_sweep_tells_what_is_new_and_a_second_end_again(tmp_path, own,
     ledger, tracker = open_sweep(tmp_path, "Listener")
     tracker.wake()
     deadline = time.monotonic() + 30
-    while '"ended": []' not in (tmp_path / "callbacks.json").read_text():
+    while ledger.read_pending_trials("callbacks"):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     report(ledger, again.number, 200)
@@ -136,7 +135,7 @@ def test_what_raises_is_told_once_and_keeps_nothing_from_the_others(tmp_path, ow
 
 
 def test_what_is_slow_holds_up_neither_the_ledger_nor_the_end(tmp_path, own, monkeypatch):
-    monkeypatch.setattr(module, "CLOSE_S", 0.3)
+    monkeypatch.setattr(CallbackTracker, "close_s", 0.3)
     ledger, tracker = open_sweep(tmp_path, "Slow")
     began = time.monotonic()
     for number in range(2):
@@ -144,24 +143,9 @@ def test_what_is_slow_holds_up_neither_the_ledger_nor_the_end(tmp_path, own, mon
         report(ledger, number, 100)
         ledger.trials.end(number, "COMPLETE", "whole budget")
         tracker.wake()
-    assert tracker.close("FINISHED"), "it is no matter of MLflow's"
-    tracker.callbacks.end_sweep(OUTCOME, 0.3)
+    assert not tracker.close("FINISHED", 60.0, OUTCOME)
+    tracker.close("KILLED")
     assert time.monotonic() - began < 30
-    assert any("resume" in line for line in tracker.warnings())
-
-
-def test_what_is_slow_is_left_and_complained_of_once(tmp_path, own, monkeypatch):
-    monkeypatch.setattr(module, "CLOSE_S", 0.5)
-    monkeypatch.setattr("rltune.tracking.ledger_feed.LINGER_S", 0.0)
-    ledger, tracker = open_sweep(tmp_path, "Slow")
-    ledger.trials.add({"lr": 1e-3}, [1])
-    ledger.trials.end(0, "COMPLETE", "whole budget")
-    _, other = open_sweep(tmp_path, "Slow")
-    several = SeveralTrackers(tracker, other)
-    began = time.monotonic()
-    several.close("FINISHED", 0.5)
-    several.close("KILLED", 0.5)
-    assert time.monotonic() - began < 0.95, "both share one limit, and a second close waits no more"
     assert len(tracker.warnings()) == 1
 
 
@@ -177,8 +161,7 @@ def test_what_was_told_before_a_kill_is_not_told_again(tmp_path, own):
 
 
 def _read_mark(folder):
-    path = folder / "callbacks.json"
-    return json.loads(path.read_text())["report"] if path.exists() else 0
+    return Ledger(f"sqlite:///{folder / 'ledger.db'}", "first").read_delivered_report("callbacks")
 
 
 def test_code_that_exits_ends_neither_the_others_nor_the_thread(tmp_path, own):

@@ -102,7 +102,7 @@ def test_the_alias_stays_when_mlflow_does_not_answer(folder, monkeypatch):
     about = {"name": "m", "key": RunKey(0), "tags": {}, "description": ""}
     sweep.tracker.register(model=tiny_model(folder, 1.0), alias="champion", **about)
     with monkeypatch.context() as patch:
-        patch.setattr("rltune.tracking.tracker.CHAMPION_TIMEOUT_S", 0.0)
+        patch.setattr("rltune.tracking.feed.CHAMPION_S", 0.0)
         patch.setattr("mlflow.MlflowClient.get_model_version_by_alias", lambda *_: 1 / 0)
         assert sweep.tracker.champion("m") is None
     second = sweep.tracker.register(model=tiny_model(folder, 2.0), alias="champion", **about)
@@ -110,3 +110,17 @@ def test_the_alias_stays_when_mlflow_does_not_answer(folder, monkeypatch):
     assert sweep.tracker.champion("m").version == "1"
     assert any("'champion' of m" in message for message in sweep.tracker.warnings())
     assert sweep.tracker.close("FINISHED")
+
+
+def test_one_version_has_one_logged_model_after_a_lost_end(folder, monkeypatch):
+    """A driver may end between a model's log and its registration; the next one registers what was logged."""
+    sweep = Sweep(folder).begin(trials=1)
+    call = {"name": "m", "key": RunKey(0), "model": tiny_model(folder, 1.0), "tags": {}, "description": ""}
+    call["alias"] = "champion"
+    with monkeypatch.context() as patch:
+        patch.setattr("mlflow.MlflowClient.create_model_version", lambda *_, **__: 1 / 0)
+        assert sweep.tracker.register(**call) is None
+    assert sweep.tracker.register(**call).version == "1"
+    assert sweep.tracker.close("FINISHED")
+    experiment = sweep.client.get_experiment_by_name("cartpole")
+    assert len(sweep.client.search_logged_models([experiment.experiment_id])) == 1

@@ -9,14 +9,16 @@ from tensorboardX.proto.event_pb2 import Event
 
 from rltune.records import Report, RunKey
 from rltune.study.ledger import Ledger
-from rltune.tracking.ledger_feed import FedTracker
-from rltune.tracking.tensorboard import TensorBoardFiles
+from rltune.tracking.feed import Feeds
+from rltune.tracking.tensorboard import TensorBoardTracker
+from rltune.tracking.tracker import TrackingSettings
 
 
 def open_sweep(folder):
     path = folder / "ledger.db"
     ledger = Ledger(f"sqlite:///{path}", "first", create=not path.exists())
-    tracker = FedTracker(TensorBoardFiles(folder / "tensorboard"), ledger, folder / "tensorboard.json")
+    settings = TrackingSettings(None, "cartpole", "first", folder)
+    tracker = Feeds(ledger, folder, [TensorBoardTracker(settings)])
     tracker.start(params={"algo": "ppo"}, tags={}, texts={})
     return ledger, tracker
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rltune.records import CERTIFY, Report, RunKey, TrialRecord
-from rltune.tracking.wandb_runs import WandbRuns
+from rltune.tracking.tracker import SweepDescription, TrackingSettings
+from rltune.tracking.wandb_runs import WandbTracker
 
 pytest.importorskip("wandb", reason="the extra wandb is not installed")
 
@@ -18,22 +19,22 @@ def read_files(folder, run):
 @pytest.mark.slow
 def test_a_trial_is_a_run_of_the_sweeps_group(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    book = WandbRuns("cartpole", tmp_path)
-    book.open("first", "ab12", {"algo": "ppo"})
+    tracker = WandbTracker(TrackingSettings(None, "cartpole", "first", tmp_path))
+    tracker.open(SweepDescription("first", "ab12", {"algo": "ppo"}))
     record = TrialRecord(0, "RUNNING", {"lr": 0.25})
-    book.write(record, [Report(0, step, 1.0, {"objective": float(step)}) for step in (100, 200)])
-    run = book._runs["trial-000"]
+    tracker.write(record, [Report(0, step, 1.0, {"objective": float(step)}) for step in (100, 200)])
+    run = tracker._runs["trial-000"]
     assert (run.group, run.name, run.id) == ("first", "trial-000", "ab12-trial-000")
     assert run.config["lr"] == 0.25
-    book.write(record, [Report(0, 100, 1.0, {"objective": -1.0})])  # sent twice
+    tracker.write(record, [Report(0, 100, 1.0, {"objective": -1.0})])  # sent twice
     assert run.step == 200
-    book.end(TrialRecord(0, "COMPLETE", {"lr": 0.25}, {100: 100.0, 200: 200.0}))
+    tracker.update(TrialRecord(0, "COMPLETE", {"lr": 0.25}, {100: 100.0, 200: 200.0}))
     certified = TrialRecord(0, "COMPLETE", {}, {200: 9.0}, kind=CERTIFY, of_trial=0, seed_index=0, returns=(4.0, 6.0))
-    book.end(certified)
-    book.describe(RunKey(0), {"certified_score": 5.0})
-    book.describe(None, {"certified_score": 5.0})
-    book.close()
-    assert book._runs == {}
+    tracker.update(certified)
+    tracker.describe(RunKey(0), {"certified_score": 5.0}, {})
+    tracker.describe(None, {"certified_score": 5.0}, {})
+    tracker.close()
+    assert tracker._runs == {}
     of_trial = read_files(tmp_path, "ab12-trial-000")
     for written in (b"certified_score", b'"COMPLETE"', b"150"):
         assert written in of_trial

@@ -21,8 +21,8 @@ from rltune.envs.objective import Shown
 from rltune.envs.spec import EnvSpec, spec_of, specify_env
 from rltune.errors import PolicyError
 from rltune.formatting import format_interval, format_objective
+from rltune.tracking.feed import Feeds
 from rltune.tracking.model_registry import RegisteredModel
-from rltune.tracking.tracker import Tracker
 
 ALIAS = "champion"
 ENV_TAG = "rltune.env_digest"
@@ -69,7 +69,7 @@ class Candidate:
 
 def register_champion(
     candidate: Candidate,
-    tracker: Tracker,
+    tracker: Feeds,
     notify: Callable[[str], None],
     show: Show = show_nothing,
 ) -> dict[str, Any] | None:
@@ -77,7 +77,7 @@ def register_champion(
 
     Args:
         candidate: The winner.
-        tracker: MLflow.
+        tracker: Registers it.
         notify: Shows a person a line.
         show: Shows how far a champion is that plays the candidate's episodes.
 
@@ -121,7 +121,7 @@ def register_champion(
 def _compare(
     candidate: Candidate,
     before: RegisteredModel | None,
-    tracker: Tracker,
+    tracker: Feeds,
     show: Show = show_nothing,
 ) -> tuple[bool, str]:
     """Say whether the winner becomes the champion, and why."""
@@ -156,7 +156,7 @@ def _rank(candidate: Candidate, version: RegisteredModel) -> tuple[bool, float, 
 
 
 def _score_of(
-    before: RegisteredModel, candidate: Candidate, tracker: Tracker, tell: Callable[[int, int], None]
+    before: RegisteredModel, candidate: Candidate, tracker: Feeds, tell: Callable[[int, int], None]
 ) -> float | None:
     """Return the champion's score on the candidate's episodes: noted, else played now; None if it cannot play."""
     noted = before.tags.get("rltune.episodes") == candidate.episodes and "rltune.score" in before.tags

@@ -184,7 +184,8 @@ def check_config(config: RunConfig) -> None:
         )
     _check_one_of("precision", config.precision, PRECISIONS)
     _check_one_of("searcher.view", config.searcher.view, VIEWS)
-    _check_one_of("tracking.kind", config.tracking.kind, (*MLFLOW, "wandb", "off"))
+    if ":" not in config.tracking.kind:  # Else it names a class, which is imported later.
+        _check_one_of("tracking.kind", config.tracking.kind, (*MLFLOW, "wandb", "off", "package.module:Class"))
     check_pair(config.algo, config.env, config.engine)
     _check_trials_per_gpu(config)
     _check_one_of("resume", config.resume, RESUME)

@@ -34,11 +34,12 @@ from rltune.study.ledger import Ledger
 from rltune.study.optuna_study import OptunaStudy, open_optuna_study
 from rltune.study.storage import STUDY, make_storage_url, save_copy
 from rltune.study.sweep_folder import make_distant_ledger_error
-from rltune.tracking.callbacks import Callbacks, CallbackTracker
-from rltune.tracking.ledger_feed import Book, FedTracker
-from rltune.tracking.tensorboard import FOLDER, TensorBoardFiles
-from rltune.tracking.tracker import MLflowTracker, NoTracker, SeveralTrackers, Tracker, TrackingSettings
-from rltune.tracking.wandb_runs import WandbRuns
+from rltune.tracking.callbacks import CallbackTracker
+from rltune.tracking.feed import Feeds
+from rltune.tracking.mlflow_tracker import MLflowTracker
+from rltune.tracking.tensorboard import TensorBoardTracker
+from rltune.tracking.tracker import Tracker, TrackingSettings, import_tracker
+from rltune.tracking.wandb_runs import WandbTracker
 
 FLUSH_S = 20.0  # How long the end of a sweep waits for checkpoints to be dropped; the next driver drops the rest.
 TICK_S = 0.5  # The pause between two runs of a chore that takes no time.
@@ -63,11 +64,10 @@ class OpenSweep:
         rule: Stops weak trials; it knows the reports of earlier drivers.
         retraining: The certification's runs; None where nothing is certified.
         final_evaluation: What chooses the winner where nothing is certified.
-        tracker: MLflow, or nothing.
+        tracker: Delivers the sweep to its trackers.
         console: What a person watches.
         inbox: What is asked of it meanwhile.
         heartbeats: How far the running trials are between two reports.
-        callbacks: A person's own code, which the tracker tells what happens; None without.
         ending: Held from the beginning of the sweep's end on, see `rltune.pipeline.end`.
         ended: Set when the main thread has come to the end of it.
     """
@@ -84,11 +84,10 @@ class OpenSweep:
     rule: StoppingRule
     retraining: Retraining | None
     final_evaluation: FinalEvaluation
-    tracker: Tracker
+    tracker: Feeds
     console: Console
     inbox: Inbox
     heartbeats: Heartbeats
-    callbacks: Callbacks | None = None
     ending: threading.Lock = field(default_factory=threading.Lock)
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -217,11 +216,7 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         ledger.lease.on_lost, stopper.is_lease_held = stopper.lose_lease, ledger.lease.is_held
         if ledger.lease.is_lost:
             stopper.lose_lease()
-    tracker = _open_tracker(context, ledger, stopper)
-    told = None
-    if config.callbacks:
-        own = CallbackTracker(config.callbacks, ledger, folder / "callbacks.json", plan.shown)
-        tracker, told = SeveralTrackers(tracker, own), own.callbacks
+    tracker = _open_trackers(context, ledger, stopper)
     sweep = OpenSweep(
         context=context,
         share=share,
@@ -241,7 +236,6 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         console=console,
         inbox=Inbox(ledger, stopper),
         heartbeats=Heartbeats(str(folder), stopper.live),
-        callbacks=told,
     )
     _add_chores(sweep)
     return sweep
@@ -309,17 +303,19 @@ def _end_unfinished(rule: StoppingRule, ledger: Ledger, env_steps: int) -> None:
             ledger.trials.end(record.number, "COMPLETE", WHOLE_BUDGET)
 
 
-def _open_tracker(context: SweepContext, ledger: Ledger, stopper: SweepStopper) -> Tracker:
-    config, folder = context.plan.config, context.folder
-    experiment, shown = config.tracking.experiment or config.env.name, context.plan.shown
-    first: Tracker = NoTracker()
-    if config.tracking.kind in MLFLOW:
-        settings = TrackingSettings(config.tracking.uri, experiment, sweep=context.name, folder=folder, shown=shown)
-        first = MLflowTracker(settings, ledger, stopper.is_urgent)
-    books: list[Book] = []
-    if config.tracking.kind == "wandb":
-        books.append(WandbRuns(experiment, folder))
+def _open_trackers(context: SweepContext, ledger: Ledger, stopper: SweepStopper) -> Feeds:
+    config, folder, shown = context.plan.config, context.folder, context.plan.shown
+    kind = config.tracking.kind
+    experiment = config.tracking.experiment or config.env.name
+    settings = TrackingSettings(config.tracking.uri, experiment, context.name, folder)
+    mlflow = MLflowTracker(settings, ledger, shown) if kind in MLFLOW else None
+    trackers: list[Tracker] = [mlflow] if mlflow else []
+    if kind == "wandb":
+        trackers.append(WandbTracker(settings))
+    elif ":" in kind:
+        trackers.append(import_tracker(kind)(settings))
     if config.tracking.tensorboard:
-        books.append(TensorBoardFiles(folder / FOLDER))
-    fed = [FedTracker(book, ledger, folder / f"{book.name.lower()}.json", shown) for book in books]
-    return SeveralTrackers(first, *fed) if fed else first
+        trackers.append(TensorBoardTracker(settings))
+    if config.callbacks:
+        trackers.append(CallbackTracker(settings, config.callbacks))
+    return Feeds(ledger, folder, trackers, mlflow, shown, stopper.is_urgent)

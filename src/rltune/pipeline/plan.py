@@ -177,6 +177,10 @@ def make_plan(config: RunConfig, resumed: bool = False) -> Plan:
         check_uri(config.tracking.uri)
     if config.tracking.kind == "wandb" and find_spec("wandb") is None:
         raise ConfigError("tracking=wandb: wandb is not installed", "the extra wandb", "pip install 'rltune[wandb]'")
+    if ":" in config.tracking.kind:
+        from rltune.tracking.tracker import import_tracker
+
+        import_tracker(config.tracking.kind)
     check_sampler(config.searcher.kind, config.searcher.args, searched)
     if config.callbacks:
         from rltune.tracking.callbacks import import_callback  # SQLAlchemy again

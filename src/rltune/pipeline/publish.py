@@ -27,12 +27,12 @@ from rltune.reporting.wording import describe_verdict
 from rltune.search.conditions import format_yaml_value
 from rltune.study.outcome import EXIT_NONE, Outcome, count_states
 from rltune.study.sweep_folder import TOLD, make_resume_command
-from rltune.tracking.callbacks import CLOSE_S
-from rltune.tracking.ledger_view import NOTE_TAG
+from rltune.tracking.mlflow_tracker import NOTE_TAG
 from rltune.tracking.notification import LIMIT_S, notify_end
 
 # MLflow's own log_table leaves this tag, by which its page shows the file as a table.
 SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE}.json", "type": "table"}])}
+CRASH_CLOSE_S = 10.0  # The longest that trackers, callbacks among them, hold up the end after an error.
 RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # MLflow's word for ours; others are FINISHED
 
 
@@ -103,8 +103,7 @@ def publish_outcome(
         tracker.artifact(pages, html.FOLDER)
     timeout_s = sweep.stopper.left_s() if is_urgent else 60.0
     _describe_sweep(sweep, outcome, has_report=bool(pages))
-    if not tracker.close(RUN_STATUS.get(outcome.status, "FINISHED"), timeout_s):
-        console.note(f"MLflow has not received everything; the rest is sent by {make_resume_command(folder)}")
+    tracker.close(RUN_STATUS.get(outcome.status, "FINISHED"), timeout_s, outcome)
     for warning in tracker.warnings():
         console.note(warning)
     console.stop()
@@ -120,20 +119,12 @@ def publish_outcome(
 
 
 def notify_users(sweep: OpenSweep, outcome: Outcome) -> None:
-    """Notify the user's own code and the target of the setting ``notify`` that the sweep has ended.
-
-    Errors are shown, and change nothing.
-    """
+    """Notify the target of the setting ``notify`` that the sweep has ended; a failure is shown and changes nothing."""
     try:
-        is_urgent, console = sweep.stopper.is_urgent(), sweep.console
-        if sweep.callbacks:
-            sweep.callbacks.end_sweep(outcome, min(CLOSE_S, sweep.stopper.left_s()) if is_urgent else CLOSE_S)
-            for warning in sweep.tracker.warnings():
-                console.note(warning)
         if target := sweep.config.notify:
-            limit_s = min(LIMIT_S, sweep.stopper.left_s()) if is_urgent else LIMIT_S
+            limit_s = min(LIMIT_S, sweep.stopper.left_s()) if sweep.stopper.is_urgent() else LIMIT_S
             if problem := notify_end(target, outcome, limit_s):
-                console.note(problem)
+                sweep.console.note(problem)
     except Exception as error:
         sweep.console.note(f"not everybody was told of the sweep's end ({describe_exception(error)})")
 
@@ -147,6 +138,9 @@ def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
     exit_code = error.exit_code if isinstance(error, RltuneError) else EXIT_NONE
     status = "interrupted" if exit_code == EXIT_TRY_AGAIN else "failed"
     outcome = Outcome(folder.name, status, counts, None, None, {}, reason=reason, exit_code=exit_code, folder=folder)
+    sweep.tracker.close(RUN_STATUS[status], CRASH_CLOSE_S, outcome)
+    for warning in sweep.tracker.warnings():
+        sweep.console.note(warning)
     notify_users(sweep, outcome)
 
 

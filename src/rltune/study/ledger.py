@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, Engine, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Engine, Table, delete, func, insert, or_, select, update
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 
 from rltune.config.criteria import Criteria
@@ -26,11 +26,13 @@ from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, SweepRequest, T
 from rltune.study.disk_full import is_disk_full
 from rltune.study.lease import Fence, Lease, LeaseState, read_lease
 from rltune.study.tables import (
+    DELIVERIES,
     LEASES,
     REPORTS,
     REQUESTS,
     SWEEP_TRIALS,
     SWEEPS,
+    TRIAL_DELIVERIES,
     add_tables,
     begin_alone,
     connect_ledger,
@@ -51,22 +53,23 @@ class MissingSweepError(StudyError):
 
 
 @dataclass(frozen=True)
-class UnsentTrial:
-    """A trial of which MLflow does not show all.
+class PendingTrial:
+    """A trial of which a tracker lacks more than reports.
 
     Attributes:
         kind: TRIALS or CERTIFY.
         number: Its number.
-        revision: Counts what is to be shown of it.
-        sent_revision: The revision that MLflow shows; 0 before it has a run of the trial.
-        sent_checkpoint: The path of the checkpoint whose files MLflow has; None before it was asked to take them.
+        revision: Counts the changes of the trial that trackers show.
+        delivered: The revision that the tracker has; 0 before it was told of the trial.
+        checkpoint: The path of the checkpoint whose files the tracker has; '' if there were none to deliver, None
+            before the delivery.
     """
 
     kind: str
     number: int
     revision: int
-    sent_revision: int
-    sent_checkpoint: str | None
+    delivered: int
+    checkpoint: str | None
 
 
 class Ledger:
@@ -262,49 +265,65 @@ class Ledger:
             connection.execute(update(REQUESTS).where(REQUESTS.c.id == request.id).values(taken_s=time.time()))
         return [self.table(kind).record(number) for kind, number in sorted(reopened)]
 
-    # -- what MLflow shows --------------------------------------------------------------------------------------------
+    # -- what trackers have -------------------------------------------------------------------------------------------
 
-    def read_unsent_trials(self) -> list[UnsentTrial]:
-        """Return the trials of which MLflow does not show all but reports, in the order in which they were proposed."""
-        of_sweep = SWEEP_TRIALS.c.sweep_id == self.sweep_id
-        lacks_files = (SWEEP_TRIALS.c.state == "COMPLETE") & SWEEP_TRIALS.c.sent_checkpoint.is_(None)
-        behind = (SWEEP_TRIALS.c.revision > SWEEP_TRIALS.c.sent_revision) | lacks_files
-        columns = [SWEEP_TRIALS.c[entry.name] for entry in fields(UnsentTrial)]
-        with self._engine.connect() as connection:
-            statement = select(*columns).where(of_sweep, behind).order_by(SWEEP_TRIALS.c.id)
-            rows = connection.execute(statement).mappings().all()
-        return [UnsentTrial(**row) for row in rows]
-
-    def mark_trial_sent(self, kind: str, number: int, revision: int) -> None:
-        """Note that MLflow shows a trial as it was at this revision."""
-        self.table(kind).mark(number, sent_revision=revision)
-
-    def mark_checkpoint_sent(self, kind: str, number: int, path: str | None) -> None:
-        """Note that MLflow has a checkpoint's files; '' that there are none to send, None that they are sent again."""
-        self.table(kind).mark(number, sent_checkpoint=path)
-
-    def read_last_report(self) -> int:
-        """Return the mark of the newest report; 0 before the first."""
-        newest = select(func.max(REPORTS.c.id)).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id)
-        with self._engine.connect() as connection:
-            found = connection.execute(newest.where(SWEEP_TRIALS.c.sweep_id == self.sweep_id)).scalar_one()
-        return int(found or 0)
-
-    def read_sent_report(self) -> int:
-        """Return the mark of the last report that MLflow has; 0 before the first."""
-        with self._engine.connect() as connection:
-            found = connection.execute(select(SWEEPS.c.sent_report).where(SWEEPS.c.id == self.sweep_id)).scalar_one()
-        return int(found)
-
-    def read_reports_after(self, mark: int, limit: int) -> list[tuple[int, str, Report]]:
-        """Return the reports that came after a mark, in the order in which they came.
+    def read_pending_trials(self, tracker: str, *, with_checkpoints: bool = False) -> list[PendingTrial]:
+        """Read the trials of which a tracker lacks more than reports, in the order in which they were proposed.
 
         Args:
-            mark: 0 is before the first.
-            limit: At most so many.
+            tracker: Its name.
+            with_checkpoints: Whether it also takes the checkpoint's files of each trial that is COMPLETE.
+        """
+        marks = TRIAL_DELIVERIES
+        delivered = func.coalesce(marks.c.revision, 0)
+        pending = SWEEP_TRIALS.c.revision > delivered
+        if with_checkpoints:
+            pending |= (SWEEP_TRIALS.c.state == "COMPLETE") & marks.c.checkpoint.is_(None)
+        columns = SWEEP_TRIALS.c
+        statement = (
+            select(columns.kind, columns.number, columns.revision, delivered, marks.c.checkpoint)
+            .outerjoin(marks, (marks.c.trial_id == columns.id) & (marks.c.tracker == tracker))
+            .where(columns.sweep_id == self.sweep_id, pending)
+            .order_by(columns.id)
+        )
+        with self._engine.connect() as connection:
+            return [PendingTrial(*row) for row in connection.execute(statement)]
+
+    def mark_trial(self, tracker: str, kind: str, number: int, **marks: Any) -> None:
+        """Record what a tracker has of a trial.
+
+        Args:
+            tracker: Its name.
+            kind: TRIALS or CERTIFY.
+            number: The trial's.
+            marks: ``revision`` and ``checkpoint`` as in `PendingTrial`; a revision of 0 delivers the trial again.
+        """
+        columns = SWEEP_TRIALS.c
+        of_trial = (columns.sweep_id == self.sweep_id) & (columns.kind == kind) & (columns.number == number)
+        with self.fence.begin() as connection:
+            trial_id = connection.execute(select(columns.id).where(of_trial)).scalar_one()
+            _upsert(connection, TRIAL_DELIVERIES, {"tracker": tracker, "trial_id": trial_id}, marks)
+
+    def read_delivered_report(self, tracker: str) -> int:
+        """Return the id of the last report that a tracker has; 0 before the first."""
+        mine = (DELIVERIES.c.sweep_id == self.sweep_id) & (DELIVERIES.c.tracker == tracker)
+        with self._engine.connect() as connection:
+            return int(connection.execute(select(DELIVERIES.c.report).where(mine)).scalar() or 0)
+
+    def mark_reports(self, tracker: str, report: int) -> None:
+        """Record that a tracker has all reports up to this id."""
+        with self.fence.begin() as connection:
+            _upsert(connection, DELIVERIES, {"tracker": tracker, "sweep_id": self.sweep_id}, {"report": report})
+
+    def read_reports_after(self, mark: int, limit: int) -> list[tuple[int, str, Report]]:
+        """Return the reports that came after another one, in the order in which they came.
+
+        Args:
+            mark: The other report's id; 0 is before the first.
+            limit: The largest number of reports.
 
         Returns:
-            For each its own mark, its trial's kind, and the report.
+            Each report's id, its trial's kind, and the report.
         """
         newer = (
             select(REPORTS.c.id, SWEEP_TRIALS.c.kind, SWEEP_TRIALS.c.number, *REPORT_COLUMNS)
@@ -318,20 +337,25 @@ class Ledger:
             rows: Sequence[Any] = connection.execute(newer).all()
         return [(int(row[0]), str(row[1]), make_report(*row[2:])) for row in rows]
 
-    def forget_sent(self) -> None:
-        """Forget what was sent, because it was sent to another MLflow: all of it is sent again."""
-        of_sweep = SWEEP_TRIALS.c.sweep_id == self.sweep_id
-        nothing = {"sent_revision": 0, "sent_checkpoint": None, "mlflow_run_id": None}
+    def forget_mlflow(self, tracker: str) -> None:
+        """Forget the runs of MLflow and everything delivered to it: another store is to get all of it."""
+        trials = select(SWEEP_TRIALS.c.id).where(SWEEP_TRIALS.c.sweep_id == self.sweep_id)
+        of_sweep = DELIVERIES.c.sweep_id == self.sweep_id
         with self.fence.begin() as connection:
-            connection.execute(update(SWEEP_TRIALS).where(of_sweep).values(**nothing))
-            connection.execute(update(SWEEPS).where(SWEEPS.c.id == self.sweep_id).values(sent_report=0))
+            marks = TRIAL_DELIVERIES.c
+            connection.execute(delete(TRIAL_DELIVERIES).where(marks.tracker == tracker, marks.trial_id.in_(trials)))
+            connection.execute(delete(DELIVERIES).where(of_sweep, DELIVERIES.c.tracker == tracker))
+            for table, mine in ((SWEEP_TRIALS, SWEEP_TRIALS.c.sweep_id), (SWEEPS, SWEEPS.c.id)):
+                connection.execute(update(table).where(mine == self.sweep_id).values(mlflow_run_id=None))
         self.trials.forget_mlflow_runs()
         self.runs.forget_mlflow_runs()
 
-    def mark_reports_sent(self, mark: int) -> None:
-        """Note that MLflow has all reports up to this mark."""
-        with self.fence.begin() as connection:
-            connection.execute(update(SWEEPS).where(SWEEPS.c.id == self.sweep_id).values(sent_report=mark))
+
+def _upsert(connection: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Update the row with a key, or insert it; nobody else does, because only the driver with the lease writes."""
+    mine = [table.c[name] == value for name, value in key.items()]
+    if not connection.execute(update(table).where(*mine).values(**values)).rowcount:
+        connection.execute(insert(table), {**key, **values})
 
 
 def _find_sweep(engine: Engine, name: str) -> tuple[int, int] | None:

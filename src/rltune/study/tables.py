@@ -93,7 +93,6 @@ SWEEPS = Table(
     Column("model", _Json),
     Column("certification", _Json),
     Column("mlflow_run_id", String(64)),
-    Column("sent_report", _ID, nullable=False, default=0),  # MLflow has the reports up to this row's id
 )
 
 LEASES = Table(
@@ -133,10 +132,7 @@ SWEEP_TRIALS = Table(
     Column("of_trial", Integer),
     Column("seed_index", Integer),
     Column("returns", _Json),
-    # Counts what MLflow must show of this row besides reports; `sent_revision` is the one that it shows.
-    Column("revision", Integer, nullable=False, default=0),
-    Column("sent_revision", Integer, nullable=False, default=0),
-    Column("sent_checkpoint", _PlainText),  # the path of the checkpoint that MLflow has
+    Column("revision", Integer, nullable=False, default=0),  # Counts the changes of this row that trackers show.
     UniqueConstraint("sweep_id", "kind", "number"),
 )
 
@@ -151,7 +147,24 @@ REPORTS = Table(
     Column("numbers", _Json, nullable=False),
     Column("time_s", Float, nullable=False),
     UniqueConstraint("trial_id", "nominal_steps"),
-    sqlite_autoincrement=True,  # ids only grow, so that one of them marks how far MLflow has come
+    sqlite_autoincrement=True,  # Ids only grow, so that one of them marks how far a tracker has come.
+)
+
+DELIVERIES = Table(  # What each tracker has of a sweep.
+    "deliveries",
+    _metadata,
+    Column("sweep_id", _ID, ForeignKey(SWEEPS.c.id), primary_key=True, autoincrement=False),
+    Column("tracker", String(64), primary_key=True),
+    Column("report", _ID, nullable=False),  # It has the reports up to this row's id.
+)
+
+TRIAL_DELIVERIES = Table(  # What each tracker has of a trial besides reports.
+    "trial_deliveries",
+    _metadata,
+    Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), primary_key=True, autoincrement=False),
+    Column("tracker", String(64), primary_key=True),
+    Column("revision", Integer, nullable=False, default=0),
+    Column("checkpoint", _PlainText),  # See `rltune.study.ledger.PendingTrial`.
 )
 
 REQUESTS = Table(

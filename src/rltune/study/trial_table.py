@@ -21,7 +21,7 @@ from rltune.errors import StudyError
 from rltune.formatting import spell_command
 from rltune.records import TRIALS, CheckpointRecord, Report, TrialRecord, trial_dir_of
 from rltune.study.lease import Fence
-from rltune.study.tables import REPORTS, REQUESTS, SWEEP_TRIALS
+from rltune.study.tables import REPORTS, REQUESTS, SWEEP_TRIALS, TRIAL_DELIVERIES
 
 CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # what a worker calls its checkpoints, and what a record does
 _DERIVED = ("reports", "numbers", "checks", "second", "scored", "enqueued_by")  # fields of a record that no column has
@@ -59,7 +59,7 @@ class TrialTable:
         self._of_kind = (SWEEP_TRIALS.c.sweep_id == self._sweep_id) & (SWEEP_TRIALS.c.kind == kind)
         self._rows: dict[int, int] = {}
         self._open: dict[int, TrialRecord] = {}
-        self._changing = threading.Lock()  # the tracker's thread notes runs of MLflow
+        self._changing = threading.Lock()  # A tracker's thread records runs of MLflow.
         self._num_trials: int | None = None
 
     @property
@@ -188,35 +188,36 @@ class TrialTable:
 
     def set_mlflow_run(self, number: int, run_id: str) -> None:
         """Keep a trial's MLflow run, which a slow server may name only after the trial has ended."""
-        self.mark(number, mlflow_run_id=run_id)
+        self._overwrite(number, mlflow_run_id=run_id)
         self._remember(number, {"mlflow_run_id": run_id})
 
-    def mark(self, number: int, **marks: Any) -> None:
-        """Note what MLflow has of a trial, whether it has ended or not."""
+    def _overwrite(self, number: int, **values: Any) -> None:
+        """Change columns of a trial, whether it has ended or not."""
         of_it = (self._of_kind, SWEEP_TRIALS.c.number == number)
         with self._fence.begin() as connection:
-            connection.execute(update(SWEEP_TRIALS).where(*of_it).values(**marks))
+            connection.execute(update(SWEEP_TRIALS).where(*of_it).values(**values))
 
     def forget_training_states(self, keep: Collection[str]) -> list[CheckpointRecord]:
-        """Forget the latest states of whole trials whose best policy MLflow has, and return those to be dropped.
+        """Forget the latest states of whole trials whose best policy a tracker has, and return those to be dropped.
 
         Args:
             keep: Folders of the trials whose latest state is kept.
         """
         columns = SWEEP_TRIALS.c
-        sent = select(columns.number).where(self._of_kind, columns.state == "COMPLETE", columns.sent_checkpoint != "")
+        delivered = select(TRIAL_DELIVERIES.c.trial_id).where(TRIAL_DELIVERIES.c.checkpoint != "")
+        sent = select(columns.number).where(self._of_kind, columns.state == "COMPLETE", columns.id.in_(delivered))
         with self._engine.connect() as connection:
             numbers = [int(number) for (number,) in connection.execute(sent)]
         forgotten = []
         for record in self.records(numbers) if numbers else ():
             if record.latest and record.checkpoint and trial_dir_of(self.kind, record.number) not in keep:
-                self.mark(record.number, **_to_row({"latest": None}))
+                self._overwrite(record.number, **_to_row({"latest": None}))
                 if record.latest.path != record.checkpoint.path:
                     forgotten.append(record.latest)
         return forgotten
 
     def forget_mlflow_runs(self) -> None:
-        """Forget which runs of MLflow unfinished trials have, as `Ledger.forget_sent` has written it."""
+        """Forget which runs of MLflow unfinished trials have, as `Ledger.forget_mlflow` has written it."""
         with self._changing:
             for number, record in list(self._open.items()):  # the driver adds trials meanwhile
                 self._open[number] = replace(record, mlflow_run_id=None)

@@ -1,6 +1,6 @@
 """Connect to MLflow by a client that gives up quickly, logs nothing, and makes a local store whole or not at all.
 
-Runs in the driver, in the outbox's sender thread.
+Runs in the driver, in the feed's thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 PREFIX = "sqlite:///"
-# An outage must be noticed in seconds, not in MLflow's four minutes; the outbox does the retrying.
+# An outage must be noticed in seconds, not in MLflow's four minutes; the feed does the retrying.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
@@ -25,10 +25,10 @@ ENVIRONMENT = {
 
 
 class _NotOurs(logging.Filter):
-    """Drop what MLflow and alembic log in the sender thread: the outbox says it in one line."""
+    """Drop what MLflow and alembic log in the feed's thread, which reports it in one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return record.threadName != "rltune-tracking"
+        return record.threadName != "feed-MLflow"
 
 
 def connect_mlflow(uri: str) -> Any:

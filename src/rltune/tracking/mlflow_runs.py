@@ -1,13 +1,14 @@
-"""Read and write a sweep's runs on an MLflow server: the calls of MLflow that the sweep's view needs, and no others.
+"""Read and write a sweep's runs on an MLflow server: the calls of MLflow that the tracker needs, and no others.
 
-Every call may be repeated without effect: runs carry a tag by which they are found again, and MLflow's stores take a
+Every call may be repeated without effect: runs carry a tag by which they are found again, and MLflow's stores keep a
 point of the same name, step, time and value once (``SqlAlchemyStore._log_metrics``, 3.17). This module uses
-MlflowClient alone, never the fluent API: the user's active run is left alone. Runs in the outbox's sender thread.
+MlflowClient alone, never the fluent API, so that the user's active run is left alone. Runs in the feed's thread.
 """
 
 from __future__ import annotations
 
 import math
+import posixpath
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -16,29 +17,28 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from rltune.config.uris import redact
-from rltune.envs.objective import AS_RETURN, Shown
 from rltune.formatting import name_user
 from rltune.tracking.mlflow_client import connect_mlflow, make_artifact_folder
 from rltune.tracking.model_registry import ModelRegistry
 
-MAX_NAME, MAX_VALUE = 250, 6000  # characters
+MAX_NAME, MAX_VALUE = 250, 6000  # In characters.
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
-AS_TRAINING = {"workflowType": "machine_learning"}  # in an address; else MLflow opens its pages for prompts
-REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")  # what another attempt would not change
-Point = tuple[str, float, int, int]  # name, value, step, milliseconds of the epoch
+# In an address; without it MLflow opens its pages for prompts.
+AS_TRAINING = {"workflowType": "machine_learning"}
+REFUSALS = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")  # A server that answers so works.
+Point = tuple[str, float, int, int]  # Name, value, step, and milliseconds of the epoch.
 
 
 class MLflowRuns:
     """The runs of one experiment.
 
     Args:
-        uri: MLflow's tracking address, complete with its login, which is written into no run.
+        uri: MLflow's tracking address with its login, which is written into no run.
         experiment: The environment's name.
-        shown: Shows scores.
     """
 
-    def __init__(self, uri: str, experiment: str, shown: Shown = AS_RETURN) -> None:
-        self._uri, self._experiment_name, self._shown = uri, experiment, shown
+    def __init__(self, uri: str, experiment: str) -> None:
+        self._uri, self._experiment_name = uri, experiment
         self._client: Any = None
         self._experiment = ""
 
@@ -46,11 +46,11 @@ class MLflowRuns:
         """Import MLflow (2 s) and open the store (a new SQLite one is migrated, seconds)."""
         self._client = connect_mlflow(self._uri)
 
-    def is_alive(self, run_id: str | None) -> bool:
-        """Return whether the server takes what is written: one with a full disk still answers questions.
+    def probe(self, run_id: str | None) -> None:
+        """Raise if the server does not take what is written: one with a full disk still answers questions.
 
         Args:
-            run_id: The run that it is tried on; None asks a question only.
+            run_id: The run that it is tried on; None only asks a question.
         """
         try:
             if run_id is None:
@@ -58,24 +58,23 @@ class MLflowRuns:
             else:
                 self._client.set_tag(run_id, "rltune.last_retry", str(time.time()))
         except Exception as error:
-            return is_refusal(error)
-        return True
+            if getattr(error, "error_code", "") not in REFUSALS:
+                raise
 
     def open_experiment(self) -> None:
         """Find the experiment, or create it."""
-        found = self._client.get_experiment_by_name(self._experiment_name)
-        if found is None:
+        experiment = self._client.get_experiment_by_name(self._experiment_name)
+        if experiment is None:
             try:
-                self._experiment = str(self._client.create_experiment(self._experiment_name, tags=EXPERIMENT_TAGS))
-            except Exception:  # another sweep may have created it meanwhile
-                found = self._client.get_experiment_by_name(self._experiment_name)
-                if found is None:
+                self._client.create_experiment(self._experiment_name, tags=EXPERIMENT_TAGS)
+            except Exception as error:  # Another sweep may have created it meanwhile.
+                if getattr(error, "error_code", "") != "RESOURCE_ALREADY_EXISTS":
                     raise
-        if found is not None:
-            if found.lifecycle_stage == "deleted":  # its name stays taken: there is no other way to log under it
-                self._client.restore_experiment(found.experiment_id)
-            self._experiment = str(found.experiment_id)
-        make_artifact_folder((found or self._client.get_experiment(self._experiment)).artifact_location)
+            experiment = self._client.get_experiment_by_name(self._experiment_name)
+        if experiment.lifecycle_stage == "deleted":  # Its name stays taken, so that it must be restored.
+            self._client.restore_experiment(experiment.experiment_id)
+        self._experiment = str(experiment.experiment_id)
+        make_artifact_folder(experiment.artifact_location)
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
@@ -116,12 +115,12 @@ class MLflowRuns:
         tags = {"mlflow.source.name": "rltune", "mlflow.user": name_user(), **given}
         return str(self._client.create_run(self._experiment, start_ms, tags, name).info.run_id)
 
-    def go_on(
+    def compare(
         self, run: Any, params: Mapping[str, Any], tags: Mapping[str, str]
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Use the experiment of an existing run; return the params and the tags that it lacks.
+        """Use the experiment of an existing run, and return the params and the tags that it lacks.
 
-        MLflow's params stand for good: one that has changed becomes the tag ``resumed.<name>``.
+        MLflow does not change params: one that differs becomes the tag ``resumed.<name>``.
         """
         self._experiment = str(run.info.experiment_id)
         values, before = self._clean(params), run.data.params
@@ -132,44 +131,23 @@ class MLflowRuns:
             {key: value for key, value in labels.items() if run.data.tags.get(key, "") != value},
         )
 
-    def log(
-        self, run_id: str, params: Mapping[str, Any], tags: Mapping[str, str], points: Sequence[Point]
-    ) -> list[str]:
+    def log(self, run_id: str, params: Mapping[str, Any], tags: Mapping[str, str], points: Sequence[Point]) -> None:
         """Log any number of params, tags and points; one request takes up to 1,000.
 
-        Points that are not finite are left out. Where the server refuses the whole, its pieces are tried one by one.
-
-        Returns:
-            What the server has refused, by name.
+        Points that are not finite are left out.
         """
+        if not (params or tags or points):
+            return
         from mlflow.entities import Metric, Param, RunTag
 
         rows = [Param(key, value) for key, value in self._clean(params).items()]
         labels = [RunTag(key, value) for key, value in self._clean(tags).items()]
         metrics = [
-            Metric(_clean_name(shown), float(turned), time_ms, step)
+            Metric(_clean_name(name), float(value), time_ms, step)
             for name, value, step, time_ms in points
             if math.isfinite(value)
-            for shown, turned in self._shown.turn({name: value}).items()
         ]
-        try:
-            self._client.log_batch(run_id, metrics, rows, labels)
-            return []
-        except Exception as error:
-            if not is_refusal(error) or self.read(run_id) is None:
-                raise
-        pieces: list[tuple[list[Any], list[Any], list[Any]]] = [([metric], [], []) for metric in metrics]
-        pieces += [([], [row], []) for row in rows] + [([], [], [label]) for label in labels]
-        return [name for piece in pieces for name in self._log_piece(run_id, *piece)]
-
-    def _log_piece(self, run_id: str, *piece: Sequence[Any]) -> list[str]:
-        try:
-            self._client.log_batch(run_id, *piece)
-        except Exception as error:
-            if not is_refusal(error):
-                raise
-            return [entity.key for entities in piece for entity in entities]
-        return []
+        self._client.log_batch(run_id, metrics, rows, labels)
 
     def log_changed(self, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str], time_ms: int) -> None:
         """Log tags, with the addresses that they ask for, and at step 0 the values that differ from the run's.
@@ -179,15 +157,10 @@ class MLflowRuns:
         runs = f"#/experiments/{self._experiment}/runs"
         below = {"searchFilter": f"tags.`mlflow.parentRunId` = '{run_id}'", "compareRunsMode": "CHART"}
         pages = {"{page}": f"{runs}/{run_id}", "{trials}": f"{runs}?{urlencode(below | AS_TRAINING, quote_via=quote)}"}
-        for place, address in pages.items():
-            tags = {name: text.replace(place, address) for name, text in tags.items()}
-        known = self._client.get_run(run_id).data.metrics
-        changed = {
-            name: value
-            for name, value in metrics.items()
-            for shown, turned in self._shown.turn({name: value}).items()
-            if known.get(_clean_name(shown)) != turned
-        }
+        for placeholder, address in pages.items():
+            tags = {name: text.replace(placeholder, address) for name, text in tags.items()}
+        before = self._client.get_run(run_id).data.metrics
+        changed = {name: value for name, value in metrics.items() if before.get(_clean_name(name)) != value}
         self.log(run_id, {}, tags, [(name, value, 0, time_ms) for name, value in changed.items()])
 
     def log_text(self, run_id: str, text: str, file: str) -> None:
@@ -217,10 +190,6 @@ class MLflowRuns:
         """Take a tag off a run that has it."""
         self._client.delete_tag(run_id, tag)
 
-    def delete(self, run_id: str) -> None:
-        """Delete a run."""
-        self._client.delete_run(run_id)
-
     def registry(self) -> ModelRegistry:
         """Return the models of the same server."""
         return ModelRegistry(self._client, self._uri, self._experiment)
@@ -230,11 +199,7 @@ class MLflowRuns:
         return {_clean_name(name): redact(str(text))[:MAX_VALUE] for name, text in texts.items()}
 
 
-def is_refusal(error: Exception) -> bool:
-    """Return whether the server has refused, or a file to send is gone: another attempt would fail alike."""
-    return getattr(error, "error_code", "") in REFUSALS or isinstance(error, FileNotFoundError)
-
-
 def _clean_name(text: str) -> str:
-    """Replace what MLflow does not accept in a name."""
-    return re.sub(r"[^/\w.\- :]", "_", str(text))[:MAX_NAME]
+    """Replace what MLflow does not accept in a name: it must be a normalised relative path."""
+    path = re.sub(r"[^/\w.\- :]", "_", str(text))[:MAX_NAME]
+    return posixpath.normpath(path).lstrip("./") or "_"

@@ -1,7 +1,6 @@
 """Register models on an MLflow server: logged without pickle, once per content, named by an alias.
 
-`rltune.tracking.tracker` is its face, `mlflow_runs` knows the runs that models belong to. Runs in the driver, in the
-outbox's sender thread.
+`rltune.tracking.mlflow_tracker` uses it; `mlflow_runs` has the runs that models belong to. Runs in the feed's thread.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 DIGEST_TAG = "rltune.digest"
-ALIAS_TRIES = 5  # Looks at an alias that other sweeps set at the same time.
+ALIAS_TRIES = 5  # How often an alias is read again that other sweeps may set at the same time.
 
 
 @dataclass(frozen=True)
@@ -53,12 +52,12 @@ class ModelRegistry:
         description: str,
         about: str,
     ) -> RegisteredModel:
-        """Log a pyfunc model into a run and register it, once per content; see `Tracker.register`.
+        """Log a pyfunc model into a run and register it, once per content; see `MLflowTracker.register`.
 
         Args:
             name: The registered model.
             runs: The run that made it, then those that are to show it, too.
-            model: As `Tracker.register` takes it.
+            model: As for `MLflowTracker.register`.
             tags: The version's.
             description: The version's.
             about: The registered model's, unless it has one.
@@ -77,22 +76,38 @@ class ModelRegistry:
         return _as_registered(version)
 
     def _find_version(self, name: str, run_id: str, digest: str) -> Any:
-        found = self._client.search_model_versions(f"run_id = '{run_id}'")
-        same = [version for version in found if version.name == name and version.tags.get(DIGEST_TAG) == digest]
+        versions = self._client.search_model_versions(f"run_id = '{run_id}'")
+        same = [version for version in versions if version.name == name and version.tags.get(DIGEST_TAG) == digest]
         return same[0] if same else None
 
     def _create_version(
         self, name: str, runs: Sequence[str], model: Mapping[str, Any], tags: Mapping[str, str], description: str
     ) -> Any:
-        # What mlflow.pyfunc.log_model does, without global state and without reading the history of every metric.
-        import mlflow.pyfunc
         from mlflow.entities import LoggedModelOutput
-        from mlflow.models import Model
 
         run_id = runs[0]
-        logged = self._client.create_logged_model(self._experiment, "policy", run_id, dict(tags), None, "policy")
-        for shown_by in runs:
-            self._client.log_outputs(shown_by, [LoggedModelOutput(logged.model_id, 0)])
+        # A driver that was killed after it logged the model, before it registered a version, left one to be used.
+        same = f"tags.`{DIGEST_TAG}` = '{tags[DIGEST_TAG]}' AND source_run_id = '{run_id}'"
+        logged = next(iter(self._client.search_logged_models([self._experiment], same)), None)
+        if logged is None:
+            logged = self._client.create_logged_model(self._experiment, "policy", run_id, dict(tags), None, "policy")
+        for output_of in runs:  # MLflow refuses an output that a run has.
+            outputs = getattr(self._client.get_run(output_of).outputs, "model_outputs", [])
+            if all(output.model_id != logged.model_id for output in outputs):
+                self._client.log_outputs(output_of, [LoggedModelOutput(logged.model_id, 0)])
+        if str(logged.status) != "READY":
+            self._log_files(logged, run_id, model)
+        # A server takes only its own models:/ address; a database store resolves that through global state.
+        source = f"models:/{logged.model_id}" if self._uri.startswith("http") else logged.artifact_location
+        return self._client.create_model_version(
+            name, source, run_id, dict(tags), description=description, model_id=logged.model_id
+        )
+
+    def _log_files(self, logged: Any, run_id: str, model: Mapping[str, Any]) -> None:
+        # What mlflow.pyfunc.log_model does, without global state and without reading the history of every metric.
+        import mlflow.pyfunc
+        from mlflow.models import Model
+
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model"
             card = Model(
@@ -106,11 +121,6 @@ class ModelRegistry:
                 mlflow.pyfunc.save_model(str(path), mlflow_model=card, **model)
             self._client.log_model_artifacts(logged.model_id, str(path))
         self._client.finalize_logged_model(logged.model_id, "READY")
-        # A server takes only its own models:/ address; a database store resolves that through global state.
-        source = f"models:/{logged.model_id}" if self._uri.startswith("http") else logged.artifact_location
-        return self._client.create_model_version(
-            name, source, run_id, dict(tags), description=description, model_id=logged.model_id
-        )
 
     def set_alias(self, registered: RegisteredModel, alias: str, newest: int, rank: Rank) -> RegisteredModel:
         """Let an alias name this version, unless another sweep has registered a better one meanwhile.
@@ -149,7 +159,7 @@ class ModelRegistry:
         try:
             return _as_registered(self._client.get_model_version_by_alias(name, alias))
         except Exception as error:
-            # an unknown alias of a known model is a wrong parameter to MLflow
+            # To MLflow an unknown alias of an existing model is a wrong parameter.
             if getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 return None
             raise
@@ -165,12 +175,12 @@ class ModelRegistry:
 def _content_digest(model: Mapping[str, Any]) -> str:
     """Return a digest of a model's local artifacts, or of its arguments when there are none."""
     digest = hashlib.sha256()
-    for name, where in sorted(dict(model.get("artifacts") or {}).items()):
-        root = Path(str(where))
+    for name, location in sorted(dict(model.get("artifacts") or {}).items()):
+        root = Path(str(location))
         files = sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
         for path in files:
             digest.update(f"{name}/{path.relative_to(root)}".encode())
-            digest.update(path.read_bytes() if path.is_file() else str(where).encode())
+            digest.update(path.read_bytes() if path.is_file() else str(location).encode())
     if not model.get("artifacts"):
         digest.update(repr(sorted((key, str(value)) for key, value in model.items())).encode())
     return digest.hexdigest()[:32]

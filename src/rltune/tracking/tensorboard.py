@@ -2,68 +2,59 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rltune.records import CERTIFY, Report, RunKey, TrialRecord
+from rltune.tracking.tracker import SweepDescription, Tracker, TrackingSettings
 
-FOLDER = "tensorboard"
-OUTCOMES = {"score": 0.0, "certified_score": 0.0}  # what the HParams tab shows beside the values
+FOLDER = "tensorboard"  # In the sweep's folder.
+OUTCOMES = {"score": 0.0, "certified_score": 0.0}  # What the HParams tab shows beside the values.
 
 
-class TensorBoardFiles:
-    """Event files below one folder; TensorBoard shows a point that stands in them twice as one.
-
-    Args:
-        folder: ``outputs/<sweep>/tensorboard``.
-    """
+class TensorBoardTracker(Tracker):
+    """Event files below one folder; TensorBoard shows a point that is written twice as one."""
 
     name = "TensorBoard"
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, settings: TrackingSettings) -> None:
+        super().__init__(settings)
+        self._folder = settings.folder / FOLDER
         self._writers: dict[str, Any] = {}
-        self._sweep = ""
 
-    def open(self, sweep: str, key: str, params: Mapping[str, Any]) -> None:
-        """Make the folder."""
-        self._sweep = sweep
+    def open(self, sweep: SweepDescription) -> None:
+        """Create the folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
-    def clear(self) -> None:
-        """Delete all files."""
-        self.close()
-        shutil.rmtree(self._folder)
-        self._folder.mkdir()
-
-    def write(self, record: TrialRecord, reports: list[Report]) -> None:
+    def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
         """Add reports."""
-        writer = self._find_writer(record.run_key.name, record)
+        writer = self._open_writer(trial.run_key.name, trial)
         for report in reports:
             for name, value in report.numbers.items():
                 writer.add_scalar(name, value, report.nominal_steps, report.time_s)
         writer.flush()
 
-    def end(self, record: TrialRecord) -> None:
-        """Add the score."""
-        name = record.run_key.name
-        if record.score is not None:
-            writer = self._find_writer(name, record)
-            numbers = {"score": record.score} | ({"certified_score": record.score} if record.kind == CERTIFY else {})
+    def update(self, trial: TrialRecord) -> None:
+        """Add the score of a trial that has ended, and close its file."""
+        if trial.state == "RUNNING":
+            return
+        name = trial.run_key.name
+        if trial.score is not None:
+            writer = self._open_writer(name, trial)
+            numbers = {"score": trial.score} | ({"certified_score": trial.score} if trial.kind == CERTIFY else {})
             for number, value in numbers.items():
-                writer.add_scalar(number, value, max(record.reports), record.ended_s)
+                writer.add_scalar(number, value, max(trial.reports), trial.ended_s)
         if name in self._writers:
             self._writers.pop(name).close()
 
-    def describe(self, key: RunKey | None, metrics: Mapping[str, float]) -> None:
+    def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
         """Add numbers at step 0."""
-        writer = self._find_writer(key.name if key else self._sweep, None)
-        for name, value in metrics.items():
-            writer.add_scalar(name, value, 0, time.time())
-        writer.flush()
+        if metrics:
+            writer = self._open_writer(key.name if key else self.settings.sweep, None)
+            for name, value in metrics.items():
+                writer.add_scalar(name, value, 0, time.time())
+            writer.flush()
 
     def close(self) -> None:
         """Close all files."""
@@ -71,19 +62,19 @@ class TensorBoardFiles:
             writer.close()
         self._writers.clear()
 
-    def _find_writer(self, name: str, record: TrialRecord | None) -> Any:
+    def _open_writer(self, name: str, trial: TrialRecord | None) -> Any:
         if name not in self._writers:
-            from tensorboardX import SummaryWriter  # Ray Tune brings it
+            from tensorboardX import SummaryWriter  # Ray Tune depends on it.
             from tensorboardX.summary import hparams
 
             writer = self._writers[name] = SummaryWriter(
                 str(self._folder / name),
-                filename_suffix=f".{time.time_ns()}",  # two of one second would overwrite each other
+                filename_suffix=f".{time.time_ns()}",  # Two files of one second would overwrite each other.
             )
-            if record is not None:
+            if trial is not None:
                 values = {
-                    one: value if isinstance(value, (bool, int, float, str)) else str(value)
-                    for one, value in record.params.items()
+                    parameter: value if isinstance(value, (bool, int, float, str)) else str(value)
+                    for parameter, value in trial.params.items()
                 }
                 for part in hparams(values, OUTCOMES):
                     writer.file_writer.add_summary(part)

@@ -44,7 +44,7 @@ from rltune.study.disk_full import DISK_FULL, is_disk_full, names_full_disk
 from rltune.study.lease import LeaseLostError
 from rltune.study.optuna_study import OptunaStudy
 from rltune.study.trial_table import CHECKPOINTS
-from rltune.tracking.tracker import Tracker
+from rltune.tracking.feed import Feeds
 from rltune.trial.metrics import is_report, make_report
 from rltune.trial.supervisor import STOP_FILE
 
@@ -73,7 +73,7 @@ class Recorder(Callback):
         stages: The kinds of trials.
         study: Optuna's study of the search.
         scheduler: Knows what the stopping rule decided.
-        tracker: MLflow, or nothing.
+        tracker: Delivers the sweep to its trackers.
         stopper: Ends the sweep.
         config: The request.
         store: The sweep's.
@@ -90,7 +90,7 @@ class Recorder(Callback):
         stages: Sequence[Stage],
         study: OptunaStudy,
         scheduler: StoppingRuleScheduler,
-        tracker: Tracker,
+        tracker: Feeds,
         stopper: SweepStopper,
         config: RunConfig,
         store: Store,

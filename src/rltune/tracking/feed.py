@@ -1,0 +1,467 @@
+"""Deliver a sweep to its trackers: from the ledger, at least once, each tracker in a thread of its own.
+
+The ledger has a mark for each tracker, which moves after the tracker has taken what lies before it. A driver that is
+killed in between delivers it again, which changes nothing because trackers are idempotent. A tracker that fails is
+tried again with a growing pause; nobody waits for it, except for a limited time at the end. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rltune.checkpoints.clients import StoreError
+from rltune.checkpoints.store import find_store
+from rltune.config.uris import redact
+from rltune.envs.objective import AS_RETURN, Shown
+from rltune.errors import describe_exception
+from rltune.records import Report, RunKey, TrialRecord
+from rltune.study.lease import LeaseLostError
+from rltune.study.ledger import Ledger
+from rltune.study.outcome import Outcome
+from rltune.study.sweep_folder import make_resume_command
+from rltune.tracking.tracker import SweepDescription, Tracker, turn_report
+
+if TYPE_CHECKING:
+    from rltune.tracking.mlflow_tracker import MLflowTracker
+    from rltune.tracking.model_registry import RegisteredModel
+
+# A request costs the driver as much as ten reports, so the reports of some seconds travel together. Importing MLflow
+# takes 2 s of CPU time, which the first trials need to start.
+LINGER_S = 5.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 5.0  # The pause after a failure doubles from the first to the longest.
+POLL_S = 0.1  # How soon a caller that waits for a result notices a signal.
+MAX_ATTEMPTS = 3  # Refusals in a row after which an operation is given up.
+AWAY_S = 5.0  # The longest that the end of a sweep waits for a tracker that was failing before.
+REGISTER_S, CHAMPION_S = 180.0, 30.0
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class _Task:
+    """An operation that the driver has handed over.
+
+    Attributes:
+        name: For messages.
+        function: Carries it out.
+        done: Set after it was carried out or given up.
+        result: What the function returned.
+        error: Why it was given up, or was not carried out yet.
+    """
+
+    name: str
+    function: Callable[[], Any]
+    done: threading.Event = field(default_factory=lambda: threading.Event())
+    result: Any = None
+    error: str = ""
+
+
+class _AbandonedError(Exception):
+    """The thread is to end without delivering anything more."""
+
+
+class _RefusedError(Exception):
+    """The tracker has refused an operation, which is to be tried again."""
+
+
+class Feed:
+    """Delivers a sweep to one tracker.
+
+    Args:
+        tracker: The tracker.
+        ledger: The sweep's.
+        folder: The sweep's, which has the checkpoints.
+        shown: Turns scores into those that a person knows.
+
+    Attributes:
+        tracker: See above.
+        messages: What a person should know, one line each.
+    """
+
+    def __init__(self, tracker: Tracker, ledger: Ledger, folder: Path, shown: Shown = AS_RETURN) -> None:
+        self.tracker, self.messages = tracker, SimpleQueue[str]()
+        tracker.notify = self.messages.put
+        self._ledger, self._folder, self._shown = ledger, folder, shown
+        self._sweep: SweepDescription | None = None
+        self._tasks: list[_Task] = []
+        self._woken, self._urgent = threading.Event(), threading.Event()
+        self._closing, self._abandoned = threading.Event(), threading.Event()
+        self._ending: tuple[str, Outcome | None] = ("KILLED", None)
+        self._is_open = self._is_delivered = self._has_warned = False
+        self._failures = 0  # In a row.
+        self._refusals: Counter[str] = Counter()  # In a row, by operation.
+        self._skipped: set[str] = set()  # Checkpoints that the tracker refused; the next driver offers them again.
+        self._thread = threading.Thread(target=self._run, name=f"feed-{tracker.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether the tracker was not opened yet, and has not failed either."""
+        return not (self._is_open or self._failures or self._closing.is_set())
+
+    def start(self, sweep: SweepDescription) -> None:
+        """Describe the sweep; nothing is delivered before."""
+        self._sweep = sweep
+        self._woken.set()
+
+    def wake(self, *, connect: bool = False) -> None:
+        """Announce that the ledger has something new.
+
+        Args:
+            connect: Open the tracker now, without waiting for more to deliver.
+        """
+        if connect and self.is_opening:
+            self._urgent.set()
+        self._woken.set()
+
+    def put(self, name: str, function: Callable[[], Any]) -> None:
+        """Hand an operation over without waiting for it."""
+        self._tasks.append(_Task(name, function))
+        self._woken.set()
+
+    def call(
+        self, name: str, function: Callable[[], T], timeout_s: float, is_urgent: Callable[[], bool] = lambda: False
+    ) -> T | None:
+        """Call a function in the feed's thread, after everything before it was delivered, and return its result.
+
+        Args:
+            name: For messages.
+            function: It is called again if it fails.
+            timeout_s: The longest wait.
+            is_urgent: Whether to stop waiting, such as after a signal.
+
+        Returns:
+            None if it was not called, and `messages` says why.
+        """
+        task = _Task(name, function)
+        deadline = time.monotonic() + timeout_s
+        if self._closing.is_set() or not self._thread.is_alive():
+            deadline, task.error = 0.0, "it is closed"
+        else:
+            self._tasks.append(task)
+            self._urgent.set()
+            self._woken.set()
+        while not task.done.wait(min(POLL_S, max(0.0, deadline - time.monotonic()))):
+            if is_urgent() or time.monotonic() >= deadline:
+                task.done.set()  # The thread skips it.
+                reason = "the sweep ends" if is_urgent() else task.error or f"no answer within {timeout_s:.0f} s"
+                self.messages.put(f"{self.tracker.name} did not take {name} ({reason})")
+                return None
+        return task.result  # type: ignore[no-any-return]
+
+    def begin_close(self, status: str, outcome: Outcome | None = None) -> None:
+        """Deliver what is left, end the sweep's run, and stop; do not wait for it."""
+        if not self._closing.is_set():
+            self._ending = status, outcome
+            self._closing.set()
+        self._urgent.set()
+        self._woken.set()
+
+    def wait_closed(self, timeout_s: float, is_urgent: Callable[[], bool] = lambda: False) -> bool:
+        """Wait for the end of the thread, and leave it behind when the time is over.
+
+        Args:
+            timeout_s: The longest wait; the tracker's own limit may be shorter.
+            is_urgent: Whether to stop waiting, such as after a signal that comes meanwhile.
+
+        Returns:
+            Whether everything was delivered.
+        """
+        if self._abandoned.is_set():
+            return self._is_delivered
+        limit_s = min(timeout_s, self.tracker.close_s, AWAY_S if self._failures else timeout_s)
+        deadline, was_urgent = time.monotonic() + limit_s, is_urgent()
+        while self._thread.is_alive() and time.monotonic() < deadline and (was_urgent or not is_urgent()):
+            self._thread.join(min(POLL_S, max(0.0, deadline - time.monotonic())))
+        if not self._is_delivered:
+            resume = make_resume_command(self._folder)
+            self.messages.put(f"{self.tracker.name} has not received everything; the rest is delivered by {resume}")
+        self._abandon()
+        return self._is_delivered
+
+    def abandon(self) -> None:
+        """Stop at once and deliver nothing more: another driver does it now."""
+        self._abandon()
+        self._thread.join(1.0)
+
+    def _abandon(self) -> None:
+        self._abandoned.set()
+        self._closing.set()
+        self._urgent.set()
+        self._woken.set()
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._is_delivered:
+            self._woken.wait()
+            self._urgent.wait(self._find_pause_s())
+            self._woken.clear()
+            self._urgent.clear()
+            try:
+                self._deliver()
+            except (_AbandonedError, LeaseLostError):
+                return
+            except BaseException as error:  # A user's code may raise SystemExit, which would end the thread.
+                self._handle_failure(error)
+            else:
+                if self._has_warned:
+                    self.messages.put(f"{self.tracker.name} has received what it lacked")
+                self._failures, self._has_warned = 0, False
+
+    def _find_pause_s(self) -> float:
+        if not self._failures:
+            return LINGER_S
+        return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures - 1, 8)))
+
+    def _handle_failure(self, error: BaseException) -> None:
+        self._failures += 1
+        if not (self._has_warned or isinstance(error, _RefusedError)):
+            reason = _describe(error)
+            self.messages.put(f"{self.tracker.name} does not take everything ({reason}); the rest is delivered later")
+            self._has_warned = True
+        self._woken.set()
+
+    def _deliver(self) -> None:
+        """Deliver what the ledger has and the tracker lacks, then what the driver has handed over."""
+        is_last = self._closing.is_set()
+        if self._sweep is not None:
+            self._check_right()
+            self._ledger.check_lease()
+            if self._failures:
+                self.tracker.recover()
+            if not self._is_open:
+                record = self._ledger.sweep()
+                self.tracker.open(replace(self._sweep, name=record.name, key=record.key))
+                self._is_open = True
+            tasks = list(self._tasks)  # What was in the ledger before a task came is delivered before the task.
+            self._deliver_ledger()
+            for task in tasks:
+                self._carry_out(task)
+            if is_last:
+                self._deliver_ledger()  # A task may have found that a run is gone.
+                self._attempt("the end of the sweep", partial(self.tracker.end, *self._ending))
+                self._attempt("its closing", self.tracker.close)
+        self._is_delivered = is_last
+
+    def _deliver_ledger(self) -> None:
+        """Deliver reports in pages, then the changes of trials, then checkpoints."""
+        tracker, ledger = self.tracker, self._ledger
+        is_whole = False
+        while not is_whole:
+            # The order matters: all reports of a trial that has ended by now are among those that are read afterwards.
+            pending = ledger.read_pending_trials(tracker.name, with_checkpoints=tracker.takes_checkpoints)
+            records = self._read_records((trial.kind, trial.number) for trial in pending)
+            page = ledger.read_reports_after(ledger.read_delivered_report(tracker.name), tracker.batch_size)
+            is_whole = len(page) < tracker.batch_size
+            if page:
+                self._deliver_page(page, records)
+            if not is_whole:
+                continue
+            for trial in pending:
+                record = records[trial.kind, trial.number]
+                if trial.revision > trial.delivered:
+                    self._attempt(record.run_key.name, partial(tracker.update, record))
+                    ledger.mark_trial(tracker.name, trial.kind, trial.number, revision=trial.revision)
+            for trial in pending:
+                record = records[trial.kind, trial.number]
+                if tracker.takes_checkpoints and record.state == "COMPLETE" and trial.checkpoint is None:
+                    self._deliver_checkpoint(record)
+
+    def _deliver_page(
+        self, page: Sequence[tuple[int, str, Report]], records: Mapping[tuple[str, int], TrialRecord]
+    ) -> None:
+        page = [(report_id, kind, turn_report(report, self._shown)) for report_id, kind, report in page]
+        curves: dict[tuple[str, int], list[Report]] = defaultdict(list)
+        for _, kind, report in page:
+            curves[kind, report.number].append(report)
+        records = {**self._read_records(curves.keys() - records.keys()), **records}
+        for key, curve in curves.items():
+            self._attempt(records[key].run_key.name, partial(self.tracker.write, records[key], curve))
+        self._attempt("the sweep's curves", partial(self.tracker.write_sweep, page))
+        self._ledger.mark_reports(self.tracker.name, page[-1][0])
+
+    def _deliver_checkpoint(self, record: TrialRecord) -> None:
+        path = record.checkpoint.path if record.checkpoint else ""
+        if path in self._skipped:
+            return
+        name = f"the checkpoint of {record.run_key.name}"
+        try:
+            with find_store(self._folder).lend(path) as files:
+                if not path or files is None:
+                    path = ""
+                elif not self._attempt(name, partial(self.tracker.write_checkpoint, record, files)):
+                    self._skipped.add(path)
+                    return
+        except StoreError:
+            self._skipped.add(path)
+            return
+        self._ledger.mark_trial(self.tracker.name, record.kind, record.number, checkpoint=path)
+
+    def _carry_out(self, task: _Task) -> None:
+        if not task.done.is_set():  # Else its caller waits no more.
+            try:
+                self._attempt(task.name, lambda: setattr(task, "result", task.function()))
+            except BaseException as error:
+                task.error = _describe(error.__cause__ or error)
+                raise
+        task.done.set()
+        self._tasks.remove(task)
+
+    def _attempt(self, name: str, operation: Callable[[], Any]) -> bool:
+        """Carry an operation out; return False if it was given up, because the server has refused it repeatedly."""
+        self._check_right()
+        try:
+            operation()
+        except BaseException as error:
+            # A failure may be the end of an outage, so that one of them proves nothing.
+            self._refusals[name] = self._refusals[name] + 1 if self.tracker.is_refusal(error) else 0
+            if not self._refusals[name]:
+                raise
+            if self._refusals[name] < MAX_ATTEMPTS:
+                raise _RefusedError from error
+            self.tracker.recover()
+            self.messages.put(f"{self.tracker.name} refused {name} ({_describe(error)})")
+            del self._refusals[name]
+            self._failures = 0
+            return False
+        del self._refusals[name]
+        return True
+
+    def _check_right(self) -> None:
+        if self._abandoned.is_set():
+            raise _AbandonedError
+
+    def _read_records(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], TrialRecord]:
+        numbers = defaultdict(list)
+        for kind, number in keys:
+            numbers[kind].append(number)
+        records = [record for kind, some in numbers.items() for record in self._ledger.table(kind).records(some)]
+        return {(record.kind, record.number): self._turn_record(record) for record in records}
+
+    def _turn_record(self, record: TrialRecord) -> TrialRecord:
+        reports = {mark: self._shown(value) or 0.0 for mark, value in record.reports.items()}
+        return replace(record, reports=reports, returns=tuple(self._shown(value) or 0.0 for value in record.returns))
+
+
+class Feeds:
+    """The trackers of a sweep, as its driver uses them. Without any, each call does nothing: ``tracking=off``.
+
+    No call raises, and only those with a result wait, for a limited time.
+
+    Args:
+        ledger: The sweep's.
+        folder: The sweep's, which has the checkpoints.
+        trackers: Where the sweep is shown.
+        models: The one of them that registers models.
+        shown: Turns scores into those that a person knows.
+        is_urgent: Whether only seconds are left, as after a signal: then no result is waited for.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger | None = None,
+        folder: Path = Path(),
+        trackers: Sequence[Tracker] = (),
+        models: MLflowTracker | None = None,
+        shown: Shown = AS_RETURN,
+        is_urgent: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._feeds = [Feed(tracker, ledger, folder, shown) for tracker in trackers] if ledger else []
+        self._models, self._is_urgent, self._shown = models, is_urgent, shown
+        self._models_feed = next((feed for feed in self._feeds if feed.tracker is models), None)
+
+    @property
+    def opening(self) -> bool:
+        """Whether a tracker is still being imported, which takes seconds of CPU time."""
+        return any(feed.is_opening for feed in self._feeds)
+
+    def warnings(self) -> list[str]:
+        """Return the messages for a person that have not been returned yet."""
+        return [feed.messages.get() for feed in self._feeds for _ in range(feed.messages.qsize())]
+
+    def start(self, *, params: Mapping[str, Any], tags: Mapping[str, str], texts: Mapping[str, str]) -> None:
+        """Show the sweep from now on; see `SweepDescription` for the arguments."""
+        for feed in self._feeds:
+            feed.start(SweepDescription("", "", dict(params), dict(tags), dict(texts)))
+
+    def wake(self, *, connect: bool = False) -> None:
+        """Announce that the ledger has something new; see `Feed.wake`."""
+        for feed in self._feeds:
+            feed.wake(connect=connect)
+
+    def artifact(self, path: Path, folder: str | None = None) -> None:
+        """Keep a file or a folder's content with the sweep; it must stay until it was delivered."""
+        path = Path(path).absolute()
+        for feed in self._feeds:
+            feed.put(f"the artifact {path.name}", partial(feed.tracker.keep_files, path, folder))
+
+    def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        """Add numbers and tags to a run; see `Tracker.describe`."""
+        name, numbers = f"the description of {key.name if key else 'the sweep'}", self._shown.turn(metrics)
+        for feed in self._feeds:
+            feed.put(name, partial(feed.tracker.describe, key, numbers, tags))
+
+    def register(self, *, name: str, **arguments: Any) -> RegisteredModel | None:
+        """Log a trial's policy as a model and register it; see `MLflowTracker.register`.
+
+        Returns:
+            None if MLflow did not take it, and `warnings` says why.
+        """
+        if self._models is None:
+            return None
+        return self._call(f"{name} as a model", partial(self._models.register, name=name, **arguments), REGISTER_S)
+
+    def champion(self, name: str, alias: str = "champion") -> RegisteredModel | None:
+        """Return the version that an alias names; None without one or without an answer (see `register`)."""
+        if self._models is None:
+            return None
+        self._models.is_champion_known = False
+        return self._call(f"a look-up of {name}@{alias}", partial(self._models.champion, name, alias), CHAMPION_S)
+
+    def fetch(self, version: RegisteredModel, folder: Path) -> Path | None:
+        """Copy a registered version's files into a folder; None if MLflow does not give them."""
+        if self._models is None:
+            return None
+        name = f"a download of {version.name} version {version.version}"
+        return self._call(name, partial(self._models.fetch, version, folder), CHAMPION_S)
+
+    def wait_until_sent(self, timeout_s: float = 10.0) -> None:
+        """Wait until MLflow has everything so far: the ledger then knows the id of every run."""
+        self._call("everything so far", lambda: None, timeout_s)
+
+    def close(self, status: str, timeout_s: float = 30.0, outcome: Outcome | None = None) -> bool:
+        """Deliver what is left, end all runs, and stop; the trackers share the time.
+
+        Args:
+            status: FINISHED, FAILED or KILLED.
+            timeout_s: The longest wait.
+            outcome: How the sweep ended; None where an error has ended the driver.
+
+        Returns:
+            Whether everything was delivered. The rest stays in the ledger; `warnings` says what to type.
+        """
+        deadline = time.monotonic() + timeout_s
+        for feed in self._feeds:
+            feed.begin_close(status, outcome)
+        ends = [feed.wait_closed(deadline - time.monotonic(), self._is_urgent) for feed in self._feeds]
+        return all(ends)
+
+    def abandon(self) -> None:
+        """Stop at once and deliver nothing more: another driver shows the sweep now."""
+        for feed in self._feeds:
+            feed.abandon()
+
+    def _call(self, name: str, function: Callable[[], T], timeout_s: float) -> T | None:
+        return self._models_feed.call(name, function, timeout_s, self._is_urgent) if self._models_feed else None
+
+
+def _describe(error: BaseException) -> str:
+    return redact(describe_exception(error))[:200]

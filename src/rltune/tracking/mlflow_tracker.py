@@ -1,0 +1,423 @@
+"""Show a sweep in MLflow: a run for the sweep, one for each trial below it, their curves, checkpoints and the winner.
+
+Each method may be repeated without effect. Runs are found by a tag before they are created, and MLflow keeps a point of
+the same name, step, time and value once. Runs in the feed's thread (`rltune.tracking.feed`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rltune.config.uris import redact, resolve_uri
+from rltune.envs.objective import AS_RETURN, Shown
+from rltune.formatting import first_line, format_state
+from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
+from rltune.study.ledger import Ledger
+from rltune.study.outcome import Outcome
+from rltune.study.ranking import BestSoFar
+from rltune.tracking.mlflow_runs import MLflowRuns, Point
+from rltune.tracking.model_registry import Rank, RegisteredModel
+from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, TrackingSettings, turn_report
+
+NAME = "MLflow"
+STATUS = {"RUNNING": "RUNNING", "COMPLETE": "FINISHED", "PRUNED": "FINISHED", "FAIL": "FAILED"}
+# MLflow's page shows the charts of "<section>/<name>" first, section by section, and those without a section below
+# them: this section holds what trials are compared by, and sorts before "learner".
+FIRST = "compare/"
+COMPARED = ("objective", "score", "certified_score")
+STATE_TAG, NOTE_TAG = "rltune.state", "mlflow.note.content"  # The latter is a run's description, in Markdown.
+KEY_TAG, SWEEP_TAG, PARENT_TAG = "rltune.key", "rltune.sweep", "mlflow.parentRunId"
+TRIAL_TAG, ROOT_TAG = "rltune.trial", "rltune.root"
+ENTRY_TAG = "rltune.entry"  # Identifies a trial's run among all runs of a store.
+MODEL_TAG = "rltune.model"  # The version that was registered from this run, or from one below it.
+KEPT_TAG, CHECKPOINT = "rltune.checkpoint", "checkpoint"  # The run's artifact folder, and whose files it has.
+FAILURE_TAGS = {"rltune.traceback", "rltune.log"}
+SWEEP = ""  # The entry of the sweep's own run, beside those of trials and BASELINE.
+
+
+class BestScoreCurve:
+    """The best score so far over the environment steps of all trials, as reports come in.
+
+    Args:
+        shown: Turns scores back, of which the highest is the best.
+        scored: See `BestSoFar`.
+        replicates: The number of seeds of each trial.
+
+    Attributes:
+        mark: The id of the last report.
+        points: Those of the curve that were not sent yet: one at each change.
+    """
+
+    def __init__(self, shown: Shown, scored: int | None, replicates: int) -> None:
+        self.mark, self.points = 0, list[Point]()
+        self._shown, self._best_so_far, self._replicates = shown, BestSoFar(scored), replicates
+        self._best: float | None = None
+        self._env_steps, self._steps = 0, dict[int, int]()
+
+    def add(self, reports: Iterable[tuple[int, str, Report]], barred: Collection[int] = ()) -> None:
+        """Add reports in the order of the ledger; those that were added before change nothing.
+
+        Args:
+            reports: Of all trials.
+            barred: Trials that cannot win, whose scores do not count.
+        """
+        for report_id, kind, report in reports:
+            if report_id <= self.mark:
+                continue
+            self.mark = report_id
+            if kind != TRIALS:
+                continue
+            self._env_steps += self._replicates * (report.env_steps - self._steps.get(report.number, 0))
+            self._steps[report.number] = report.env_steps
+            if report.number in barred:
+                continue
+            objective = self._shown(report.objective)
+            assert objective is not None
+            before, self._best = self._best, self._shown(self._best_so_far.add(report.number, objective))
+            if self._best is not None and self._best != before:
+                time_ms = int(report.time_s * 1000)
+                for name in ("best_score", f"{FIRST}best_score"):
+                    self.points.append((name, self._best, self._env_steps, time_ms))
+
+
+class MLflowTracker(Tracker):
+    """Shows a sweep in MLflow, and registers its winner there.
+
+    Args:
+        settings: Where to.
+        ledger: The sweep's, which keeps the ids of the runs.
+        shown: Turns scores into those that a person knows.
+
+    Attributes:
+        is_champion_known: Whether `champion` has had an answer: else no alias is moved.
+    """
+
+    name = NAME
+    takes_checkpoints = True
+
+    def __init__(self, settings: TrackingSettings, ledger: Ledger, shown: Shown = AS_RETURN) -> None:
+        super().__init__(settings)
+        self._ledger, self._shown = ledger, shown
+        self._runs = MLflowRuns(resolve_uri(settings.uri), settings.experiment)
+        self._sweep = SweepDescription(settings.sweep, "")
+        self._is_connected = False
+        self._ids: dict[str, str] = {}  # Of the runs that the server has as far as we know, by entry.
+        self._sweep_run_id: str | None = None
+        self._curve: BestScoreCurve | None = None
+        self.is_champion_known = True
+        self._newest_version = 0  # When the champion was looked up.
+
+    # -- what the feed calls ------------------------------------------------------------------------------------------
+
+    def open(self, sweep: SweepDescription) -> None:
+        """Import MLflow, open the store, and create or continue the sweep's run."""
+        self._sweep = sweep
+        if not self._is_connected:
+            self._runs.connect()
+            self._is_connected = True
+        self._find_sweep()
+
+    def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
+        """Add points to a trial's run."""
+        self._runs.log(self._find_trial(trial), {}, {}, _to_points(reports))
+
+    def write_sweep(self, reports: Sequence[tuple[int, str, Report]]) -> None:
+        """Add the best score so far to the sweep's run."""
+        barred = set[int]()
+        if self._ledger.criteria.constraints:
+            barred = {record.number for record in self._ledger.trials.records() if record.broken}
+        if self._curve is None:
+            replicates = max((len(first.seeds) for first in self._ledger.trials.records([0])), default=0)
+            self._curve = BestScoreCurve(self._shown, self._ledger.criteria.scored, replicates)
+            delivered = self._ledger.read_delivered_report(NAME)
+            while self._curve.mark < delivered:  # An earlier driver has sent these.
+                earlier = self._ledger.read_reports_after(self._curve.mark, BATCH_SIZE)
+                self._curve.add((self._turn(entry) for entry in earlier if entry[0] <= delivered), barred)
+                if not earlier or earlier[-1][0] >= delivered:
+                    break
+            self._curve.points.clear()
+        self._curve.add(reports, barred)
+        if self._curve.points:
+            self._runs.log(self._find_sweep(), {}, {}, self._curve.points)
+            self._curve.points.clear()
+
+    def update(self, trial: TrialRecord) -> None:
+        """Create or continue a trial's run, or show why it ended."""
+        status = _status_of(trial)
+        if status == "RUNNING":
+            self._open_trial(trial)  # Its run may have been ended, and its values may have changed.
+            return
+        run_id = self._find_trial(trial)
+        points: list[Point] = []
+        if trial.score is not None:
+            last = self._ledger.table(trial.kind).read_reports(trial.number)[-1]
+            scores = {"score": trial.score} | ({"certified_score": trial.score} if trial.kind == CERTIFY else {})
+            time_ms = int(last.time_s * 1000)
+            points = [(name, value, last.nominal_steps, time_ms) for name, value in _repeat_compared(scores).items()]
+        self._runs.log(run_id, {}, self._make_state_tags(trial) | _make_end_tags(trial), points)
+        self._runs.end(run_id, status, int((trial.ended_s or time.time()) * 1000))
+
+    def write_checkpoint(self, trial: TrialRecord, folder: Path) -> None:
+        """Keep the checkpoint's files with the trial's run."""
+        self._runs.log_files(self._find_trial(trial), folder, CHECKPOINT)
+
+    def describe(self, key: RunKey | None, metrics: Mapping[str, float], tags: Mapping[str, str]) -> None:
+        """Add numbers at step 0, and tags with the addresses of pages: see `MLflowRuns.log_changed`."""
+        self._runs.log_changed(self._find_run(key), _repeat_compared(metrics), tags, int(time.time() * 1000))
+
+    def keep_files(self, path: Path, folder: str | None) -> None:
+        """Keep files with the sweep's run."""
+        self._runs.log_files(self._find_sweep(), path, folder)
+
+    def end(self, status: str, outcome: Outcome | None) -> None:
+        """End the sweep's run, and as KILLED those below it that are still open."""
+        root, end_ms = self._find_sweep(), int(time.time() * 1000)
+        for run in self._runs.search(
+            ENTRY_TAG, f"{self._sweep.key}/%", " and attributes.status = 'RUNNING'", like=True
+        ):
+            is_baseline = run.data.tags[TRIAL_TAG] == BASELINE
+            self._runs.end(run.info.run_id, status if is_baseline else "KILLED", end_ms)
+        self._runs.end(root, status, end_ms)
+
+    def recover(self) -> None:
+        """Look every run up again before it is used, and raise while the server does not answer.
+
+        A server that has stalled may still carry out what it was sent, so that it is asked before more is sent.
+        """
+        self._ids.clear()
+        if self._is_connected:
+            self._runs.probe(self._sweep_run_id)
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Return whether the server answers."""
+        try:
+            if self._is_connected:
+                self._runs.probe(self._sweep_run_id)
+        except Exception:
+            return False
+        return self._is_connected
+
+    # -- models -------------------------------------------------------------------------------------------------------
+
+    def register(
+        self,
+        *,
+        name: str,
+        key: RunKey,
+        model: Mapping[str, Any],
+        tags: Mapping[str, str],
+        description: str,
+        alias: str | None,
+        about: str = "",
+        rank: Rank = lambda version: 0,
+    ) -> RegisteredModel:
+        """Log a trial's policy as a model and register it, once per content.
+
+        Args:
+            name: The registered model.
+            key: The run that it belongs to.
+            model: Keyword arguments of mlflow.pyfunc.log_model: python_model, artifacts, signature ...
+            tags: The version's tags.
+            description: The version's description, Markdown.
+            alias: The alias that is to name the version; None leaves all aliases. It is not moved if `champion` has had
+                no answer before.
+            about: The registered model's description, Markdown; an existing one is kept.
+            rank: Ranks this version and those that other sweeps register meanwhile; the highest gets the alias.
+
+        Returns:
+            The version; its ``alias`` is None if that was not moved.
+        """
+        labels = {label: redact(str(value)) for label, value in tags.items()}
+        runs = list(dict.fromkeys(self._find_run(owner) for owner in (key, key.parent, None)))
+        registry = self._runs.registry()
+        version = registry.register(name, runs, model, labels, redact(description), redact(about))
+        for run_id in runs:
+            self._runs.log(run_id, {}, {MODEL_TAG: version.uri}, [])
+        if alias is None:
+            return version
+        if not self.is_champion_known:
+            self.notify(f"'{alias}' of {name} stays where it is: MLflow did not say which version has it")
+            return version
+        return registry.set_alias(version, alias, self._newest_version, rank)
+
+    def champion(self, name: str, alias: str) -> RegisteredModel | None:
+        """Return the version that an alias names; None without one."""
+        registry = self._runs.registry()
+        self._newest_version = registry.find_newest(name)
+        version = registry.champion(name, alias)
+        self.is_champion_known = True
+        return version
+
+    def fetch(self, version: RegisteredModel, folder: Path) -> Path:
+        """Copy a registered version's files into a folder."""
+        return self._runs.registry().fetch(version, folder)
+
+    # -- the sweep's run ----------------------------------------------------------------------------------------------
+
+    def _find_sweep(self) -> str:
+        """Find the sweep's run, or create it, and return its id."""
+        if SWEEP in self._ids:
+            return self._ids[SWEEP]
+        sweep, record = self._sweep, self._ledger.sweep()
+        self._runs.open_experiment()
+        run = self._runs.read(record.mlflow_run_id)
+        if record.mlflow_run_id and run is None:  # This is another MLflow, or an emptied one.
+            self._ledger.forget_mlflow(NAME)
+            self._curve = None
+            if self._sweep_run_id is not None:  # The marks that the feed goes by are those of the other one.
+                self._sweep_run_id = None
+                raise LookupError("MLflow does not have the sweep's run any more")
+        if run is None:
+            run = next(iter(self._runs.search(KEY_TAG, sweep.key)), None)
+        params, tags = dict(sweep.params), {**sweep.tags, SWEEP_TAG: sweep.name, KEY_TAG: sweep.key}
+        if run is None:
+            run_id = self._runs.create(sweep.name, tags, int(time.time() * 1000))
+            tags = {}
+        else:
+            run_id = str(run.info.run_id)
+            params, tags = self._runs.compare(run, params, tags)
+            if run.info.status != "RUNNING":
+                self._runs.reopen(run_id)
+        self._runs.log(run_id, params, tags, [])
+        if self._sweep_run_id is None:
+            for file, text in sweep.texts.items():
+                self._runs.log_text(run_id, text, file)
+        if run_id != record.mlflow_run_id:
+            self._ledger.change_sweep(mlflow_run_id=run_id)
+        self._ids[SWEEP] = self._sweep_run_id = run_id
+        return run_id
+
+    # -- the runs below it --------------------------------------------------------------------------------------------
+
+    def _find_run(self, key: RunKey | None) -> str:
+        """Return the id of the sweep's run or of one below it; find or create the run.
+
+        Raises:
+            LookupError: The ledger has no such trial.
+        """
+        if key is None:
+            return self._find_sweep()
+        if key == RunKey(None):
+            return self._find_baseline()
+        kind = TRIALS if key.seed_index is None else CERTIFY
+        records = self._ledger.trials.records([key.trial or 0]) if kind == TRIALS else self._ledger.runs.records()
+        record = next((record for record in reversed(records) if record.run_key == key), None)
+        if record is None:
+            raise LookupError(f"there is no {key.name}")
+        return self._find_trial(record)
+
+    def _find_baseline(self) -> str:
+        """Return the id of the run above the baseline's: that of the first trial of its values, else its own."""
+        values = next((run.params for run in self._ledger.runs.records() if run.of_trial is None), None)
+        if values is not None:
+            for record in self._ledger.trials.records():
+                if record.params == values:
+                    return self._find_trial(record)
+        if BASELINE not in self._ids:
+            run = next(iter(self._runs.search(ENTRY_TAG, f"{self._sweep.key}/{BASELINE}")), None)
+            if run is None:
+                tags = self._make_tags(RunKey(None), BASELINE)
+                self._ids[BASELINE] = self._runs.create(BASELINE, tags, int(time.time() * 1000))
+            else:
+                self._ids[BASELINE] = str(run.info.run_id)
+                if run.info.status != "RUNNING":
+                    self._runs.reopen(self._ids[BASELINE])
+        return self._ids[BASELINE]
+
+    def _find_trial(self, trial: TrialRecord) -> str:
+        """Return the id of a trial's run; find or create the run."""
+        entry = f"{trial.kind}/{trial.number}"
+        return self._ids[entry] if entry in self._ids else self._open_trial(trial)
+
+    def _open_trial(self, trial: TrialRecord) -> str:
+        """Find a trial's run, or create it; show what it is, and return its id."""
+        entry = f"{trial.kind}/{trial.number}"
+        tags = self._make_tags(trial.run_key, entry) | self._make_state_tags(trial)
+        tags |= {"rltune.enqueued_by": trial.enqueued_by} if trial.enqueued_by else {}
+        tags["rltune.seeds"] = ",".join(str(seed) for seed in trial.seeds)
+        recorded = self._ids.get(entry) or trial.mlflow_run_id
+        run = self._runs.read(recorded)
+        is_lost = run is None and recorded is not None
+        if run is None:  # It may have been created by a request whose answer was lost.
+            run = next(iter(self._runs.search(ENTRY_TAG, tags[ENTRY_TAG])), None)
+        params: dict[str, Any] = dict(trial.params)
+        if run is None:
+            run_id = self._runs.create(trial.run_key.name, tags, int((trial.began_s or time.time()) * 1000))
+            tags = {}
+        else:
+            run_id = str(run.info.run_id)
+            params, tags = self._runs.compare(run, params, tags)
+            if run.info.status != "RUNNING" and _status_of(trial) == "RUNNING":
+                self._runs.reopen(run_id)
+                for tag in FAILURE_TAGS & run.data.tags.keys():  # It is tried again after a failure.
+                    self._runs.drop_tag(run_id, tag)
+        points: list[Point] = []
+        if is_lost:  # Somebody has erased the run in MLflow.
+            curve = self._ledger.table(trial.kind).read_reports(trial.number)
+            points = _to_points(self._turn((0, trial.kind, report))[2] for report in curve)
+        self._runs.log(run_id, params, tags, points)
+        if is_lost:
+            self._ledger.mark_trial(NAME, trial.kind, trial.number, revision=0, checkpoint=None)
+        if run_id != trial.mlflow_run_id:
+            self._ledger.table(trial.kind).set_mlflow_run(trial.number, run_id)
+        self._ids[entry] = run_id
+        return run_id
+
+    def _make_tags(self, key: RunKey, entry: str) -> dict[str, str]:
+        tags = {SWEEP_TAG: self._sweep.name, ENTRY_TAG: f"{self._sweep.key}/{entry}"}
+        tags[TRIAL_TAG] = key.name if key.trial is None or key.seed_index is not None else str(key.trial)
+        if key.parent is not None:
+            tags[ROOT_TAG] = self._find_sweep()
+        return tags | {PARENT_TAG: self._find_run(key.parent)}
+
+    def _make_state_tags(self, trial: TrialRecord) -> dict[str, str]:
+        """Describe in a word and in a line what became of a trial."""
+        state = note = _describe_state(trial)  # Never empty: a server refuses an empty tag, and the rest with it.
+        if state != "running":
+            budget = self._sweep.params.get("budget.env_steps")
+            whole = f" of {budget:,}" if budget is not None else ""
+            why = "" if state == "complete" else f": {first_line(trial.stop_reason)}"
+            note += f" at {max(trial.reports, default=0):,}{whole} env steps{why}"
+            note += "".join(f"; cannot win: {check}" for check in trial.broken)
+        return {STATE_TAG: state, NOTE_TAG: note}
+
+    def _turn(self, entry: tuple[int, str, Report]) -> tuple[int, str, Report]:
+        """Turn a report that was read from the ledger, as the feed turns those that it delivers."""
+        report_id, kind, report = entry
+        return report_id, kind, turn_report(report, self._shown)
+
+
+def _status_of(trial: TrialRecord) -> str:
+    """Return MLflow's word for a trial's state; an interrupted one is KILLED until a resume continues it."""
+    if trial.state == "RUNNING" and trial.stop_reason:
+        return "KILLED"
+    return "FAILED" if trial.diverged else STATUS[trial.state]
+
+
+def _describe_state(trial: TrialRecord) -> str:
+    return "diverged" if trial.diverged else format_state(trial.state, is_live=not trial.stop_reason)
+
+
+def _repeat_compared(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Add to a run's numbers, under a second name, those that MLflow's page is to chart before all others."""
+    return {**numbers, **{f"{FIRST}{name}": numbers[name] for name in COMPARED if name in numbers}}
+
+
+def _make_end_tags(trial: TrialRecord) -> dict[str, str]:
+    tags = {"rltune.stop_reason": trial.stop_reason, "rltune.breaks": trial.breaks}
+    if trial.state == "FAIL" or trial.diverged:
+        tags |= {"rltune.traceback": trial.traceback, "rltune.log": trial.log}
+    if trial.state == "COMPLETE" and trial.checkpoint:
+        tags[KEPT_TAG] = Path(trial.checkpoint.path).name
+    return {name: text for name, text in tags.items() if text}
+
+
+def _to_points(reports: Iterable[Report]) -> list[Point]:
+    return [
+        (name, value, report.nominal_steps, int(report.time_s * 1000))
+        for report in reports
+        for name, value in _repeat_compared(report.numbers).items()
+    ]

@@ -1,0 +1,227 @@
+"""A ledger delivered to trackers that fail, hang, refuse, and are killed between a delivery and its mark."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from rltune.envs.objective import Shown
+from rltune.records import CERTIFY, TRIALS, Report, RunKey
+from rltune.study.ledger import Ledger
+from rltune.tracking import feed as module
+from rltune.tracking.feed import Feeds
+from rltune.tracking.tracker import Tracker, TrackingSettings
+
+
+class Notebook(Tracker):
+    """A tracker that remembers what it got, for longer than a driver lives."""
+
+    def __init__(self, name="notebook"):
+        super().__init__(TrackingSettings(None, "cartpole", "first", None))
+        self.name = name
+        self.points, self.states, self.descriptions, self.numbers, self.calls = [], [], [], [], []
+        self.fails, self.refuses, self.hangs = 0, False, threading.Event()
+        self.hangs.set()
+
+    def _take(self, call):
+        self.calls.append(call)
+        self.hangs.wait()
+        if self.fails:
+            self.fails -= 1
+            raise ConnectionError("http://me:s3cret@host is away")
+
+    def open(self, sweep):
+        self._take("open")
+        self.sweep = sweep
+
+    def write(self, trial, reports):
+        self._take(trial.run_key.name)
+        self.points += [(trial.run_key.name, report.nominal_steps) for report in reports]
+        self.numbers += [dict(report.numbers) for report in reports]
+
+    def update(self, trial):
+        self.states.append((trial.run_key.name, trial.state, trial.score))
+
+    def describe(self, key, metrics, tags):
+        self._take("describe")
+        self.descriptions.append((key, dict(metrics)))
+
+    def end(self, status, outcome):
+        self._take("end")
+        self.states.append((status, outcome))
+
+    def is_refusal(self, error):
+        return self.refuses
+
+    def curve(self, name="trial-000"):
+        return [steps for run, steps in self.points if run == name]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    for name, seconds in {"LINGER_S": 0.02, "FIRST_PAUSE_S": 0.01, "LONGEST_PAUSE_S": 0.05}.items():
+        monkeypatch.setattr(module, name, seconds)
+
+
+def open_sweep(folder, *trackers, shown=None):
+    path = folder / "ledger.db"
+    ledger = Ledger(f"sqlite:///{path}", "first", create=not path.exists())
+    feeds = Feeds(ledger, folder, trackers, shown=shown or Shown())
+    feeds.start(params={"algo": "ppo"}, tags={}, texts={})
+    return ledger, feeds
+
+
+def report(ledger, number, *steps, kind=TRIALS):
+    for step in steps:
+        ledger.table(kind).add_report(Report(number, step, float(step), {"objective": float(step)}))
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_resumed_sweep_delivers_what_is_new(tmp_path, monkeypatch):
+    monkeypatch.setattr(Notebook, "batch_size", 2)
+    notebook = Notebook()
+    ledger, feeds = open_sweep(tmp_path, notebook)
+    for _ in range(2):
+        ledger.trials.add({"lr": 0.25}, [7])
+    report(ledger, 0, 1, 2, 3)
+    ledger.trials.interrupt(0)
+    assert feeds.close("KILLED")
+    ledger, feeds = open_sweep(tmp_path, notebook)
+    ledger.trials.start(0)
+    report(ledger, 0, 4)
+    ledger.trials.end(0, "PRUNED", "weak")
+    ledger.runs.add({"lr": 0.25}, [9], key="k", of_trial=0, seed_index=0)
+    report(ledger, 0, 4, kind=CERTIFY)
+    feeds.describe(RunKey(0), {"certified_score": 5.0}, {})
+    assert feeds.close("FINISHED")
+    assert (notebook.curve(), notebook.curve("trial-000-seed-1")) == ([1, 2, 3, 4], [4])
+    assert ("trial-000", "PRUNED", 3.0) in notebook.states
+    assert notebook.descriptions == [(RunKey(0), {"certified_score": 5.0})]
+    assert (notebook.sweep.params, notebook.sweep.name) == ({"algo": "ppo"}, "first")
+    assert [state for state in notebook.states if len(state) == 2] == [("KILLED", None), ("FINISHED", None)]
+    assert feeds.warnings() == []
+
+
+def test_a_tracker_that_is_away_three_times_loses_no_point(tmp_path):
+    notebook, other = Notebook(), Notebook("other")
+    ledger, feeds = open_sweep(tmp_path, notebook, other)
+    ledger.trials.add({"lr": 0.25}, [7])
+    for outage in range(3):
+        notebook.fails = 5
+        report(ledger, 0, 2 * outage, 2 * outage + 1)
+        feeds.wake()
+        wait_for(lambda: not notebook.fails)
+    assert feeds.close("FINISHED")
+    assert (notebook.curve(), other.curve()) == ([*range(6)], [*range(6)])
+    lines = feeds.warnings()
+    assert any("ConnectionError" in line for line in lines)
+    assert "s3cret" not in "".join(lines)
+
+
+def test_a_tracker_that_hangs_delays_no_other_and_not_the_end(tmp_path):
+    hung, notebook = Notebook("hung"), Notebook()
+    hung.hangs.clear()
+    ledger, feeds = open_sweep(tmp_path, hung, notebook)
+    ledger.trials.add({"lr": 0.25}, [7])
+    report(ledger, 0, 1, 2, 3)
+    feeds.wake()
+    wait_for(lambda: notebook.curve() == [1, 2, 3])
+    began = time.monotonic()
+    assert not feeds.close("FINISHED", 0.5)
+    assert not feeds.close("KILLED", 60.0)
+    assert time.monotonic() - began < 20, "a second end does not wait again"
+    assert ("FINISHED", None) in notebook.states
+    (line,) = feeds.warnings()
+    assert "hung" in line
+    assert f"sweep={tmp_path.name}" in line
+    hung.hangs.set()
+    wait_for(lambda: not any(thread.name == "feed-hung" for thread in threading.enumerate()))
+    assert hung.curve() == [], "after the end it writes no more"
+    _, feeds = open_sweep(tmp_path, hung)
+    assert feeds.close("FINISHED")
+    assert hung.curve() == [1, 2, 3]
+
+
+def test_what_is_refused_is_given_up_and_holds_up_nothing_else(tmp_path):
+    notebook = Notebook()
+    notebook.refuses = True
+    ledger, feeds = open_sweep(tmp_path, notebook)
+    ledger.trials.add({"lr": 0.25}, [7])
+    wait_for(lambda: notebook.states)
+    notebook.fails = module.MAX_ATTEMPTS
+    report(ledger, 0, 1)
+    feeds.wake()
+    wait_for(lambda: not notebook.fails)
+    report(ledger, 0, 2)
+    assert feeds.close("FINISHED")
+    assert notebook.curve() == [2]
+    (line,) = feeds.warnings()
+    assert "trial-000" in line
+
+
+def test_a_kill_between_a_delivery_and_its_mark_delivers_again(tmp_path, monkeypatch):
+    notebook = Notebook()
+    ledger, feeds = open_sweep(tmp_path, notebook)
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "mark_reports", lambda *_: feeds.abandon())
+        ledger.trials.add({"lr": 0.25}, [7])
+        report(ledger, 0, 1, 2)
+        feeds.wake()
+        wait_for(lambda: notebook.curve() == [1, 2])
+        feeds.abandon()
+    ledger, feeds = open_sweep(tmp_path, notebook)
+    assert feeds.close("FINISHED")
+    assert notebook.curve() == [1, 2, 1, 2]
+
+
+def test_a_task_waits_for_the_ledger_and_is_tried_again(tmp_path):
+    notebook = Notebook()
+    ledger, feeds = open_sweep(tmp_path, notebook)
+    feed = feeds._feeds[0]
+    ledger.trials.add({"lr": 0.25}, [7])
+    report(ledger, 0, 1)
+    answers = iter([1 / 3, 7])
+
+    def ask():
+        if (answer := next(answers)) != 7:
+            raise ConnectionError
+        return answer, notebook.curve()
+
+    assert feed.call("a question", ask, 30.0) == (7, [1])
+    assert feed.call("a question", lambda: time.sleep(1), 0.1) is None
+    assert feed.call("a question", lambda: 7, 30.0, lambda: True) is None
+    assert feeds.close("FINISHED")
+    assert feed.call("a question", lambda: 7, 30.0) is None
+
+
+def test_the_tracker_is_opened_only_after_the_first_seconds(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LINGER_S", 600.0)
+    notebook = Notebook()
+    _, feeds = open_sweep(tmp_path, notebook)
+    feeds.wake()
+    time.sleep(0.3)
+    assert (feeds.opening, notebook.calls) == (True, [])
+    feeds.wake(connect=True)
+    wait_for(lambda: not feeds.opening)
+    assert feeds.close("FINISHED")
+
+
+def test_a_tracker_gets_costs_as_the_person_knows_them(tmp_path):
+    notebook = Notebook()
+    ledger, feeds = open_sweep(tmp_path, notebook, shown=Shown("energy", is_cost=True))
+    ledger.trials.add({"lr": 0.25}, [7])
+    ledger.trials.add_report(Report(0, 1, -1.5, {"objective": -1.5, "return": 3.0}))
+    ledger.trials.end(0, "COMPLETE", "")
+    feeds.describe(None, {"certified_low": -3.0, "certified_high": -2.0}, {})
+    assert feeds.close("FINISHED")
+    assert notebook.numbers == [{"objective": 1.5, "return": 3.0}]
+    assert ("trial-000", "COMPLETE", 1.5) in notebook.states
+    assert notebook.descriptions == [(None, {"certified_low": 2.0, "certified_high": 3.0})]
