@@ -1,4 +1,4 @@
-"""Break a sweep's ledger, lease and checkpoints at every write, and check that no report or checkpoint is ever lost.
+"""Break a sweep's ledger, lease, checkpoints and feeds at every write, and check that nothing is ever lost.
 
 A stateful model of Hypothesis: drivers, workers and commands on several hosts run the package's own code in a simulated
 world (`simulation.py`). There each of them can be killed, stopped, suspended, cut off from its database or left without
@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -32,9 +32,11 @@ from sqlalchemy.exc import SQLAlchemyError
 from rltune.checkpoints.retention import Retention
 from rltune.checkpoints.store import Store
 from rltune.errors import RltuneError, StudyUnavailableError
-from rltune.records import ENQUEUE, CheckpointRecord, Report
+from rltune.records import ENQUEUE, CheckpointRecord, Report, TrialRecord
 from rltune.study.lease import LEASE_S, LeaseLostError, take_lease
 from rltune.study.ledger import Ledger, MissingSweepError
+from rltune.tracking.feed import Feeds
+from rltune.tracking.tracker import Tracker, TrackingSettings
 
 MARKS = (100, 200, 300)  # The steps at which a trial reports. It ends at the last one.
 MAX_DRIVERS, MAX_TRIALS = 5, 4
@@ -76,6 +78,44 @@ class Worker:
     messages: list[tuple[Report | None, dict[str, CheckpointRecord]]] = field(default_factory=list)
 
 
+@dataclass
+class Screen:
+    """What a tracker's server has, which outlives all drivers.
+
+    Attributes:
+        curves: The values of the delivered reports by their marks, by trial.
+        states: The last state that was delivered of each trial.
+    """
+
+    curves: dict[int, dict[int, float]] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)
+
+
+class ScreenTracker(Tracker):
+    """Writes to a screen; a fault may come before or after each write, and a driver that is cut off reaches none."""
+
+    def __init__(self, world: World, name: str, screen: Screen) -> None:
+        super().__init__(TrackingSettings(None, "", "", Path()))
+        self.world, self.name, self.screen = world, name, screen
+
+    def _reach(self) -> None:
+        self.world.point("file", self.name)
+        assert self.world.process is not None
+        if self.world.now < self.world.process.cut_until:
+            raise ConnectionError(self.name)
+
+    def write(self, trial: TrialRecord, reports: Sequence[Report]) -> None:
+        for report in reports:
+            self._reach()
+            self.screen.curves.setdefault(trial.number, {})[report.nominal_steps] = report.objective
+        self._reach()
+
+    def update(self, trial: TrialRecord) -> None:
+        self._reach()
+        self.screen.states[trial.number] = trial.state
+        self._reach()
+
+
 @dataclass(eq=False)
 class Driver:
     """A driver of the sweep.
@@ -91,6 +131,7 @@ class Driver:
     retention: Any = None
     chores: Any = None
     lease: Any = None
+    feeds: Any = None
     id: str = ""
     workers: dict[int, Worker] = field(default_factory=dict)
 
@@ -107,6 +148,7 @@ class Crashes(RuleBasedStateMachine):
         acknowledged: The values of the reports that a driver knows to be kept, by trial and mark.
         attempted: The values that drivers have tried to write, by trial and mark.
         saved: The files of each checkpoint that a worker has tried to save, by path.
+        screens: What each tracker's server has.
         violations: What should not have happened, noted at the moment when it did.
     """
 
@@ -136,6 +178,7 @@ class Crashes(RuleBasedStateMachine):
         self.attempted: dict[tuple[int, int], set[float]] = {}
         self.requested: dict[int, bool] = {}
         self.saved: dict[str, dict[str, bytes]] = {}
+        self.screens = {name: Screen() for name in ("left", "right")}
         self.violations: list[str] = []
         self.dropped: set[str] = set()
         self._num_checked, self._has_failed = 0, False
@@ -189,6 +232,9 @@ class Crashes(RuleBasedStateMachine):
         driver.ledger, driver.lease, driver.id = ledger, lease, lease.id
         driver.chores = SimulatedChores(self.world)
         driver.retention = Retention(driver.store, ledger.check_lease, driver.chores.add)
+        trackers = [ScreenTracker(self.world, name, screen) for name, screen in self.screens.items()]
+        driver.feeds = Feeds(ledger, self.folder, trackers)
+        driver.feeds.start(params={}, tags={}, texts={})
         driver.retention.drop_unnamed(ledger.trials.records())
         for record in ledger.trials.records():
             if record.state == "RUNNING":
@@ -240,6 +286,7 @@ class Crashes(RuleBasedStateMachine):
             self.attempted.setdefault(place, set()).add(report.objective)
             if trials.add_report(report, named):
                 self.acknowledged[place] = report.objective
+        driver.feeds.wake()
         now = trials.record(worker.number)
         driver.retention.drop((before.checkpoint, before.latest), keep=(now.checkpoint, now.latest))
 
@@ -248,6 +295,7 @@ class Crashes(RuleBasedStateMachine):
         worker = driver.workers.pop(number)
         worker.process.kill()
         ended = driver.ledger.trials.end(number, "COMPLETE" if worker.steps >= MARKS[-1] else "PRUNED", "done")
+        driver.feeds.wake()
         driver.retention.drop_unnamed([ended])
 
     def propose(self, driver: Driver) -> None:
@@ -266,6 +314,7 @@ class Crashes(RuleBasedStateMachine):
         for worker in driver.workers.values():
             worker.process.kill()
         driver.chores.wait(10.0)
+        driver.feeds.close("KILLED", 10.0)
         driver.lease.release()
         driver.process.leave()
 
@@ -429,7 +478,7 @@ class Crashes(RuleBasedStateMachine):
         """Note a transaction of a driver that has lost its lease."""
         driver = next((driver for driver in self.drivers if driver.process is process), None)
         words = [statement.replace("rltune.", "").split() for statement in statements]
-        tables = {"sweep_trials", "reports"}
+        tables = {"sweep_trials", "reports", "deliveries", "trial_deliveries"}
         writes = [part for part in words if part[0] != "CREATE" and tables & set(part[1:3])]
         holder_id = self.oracle.read_holder()
         if holder_id != self._holder_id:
@@ -460,6 +509,7 @@ class Crashes(RuleBasedStateMachine):
         self.every_report_is_kept_once()
         self.every_checkpoint_is_whole()
         self.every_request_is_seen_to_once()
+        self.no_curve_has_a_gap()
 
     def nothing_was_done_that_should_not(self) -> None:
         """Hold what was seen as it happened."""
@@ -492,6 +542,20 @@ class Crashes(RuleBasedStateMachine):
         assert set(self.requested) <= set(taken), "a request is lost"
         trials = self.oracle.read_enqueued()
         assert sorted(trials) == sorted(request for request, is_taken in taken.items() if is_taken)
+
+    def no_curve_has_a_gap(self, is_whole: bool = False) -> None:
+        """Hold that every tracker has the beginning of each curve of the ledger; or all of it, and each trial's end."""
+        curves: dict[int, dict[int, float]] = {}
+        for number, mark, value in sorted(self.oracle.read_reports()):
+            curves.setdefault(number, {})[mark] = value
+        for name, screen in self.screens.items():
+            for number, curve in screen.curves.items():
+                first = dict(list(curves[number].items())[: len(curve)])
+                assert curve == first, f"{name} has {curve} of trial {number}: {curves[number]}"
+            if is_whole:
+                assert screen.curves == curves, f"{name} lacks reports"
+                assert set(screen.states) >= set(curves), f"{name} lacks trials"
+                assert "RUNNING" not in screen.states.values(), f"{name} lacks ends: {screen.states}"
 
     def read_file(self, name: str) -> bytes | None:
         """Read a file of the store, without the store."""
@@ -526,7 +590,10 @@ class Crashes(RuleBasedStateMachine):
                 self.let_train(worker, ("best", "latest"), False)
                 self.perform(last, lambda worker=worker: self.record(last, worker))
             self.perform(last, lambda number=number: self.end(last, number))
+        self.perform(last, lambda: last.feeds.close("FINISHED", 60.0))
+        self.world.advance(60.0)
         self.check_all()
+        self.no_curve_has_a_gap(is_whole=True)
         assert self.oracle.count_unfinished() == 0
         for process in self.world.processes:
             process.go_on()

@@ -31,6 +31,7 @@ from rltune.checkpoints import store
 from rltune.cluster import stale_processes
 from rltune.study import journal, lease, ledger, tables, trial_table
 from rltune.study.tables import IDLE_S
+from rltune.tracking import feed
 
 EPOCH_S = 1_750_000_000.0
 GIVE_UP_S = 60.0  # Real seconds. A task that has not given way by then hangs in a real lock or loop.
@@ -458,11 +459,11 @@ class SimulatedChores:
 
 @contextlib.contextmanager
 def simulate(world: World) -> Iterator[None]:
-    """Let ledger and lease run in a simulated world, and let a fault happen at every statement and file operation."""
+    """Run ledger, lease and feeds in a simulated world, with a possible fault at every statement and file operation."""
     clock, threads = SimulatedTime(world), SimulatedThreading(world)
     logging.disable(logging.CRITICAL)  # To format the tracebacks of the faults takes longer than to cause them.
     with pytest.MonkeyPatch.context() as patch, _database_faults(world, patch):
-        for module in (lease, ledger, tables, trial_table):
+        for module in (lease, ledger, tables, trial_table, feed):
             for attribute, simulated in (("time", clock), ("threading", threads)):
                 if hasattr(module, attribute):
                     patch.setattr(module, attribute, simulated)
