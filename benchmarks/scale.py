@@ -10,8 +10,8 @@ and console are real, and so are Ray's futures that the driver waits for; but th
 thousand would need a thousand. In the first row each is a process of its own. A turn of Tune's loop that only records a
 report is *a report*: nothing else is decided while it lasts. Turns with a proposal, a start or an end are *a trial*.
 
-Second, a ledger with many trials: what then takes a proposal, one picture on the terminal, a reading of the newest
-reports for MLflow, and the reading of all trials by a resumed sweep.
+Second, a ledger with many trials: what then takes a proposal, a view of the sweep, one picture of it on the terminal, a
+reading of the newest reports for MLflow, and the reading of all trials by a resumed sweep.
 
 Third, by the clock, how long a free slot waits for its next trial in a sweep with four slots and 500 ended trials: from
 the report that ends one trial until the next one is proposed, with other trials' reports in between.
@@ -303,9 +303,10 @@ def fill_ledger(ledger: Any, settings: Any, space: Any, trials: int) -> None:
 
 def run_done(trials: int) -> dict[str, Any]:
     """Measure a driver's work with so many trials in its ledger, in the present folder."""
+    from rltune.config.settings_file import format_settings
     from rltune.pipeline.plan import make_plan
-    from rltune.reporting.closing_page import TrialView
     from rltune.reporting.console import Console
+    from rltune.reporting.sweep_view import SweepView
     from rltune.search.samplers import build_sampler
     from rltune.search.views import choose_view
     from rltune.study.ledger import Ledger
@@ -324,7 +325,7 @@ def run_done(trials: int) -> dict[str, Any]:
     set_journal(ledger, shared=False)
     fill_ledger(ledger, settings, plan.space, trials)
     for owner, method, name in (
-        (TrialTable, "records", "read"), (Console, "_draw", "picture"), (Ledger, "read_reports_after", "sender"),
+        (TrialTable, "records", "read"), (Console, "draw", "picture"), (Ledger, "read_reports_after", "sender"),
         (Ledger, "read_pending_trials", "sender"),
     ):  # fmt: skip
         times.watch(owner, method, name)
@@ -345,18 +346,21 @@ def run_done(trials: int) -> dict[str, Any]:
             times.of[name].append(1000 * (time.thread_time() - began))
         ledger.read_reports_after(newest, 2000)
         ledger.read_pending_trials("MLflow", with_checkpoints=True)
-    views = [TrialView(one.number, one.state, one.params, list(one.reports.values())) for one in records]
-    console = Console(name="scale", num_trials=trials, env_steps=REPORTS * 100, slots=100, stream=Terminal())
-    console.start(views)
-    for _ in range(5):
-        console._draw()
-    console.stop()
+    ledger.change_sweep(config=format_settings(settings))
+    console, view = Console(Terminal()), None
+    times.watch(SweepView, "read", "view")
+    for _ in range(6):
+        view = SweepView.read(ledger, view)
+        console.draw(view)
+    console.close()
+    first_ms, *later_ms = times.of["view"]
     study.close()
     ledger.close()
     return {
         "tpe_ms": [times.quantile("tpe", 0.5), times.quantile("tpe", 1.0)],
         "rf_ms": [times.quantile("rf", 0.5), times.quantile("rf", 1.0)],
         "random_ms": times.quantile("random", 0.5),
+        "view_ms": [first_ms, sum(later_ms) / len(later_ms)],
         "picture_ms": times.mean("picture"),
         "sender_ms": sum(times.of["sender"]) / SAMPLE,
         "read_ms": times.mean("read"),
@@ -387,13 +391,14 @@ def table(record: dict[str, Any]) -> str:
         cells += [f"{got['memory_mb']:.0f}"]
         lines.append(f"| {' | '.join(cells)} |")
     names = ["trials done", "CPU ms a proposal by TPE, p50 (most)", "by the forest's model", "random"]
-    names += ["a picture on the terminal"]
+    names += ["a view of the sweep, first", "later", "a picture on the terminal"]
     names += ["a reading for MLflow", "reading all, when resumed", "ledger.db MB"]
     lines += ["", f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for got in record["results"]["done"]:
         cells = [f"{got['done']:,}"]
         cells += ["{:.0f} ({:.0f})".format(*got[key]) if key in got else "" for key in ("tpe_ms", "rf_ms")]
-        cells += [f"{got[key]:.1f}" for key in ("random_ms", "picture_ms", "sender_ms", "read_ms")]
+        cells += [f"{got['random_ms']:.1f}", *(f"{ms:.1f}" for ms in got.get("view_ms", (math.nan, math.nan)))]
+        cells += [f"{got[key]:.1f}" for key in ("picture_ms", "sender_ms", "read_ms")]
         lines.append(f"| {' | '.join([*cells, str(round(got['ledger_mb']))])} |")
     waits = record["results"].get("waits", [])  # older records have none
     names = ["searcher, 4 slots, 500 trials done", "ms that a free slot waits, p50", "p99", "most"]

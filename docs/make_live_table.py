@@ -2,50 +2,32 @@
 
     python docs/make_live_table.py outputs/<sweep>
 
-What happened is read from the sweep's ledger and told to the terminal's own console again, in its order, up to a share
-of the search's time. Nothing is invented, and nothing is trained.
+The sweep's ledger is copied and filled again with what had happened by each moment, up to a share of the search's time.
+The picture is drawn from views of this copy, as in a terminal. Nothing is invented, and nothing is trained.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from rich.console import Console as RichConsole
 from rich.text import Text
 
 import rltune
-from rltune.config.settings_file import read_settings
+from rltune.config.settings_file import format_settings, read_settings
+from rltune.config.validation import parse_config
 from rltune.records import TRIALS, Report, TrialRecord
-from rltune.reporting.console import Console
+from rltune.reporting.progress import Line, describe_changes, render_live_table
+from rltune.reporting.sweep_view import DriverState, SweepView
+from rltune.study.ledger import Ledger
 
-WIDTH, LINES_BEFORE = 104, 5
+WIDTH, HEIGHT, LINES_BEFORE = 104, 24, 5
 PICTURE = Path(__file__).with_name("live-table.svg")
-
-
-class _Terminal(io.StringIO):
-    """A stream that says that somebody watches, so that the console draws its table."""
-
-    def isatty(self) -> bool:
-        """Say so."""
-        return True
-
-
-class _Replay(Console):
-    """The console, at the time of the event that it is told of; it keeps the lines that it prints above the table."""
-
-    def __init__(self, began: float, **facts: Any) -> None:
-        self.now, self.lines = began, list[Text]()
-        self.clock = lambda: self.now
-        super().__init__(**facts)
-
-    def _print_line(self, text: str, style: str = "", cut: bool = False, log: bool = True) -> None:
-        self.lines.append(Text(text, style))
 
 
 def draw(folder: Path, share: float = 0.75) -> str:
@@ -53,56 +35,52 @@ def draw(folder: Path, share: float = 0.75) -> str:
 
     Args:
         folder: A sweep's.
-        share: Of the search's time; then the picture is taken.
+        share: The share of the search's time after which the picture is taken.
     """
-    with mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), "LINES": "24"}):  # of the terminal that is drawn
-        return _draw(folder, share)
-
-
-def _draw(folder: Path, share: float) -> str:
     ledger = rltune.open_ledger(folder)
-    table, settings = ledger.table(TRIALS), read_settings(folder)
+    table = ledger.table(TRIALS)
     records = table.records()
-    began = min(record.began_s or 0.0 for record in records)
-    ended = max(record.ended_s or 0.0 for record in records)
-    events = sorted(_list_events(records, table.read_curves()), key=lambda event: event[0])
-    slots = max(1, sum(1 for record in records if (record.began_s or 0.0) - began < 1.0))
-    console = _Replay(
-        began,
-        name=folder.name,
-        num_trials=settings.budget.trials,
-        env_steps=settings.budget.env_steps,
-        slots=slots,
-        stream=_Terminal(),
-    )
-    console.start()
-    for time_s, event in events:
-        if time_s > began + share * (ended - began):
-            break
-        console.now = time_s
-        if isinstance(event, Report):
-            console.show_report(event)
-        elif event.ended_s == time_s:
-            console.show_end(event)
-        else:
-            console.show_start(event)
-    screen = console._build_screen()
-    console.stop()
+    events = _list_events(records, [report for record in records for report in table.read_reports(record.number)])
     ledger.close()
+    began, ended = events[0][0], max(record.ended_s or 0.0 for record in records)
+    slots = max(1, sum(1 for record in records if (record.began_s or 0.0) - began < 1.0))
+    lines: list[Line] = []
+    with tempfile.TemporaryDirectory() as copy_folder:
+        copy = Ledger(f"sqlite:///{copy_folder}/ledger.db", folder.name, create=True)
+        copy.change_sweep(status="running", config=format_settings(parse_config(read_settings(folder))))
+        before = view = SweepView.read(copy, None, DriverState(slots=slots), now_s=began)
+        for time_s, event in events:
+            if time_s > began + share * (ended - began):
+                break
+            _apply(copy, event, time_s)
+            before, view = view, SweepView.read(copy, view, DriverState(slots=slots), now_s=time_s)
+            lines += [line for line in describe_changes(before, view) if line.is_printed]
+        copy.close()
     paper = RichConsole(
         record=True, width=WIDTH, file=io.StringIO(), highlight=False, force_terminal=True, color_system="truecolor"
     )
-    for line in console.lines[-LINES_BEFORE:]:
-        paper.print(line, no_wrap=True, overflow="ellipsis")
-    paper.print(screen)
+    for line in lines[-LINES_BEFORE:]:
+        paper.print(Text(line.text, line.style), no_wrap=True, overflow="ellipsis")
+    paper.print(render_live_table(view, HEIGHT))
     picture = paper.export_svg(title=f"sweep {folder.name}", unique_id="rltune")
     return re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)  # rich has it load fonts from a server
 
 
-def _list_events(records: list[TrialRecord], reports: list[Report]) -> list[tuple[float, Report | TrialRecord]]:
+def _list_events(records: list[TrialRecord], reports: list[Report]) -> list[tuple[float, Any]]:
+    """List what has happened, in order; a trial stands for its beginning, and later for its end."""
     begun = [(record.began_s or 0.0, record) for record in records]
     ended = [(record.ended_s, record) for record in records if record.ended_s]
-    return [*begun, *((report.time_s, report) for report in reports), *ended]
+    return sorted([*begun, *((report.time_s, report) for report in reports), *ended], key=lambda event: event[0])
+
+
+def _apply(copy: Ledger, event: Report | TrialRecord, time_s: float) -> None:
+    """Write an event into the copy."""
+    if isinstance(event, Report):
+        copy.trials.add_report(event)
+    elif event.ended_s == time_s:
+        copy.trials.end(event.number, event.state, event.stop_reason or "", diverged=event.diverged)
+    else:
+        copy.trials.start(copy.trials.add(event.params, event.seeds).number)
 
 
 def main() -> None:

@@ -61,7 +61,7 @@ def test_a_password_of_any_signs_is_not_in_the_command(password, monkeypatch):
 def test_a_password_of_any_signs_is_in_no_sentence(password):
     note = f"no answer from {address(password)}, ask me@db.example"
     out = io.StringIO()
-    Console(name="s", num_trials=1, env_steps=1, slots=1, stream=out).note(note)
+    Console(out).note(note)
     for text in (redact(note), out.getvalue()):
         assert "left" not in text
         assert "right" not in text

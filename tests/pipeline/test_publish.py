@@ -15,9 +15,9 @@ from rltune.pipeline.publish import (
     notify_users_of_crash,
     publish_outcome,
     start_console,
-    trial_view_of,
 )
 from rltune.records import TrialRecord
+from rltune.reporting.closing_page import trial_view_of
 from rltune.study.outcome import Outcome
 
 

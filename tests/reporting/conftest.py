@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from consoles import Clock
+from consoles import Clock, DrawnSweep
 
 from rltune.reporting.console import Console
 
@@ -20,8 +20,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def make(clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    """A console on a clock that stands still, and what it has written."""
+def one_terminal(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that stands still, and one terminal of 80 columns whatever the tests run in."""
     monkeypatch.setattr(Console, "clock", staticmethod(clock))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
@@ -29,12 +29,22 @@ def make(clock: Clock, monkeypatch: pytest.MonkeyPatch):
     for name in ("FORCE_COLOR", "TTY_INTERACTIVE", "TTY_COMPATIBLE", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
 
-    def build(stream: io.StringIO | None = None, **settings: Any) -> tuple[Console, io.StringIO]:
-        stream = stream if stream is not None else io.StringIO()
-        given = {"name": "cartpole-ppo", "num_trials": 8, "env_steps": 100_000, "slots": 2, **settings}
-        return Console(stream=stream, **given), stream
 
-    return build
+@pytest.fixture
+def draw(one_terminal: None, clock: Clock, tmp_path: Path) -> Iterator[Callable[..., DrawnSweep]]:
+    """A sweep and the console that draws it, from settings; those of the budget are keywords."""
+    drawn: list[DrawnSweep] = []
+
+    def build(stream: io.StringIO | None = None, settings: dict[str, Any] | None = None, **budget: Any) -> DrawnSweep:
+        folder = tmp_path / f"sweep-{len(drawn)}"
+        folder.mkdir()
+        drawn.append(DrawnSweep(folder, clock, io.StringIO() if stream is None else stream, settings or {}, **budget))
+        return drawn[-1]
+
+    yield build
+    for sweep in drawn:
+        sweep.console.close()
+        sweep.ledger.close()
 
 
 @pytest.fixture

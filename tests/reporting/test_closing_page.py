@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 from consoles import Terminal, make_page, screen
 from rich.console import Console
 
-from rltune.records import TrialRecord
 from rltune.reporting.closing_page import TrialView, describe_certification
+from rltune.reporting.console import Console as SweepConsole
 
 MODEL = {
     "name": "cartpole-ppo",
@@ -35,17 +36,16 @@ CERTIFIED = {
 
 
 @pytest.fixture
-def closing(make, tmp_path, monkeypatch):
+def closing(one_terminal, tmp_path, monkeypatch):
     """The closing page of a sweep in ``outputs/cartpole-ppo``, where an environment is active."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     (tmp_path / "outputs" / "cartpole-ppo").mkdir(parents=True)
 
     def render(stream=None, **changes):
-        console, out = make(stream)
-        for number in (20, 21):
-            console.show_end(TrialRecord(number, "FAIL", {}, {}, stop_reason=f"the pole broke at {number}"))
-        console.summary(make_page(tmp_path / "outputs" / "cartpole-ppo", **changes))
+        out = io.StringIO() if stream is None else stream
+        failed = [TrialView(number, "FAIL", reason=f"the pole broke at {number}") for number in (20, 21)]
+        SweepConsole(out).close(make_page(tmp_path / "outputs" / "cartpole-ppo", failed=failed, **changes))
         return screen(out)
 
     return render
@@ -71,18 +71,17 @@ def test_commands_and_paths_are_never_broken_over_lines(closing, tmp_path):
         assert any(line.rstrip().endswith(command) for line in lines)
 
 
-def test_commands_name_the_environment_if_none_is_active(make, tmp_path, monkeypatch):
+def test_commands_name_the_environment_if_none_is_active(one_terminal, stream, tmp_path, monkeypatch):
     (tmp_path / "venv").mkdir()
     for program in ("python", "mlflow"):
         (tmp_path / "venv" / program).touch(mode=0o755)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/usr/bin")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "python"))
-    console, out = make()
-    console.summary(make_page(tmp_path, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db"))
-    assert "venv/mlflow ui\n" in out.getvalue()
-    assert "venv/python -m" in out.getvalue()
-    assert "sweeps.evaluate policy=sweep:cartpole-ppo\n" in out.getvalue()
+    SweepConsole(stream).close(make_page(tmp_path, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db"))
+    assert "venv/mlflow ui\n" in stream.getvalue()
+    assert "venv/python -m" in stream.getvalue()
+    assert "sweeps.evaluate policy=sweep:cartpole-ppo\n" in stream.getvalue()
 
 
 def test_a_sweep_without_a_winner_offers_nothing_to_reuse(closing):

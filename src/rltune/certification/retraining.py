@@ -75,26 +75,6 @@ class Retraining:
         ]
         return drop_duplicates([self.baseline(), *found]) if best else []
 
-    def describe_progress(self) -> str:
-        """Say how many of the runs are done; while trials still run, finalists may yet have the baseline's values."""
-        num_ended, num_runs = self._count_runs()
-        return f"{num_ended} of {'' if self._is_known() else 'up to '}{num_runs} runs"
-
-    def count_runs_left(self) -> int:
-        """Count the runs that have not ended; while trials still run, as many as there may be."""
-        num_ended, num_runs = self._count_runs()
-        return num_runs - num_ended
-
-    def _is_known(self) -> bool:
-        """Whether it is known which configurations are retrained."""
-        return self._chosen is not None or not self._settings.top
-
-    def _count_runs(self) -> tuple[int, int]:
-        """Return how many runs have ended, and how many there are to be at most."""
-        keys = set(self._keys([self.baseline()] if self._chosen is None else self._chosen))
-        num_ended = sum(run.key in keys for run in self.runs() if _has_ended(run))
-        return num_ended, len(keys) if self._is_known() else len(self.seeds) * (self._settings.top + 1)
-
     def propose(self, is_search_over: bool) -> TrialRecord | None:
         """Return the next run, from the ledger; None when there is none to begin.
 

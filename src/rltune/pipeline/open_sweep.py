@@ -20,6 +20,7 @@ from rltune.cluster.slots import Slots, update_from_cluster
 from rltune.config.schema import MLFLOW, RunConfig
 from rltune.envs.objective import Shown
 from rltune.pipeline.context import SweepContext
+from rltune.pipeline.display import Display
 from rltune.pipeline.housekeeping import Housekeeping
 from rltune.pipeline.plan import Plan
 from rltune.pipeline.requests.inbox import Inbox, reopen_failed
@@ -66,6 +67,7 @@ class OpenSweep:
         final_evaluation: What chooses the winner where nothing is certified.
         tracker: Delivers the sweep to its trackers.
         console: What a person watches.
+        display: Draws the sweep on it.
         inbox: What is asked of it meanwhile.
         heartbeats: How far the running trials are between two reports.
         ending: Held from the beginning of the sweep's end on, see `rltune.pipeline.end`.
@@ -86,6 +88,7 @@ class OpenSweep:
     final_evaluation: FinalEvaluation
     tracker: Feeds
     console: Console
+    display: Display
     inbox: Inbox
     heartbeats: Heartbeats
     ending: threading.Lock = field(default_factory=threading.Lock)
@@ -149,7 +152,7 @@ def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots
                 status = "FAILED"
                 raise
             finally:
-                sweep.console.stop()
+                sweep.console.close()
                 if ledger.has_lost_lease():
                     sweep.tracker.abandon()
                 else:
@@ -176,6 +179,7 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         reopen_failed(ledger, notes.append)
         context = replace(context, plan=replace(plan, notes=tuple(notes)))
         _end_unfinished(rule, ledger, config.budget.env_steps)
+        _interrupt_unfinished(ledger)
         # A driver that was killed may have left what it had not dropped yet.
         retention.drop_unnamed([*ledger.trials.records(), *ledger.runs.records()])
     records = ledger.trials.records()
@@ -193,18 +197,7 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         shared=context.is_folder_shared(),
         earlier=plan.earlier,
     )
-    console = Console(
-        name=context.name,
-        num_trials=config.budget.trials,
-        env_steps=config.budget.env_steps,
-        total_env_steps=config.budget.total_env_steps,
-        replicates=config.replicates,
-        slots=slots.count,
-        num_reports=config.budget.reports,
-        shown=plan.shown,
-        scored=plan.criteria.scored,
-        stream=context.stream,
-    )
+    console = Console(context.stream)
     certify = config.certify
     # Where all of a training counts, episodes at its end choose none: the search's best is measured alone.
     top = certify.top if plan.criteria.scored else min(1, certify.top)
@@ -217,6 +210,7 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         if ledger.lease.is_lost:
             stopper.lose_lease()
     tracker = _open_trackers(context, ledger, stopper)
+    heartbeats = Heartbeats(str(folder), stopper.live)
     sweep = OpenSweep(
         context=context,
         share=share,
@@ -234,8 +228,9 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         ),
         tracker=tracker,
         console=console,
+        display=Display(ledger, console, slots, heartbeats.read),
         inbox=Inbox(ledger, stopper),
-        heartbeats=Heartbeats(str(folder), stopper.live),
+        heartbeats=heartbeats,
     )
     _add_chores(sweep)
     return sweep
@@ -301,6 +296,14 @@ def _end_unfinished(rule: StoppingRule, ledger: Ledger, env_steps: int) -> None:
             ledger.trials.end(record.number, "PRUNED", decision.reason)
         elif max(record.reports) >= env_steps and record.score is not None:
             ledger.trials.end(record.number, "COMPLETE", WHOLE_BUDGET)
+
+
+def _interrupt_unfinished(ledger: Ledger) -> None:
+    """Mark what a killed driver has left unfinished as interrupted, until a worker goes on with it."""
+    for table in (ledger.trials, ledger.runs):
+        for record in table.records():
+            if record.state == "RUNNING" and not record.stop_reason:
+                table.interrupt(record.number)
 
 
 def _open_trackers(context: SweepContext, ledger: Ledger, stopper: SweepStopper) -> Feeds:

@@ -16,10 +16,11 @@ PACKAGES = ("rltune", "ray", "torch", "gymnasium", "optuna", "mlflow", "hydra-co
 
 def record_start(sweep: OpenSweep) -> None:
     """Note in the ledger that the sweep runs, where it lies, and at its first start what it was started with."""
-    sweep.ledger.change_sweep(status="running", folder=str(sweep.context.folder))  # it may have been moved
+    # The folder may have been moved, and a resume may have changed the settings.
+    folder, config = str(sweep.context.folder), format_settings(sweep.config)
+    sweep.ledger.change_sweep(status="running", folder=folder, config=config)
     if sweep.ledger.sweep().began is None:
         sweep.ledger.change_sweep(
-            config=format_settings(sweep.config),
             versions=list_versions(),
             git_commit=read_git_commit(),
             command=sweep.context.typed or read_typed_command(),

@@ -21,7 +21,7 @@ from rltune.pipeline.open_sweep import OpenSweep
 from rltune.pipeline.provenance import list_versions, read_git_commit
 from rltune.records import BASELINE, ENQUEUE, RunKey, TrialRecord
 from rltune.reporting import html
-from rltune.reporting.closing_page import make_closing_page, trial_view_of
+from rltune.reporting.closing_page import make_closing_page
 from rltune.reporting.sweep_data import read_sweep_data
 from rltune.reporting.wording import describe_verdict
 from rltune.search.conditions import format_yaml_value
@@ -68,7 +68,7 @@ def start_console(sweep: OpenSweep) -> None:
     """Show the trials of earlier drivers, and what a person should know before the sweep starts."""
     versions = " ".join(f"{name}=={version}" for name, version in list_versions().items())
     logging.getLogger(TOLD).info("%s\n  %s", sweep.ledger.sweep().command or "from Python", versions)
-    sweep.console.start([trial_view_of(record) for record in sweep.ledger.trials.records()])
+    sweep.display.draw()
     if sweep.plan.build.env.objective:
         better = "lower" if sweep.shown.is_cost else "higher"
         sweep.console.note(f"objective: {sweep.shown.name}, the mean over episodes; the {better}, the better")
@@ -106,7 +106,7 @@ def publish_outcome(
     tracker.close(RUN_STATUS.get(outcome.status, "FINISHED"), timeout_s, outcome)
     for warning in tracker.warnings():
         console.note(warning)
-    console.stop()
+    sweep.display.close()
     if waiting := len(sweep.ledger.read_requests(ENQUEUE)):
         larger = SpentBudget(sweep.config, len(records), sweep.stopper.env_steps).spell_larger(waiting)
         command = f"{make_resume_command(folder)} {larger}".rstrip()
@@ -115,7 +115,7 @@ def publish_outcome(
     resume = make_resume_command(folder) if unfinished else None
     to_begin = max(0, sweep.config.budget.trials - outcome.trials["total"])
     page = make_closing_page(outcome, records, _shown_uri(sweep), resume, to_begin, sweep.plan.criteria, sweep.shown)
-    console.summary(page)
+    console.close(page)
 
 
 def notify_users(sweep: OpenSweep, outcome: Outcome) -> None:

@@ -15,6 +15,7 @@ from rltune.config.budget import STEPS_SPENT
 from rltune.errors import EXIT_TRY_AGAIN
 from rltune.pipeline.open_sweep import OpenSweep
 from rltune.records import TrialRecord
+from rltune.reporting.sweep_view import SweepView
 from rltune.study.outcome import (
     EXIT_NONE,
     EXIT_WINNER,
@@ -50,20 +51,22 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
         sweep.tracker.wait_until_sent()  # the certification names the runs of MLflow
         if certification := sweep.retraining.judge(records):
             certification, winner = measure_policies(
-                certification, folder, certify.champion_episodes, sweep.console.show_episodes
+                certification, folder, certify.champion_episodes, sweep.display.show_episodes
             )
             return winner, certification
     best = sweep.final_evaluation.select(
-        [] if stopper.failed else records, sweep.console.note, sweep.console.show_episodes
+        [] if stopper.failed else records, sweep.console.note, sweep.display.show_episodes
     )
     if sweep.retraining and best:
         if sweep.is_certified() and sweep.retraining.runs():
             sweep.console.note("every certification run failed, so the winner below is not certified")
         else:
+            view = SweepView.read(sweep.ledger)
+            up_to = "" if view.is_searched else "up to "
             sweep.console.note(
-                f"{stopper.reason or 'the sweep was stopped'}: {sweep.retraining.describe_progress()} of certification "
-                f"are done and kept. The winner below is not certified; {make_resume_command(folder)} does the other "
-                f"{sweep.retraining.count_runs_left()}."
+                f"{stopper.reason or 'the sweep was stopped'}: {view.num_runs_ended} of {up_to}{view.num_runs} runs of "
+                f"certification are done and kept. The winner below is not certified; {make_resume_command(folder)} "
+                f"does the other {view.num_runs_left}."
             )
     return best, None
 
@@ -79,7 +82,7 @@ def register_winner(
     if winner is None or sweep.stopper.is_urgent() or not sweep.config.tracking.register:
         return None
     candidate = Candidate(winner, certification, sweep.config, sweep.context.name)
-    return register_champion(candidate, sweep.tracker, sweep.console.note, sweep.console.show_episodes)
+    return register_champion(candidate, sweep.tracker, sweep.console.note, sweep.display.show_episodes)
 
 
 def save_outcome(

@@ -99,6 +99,7 @@ class ClosingPage:
         second: What the second objective measures; None without one.
         front: The trials that no other one beats in both objectives, the highest score first.
         shown: Shows scores.
+        failed: The trials whose reasons are listed.
     """
 
     name: str
@@ -119,6 +120,7 @@ class ClosingPage:
     second: str | None = None
     front: Sequence[TrialView] = ()
     shown: Shown = AS_RETURN
+    failed: Sequence[TrialView] = ()
 
 
 def trial_view_of(record: TrialRecord) -> TrialView:
@@ -176,16 +178,12 @@ def make_closing_page(
         second=criteria.second,
         front=[trial_view_of(record) for record in find_front(records, criteria.direction)],
         shown=shown,
+        failed=[trial_view_of(record) for record in records if record.state == "FAIL"],
     )
 
 
-def render_closing_page(page: ClosingPage, failed: Iterable[TrialView]) -> Iterator[RenderableType]:
-    """Render the page part by part; strings are single lines that must not be wrapped, because they are copied.
-
-    Args:
-        page: What it says.
-        failed: The trials whose reasons are listed.
-    """
+def render_closing_page(page: ClosingPage) -> Iterator[RenderableType]:
+    """Render the page part by part; strings are single lines that must not be wrapped, because they are copied."""
     yield from _render_outcome(page)
     if page.second:
         yield from render_front(page.second, page.front, page.shown)
@@ -197,10 +195,9 @@ def render_closing_page(page: ClosingPage, failed: Iterable[TrialView]) -> Itera
         yield Text(explain_scores(page.top[0].scored, bool(page.certified)))
     if page.model:
         yield from _describe_champion(page.model, page.name)
-    failed = list(failed)
-    yield from _render_failures(failed)
+    yield from _render_failures(page.failed)
     yield from _render_cost(page)
-    yield from _render_next(page, failed)
+    yield from _render_next(page)
 
 
 def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
@@ -407,7 +404,7 @@ def _render_cost(page: ClosingPage) -> Iterator[RenderableType]:
         yield Text(f"saved     {format_count(saved)} env steps{estimate}{share} by stopping weak trials early")
 
 
-def _render_next(page: ClosingPage, failed: Sequence[TrialView]) -> Iterator[RenderableType]:
+def _render_next(page: ClosingPage) -> Iterator[RenderableType]:
     """Name where things are and what to type next; only what exists is named, and of a failed sweep what went wrong."""
     yield f"folder    {_shorten_path(page.folder)}"
     if (report := page.folder / "report" / "index.html").exists():
@@ -418,8 +415,8 @@ def _render_next(page: ClosingPage, failed: Sequence[TrialView]) -> Iterator[Ren
     yield "next"
     if page.resume_command:
         yield f"  continue this sweep   {_spell_command(page.resume_command)}"
-    if page.status == "failed" and failed:
-        file = _shorten_path(page.folder) / trial_dir_of(TRIALS, failed[0].number) / "failure.txt"
+    if page.status == "failed" and page.failed:
+        file = _shorten_path(page.folder) / trial_dir_of(TRIALS, page.failed[0].number) / "failure.txt"
         yield f"  see what went wrong   less {file}"
         yield "  then                  correct it, and type the command again"
         return

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 INTERRUPTED = "INTERRUPTED"  # The state of an unfinished trial that no worker trains.
 PACE_WINDOW_S = 30.0  # The present pace is measured over this time.
 MIN_PACE_S = 8.0  # The time left is estimated this long after the first steps, which are slower than later ones.
-FIRST_STEPS_S = 2.0  # The first steps were taken at most this long before they were read.
+FIRST_STEPS_S = 2.0  # The first steps that are known before a report were taken at most this long before.
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,11 @@ class TrialSnapshot:
         return self.record.state != "RUNNING"
 
     @property
+    def went_wrong(self) -> bool:
+        """Whether the trial has failed or diverged, so that its reason tells what is wrong."""
+        return self.state == "FAIL" or self.record.diverged
+
+    @property
     def second(self) -> float | None:
         """The value in the sweep's second objective; None without one."""
         return self.record.second
@@ -153,32 +159,30 @@ class Pace:
         """Environment steps since the first reading."""
         return self.samples[-1][1]
 
-    def add(self, now_s: float, env_steps: int, slots: int) -> Pace:
+    def add(self, now_s: float, env_steps: int, num_reporting: int) -> Pace:
         """Add what was sampled since the last reading.
 
         Args:
             now_s: The time of this reading.
             env_steps: Environment steps since the last one.
-            slots: How many trials run. The samples always hold two reports of each, however slow they are.
+            num_reporting: The number of trials whose steps are known by their reports alone. The samples always hold
+                two reports of each, however slow the trials are.
         """
         if not env_steps:
             return self
         total, samples, first = self.env_steps + env_steps, self.samples, self.first
         if first is None:
-            # Processes were started and networks built before the first steps, which tell nothing of the pace.
-            samples, first = ((max(samples[-1][0], now_s - FIRST_STEPS_S), 0),), (now_s, total)
+            # Processes were started and networks built before the first steps, which tells nothing of the pace.
+            pause_s = math.inf if num_reporting else FIRST_STEPS_S
+            samples, first = ((max(samples[-1][0], now_s - pause_s), 0),), (now_s, total)
         samples, start = (*samples, (now_s, total)), 0
-        while len(samples) - start > 2 * slots + 1 and samples[start + 1][0] <= now_s - PACE_WINDOW_S:
+        while len(samples) - start > 2 * num_reporting + 1 and samples[start + 1][0] <= now_s - PACE_WINDOW_S:
             start += 1
         return Pace(self.began_s, samples[start:], first)
 
     def measure_present(self, now_s: float) -> float:
         """Measure the environment steps per second over about the last 30 s."""
         then_s, env_steps = self.samples[0]
-        for sample in self.samples:
-            if sample[0] > now_s - PACE_WINDOW_S:
-                break
-            then_s, env_steps = sample
         return (self.env_steps - env_steps) / max(1.0, now_s - then_s)
 
     def measure_mean(self, now_s: float) -> float | None:
@@ -249,6 +253,16 @@ class SweepView:
     def status(self) -> str:
         """The state: running, complete, stopped, interrupted or failed."""
         return self.record.status or "running"
+
+    @property
+    def folder(self) -> Path:
+        """The sweep's folder on the machine of its last driver."""
+        return Path(self.record.folder or "")
+
+    @property
+    def elapsed_s(self) -> float:
+        """The seconds since this process has first read the sweep."""
+        return self.read_s - self.pace.began_s
 
     @property
     def driver_id(self) -> str | None:
@@ -481,6 +495,7 @@ def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: Driver
         new_steps = max(0, heard - (before.heard_steps if before else 0))
         sampled += new_steps * (replicates if record.kind == TRIALS else 1)
     num_running = sum(trial.state == "RUNNING" for kind in trials.values() for trial in kind)
+    num_reporting = num_running - len(driver.env_steps)
     return SweepView(
         record=snapshot.record,
         settings=settings,
@@ -489,7 +504,7 @@ def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: Driver
         trials=tuple(trials[TRIALS]),
         runs=tuple(trials[CERTIFY]),
         driver=driver,
-        pace=since.pace.add(now_s, sampled, num_running) if since else Pace(now_s, ((now_s, 0),)),
+        pace=since.pace.add(now_s, sampled, max(0, num_reporting)) if since else Pace(now_s, ((now_s, 0),)),
         read_s=now_s,
         episodes_began=_follow_episodes(driver.episodes, since, now_s),
         snapshot=snapshot,

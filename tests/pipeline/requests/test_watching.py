@@ -15,7 +15,6 @@ from rltune.records import CERTIFY, RETRY, TRIALS
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     monkeypatch.setattr(watching, "POLL_S", 0.05)
-    monkeypatch.setattr(watching, "DRAW_S", 0.02)
 
 
 def wait_for(stream, text):

@@ -32,7 +32,7 @@ AWAY = "rltune.checkpoints.clients.StoreUnavailableError: ..."  # a traceback
 
 
 class Sweep:
-    """A recorder over a real ledger; who shows trials keeps only what it was asked for."""
+    """A recorder over a real ledger."""
 
     def __init__(self, folder: Path, config: Any, ledger: Any = None) -> None:
         self.folder, self.notes, self.told, self.retried, self.placed = folder, [], [], [], []
@@ -42,19 +42,12 @@ class Sweep:
         self.retention = Retention(open_store(folder), lambda: None, lambda drop: drop())
         self.tracker = SimpleNamespace(wake=lambda connect=False: None, opening=True, warnings=lambda: [])
         self.study = SimpleNamespace(tell=self.told.append)
-        self.steps: list[tuple[int, int]] = []
         self.beats: dict[str, int] = {}
-        console = SimpleNamespace(
-            show_start=lambda record: None,
-            show_report=lambda report, broken="": None,
-            show_end=lambda record, where="": None,
-            show_steps=lambda *shown: self.steps.append(shown),
-        )
         proposer = SimpleNamespace(retry=self.retried.append)
-        self.stages = [Stage(table, proposer, console) for table in (self.ledger.trials, self.ledger.runs)]
+        self.stages = [Stage(table, proposer) for table in (self.ledger.trials, self.ledger.runs)]
         self.recorder = Recorder(
             self.stages, self.study, self.scheduler, self.tracker, self.stopper, config, open_store(folder),
-            self.retention, self.notes.append, lambda: None, lambda: self.beats, place=self.placed.append,
+            self.retention, self.notes.append, lambda: self.beats, place=self.placed.append,
         )  # fmt: skip
 
     def begin(self, kind: str = "trials") -> Any:
@@ -496,13 +489,11 @@ def test_a_bucket_that_does_not_answer_is_no_trials_fault(sweep, monkeypatch):
     assert sweep.ledger.trials.record(0).stop_reason == "interrupted"
 
 
-def test_steps_since_the_last_report_are_shown_and_charged(sweep):
+def test_steps_since_the_last_report_are_charged(sweep):
     """One that does not hand back in time, in the midst of its first iteration, has cost what it has cost."""
     sweep.begin()
     sweep.begin()
     sweep.beats = {"trials/0": 480, "trials/1": 7}
-    sweep.recorder.on_step_end(0, [])
-    assert sweep.steps == [(0, 480), (1, 7)]
     assert sweep.ledger.trials.record(0).env_steps == 0
     sweep.beats = {"trials/0": 500}
     sweep.recorder.on_experiment_end([])

@@ -1,4 +1,4 @@
-"""Record what happens while Tune runs: into the ledger first, then for MLflow, Optuna and the console.
+"""Record what happens while Tune runs: into the ledger first, then for MLflow and Optuna.
 
 A Tune callback; an exception in one would end the whole sweep, so none leaves it. Runs in the driver.
 """
@@ -79,7 +79,6 @@ class Recorder(Callback):
         store: The sweep's.
         retention: Drops the checkpoints that the ledger names no longer.
         notify: Shows a person a line.
-        tick: Lets the console draw if it is time to.
         read_beats: Reads how far the running trials are, see `rltune.pipeline.tune.heartbeats`.
         enlarge: Gives a trial a larger share of a GPU, see `rltune.pipeline.tune.shares`.
         place: Takes note that Tune's trial of an id has its place.
@@ -96,7 +95,6 @@ class Recorder(Callback):
         store: Store,
         retention: Retention,
         notify: Callable[[str], None],
-        tick: Callable[[], None],
         read_beats: Callable[[], Mapping[str, int]] = dict,
         enlarge: Callable[[TrialRecord], Share | None] = lambda record: None,
         place: Callable[[str], None] = lambda trial: None,
@@ -104,7 +102,7 @@ class Recorder(Callback):
         self.stopper, self.notify = stopper, notify
         self._stages = {stage.kind: stage for stage in stages}
         self._study, self._scheduler, self._tracker = study, scheduler, tracker
-        self._config, self._tick, self._store, self._retention = config, tick, store, retention
+        self._config, self._store, self._retention = config, store, retention
         self._read_beats, self._enlarge, self._place = read_beats, enlarge, place
         self._num_retries: Counter[tuple[str, int]] = Counter()
         self._places: dict[tuple[str, int], Place | None] = {}
@@ -139,12 +137,9 @@ class Recorder(Callback):
     # Tune calls this once per turn of its loop.
     @_guarded
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Draw."""
+        """Show which trials of a lost node go on elsewhere."""
         if self._moves and time.monotonic() - self._moves_since > GATHER_S:
             self._tell_moves()
-        for stage, number, env_steps in self._find_beats():
-            stage.console.show_steps(number, env_steps)
-        self._tick()
 
     @_guarded
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -153,7 +148,7 @@ class Recorder(Callback):
         stage, number = self._find(trial)
         self.stopper.live.add(trial_dir_of(stage.kind, number))
         place = self._places[stage.kind, number] = find_place(trial.temporary_state.ray_actor)
-        stage.console.show_start(stage.trials.start(number, **({"node": place.host} if place else {})))
+        stage.trials.start(number, **({"node": place.host} if place else {}))
         self._tracker.wake()
 
     @_guarded
@@ -181,8 +176,6 @@ class Recorder(Callback):
         if not is_new:
             return  # it trains again what it had trained before it failed
         self._tracker.wake(connect=True)
-        bounded = stage.trials.criteria.constraints
-        stage.console.show_report(report, stage.trials.record(number).breaks if bounded else "")
 
     @_guarded
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -295,7 +288,7 @@ class Recorder(Callback):
             self._end(stage, number, "COMPLETE", WHOLE_BUDGET, result, returns=tuple(returns))
 
     def _end(self, stage: Stage, number: int, state: str, reason: str, result: Mapping[str, Any], **facts: Any) -> None:
-        """End a trial in the ledger, then tell Optuna, MLflow and the person.
+        """End a trial in the ledger, then tell Optuna and MLflow.
 
         Args:
             stage: Its kind.
@@ -312,7 +305,6 @@ class Recorder(Callback):
                 self._first_failures = None
             self._tell_optuna(record)
         self._tracker.wake()
-        stage.console.show_end(record, f"; see {self._store.folder / record.log}" if record.log else "")
 
     def _tell_optuna(self, record: TrialRecord) -> None:
         """Tell Optuna of a trial's end; what it does not take it is told when the sweep is opened the next time."""
@@ -325,7 +317,6 @@ class Recorder(Callback):
         """Leave a trial RUNNING in the ledger: `sweeps.resume` goes on with it."""
         stage.trials.interrupt(number, **self._charge(stage, number, result))
         self._tracker.wake()
-        stage.console.show_end(stage.trials.record(number))
 
     def _avoid_node(self, stage: Stage, number: int, result: Mapping[str, Any]) -> None:
         """Let a trial begin on another node than one that does not see the sweep's files; it has lost nothing."""

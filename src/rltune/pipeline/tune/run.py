@@ -25,7 +25,7 @@ from rltune.pipeline.tune.recorder import Recorder
 from rltune.pipeline.tune.scheduler import StoppingRuleScheduler
 from rltune.pipeline.tune.searcher import BUNDLES, StageSearcher
 from rltune.pipeline.tune.shares import Shares
-from rltune.pipeline.tune.stages import CertificationConsole, Stage
+from rltune.pipeline.tune.stages import Stage
 from rltune.records import TRIALS, TrialRecord
 from rltune.study.disk_full import DISK_FULL, is_disk_full, make_disk_full_error
 from rltune.study.sweep_folder import make_resume_command
@@ -44,13 +44,7 @@ def run_trials(sweep: OpenSweep) -> None:
         StudyError: A node does not see the sweep's folder.
     """
     stages, stopper, console, slots = _build_stages(sweep), sweep.stopper, sweep.console, sweep.slots
-
     slots.avoided = stopper.blind
-
-    def tick() -> None:
-        console.show_slots(slots.count, slots.describe_wait())
-        console.tick()
-
     scheduler = StoppingRuleScheduler(sweep.rule)
     shares = Shares(sweep.share, sweep.ledger)
     recorder = Recorder(
@@ -63,7 +57,6 @@ def run_trials(sweep: OpenSweep) -> None:
         sweep.store,
         sweep.retention,
         console.note,
-        tick,
         sweep.heartbeats.read,
         shares.enlarge,
         slots.place,
@@ -114,10 +107,9 @@ def _build_stages(sweep: OpenSweep) -> list[Stage]:
 
     unfinished = [record for record in trials.records() if record.state == "RUNNING"]
     proposals = SearchProposals(sweep.plan, trials, sweep.study, unfinished, sweep.inbox, is_spent)
-    stages = [Stage(trials, proposals, sweep.console)]
+    stages = [Stage(trials, proposals)]
     if sweep.retraining:
-        console = CertificationConsole(sweep.console, sweep.retraining, sweep.shown)
-        stages.append(Stage(sweep.ledger.runs, sweep.retraining, console))
+        stages.append(Stage(sweep.ledger.runs, sweep.retraining))
     return stages
 
 
