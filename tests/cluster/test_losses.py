@@ -5,83 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import ray
 from joined import another_machine, finish, needs_mounts, ray_head, start_sweep, sweep
-from ray.exceptions import ActorUnavailableError, RayActorError
 
-from rltune.cluster import losses
-from rltune.cluster.losses import Place, explain_loss
 from rltune.study.storage import open_ledger
 
 OPEN = {"RAY_AUTH_MODE": "disabled"}
-
-
-@pytest.fixture
-def listener() -> Any:
-    """Who takes connections."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server
-
-
-@pytest.fixture
-def explain(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str | None]:
-    """What is said of a process on a node that Ray describes so."""
-
-    known = {"NodeID": "ab", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": listener.getsockname()[1]}
-
-    def ask(error: BaseException | None = None, draining: bool = False, alive: bool = True) -> str | None:
-        monkeypatch.setattr(ray, "nodes", lambda: [known | {"Alive": alive}])
-        monkeypatch.setattr(losses, "find_draining_nodes", lambda: {"ab"} if draining else set())
-        return explain_loss(Place("ab", "n2"), error)
-
-    return ask
-
-
-def test_a_process_that_died_on_a_living_node_is_to_blame(explain: Callable[..., str | None]) -> None:
-    assert explain(RayActorError(error_msg="it died")) is None
-
-
-def test_a_node_that_ray_calls_dead_is_gone(explain: Callable[..., str | None]) -> None:
-    assert "n2" in (explain(alive=False) or "")
-
-
-def test_a_node_that_answers_no_more_is_gone_before_ray_says_so(
-    explain: Callable[..., str | None], listener: socket.socket
-) -> None:
-    listener.close()
-    reason = explain(ActorUnavailableError("broken pipe", None))
-    assert "n2" in (reason or "")
-    assert reason == explain(alive=False)
-
-
-def test_a_notice_to_go_is_no_fault(explain: Callable[..., str | None]) -> None:
-    for reason in (explain(draining=True), explain(RayActorError(preempted=True))):
-        assert "n2" in (reason or "")
-        assert reason != explain(alive=False), "it was not lost without notice"
-
-
-def test_a_cut_on_the_way_to_a_living_node_is_no_fault(explain: Callable[..., str | None]) -> None:
-    reason = explain(ActorUnavailableError("timed out", None))
-    assert "n2" in (reason or "")
-    assert reason != explain(alive=False), "the node lives"
-
-
-def test_without_a_place_only_what_ray_says_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray, "nodes", lambda: [])
-    assert explain_loss(None, None) is None
-    assert explain_loss(None, RayActorError(preempted=True))
-
-
-# -- with nodes that are killed ----------------------------------------------------------------------------------------
 
 
 def wait_for_checkpoints(folder: Path, typed: Any, number: int) -> None:

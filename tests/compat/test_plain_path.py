@@ -15,7 +15,6 @@ import torch
 from rltune.cluster import fork_server
 from rltune.cluster.fork_server import begin_fork_server
 from rltune.compat import patching
-from rltune.compat.ray_nodes import find_draining_nodes, find_node_of
 from rltune.compat.ray_start import find_logs, start_in_own_session, start_without_extras
 from rltune.compat.ray_store import delete_value, read_values, write_value
 from rltune.compat.tune_controller import adapt_tune
@@ -77,8 +76,6 @@ def test_an_algorithm_is_built_as_rllib_builds_it(library, monkeypatch):
 
 @pytest.mark.usefixtures("off")
 def test_what_only_private_names_tell_is_not_known():
-    assert find_node_of("0a" * 16) is None
-    assert find_draining_nodes() == set()
     assert find_logs() is None
     write_value("steps:/a/b", "17")
     assert read_values(["steps:/a/b"]) == {}

@@ -20,7 +20,6 @@ import pytest
 from mlflow import MlflowClient
 from toy import ToyTrial, ledger
 
-from rltune.compat.patching import are_replacements_on
 from rltune.config.settings_file import read_settings
 from rltune.errors import RltuneError, StudyError, UnavailableError
 from rltune.pipeline import run as pipeline
@@ -174,30 +173,26 @@ def test_a_trial_that_goes_wrong_ends_with_its_reason(
     assert outcome.status == "failed"
 
 
-def test_a_worker_that_dies_is_tried_again_and_then_fails_alone(
-    toy_run: Callable[..., Outcome], stream: io.StringIO
-) -> None:
+def test_workers_that_die_on_and_on_interrupt_the_sweep(toy_run: Callable[..., Outcome], stream: io.StringIO) -> None:
     outcome = toy_run(
         "+space.fault=[choice,null,die]",
         "scheduler=none",
         "tracking=off",
-        "budget.trials=3",
-        "warm_start=[{fault:null},{fault:die},{fault:null}]",
+        "budget.trials=2",
+        "warm_start=[{fault:null},{fault:die}]",
         "budget.reports=1",
         "checkpoint.every_s=0",
+        "failures.stop_after=2",
     )
-    states = {entry.params["fault"]: entry.state for entry in ledger(outcome)}
-    assert states == {None: "COMPLETE", "die": "FAIL"}
-    died = next(entry for entry in ledger(outcome) if entry.state == "FAIL")
+    assert (outcome.status, outcome.exit_code) == ("interrupted", 75)
+    assert {entry.params["fault"]: entry.state for entry in ledger(outcome)} == {None: "COMPLETE", "die": "RUNNING"}
+    died = next(entry for entry in ledger(outcome) if entry.state == "RUNNING")
+    assert died.latest is not None
     assert died.latest.env_steps == 400, "what was saved before the only report counts"
-    assert all(list(entry.reports) == ([2000] if entry.state == "COMPLETE" else []) for entry in ledger(outcome))
-    assert died.stop_reason.startswith("worker died: ")
-    assert "unknown" not in died.stop_reason
-    log = outcome.folder / died.log
-    assert died.stop_reason in log.read_text()
-    if are_replacements_on():  # nothing public says where Ray keeps it
-        assert "fault told" in log.read_text(), "what the process itself wrote last is kept"
-    assert str(log) in stream.getvalue()
+    assert outcome.reason is not None
+    assert "worker died: " in outcome.reason
+    assert "unknown" not in outcome.reason
+    assert f"resume sweep={outcome.name}" in stream.getvalue()
 
 
 def test_a_trial_that_goes_wrong_once_goes_on_from_its_last_checkpoint_to_the_end(
@@ -231,20 +226,12 @@ def test_a_trial_that_hangs_loses_its_process_and_the_sweep_goes_on(toy_run: Cal
     assert [entry.state for entry in others] == ["COMPLETE", "COMPLETE"]
 
 
-def test_the_sweep_ends_early_when_its_first_trials_all_fail_alike(
-    toy_run: Callable[..., Outcome], stream: io.StringIO
-) -> None:
-    outcome = toy_run(
-        "+space.fault=numbered",
-        "budget.trials=30",
-        "failures.stop_after=3",
-        "failures.max_retries=0",
-        "tracking=off",
-        "scheduler=none",
-    )
-    assert 3 <= outcome.trials["failed"] <= 5
-    assert outcome.exit_code == 1
-    assert "pole broke" in stream.getvalue()
+def test_the_sweep_is_interrupted_when_nothing_comes_further(toy_run: Callable[..., Outcome]) -> None:
+    outcome = toy_run("+space.fault=build", "budget.trials=30", "failures.stop_after=5", "tracking=off")
+    assert (outcome.status, outcome.exit_code) == ("interrupted", 75)
+    assert outcome.trials["failed"] in (1, 2), "two of the five attempts fail a trial"
+    assert outcome.reason is not None
+    assert "a network of size 0" in outcome.reason
 
 
 def test_asha_spends_less_and_keeps_the_best(toy_run: Callable[..., Outcome]) -> None:
@@ -337,8 +324,8 @@ def test_a_stop_from_elsewhere_ends_certification_too_and_it_goes_on(
         ask_retry(SweepRef("toy", root))
         stop_sweep(SweepRef("toy", root), wait=False, stream=stream)
 
-    starts = "warm_start=[{quality:0.5,fault:null},{quality:0.9,fault:raise_once},{quality:0.4,fault:null}]"
-    words = ("name=toy", "budget.trials=3", "scheduler=none", "tracking=off", "+space.fault=[choice,null,raise_once]")
+    starts = "warm_start=[{quality:0.5,fault:null},{quality:0.9,fault:save},{quality:0.4,fault:null}]"
+    words = ("name=toy", "budget.trials=3", "scheduler=none", "tracking=off", "+space.fault=[choice,null,save]")
     certify = ("certify=on", "certify.top=1", "certify.seeds=2", "certify.episodes=2", "certify.champion_episodes=2")
     slow = ("+space.seconds=0.03", "failures.max_retries=0", "checkpoint.every_s=0")
     asking = threading.Thread(target=stop)
@@ -348,10 +335,34 @@ def test_a_stop_from_elsewhere_ends_certification_too_and_it_goes_on(
     assert (first.status, first.exit_code, first.certified) == ("interrupted", 130, None)
     assert first.reason is not None
     assert first.reason.startswith("stopped by ")
+    (first.folder / "room").touch()
     last = resume_sweep(SweepRef("toy", root), stream=stream, trainable=ToyTrial)
     assert (last.status, last.trials["complete"]) == ("complete", 3)
     assert last.certified is not None
     assert {row["trial"] for row in last.certified["configurations"]} >= {1}, "which had failed, and is the best"
+
+
+def test_an_end_that_is_not_recorded_interrupts_the_sweep(
+    toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO
+) -> None:
+    first = toy_run("name=toy", "budget.trials=1", "tracking=off", "scheduler=none")
+    trigger = (
+        "CREATE TRIGGER no_end BEFORE UPDATE OF state ON sweep_trials"
+        " WHEN NEW.number = 1 AND NEW.state != 'RUNNING' BEGIN SELECT RAISE(FAIL, 'no answer'); END"
+    )
+    with contextlib.closing(sqlite3.connect(first.folder / "ledger.db")) as database, database:
+        database.execute(trigger)
+    more = {"budget": {"trials": 2}}
+    ref = SweepRef("toy", tmp_path / "outputs")
+    again = resume_sweep(ref, changes=more, stream=stream, trainable=ToyTrial)
+    assert [entry.state for entry in ledger(again)] == ["COMPLETE", "RUNNING"]
+    assert (again.status, again.exit_code) == ("interrupted", 75)
+    with contextlib.closing(open_ledger(again.folder)) as opened:
+        assert opened.sweep().status == "interrupted"
+    with contextlib.closing(sqlite3.connect(first.folder / "ledger.db")) as database, database:
+        database.execute("DROP TRIGGER no_end")
+    last = resume_sweep(ref, stream=stream, trainable=ToyTrial)
+    assert (last.status, [entry.state for entry in ledger(last)]) == ("complete", ["COMPLETE"] * 2)
 
 
 def test_a_second_signal_waits_for_no_trial_and_leaves_the_ledger_whole(

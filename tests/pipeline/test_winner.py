@@ -52,11 +52,16 @@ def test_a_budget_that_left_nothing_for_certification_is_named(
     assert any("not certified" in line and "budget.wall_time_s" in line for line in lines)
 
 
-def test_a_sweep_that_was_given_up_has_no_winner(open_mine: Callable[..., Any]) -> None:
+def test_an_interrupted_sweep_registers_nothing_yet(open_mine: Callable[..., Any]) -> None:
     with open_mine("certify=off") as sweep:
         add_trial(sweep, 0, 10.0)
-        sweep.stopper.failed = True
-        assert select_winner(sweep, sweep.ledger.trials.records()) == (None, None)
+        sweep.stopper.interrupt("nothing works")
+        records = sweep.ledger.trials.records()
+        winner, certification = select_winner(sweep, records)
+        assert winner is not None
+        assert register_winner(sweep, winner, certification) is None
+        outcome = save_outcome(sweep, records, winner, certification, None)
+    assert (outcome.status, outcome.exit_code, outcome.reason) == ("interrupted", 75, "nothing works")
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,8 @@ class ToyRunner:
     def save(self, folder: Path, info: Mapping[str, Any]) -> None:
         if self.params.get("fault") == "full" and not (folder.parents[3] / "room").exists():
             Path("/dev/full").write_text("no room")  # the kernel's own refusal
+        if self.params.get("fault") == "save" and not (folder.parents[3] / "room").exists():
+            raise ValueError("a network that cannot be saved")
         (folder / "toy.json").write_text(json.dumps({"env_steps": self.env_steps, "seed": self.seed}))
 
     def restore(self, folder: Path) -> None:

@@ -5,7 +5,7 @@ Runs in the driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 ANSWER_S = 60.0  # for a node to start a process, to import and to read
@@ -60,14 +60,3 @@ def name_of(node: Mapping[str, Any]) -> str:
     """Describe a node for a person: host and address, and its name where it was given one."""
     host, address, given = node["NodeManagerHostname"], node["NodeManagerAddress"], node.get("NodeName")
     return f"{host} ({address})" if given in (None, "", host, address) else f"{given} on {host} ({address})"
-
-
-def has_other_nodes(refused: Collection[str]) -> bool:
-    """Return whether a node that can run trials is left, apart from some.
-
-    Args:
-        refused: Their ids.
-    """
-    import ray
-
-    return any(node["Alive"] and node["Resources"].get("CPU") and node["NodeID"] not in refused for node in ray.nodes())

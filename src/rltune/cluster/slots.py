@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 
 from rltune.cluster.resources import Bundles, Machine, count_slots
-from rltune.compat.ray_nodes import find_draining_nodes
 
 WITHOUT_PLACE = ("PENDING", "PREPARED", "RESCHEDULING")  # a placement group's states before all its bundles have a node
 
@@ -23,16 +22,12 @@ class Slots:
         limit: The most that are of use: ``resources.max_concurrent``, or the number of trials.
         nodes: What there is now.
         autoscales: Whether a place is asked for as often as there is a limit, so that an autoscaler starts nodes.
-
-    Attributes:
-        avoided: Ids of nodes that get no trials.
     """
 
     clock: Callable[[], float] = staticmethod(time.monotonic)
 
     def __init__(self, bundles: Bundles, limit: int, nodes: Sequence[Machine], autoscales: bool = False) -> None:
         self._bundles, self._limit, self._autoscales = bundles, limit, autoscales
-        self.avoided: Collection[str] = ()
         self._waiting: frozenset[str] = frozenset()
         self._num_blocked = self._num_held = 0
         self._larger: dict[str, Bundles] = {}
@@ -123,19 +118,33 @@ class Slots:
 
 def update_from_cluster(slots: Slots) -> None:
     """Ask the joined Ray what it has now. While its head is away, this waits for a minute or raises an error."""
-    slots.update(list_nodes({*slots.avoided, *find_draining_nodes()}), list_groups())
+    slots.update(list_nodes(), list_groups())
 
 
 def list_nodes(avoided: Collection[str] = ()) -> tuple[Machine, ...]:
     """List what the nodes of the Ray that runs have for trials.
 
     Args:
-        avoided: Ids of nodes that get no trials.
+        avoided: The ids of the nodes to leave out.
     """
     import ray
 
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["NodeID"] not in avoided]
-    return tuple(Machine(cpus=one.get("CPU", 0.0), gpus=one.get("GPU", 0.0)) for one in alive)
+    return tuple(Machine(cpus=resources.get("CPU", 0.0), gpus=resources.get("GPU", 0.0)) for resources in alive)
+
+
+def find_nodes_to_avoid(hosts: Collection[str], bundles: Bundles) -> list[str]:
+    """Return the ids of the nodes that have some host names or addresses; none if no other node could hold a trial.
+
+    Args:
+        hosts: The names and addresses.
+        bundles: The trial's.
+    """
+    import ray
+
+    nodes = [node for node in ray.nodes() if {node["NodeManagerHostname"], node["NodeManagerAddress"]} & set(hosts)]
+    avoided = sorted(node["NodeID"] for node in nodes if node["Alive"])
+    return avoided if avoided and count_slots(bundles, list_nodes(avoided), limit=1) else []
 
 
 def list_groups() -> dict[str, str]:

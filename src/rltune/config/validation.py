@@ -295,7 +295,7 @@ def _lower_bounds(config: RunConfig) -> Iterator[tuple[str, float | None, float,
     yield "checkpoint.replay_gb", config.checkpoint.replay_gb, 0, 0.2
     yield "failures.max_retries", config.failures.max_retries, 0, 1
     yield "failures.stall_s", config.failures.stall_s, 1, 300
-    yield "failures.stop_after", config.failures.stop_after, 1, 5
+    yield "failures.stop_after", config.failures.stop_after, 1, 10
     yield "certify.top", config.certify.top, 0, 3
     yield "certify.seeds", config.certify.seeds, 0, 5
     yield "certify.episodes", config.certify.episodes, 1, 50

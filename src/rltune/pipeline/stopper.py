@@ -41,10 +41,8 @@ class SweepStopper(Stopper):
         self.env_steps = spent_steps
         self.reason: str | None = None
         self.signal: int | None = None
-        self.failed = False  # given up because nothing works
+        self.interrupted = False  # Because something does not work that may work later: the exit code is 75.
         self.head_gone = False  # of the cluster: nothing can be asked of Ray any more
-        self.blind: dict[str, str] = {}  # nodes that do not see the sweep's files, by id: their names
-        self.lost: dict[str, str] = {}  # checkpoints that were written but cannot be seen from here, and on which node
         self.live: set[str] = set()  # folders of the trials whose workers are up and have a state to save
 
     def __getstate__(self) -> dict[str, Any]:
@@ -70,6 +68,11 @@ class SweepStopper(Stopper):
             # On a full disk, or without the storage, they learn nothing: their processes end at the deadline.
             with contextlib.suppress(OSError, StoreError):
                 self._store.write(STOP_FILE, b"", is_quick=True)
+
+    def interrupt(self, reason: str) -> None:
+        """Request the end because something does not work that may work when the same command is typed again."""
+        self.interrupted = True
+        self.request(reason)
 
     def lose_lease(self) -> None:
         """Give up on all trials at once, without asking them to save: another driver has taken the sweep over.

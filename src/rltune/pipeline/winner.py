@@ -44,7 +44,7 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
     folder, certify, stopper = sweep.context.folder, sweep.config.certify, sweep.stopper
     if stopper.is_urgent():
         try:
-            return next(rank_finalists(folder, [] if stopper.failed else records), None), None
+            return next(rank_finalists(folder, records), None), None
         except StoreError:  # It does not answer, and there is no time to wait.
             return None, None
     if sweep.retraining:
@@ -54,9 +54,7 @@ def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Fin
                 certification, folder, certify.champion_episodes, sweep.display.show_episodes
             )
             return winner, certification
-    best = sweep.final_evaluation.select(
-        [] if stopper.failed else records, sweep.console.note, sweep.display.show_episodes
-    )
+    best = sweep.final_evaluation.select(records, sweep.console.note, sweep.display.show_episodes)
     if sweep.retraining and best:
         if sweep.is_certified() and sweep.retraining.runs():
             sweep.console.note("every certification run failed, so the winner below is not certified")
@@ -77,9 +75,10 @@ def register_winner(
     """Register the winner in MLflow.
 
     Returns:
-        The version as the summary has it; None without a winner, after a signal, or where nothing was registered.
+        The version as the summary has it; None without a winner, in an interrupted sweep, or if nothing is registered.
     """
-    if winner is None or sweep.stopper.is_urgent() or not sweep.config.tracking.register:
+    stopper = sweep.stopper
+    if winner is None or stopper.is_urgent() or stopper.interrupted or not sweep.config.tracking.register:
         return None
     candidate = Candidate(winner, certification, sweep.config, sweep.context.name)
     return register_champion(candidate, sweep.tracker, sweep.console.note, sweep.display.show_episodes)
@@ -96,7 +95,7 @@ def save_outcome(
     ledger, stopper, folder = sweep.ledger, sweep.stopper, sweep.context.folder
     wall_s = ledger.sweep().wall_s + time.monotonic() - sweep.context.began
     trials = count_states(records)
-    failed = winner is None and (stopper.failed or not trials["interrupted"])
+    failed = winner is None and not trials["interrupted"]
     runs = sweep.retraining.runs() if sweep.retraining else []
     has_more = len(records) < sweep.config.budget.trials
     outcome = Outcome(
@@ -125,7 +124,7 @@ def save_outcome(
 
 
 def _describe_status(sweep: OpenSweep, failed: bool) -> str:
-    if sweep.stopper.is_urgent():
+    if sweep.stopper.is_urgent() or sweep.stopper.interrupted:
         return "interrupted"
     if failed:
         return "failed"
@@ -135,6 +134,6 @@ def _describe_status(sweep: OpenSweep, failed: bool) -> str:
 def _exit_code(sweep: OpenSweep, failed: bool) -> int:
     if sweep.stopper.signal is not None:
         return 128 + sweep.stopper.signal
-    if sweep.stopper.head_gone:
+    if sweep.stopper.head_gone or sweep.stopper.interrupted:
         return EXIT_TRY_AGAIN
     return EXIT_NONE if failed else EXIT_WINNER

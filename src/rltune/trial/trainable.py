@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import ray
 from ray import tune
 
 from rltune.checkpoints.store import open_store
@@ -269,6 +268,4 @@ def describe_exception(error: BaseException, env_steps: int, gpus: float = 0.0) 
     reason = describe_out_of_memory(first, gpus) or reason
     about: dict[str, Any] = {"failed": reason[:500], "outgrew": reason.startswith(OUT_OF_MEMORY)}
     about["traceback"] = "".join(traceback.format_exception(error))[-4000:]
-    if isinstance(error, BlindNodeError):
-        about |= {"blind": str(error), "node_id": ray.get_runtime_context().get_node_id()}
     return about | {"diverged": isinstance(first, NonFiniteError)}

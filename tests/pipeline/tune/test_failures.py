@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from types import SimpleNamespace
 
 import pytest
 from ray.air.execution._internal.actor_manager import RayActorManager
-from ray.exceptions import ActorUnavailableError, NodeDiedError, OutOfMemoryError, RayActorError, RayTaskError
+from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayTaskError
 
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import open_store
 from rltune.compat.tune_controller import adapt_tune
 from rltune.config.uris import hide_login
-from rltune.pipeline.tune.failures import (
-    describe_dead_process,
-    describe_death,
-    describe_error,
-    find_lost_actor,
-    read_error,
-    read_last_error,
-)
+from rltune.pipeline.tune.failures import explain_death, explain_error, find_address, read_last_error, write_failure
 from rltune.trial.supervisor import STACK_FILE, Supervisor
 from rltune.trial.trainable import describe_exception
 
@@ -42,15 +34,18 @@ ValueError: the pole broke
 def test_a_trial_whose_env_runner_died_fails_with_what_its_environment_raised(after, tmp_path, monkeypatch):
     (tmp_path / "worker-ff-01000000-4711.err").write_text(WRITTEN + after)
     monkeypatch.setattr("rltune.pipeline.tune.failures.find_logs", lambda: tmp_path)
-    death = describe_error(open_store(tmp_path), "trials/3", "ActorDiedError: The actor died unexpectedly", DIED)
-    assert death.reason.endswith(WRITTEN.splitlines()[-1])
-    assert "stumbling.py" in (tmp_path / death.log).read_text()
+    failure = explain_error("ActorDiedError: The actor died unexpectedly", DIED)
+    assert failure.reason.endswith(WRITTEN.splitlines()[-1])
+    assert failure.counts_against_trial
+    written = write_failure(open_store(tmp_path), "trials/3", failure)
+    assert "stumbling.py" in (tmp_path / written["log"]).read_text()
 
 
 def test_without_its_log_an_env_runners_death_is_told_as_ray_tells_it(tmp_path, monkeypatch):
     monkeypatch.setattr("rltune.pipeline.tune.failures.find_logs", lambda: tmp_path)
-    for raised, trace in (("ActorDiedError: it died", DIED), ("ValueError: no", "pid: 1")):
-        assert describe_error(open_store(tmp_path), "trials/3", raised, trace).reason == raised
+    for raised, trace, counts in (("ActorDiedError: it died", DIED, False), ("ValueError: no", "pid: 1", True)):
+        failure = explain_error(raised, trace)
+        assert (failure.reason, failure.counts_against_trial) == (raised, counts)
 
 
 def test_what_ray_wraps_is_told_as_it_was_raised():
@@ -60,13 +55,13 @@ def test_what_ray_wraps_is_told_as_it_was_raised():
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("error", "reason", "counts"),
     [
-        (OutOfMemoryError("1 worker(s) were killed due to the node running low on memory."), "out of memory"),
-        (NodeDiedError("its machine is gone"), "NodeDiedError: its machine is gone"),
+        (OutOfMemoryError("1 worker(s) were killed due to the node running low on memory."), "out of memory", True),
+        (NodeDiedError("its machine is gone"), "NodeDiedError: its machine is gone", False),
     ],
 )
-def test_a_process_that_ray_ended_costs_its_trial_and_not_the_sweep(error, reason, tmp_path, monkeypatch):
+def test_a_process_that_ray_ended_costs_no_sweep(error, reason, counts, tmp_path, monkeypatch):
     monkeypatch.setattr("rltune.pipeline.tune.failures.find_logs", lambda: None)
     told = []
     actor = SimpleNamespace(actor_id=1, _on_error=lambda _, exception: told.append(exception))
@@ -75,9 +70,8 @@ def test_a_process_that_ray_ended_costs_its_trial_and_not_the_sweep(error, reaso
     with adapt_tune(one_process=False):
         RayActorManager._actor_task_failed(manager, tracked_actor_task=task, exception=error)  # as Ray calls it
     assert isinstance(told[0], RayActorError)
-    assert (
-        describe_dead_process(open_store(tmp_path), "trials/0", str(told[0]), None).reason == f"worker died: {reason}"
-    )
+    failure = explain_death(open_store(tmp_path), "trials/0", str(told[0]))
+    assert (failure.reason, failure.counts_against_trial) == (f"worker died: {reason}", counts)
 
 
 def test_the_last_of_a_trials_errors_is_the_one_that_counts(tmp_path):
@@ -89,9 +83,7 @@ def test_the_last_of_a_trials_errors_is_the_one_that_counts(tmp_path):
 def test_a_death_that_ray_only_guesses_about_is_not_called_out_of_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("rltune.pipeline.tune.failures.find_logs", lambda: None)
     guess = "Worker exit detail: End of file. Some common causes include: (1) the process was killed by the OOM killer"
-    death = describe_dead_process(
-        open_store(tmp_path), "trials/0", f"The actor died unexpectedly.\n\tpid: 1\n{guess}\n", None
-    )
+    death = explain_death(open_store(tmp_path), "trials/0", f"The actor died unexpectedly.\n\tpid: 1\n{guess}\n")
     assert "common causes" in death.reason
     assert "memory" not in death.reason
 
@@ -99,47 +91,31 @@ def test_a_death_that_ray_only_guesses_about_is_not_called_out_of_memory(tmp_pat
 def test_a_hung_process_without_a_stack_is_still_told(tmp_path):
     (tmp_path / "trials" / "7").mkdir(parents=True)
     (tmp_path / "trials" / "7" / STACK_FILE).write_text("")
-    failure = describe_dead_process(open_store(tmp_path), "trials/7", "Worker exit detail:  ", None)
+    failure = explain_death(open_store(tmp_path), "trials/7", "Worker exit detail:  ")
     assert STACK_FILE in failure.reason
     assert failure.reason.partition(";")[0].strip(), "a reason, though none is known"
 
 
 def test_a_failures_file_and_reason_hold_no_login(tmp_path):
     hide_login("postgresql+psycopg://me:open/sesame@db/rl")
-    failure = describe_error(
-        open_store(tmp_path), "trials/7", "ValueError: host 'sesame@db'", "os.environ['S'] = 'me:open/sesame@db'"
-    )
-    written = (tmp_path / failure.log).read_text()
-    assert "sesame" not in failure.reason + failure.trace + written
+    failure = explain_error("ValueError: host 'sesame@db'", "os.environ['S'] = 'me:open/sesame@db'")
+    kept = write_failure(open_store(tmp_path), "trials/7", failure)
+    written = (tmp_path / kept["log"]).read_text()
+    assert "sesame" not in failure.reason + kept["traceback"] + written
     assert "'***@db'" in written
 
 
-def test_what_ray_raised_of_a_lost_process_is_read_back(tmp_path):
-    file = tmp_path / "error.pkl"
-    trial = SimpleNamespace(pickled_error_file=str(file))
-    assert read_error(trial) is read_error(SimpleNamespace(pickled_error_file=None)) is None
-    file.write_bytes(pickle.dumps(RayActorError(preempted=True)))
-    assert read_error(trial).preempted
-    file.write_bytes(b"cut short")
-    assert read_error(trial) is None
-
-
 def test_a_death_that_is_tried_again_leaves_no_file(tmp_path):
-    reason = describe_death(open_store(tmp_path), "trials/7", "Worker exit detail: SIGKILL")
-    assert reason.endswith("SIGKILL")
-    assert "detail" not in reason
+    death = explain_death(open_store(tmp_path), "trials/7", "Worker exit detail: SIGKILL")
+    assert death.reason.endswith("SIGKILL")
+    assert "detail" not in death.reason
+    assert not death.counts_against_trial
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_process_that_a_trial_has_lost_is_found():
-    actor = "0a" * 16
-    raised = "ActorDiedError: it died"
-    died = f"ray.exceptions.{raised}\n\tactor_id: {actor}\n"
-    assert find_lost_actor(raised, died) == (actor, None)
-    cut = f"ray.exceptions.ActorUnavailableError: The actor {actor} is unavailable: broken pipe"
-    lost, error = find_lost_actor("ActorUnavailableError: The actor", cut)
-    assert (lost, type(error)) == (actor, ActorUnavailableError)
-    assert find_lost_actor("ValueError: no", died) == (None, None)
+def test_the_node_of_a_lost_process_is_found_in_rays_words():
+    assert find_address(DIED) is None
+    assert find_address(f"{DIED}\tip: 10.0.0.7\nThe actor is dead because its node has died.\n") == "10.0.0.7"
 
 
 @pytest.mark.slow
@@ -153,7 +129,7 @@ def test_a_hung_workers_stack_comes_through_the_store(tmp_path, s3):
         with supervisor.watch():
             assert ended.wait(60)
         supervisor.close()
-    death = describe_dead_process(driver, "trials/3", "the actor died", None)
+    death = explain_death(driver, "trials/3", "the actor died")
     assert "0.1 s" in death.reason
     assert STACK_FILE in death.reason
-    assert "test_failures.py" in (driver.folder / death.log).read_text(), "where its threads were"
+    assert "test_failures.py" in death.trace, "where its threads were"

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 from ledger import make_ledger
+from rltune.trial.watchdog import STACK_FILE
 from saved import open_checkpoint, write_checkpoint
 
 from rltune.checkpoints.clients import STORAGE_AWAY
 from rltune.checkpoints.retention import Retention
 from rltune.checkpoints.store import open_store
-from rltune.cluster.losses import Place
 from rltune.pipeline.stopper import SweepStopper
 from rltune.pipeline.tune import recorder as module
 from rltune.pipeline.tune.recorder import Recorder
 from rltune.pipeline.tune.stages import Stage
-from rltune.records import CheckpointRecord
+from rltune.records import CheckpointRecord, TrialRecord
 from rltune.search.schedulers import Stop
 from rltune.study.disk_full import DISK_FULL
 
@@ -52,21 +52,26 @@ class Sweep:
 
     def begin(self, kind: str = "trials") -> Any:
         """Tune's trial, begun."""
-        record = self.ledger.table(kind).add({"lr": 0.1, "clip": 0.2}, [1], drawn={"lr": 0.1})
-        task = {"number": record.number, "kind": kind, "latest": None, "older": None, "best": None}
+        return self._start(self.ledger.table(kind).add({"lr": 0.1, "clip": 0.2}, [1], drawn={"lr": 0.1}))
+
+    def _start(self, record: TrialRecord) -> Any:
+        task = {"number": record.number, "kind": record.kind, "latest": None, "older": None, "best": None}
         meta = SimpleNamespace(metric_analysis={}, metric_n_steps={}, last_result={})
-        actor = SimpleNamespace(ray_actor=f"{record.name}'s")
         trial = SimpleNamespace(
-            config={"assignment": task}, last_result={}, run_metadata=meta, temporary_state=actor, error_file=None,
-            pickled_error_file=None, trial_id=record.name,
+            config={"assignment": task}, last_result={}, run_metadata=meta, error_file=None, trial_id=record.name,
         )  # fmt: skip
         self.recorder.on_trial_start(0, [], trial)
         return trial
 
-    def lose(self, trial: Any) -> None:
-        """Its process is gone."""
+    def begin_again(self, number: int = 0) -> Any:
+        """Tune's trial of the next attempt."""
+        return self._start(self.ledger.trials.record(number))
+
+    def lose(self, trial: Any, said: str = "") -> None:
+        """End its process; Tune writes what Ray says of it."""
+        trial.error_file = str(self.folder / "error.txt")
+        Path(trial.error_file).write_text(f"Failure # 1 (occurred at noon)\n{said}")
         self.recorder.on_trial_error(0, [], trial)
-        trial.config["assignment"] = {"number": 0, "kind": "trials"}  # as Tune has it again for the next attempt
 
     def report(self, trial: Any, mark: int, objective: float, overshoot: int = 0, **more: Any) -> None:
         task = trial.config["assignment"]
@@ -84,6 +89,11 @@ class Sweep:
         trial.last_result |= more
         self.recorder.on_trial_complete(0, [], trial)
 
+    def save_report(self, trial: Any) -> None:
+        """Report 100 steps more than the last time, with a checkpoint."""
+        reached = max(self.ledger.trials.record(trial.config["assignment"]["number"]).reports, default=0) + 100
+        self.report(trial, reached, 5.0, records={"latest": self.save(trial, reached).to_dict()})
+
     def save(self, trial: Any, env_steps: int) -> CheckpointRecord:
         state = {"env_steps": env_steps, "objective": 1.0}
         number = trial.config["assignment"]["number"]
@@ -91,19 +101,13 @@ class Sweep:
 
 
 @pytest.fixture(autouse=True)
-def machines(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """All is well with every machine, unless a test says what became of it."""
-    lost: dict[str, str] = {}
-    monkeypatch.setattr(module, "find_place", lambda actor: Place("ab12", "n2") if actor else None)
-    monkeypatch.setattr(module, "explain_loss", lambda place, error: place and lost.get(place.host))
-    monkeypatch.setattr(module, "GATHER_S", -1.0)
+def living_head(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "wait_for_head", lambda: None)
-    return lost
 
 
 @pytest.fixture
 def sweep(tmp_path: Path, request_of: Callable[..., Any]) -> Sweep:
-    words = ("tracking=off", f"budget.env_steps={BUDGET}", "failures.stop_after=2", "cluster=address")
+    words = ("tracking=off", f"budget.env_steps={BUDGET}", "failures.stop_after=3", "cluster=address")
     return Sweep(tmp_path, request_of(*words))
 
 
@@ -257,35 +261,35 @@ def test_a_trial_that_diverged_is_stopped_at_once(sweep):
     assert sweep.retried == [], "it would diverge again"
 
 
-def test_a_failure_is_tried_once_more(sweep):
+def test_an_exception_without_progress_counts_against_its_trial(sweep):
     trial = sweep.begin()
+    for _ in range(4):  # Each of these attempts comes further than the one before.
+        sweep.save_report(trial)
+        sweep.end(trial, failed="ValueError: it broke", traceback="")
+        trial = sweep.begin_again()
+    assert [record.number for record in sweep.retried] == [0] * 4
     sweep.end(trial, failed="ValueError: it broke", traceback="")
-    assert [record.number for record in sweep.retried] == [0]
-    assert sweep.ledger.trials.record(0).state == "RUNNING"
+    assert (len(sweep.retried), sweep.ledger.trials.record(0).state) == (5, "RUNNING"), "failures.max_retries=1"
+    sweep.end(sweep.begin_again(), failed="ValueError: it broke", traceback="")
+    assert (len(sweep.retried), sweep.ledger.trials.record(0).state) == (5, "FAIL")
+    assert not sweep.stopper.is_requested()
 
 
-def test_the_sweep_is_given_up_when_all_fail_alike(sweep):
-    for number in range(2):
-        trial = sweep.begin()
-        sweep.end(trial, failed=f"non-finite numbers: loss=nan at {number}", diverged=True)
-    assert sweep.stopper.failed
+@pytest.mark.parametrize("kind", ["trials", "certify"])
+def test_attempts_without_progress_interrupt_the_sweep(sweep, kind):
+    for number in range(3):
+        assert not sweep.stopper.is_requested()
+        sweep.end(sweep.begin(kind), failed=f"non-finite numbers: loss=nan at {number}", diverged=True)
+    assert sweep.stopper.interrupted
+    assert "loss=nan" in sweep.stopper.reason
 
 
-def test_failures_after_a_resume_are_not_the_first(sweep):
-    """As when trials are tried again that had failed: the sweep has others, and a winner."""
-    done = sweep.begin()
-    sweep.report(done, BUDGET, 5.0)
-    sweep.end(done)
-    resumed = Sweep(sweep.folder, sweep.recorder._config, sweep.ledger)
-    for _ in range(2):
-        resumed.end(resumed.begin(), failed="non-finite numbers: loss=nan", diverged=True)
-    assert not resumed.stopper.failed
-
-
-def test_a_run_that_fails_says_nothing_about_the_search(sweep):
-    for _ in range(2):
-        sweep.end(sweep.begin("certify"), failed="non-finite numbers", diverged=True)
-    assert not sweep.stopper.failed
+def test_progress_of_any_trial_keeps_the_sweep_going(sweep):
+    other = sweep.begin()
+    for _ in range(4):
+        sweep.save_report(other)
+        sweep.end(sweep.begin(), failed="non-finite numbers: loss=nan", diverged=True)
+    assert not sweep.stopper.is_requested()
 
 
 def test_what_the_rule_stopped_is_pruned(sweep):
@@ -355,124 +359,84 @@ def test_what_tune_keeps_of_the_stopper_holds_no_login(tmp_path: Path, request_o
     assert b"s3cret" not in pickle.dumps(SweepStopper(open_store(tmp_path), config))
 
 
-def test_where_a_trial_runs_is_known_from_its_start(sweep):
-    sweep.begin()
-    assert sweep.ledger.trials.record(0).node == "n2"
+DIED = "Worker exit detail: SIGKILL\n\tip: 10.0.0.7\n"
 
 
-def test_a_lost_machine_is_no_trials_fault(sweep, machines):
-    """However often: each time the trial comes further, and failures.max_retries stays as it was."""
-    machines["n2"], trial = "node n2 is gone", sweep.begin()
-    for env_steps in range(100, 700, 100):
-        sweep.report(trial, env_steps, 5.0, records={"latest": sweep.save(trial, env_steps).to_dict()})
-        sweep.lose(trial)
-        sweep.recorder.on_trial_start(0, [], trial)
-    assert [record.number for record in sweep.retried] == [0] * 6
-    assert sweep.ledger.trials.record(0).state == "RUNNING"
-    machines.clear()
-    sweep.lose(trial)
-    assert len(sweep.retried) == 7, "its one retry is still there"
-    sweep.lose(trial)
-    assert sweep.ledger.trials.record(0).state == "FAIL"
-
-
-def test_a_trial_that_ends_machine_after_machine_fails(sweep, machines):
-    machines["n2"], trial = "node n2 is gone", sweep.begin()
-    sweep.report(trial, 100, 5.0, records={"latest": sweep.save(trial, 100).to_dict()})
-    for _ in range(4):
-        sweep.recorder.on_trial_start(0, [], trial)
-        sweep.lose(trial)
-    assert len(sweep.retried) == 3
+def test_a_lost_process_does_not_count_against_its_trial(sweep):
+    """With a step in between, however often; and no exception of an earlier attempt counts any more."""
+    trial = sweep.begin()
+    for _ in range(6):
+        sweep.save_report(trial)
+        sweep.lose(trial, DIED)
+        trial = sweep.begin_again()
+    sweep.lose(trial, DIED)
+    sweep.lose(sweep.begin_again(), DIED)
+    assert [record.number for record in sweep.retried] == [0] * 8
+    assert sweep.recorder.attempts.find_hosts(("trials", 0)) == {"10.0.0.7"}, "the next attempt is to avoid it"
+    assert not sweep.stopper.is_requested()
+    sweep.lose(sweep.begin_again(), DIED)
+    assert (sweep.stopper.interrupted, len(sweep.retried)) == (True, 8)
     record = sweep.ledger.trials.record(0)
-    assert record.state == "FAIL"
-    assert "n2" in record.stop_reason
-    assert " 3 " in record.stop_reason, "the machines before"
+    assert (record.state, record.stop_reason) == ("RUNNING", "interrupted")
+    assert "SIGKILL" in sweep.stopper.reason
 
 
-def test_a_lost_machine_is_told_in_one_plain_line(sweep, machines):
-    machines["n2"] = "node n2 is gone"
-    trials = [sweep.begin() for _ in range(2)]
-    sweep.report(trials[0], 500, 5.0, overshoot=15106, records={"latest": sweep.save(trials[0], 15606).to_dict()})
-    for trial in trials:
-        sweep.recorder.on_trial_error(0, [], trial)
-    assert sweep.notes == []
-    sweep.recorder.on_step_end(0, [])
-    (note,) = sweep.notes
-    assert [part for part in ("node n2", "trial 0", "15,606", "trial 1") if part not in note] == []
-    sweep.recorder.on_step_end(1, [])
-    assert len(sweep.notes) == 1
+def test_a_trial_fails_that_dies_while_others_make_progress(sweep):
+    other, trial = sweep.begin(), sweep.begin()
+    for _ in range(2):
+        sweep.lose(trial, DIED)
+        trial = sweep.begin_again(1)
+    sweep.save_report(other)
+    sweep.lose(trial, DIED)
+    assert [sweep.ledger.trials.record(number).state for number in (0, 1)] == ["RUNNING", "FAIL"]
+    assert not sweep.stopper.is_requested()
 
 
-def test_a_machine_lost_while_the_sweep_ends_interrupts(sweep, machines):
-    machines["n2"], trial = "node n2 is gone", sweep.begin()
+@pytest.mark.parametrize("said", ["OutOfMemoryError: killed", None])
+def test_a_process_that_hung_or_took_all_memory_counts(sweep, said):
+    trial = sweep.begin()
+    if said is None:
+        stack = sweep.folder / "trials" / "0" / STACK_FILE
+        stack.parent.mkdir(parents=True)
+        stack.write_text("no progress for 2 s\n")
+    sweep.lose(trial, said or DIED)
+    sweep.lose(sweep.begin_again(), said or DIED)
+    assert (len(sweep.retried), sweep.ledger.trials.record(0).state) == (1, "FAIL"), "failures.max_retries=1"
+
+
+def test_a_process_lost_while_the_sweep_ends_is_interrupted(sweep):
+    trial = sweep.begin()
     sweep.stopper.request("interrupted", 15)
-    sweep.lose(trial)
+    sweep.lose(trial, DIED)
     record = sweep.ledger.trials.record(0)
     assert (record.state, record.stop_reason, sweep.retried) == ("RUNNING", "interrupted", [])
 
 
-def test_a_process_that_dies_and_one_that_raises_count_alike(sweep):
-    trial = sweep.begin()
-    sweep.end(trial, failed="ValueError: it broke", traceback="")
-    again = sweep.begin()
-    again.config["assignment"]["number"] = 0
-    sweep.lose(again)
-    assert len(sweep.retried) == 1
-    assert sweep.ledger.trials.record(0).state == "FAIL", "failures.max_retries is 1"
-    (note,) = sweep.notes
-    assert note.startswith("trial 0: ValueError: ")
-
-
-def test_an_env_runner_whose_machine_was_lost_is_no_fault(sweep, machines):
-    machines["n2"], trial = "node n2 is gone", sweep.begin()
-    trace = f"ray.exceptions.ActorDiedError: The actor died\n\tactor_id: {'0a' * 16}\n"
+def test_a_lost_env_runner_does_not_count_against_its_trial(sweep):
+    died = {"failed": "ActorDiedError: The actor died", "traceback": "ray.exceptions.ActorDiedError: it died"}
     for _ in range(2):
-        sweep.end(trial, failed="ActorDiedError: The actor died", traceback=trace)
-        trial.config["assignment"] = {"number": 0, "kind": "trials"}
+        sweep.end(sweep.begin() if not sweep.retried else sweep.begin_again(), **died)
     assert len(sweep.retried) == 2
 
 
-def go_blind(sweep: Sweep, monkeypatch: pytest.MonkeyPatch, others: bool) -> Any:
-    """A trial that a node could not begin."""
-    monkeypatch.setattr("rltune.pipeline.tune.recorder.has_other_nodes", lambda refused: others)
-    trial = sweep.begin()
-    sweep.hand_back(trial, 0)
-    sweep.end(trial, failed="BlindNodeError: x", blind="/shared cannot be seen there", node="far", node_id="ab12")
-    return trial
-
-
-def test_a_node_that_sees_nothing_costs_its_trial_nothing(sweep, monkeypatch):
-    go_blind(sweep, monkeypatch, others=True)
-    (note,) = sweep.notes
-    assert [part for part in ("node far", "/shared", "trial 0") if part not in note] == []
-    assert [record.number for record in sweep.retried] == [0]
-    assert sweep.stopper.blind == {"ab12": "far"}
-    assert not sweep.stopper.is_requested()
-    assert sweep.ledger.trials.record(0).state == "RUNNING"
-
-
-def test_without_another_node_the_sweep_ends_and_can_go_on(sweep, monkeypatch):
-    go_blind(sweep, monkeypatch, others=False)
-    assert sweep.stopper.reason.endswith(str(sweep.folder))
-    assert sweep.stopper.lost == {"trial 0's work": "far"}
-    assert sweep.retried == []
-    assert sweep.ledger.trials.record(0).stop_reason == "interrupted"
+def test_a_node_that_sees_nothing_costs_no_trial(sweep):
+    for _ in range(3):
+        trial = sweep.begin()
+        sweep.hand_back(trial, 0)
+        blind = "rltune.trial.shared_files.BlindNodeError: /shared is not there"
+        sweep.end(trial, failed="BlindNodeError: /shared is not there", traceback=blind, node="far")
+    assert {record.state for record in sweep.ledger.trials.records()} == {"RUNNING"}
+    assert sweep.recorder.attempts.find_hosts(("trials", 0)) == {"far"}
+    assert sweep.stopper.interrupted
+    assert "/shared" in sweep.stopper.reason
 
 
 def test_a_bucket_that_only_one_node_cannot_reach_ends_nothing(sweep, monkeypatch):
     monkeypatch.setattr(sweep.recorder, "_is_storage_away", lambda: False)
-    trial = sweep.begin()
-    sweep.end(
-        trial,
-        failed="StoreUnavailableError: x",
-        traceback=AWAY,
-        node="n2",
-    )
-    sweep.recorder.on_step_end(0, [])
-    (note,) = sweep.notes
-    assert "node n2" in note
-    assert "trial 0" in note
-    assert [record.number for record in sweep.retried] == [0]
+    for _ in range(2):
+        trial = sweep.begin() if not sweep.retried else sweep.begin_again()
+        sweep.end(trial, failed="StoreUnavailableError: x", traceback=AWAY, node="n2")
+    assert [record.number for record in sweep.retried] == [0, 0]
     assert not sweep.stopper.is_requested()
 
 
@@ -480,13 +444,37 @@ def test_a_bucket_that_does_not_answer_is_no_trials_fault(sweep, monkeypatch):
     monkeypatch.setattr(sweep.recorder, "_is_storage_away", lambda: True)
     trial = sweep.begin()
     sweep.hand_back(trial, 0)
-    sweep.end(
-        trial,
-        failed="StoreUnavailableError: storage=s3://x",
-        traceback=AWAY,
-    )
+    sweep.end(trial, failed="StoreUnavailableError: storage=s3://x", traceback=AWAY)
     assert sweep.stopper.reason == STORAGE_AWAY
     assert sweep.ledger.trials.record(0).stop_reason == "interrupted"
+
+
+def test_a_checkpoint_that_lies_elsewhere_interrupts_the_sweep(sweep):
+    """Whatever the trial reports afterwards is not recorded, as nobody could go on from there."""
+    trial = sweep.begin()
+    elsewhere = CheckpointRecord("trials/0/first/best-100", 100, 5.0, "digest").to_dict()
+    sweep.report(trial, 100, 5.0, records={"best": elsewhere}, node="far")
+    assert sweep.stopper.interrupted
+    assert "node far" in sweep.stopper.reason
+    sweep.report(trial, BUDGET, 6.0)
+    sweep.end(trial)
+    record = sweep.ledger.trials.record(0)
+    assert (record.state, record.stop_reason, list(record.reports)) == ("RUNNING", "interrupted", [])
+
+
+@pytest.mark.parametrize("name", ["add_report", "end"])
+def test_what_the_ledger_does_not_take_interrupts_the_sweep(sweep, monkeypatch, name):
+    def refuse(*args: Any, **more: Any) -> None:
+        raise RuntimeError("no answer")
+
+    trial = sweep.begin()
+    with monkeypatch.context() as broken:
+        broken.setattr(sweep.ledger.trials, name, refuse)
+        sweep.report(trial, BUDGET, 5.0)
+        sweep.end(trial)
+    assert sweep.stopper.interrupted
+    assert "no answer" in sweep.stopper.reason
+    assert sweep.ledger.trials.record(0).state == "RUNNING"
 
 
 def test_steps_since_the_last_report_are_charged(sweep):

@@ -1,6 +1,6 @@
-"""Record what happens while Tune runs: into the ledger first, then for MLflow and Optuna.
+"""Record what happens while Tune runs: in the ledger first, then for MLflow and Optuna.
 
-A Tune callback; an exception in one would end the whole sweep, so none leaves it. Runs in the driver.
+Tune calls the methods of `Recorder` back. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -8,33 +8,28 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ray.tune import Callback
 
-from rltune.checkpoints.clients import STORAGE_AWAY, StoreError, StoreUnavailableError
+from rltune.checkpoints.clients import STORAGE_AWAY, StoreError
 from rltune.checkpoints.retention import Retention
 from rltune.checkpoints.store import Store
 from rltune.cluster.head import wait_for_head
-from rltune.cluster.losses import Place, explain_loss, find_place
 from rltune.cluster.resources import Share
-from rltune.cluster.shared_storage import has_other_nodes
 from rltune.config.schema import RunConfig
-from rltune.formatting import classify_failure
+from rltune.errors import RltuneError, describe_exception
 from rltune.pipeline.stopper import SweepStopper
 from rltune.pipeline.tune.assignments import choose_newest
+from rltune.pipeline.tune.attempts import Attempts, TrialKey
 from rltune.pipeline.tune.failures import (
     Failure,
-    describe_dead_process,
-    describe_death,
-    describe_error,
-    describe_reason,
-    find_lost_actor,
-    read_error,
+    explain_death,
+    explain_error,
+    find_address,
     read_last_error,
+    write_failure,
 )
 from rltune.pipeline.tune.scheduler import StoppingRuleScheduler
 from rltune.pipeline.tune.stages import Stage
@@ -48,20 +43,28 @@ from rltune.tracking.feed import Feeds
 from rltune.trial.metrics import is_report, make_report
 from rltune.trial.supervisor import STOP_FILE
 
-MAX_LOSSES = 3  # machines that a trial may lose in a row without coming further: it may be what ends them
-GATHER_S = 1.0  # the trials of one machine are lost one after the other, and told in one line
 logger = logging.getLogger(__name__)
 
 
 def _guarded(method: Callable[..., None]) -> Callable[..., None]:
-    """Keep an exception from leaving a callback, where it would end Tune's run."""
+    """Interrupt the sweep where an event cannot be recorded, so that the next driver repeats what is not in the ledger.
+
+    An exception that left the callback would end Tune's run, and the other trials could not save their state.
+    """
 
     @functools.wraps(method)
     def safe(self: Recorder, *args: Any, **kwargs: Any) -> None:
         try:
             method(self, *args, **kwargs)
+        except LeaseLostError:  # The stopper knows.
+            pass
         except Exception as error:
-            self.excuse(error, "could not record an event")
+            if is_disk_full(error):
+                self.stopper.request(DISK_FULL)
+                return
+            logger.error("an event was not recorded", exc_info=error)
+            reason = error.what if isinstance(error, RltuneError) else describe_exception(error)
+            self.stopper.interrupt(f"not everything could be recorded: {reason}")
 
     return safe
 
@@ -82,6 +85,9 @@ class Recorder(Callback):
         read_beats: Reads how far the running trials are, see `rltune.pipeline.tune.heartbeats`.
         enlarge: Gives a trial a larger share of a GPU, see `rltune.pipeline.tune.shares`.
         place: Takes note that Tune's trial of an id has its place.
+
+    Attributes:
+        attempts: Judges the attempts that ended before their trials.
     """
 
     def __init__(
@@ -104,42 +110,30 @@ class Recorder(Callback):
         self._study, self._scheduler, self._tracker = study, scheduler, tracker
         self._config, self._store, self._retention = config, store, retention
         self._read_beats, self._enlarge, self._place = read_beats, enlarge, place
-        self._num_retries: Counter[tuple[str, int]] = Counter()
-        self._places: dict[tuple[str, int], Place | None] = {}
-        self._losses: dict[tuple[str, int], tuple[int, int]] = {}  # steps reached, machines lost there
-        self._moves: dict[str, list[str]] = {}  # what became of a machine: the trials that go on elsewhere
-        self._moves_since = 0.0
-        records = [record for stage in stages if stage.is_search for record in stage.trials.records()]
-        # None once a trial has not failed; an earlier driver's counts.
-        self._first_failures: list[str] | None = None if any(map(_has_ended_well, records)) else []
+        self.attempts = Attempts(config.failures.max_retries, config.failures.stop_after)
+        # The trials with a result that is not in the ledger: a later report would leave a hole in the curve.
+        self._incomplete: set[TrialKey] = set()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune pickles its callbacks for a restore that is never used."""
         return {}
 
     def excuse(self, error: Exception, what: str) -> None:
-        """Log what went wrong and show it to the person; a full disk ends the sweep, and so has a lost lease.
+        """Log an error that ends nothing, and show it to the person; a full disk ends the sweep.
 
         Args:
-            error: Why.
+            error: The error.
             what: What was not done.
         """
-        if isinstance(error, LeaseLostError):  # the stopper knows already
+        if isinstance(error, LeaseLostError):  # The stopper knows.
             return
         if is_disk_full(error):
             self.stopper.request(DISK_FULL)
             return
         logger.error(what, exc_info=error)
-        self.notify(f"{what} ({type(error).__name__}: {error}); see the sweep's log")
+        self.notify(f"{what} ({describe_exception(error)}); see the sweep's log")
 
     # -- Tune's events ------------------------------------------------------------------------------------------------
-
-    # Tune calls this once per turn of its loop.
-    @_guarded
-    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Show which trials of a lost node go on elsewhere."""
-        if self._moves and time.monotonic() - self._moves_since > GATHER_S:
-            self._tell_moves()
 
     @_guarded
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -147,53 +141,55 @@ class Recorder(Callback):
         self._place(trial.trial_id)
         stage, number = self._find(trial)
         self.stopper.live.add(trial_dir_of(stage.kind, number))
-        place = self._places[stage.kind, number] = find_place(trial.temporary_state.ray_actor)
-        stage.trials.start(number, **({"node": place.host} if place else {}))
+        self.attempts.begin((stage.kind, number))
+        stage.trials.start(number)
         self._tracker.wake()
 
     @_guarded
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        """Record a report."""
+        """Record a report, or a checkpoint between two reports."""
         stage, number = self._find(trial)
-        if self.stopper.reason == DISK_FULL:
-            return  # a report was lost: one after it, should there be room again, would leave a hole in the curve
-        for note in result.get("notes", ()):
-            self.notify(f"{stage.trials.record(number).name} {note}")
+        key = stage.kind, number
+        if key in self._incomplete:
+            return
+        self._incomplete.add(key)  # Until it is in the ledger, whatever is raised meanwhile.
         before = stage.trials.record(number)
+        for note in result.get("notes", ()):
+            self.notify(f"{before.name} {note}")
         written = _read_checkpoints(result, before)
-        if self._config.cluster.address is not None and not self._check_visible(written, str(result.get("node"))):
-            return
-        costs = self._charge(stage, number, result)
-        if not is_report(result):
+        for path in (record.path for record in written.values() if not self._store.can_see(record.path)):
+            raise self._store.make_unshared_error(f"{path} lies on node {result.get('node')} alone")
+        costs, is_new = self._charge(stage, number, result), False
+        if is_report(result):
+            report = make_report(result)
+            is_new = stage.trials.add_report(report, written, **costs)  # Not if it trained the same steps again.
+        else:
             stage.trials.change(number, **written, **costs)
-            self._drop_replaced(stage, before)
-            return
-        report = make_report(result)
-        is_new = stage.trials.add_report(report, written, **costs)
-        self._drop_replaced(stage, before)
+        self._incomplete.discard(key)
+        if is_new or _count_saved_steps(written.values()) > _count_saved_steps((before.checkpoint, before.latest)):
+            self.attempts.note_progress(key)
+        now = stage.trials.record(number)
+        self._retention.drop((before.checkpoint, before.latest), keep=(now.checkpoint, now.latest))
         if not is_new:
-            return  # it trains again what it had trained before it failed
+            return
         self._tracker.wake(connect=True)
 
     @_guarded
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Record the end of a trial that kept its process: whole, stopped, failed inside, or interrupted."""
+        """Record the end of an attempt that kept its process: whole, stopped, failed inside, or interrupted."""
         stage, number = self._find(trial)
-        result, own = trial.last_result or {}, trial_dir_of(stage.kind, number)
-        self.stopper.live.discard(own)
+        result = trial.last_result or {}
+        self.stopper.live.discard(trial_dir_of(stage.kind, number))
         decision = self._scheduler.decisions.pop(number, None) if stage.is_search else None
-        if self.stopper.reason == DISK_FULL:
-            self._interrupt(stage, number, {})  # it reports again what was not kept, from its recorded checkpoint
-        elif result.get("blind"):
-            self._avoid_node(stage, number, result)
+        if (stage.kind, number) in self._incomplete:
+            self._interrupt(stage, number, {})  # It goes on from its recorded checkpoint, and reports again.
         elif result.get("failed"):
-            self._retry_or_fail(stage, number, result)
+            failure = explain_error(str(result["failed"]), str(result.get("traceback", "")))
+            self._end_attempt(stage, number, failure, result, result.get("node"))
         elif isinstance(decision, Stop):
             self._end(stage, number, "PRUNED", decision.reason, result)
-        elif any(path.startswith(f"{own}/") for path in self.stopper.lost):
-            self._interrupt(stage, number, {})  # what it has reached is out of reach
         elif int(result.get("nominal_steps", 0)) < self._config.budget.env_steps:
             self._interrupt(stage, number, result)
         else:
@@ -202,27 +198,20 @@ class Recorder(Callback):
 
     @_guarded
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Record that a trial lost its process. Tune itself retries nothing: it does not know whose fault it was."""
+        """Record the end of an attempt that lost its process. Tune itself tries no trial again."""
         stage, number = self._find(trial)
-        own = trial_dir_of(stage.kind, number)
-        self.stopper.live.discard(own)
-        if joined := self._config.cluster.address is not None:
+        trial_dir, result = trial_dir_of(stage.kind, number), trial.last_result or {}
+        self.stopper.live.discard(trial_dir)
+        if self._config.cluster.address is not None:
             wait_for_head()
-        last, said, error = trial.last_result or {}, read_last_error(trial.error_file), read_error(trial)
-        place = self._places.pop((stage.kind, number), None) or find_place(getattr(error, "actor_id", None))
-        pid = last.get("worker_pid")
-        if loss := explain_loss(place, error) if joined else None:
-            self._go_on_elsewhere(stage, number, loss, last)
-        elif self._may_retry(stage, number, describe_death(self._store, own, said)):
-            stage.proposer.retry(stage.trials.record(number))
-        else:
-            self._fail(stage, number, describe_dead_process(self._store, own, said, pid), last)
+        error = read_last_error(trial.error_file)
+        failure = explain_death(self._store, trial_dir, error, result.get("worker_pid"))
+        self._end_attempt(stage, number, failure, result, find_address(error))
         _drop_results(trial)
 
     @_guarded
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
-        """Show what was still to be gathered, and record what those have cost that did not hand back in time."""
-        self._tell_moves()
+        """Record the costs of trials that did not hand back in time."""
         for stage, number, env_steps in self._find_beats():
             if costs := self._charge(stage, number, {"env_steps": env_steps}):
                 stage.trials.change(number, **costs)
@@ -240,20 +229,6 @@ class Recorder(Callback):
     def _find(self, trial: Any) -> tuple[Stage, int]:
         task = trial.config["assignment"]
         return self._stages[task["kind"]], int(task["number"])
-
-    def _check_visible(self, written: Mapping[str, CheckpointRecord], node: str) -> bool:
-        """Return whether the checkpoints are visible here; else request the end: a node lacks the shared storage."""
-        gone = [record.path for record in written.values() if not self._store.can_see(record.path)]
-        for path in gone:
-            self.stopper.lost[path] = node
-        if gone:
-            self.stopper.request(f"{gone[0]} lies on node {node} alone")
-        return not gone
-
-    def _drop_replaced(self, stage: Stage, before: TrialRecord) -> None:
-        """Drop the checkpoints that the ledger named before a report and names no longer."""
-        now = stage.trials.record(before.number)
-        self._retention.drop((before.checkpoint, before.latest), keep=(now.checkpoint, now.latest))
 
     def _charge(self, stage: Stage, number: int, result: Mapping[str, Any]) -> dict[str, Any]:
         """Count against the sweep's budget what a trial has sampled, and return what the ledger keeps of its costs.
@@ -301,8 +276,6 @@ class Recorder(Callback):
         record = stage.trials.end(number, state, reason, **self._charge(stage, number, result), **facts)
         self._retention.drop_unnamed([record])
         if stage.is_search:
-            if _has_ended_well(record):
-                self._first_failures = None
             self._tell_optuna(record)
         self._tracker.wake()
 
@@ -318,21 +291,6 @@ class Recorder(Callback):
         stage.trials.interrupt(number, **self._charge(stage, number, result))
         self._tracker.wake()
 
-    def _avoid_node(self, stage: Stage, number: int, result: Mapping[str, Any]) -> None:
-        """Let a trial begin on another node than one that does not see the sweep's files; it has lost nothing."""
-        node, why, record = str(result["node"]), str(result["blind"]), stage.trials.record(number)
-        if self._is_storage_away():
-            self.stopper.request(STORAGE_AWAY)
-        self.stopper.blind[str(result["node_id"])] = node
-        if not has_other_nodes(self.stopper.blind):
-            self.stopper.lost[f"{record.name}'s work"] = node
-            self.stopper.request(f"no node is left that sees {self._store.folder}")
-        if self.stopper.is_requested():
-            self._interrupt(stage, number, {})
-            return
-        self.notify(f"node {node} gets no trials: {why}; {record.name} goes to another one")
-        stage.proposer.retry(record)
-
     def _is_storage_away(self) -> bool:
         """Return whether the sweep's storage does not answer here either."""
         try:
@@ -341,98 +299,55 @@ class Recorder(Callback):
             return True
         return False
 
-    def _retry_or_fail(self, stage: Stage, number: int, result: Mapping[str, Any]) -> None:
-        reason, trace = str(result["failed"]), str(result.get("traceback", ""))
-        is_away, joined = StoreUnavailableError.__name__ in trace, self._config.cluster.address is not None
-        is_its_own_fault = result.get("diverged") or result.get("outgrew")  # it would end like that once more
-        outage = STORAGE_AWAY if is_away and self._is_storage_away() else ""
-        if outage := DISK_FULL if names_full_disk(trace) else outage:
-            self.stopper.request(outage)  # no fault of the trial's, which goes on when there is room again
-            self._interrupt(stage, number, result)
-            return
-        if is_away and joined:
-            self._go_on_elsewhere(stage, number, f"node {result.get('node')} does not reach the storage", result)
-        elif loss := explain_env_runners_loss(reason, trace) if joined else None:
-            self._go_on_elsewhere(stage, number, loss, result)
-        elif result.get("outgrew") and (share := self._enlarge(stage.trials.record(number))):
-            self._retry_enlarged(stage, number, reason, share)
-        elif not is_its_own_fault and self._may_retry(stage, number, describe_reason(reason, trace)):
-            stage.proposer.retry(stage.trials.record(number))
-        else:
-            failure = describe_error(self._store, trial_dir_of(stage.kind, number), reason, trace)
-            self._fail(stage, number, failure, result)
-
-    def _retry_enlarged(self, stage: Stage, number: int, reason: str, share: Share) -> None:
-        """Let a trial that outgrew its share of a GPU go on with a larger one, and say so."""
-        record = stage.trials.record(number)
-        self.notify(f"{record.name}: {reason}; trying once more from its last checkpoint, with {share.gpus:g} of a GPU")
-        stage.proposer.retry(record)
-
-    def _may_retry(self, stage: Stage, number: int, reason: str) -> bool:
-        """Return whether a trial whose fault it was is tried once more, and say so."""
-        retries = self._num_retries[stage.kind, number]
-        if retries >= self._config.failures.max_retries:
-            return False
-        self._num_retries[stage.kind, number] += 1
-        name = stage.trials.record(number).name
-        self.notify(f"{name}: {reason}; trying once more from its last checkpoint")
-        return True
-
-    def _go_on_elsewhere(self, stage: Stage, number: int, loss: str, result: Mapping[str, Any]) -> None:
-        """Let a trial go on that lost its machine, which is not its fault; unless that happens again and again.
+    def _end_attempt(
+        self, stage: Stage, number: int, failure: Failure, result: Mapping[str, Any], host: str | None
+    ) -> None:
+        """Let a trial go on after an attempt that ended before it, or fail it; end the sweep if no trial comes further.
 
         Args:
-            stage: Its kind.
+            stage: The trial's kind.
             number: Which.
-            loss: What became of the machine.
-            result: Its last report.
+            failure: Why the attempt ended.
+            result: Its last one.
+            host: The name or the address of its node; None if that is unknown.
         """
-        if self.stopper.is_requested():
+        record, reason = stage.trials.record(number), failure.reason
+        if outage := self._find_outage(failure):
+            self.stopper.request(outage)
             self._interrupt(stage, number, result)
             return
-        record = stage.trials.record(number)
-        newest = choose_newest(filter(None, (record.latest, record.checkpoint)))
-        reached = newest.env_steps if newest else 0
-        before, losses = self._losses.get((stage.kind, number), (-1, 0))
-        losses = losses + 1 if reached <= before else 1
-        self._losses[stage.kind, number] = reached, losses
-        if losses > MAX_LOSSES:
-            reason = f"{loss}, as were the {MAX_LOSSES} before it that the trial was on; it may be what ends them"
-            self._fail(stage, number, describe_error(self._store, trial_dir_of(stage.kind, number), reason, ""), result)
+        if result.get("outgrew") and (share := self._enlarge(record)):
+            self.notify(f"{record.name}: {reason}; it goes on with {share.gpus:g} of a GPU")
+            stage.proposer.retry(record)
             return
-        if not self._moves:
-            self._moves_since = time.monotonic()
-        where = f"from {reached:,} steps" if newest else "from its beginning"
-        self._moves.setdefault(loss, []).append(f"{record.name} goes on {where}")
-        stage.proposer.retry(record)
+        may_go_on = self.attempts.end(
+            (stage.kind, number), counts_against_trial=failure.counts_against_trial, host=host
+        )
+        if self.attempts.are_exhausted and not self.stopper.is_requested():
+            limit = self._config.failures.stop_after
+            self.stopper.interrupt(f"{limit} attempts in a row made no progress; the last one, {record.name}: {reason}")
+        # A trial whose loss is no number, or that no GPU has the memory for, would end like that again.
+        if result.get("diverged") or result.get("outgrew") or not may_go_on:
+            self._fail(stage, number, failure, result)
+        elif self.stopper.is_requested():
+            self._interrupt(stage, number, result)
+        else:
+            newest = choose_newest(filter(None, (record.latest, record.checkpoint)))
+            start = f"{newest.env_steps:,} steps" if newest else "its beginning"
+            self.notify(f"{record.name}: {reason}; it goes on from {start}")
+            stage.proposer.retry(record)
 
-    def _tell_moves(self) -> None:
-        """Say in one line for each machine that was lost which trials go on from where."""
-        for loss, moves in self._moves.items():
-            self.notify(f"{loss}: {', '.join(moves)}")
-        self._moves.clear()
+    def _find_outage(self, failure: Failure) -> str:
+        """Find out whether the disk or the storage ended an attempt, for all trials alike; empty if not."""
+        if names_full_disk(failure.trace):
+            return DISK_FULL
+        return STORAGE_AWAY if failure.is_outage and self._is_storage_away() else ""
 
     def _fail(self, stage: Stage, number: int, failure: Failure, result: Mapping[str, Any]) -> None:
-        """End a trial that failed or diverged; give the sweep up when its first ones all do so alike."""
+        """End a trial that failed or diverged."""
         diverged = bool(result.get("diverged"))
-        facts = {"traceback": failure.trace, "log": failure.log, "diverged": diverged}
-        self._end(stage, number, "PRUNED" if diverged else "FAIL", failure.reason, result, **facts)
-        if stage.is_search and self._first_failures is not None:
-            self._first_failures.append(failure.reason)
-            limit = self._config.failures.stop_after
-            if len(self._first_failures) >= limit and len(set(map(classify_failure, self._first_failures))) == 1:
-                self.stopper.failed = True
-                self.stopper.request(f"the first {limit} trials all failed: {failure.reason}")
-
-
-def explain_env_runners_loss(reason: str, trace: str) -> str | None:
-    """Say what became of the machine of a remote env runner; None where its process is to blame itself."""
-    actor, error = find_lost_actor(reason, trace)
-    return explain_loss(find_place(actor), error) if actor else None
-
-
-def _has_ended_well(record: TrialRecord) -> bool:
-    return record.state in ("COMPLETE", "PRUNED") and not record.diverged
+        facts = write_failure(self._store, trial_dir_of(stage.kind, number), failure)
+        self._end(stage, number, "PRUNED" if diverged else "FAIL", failure.reason, result, **facts, diverged=diverged)
 
 
 def _read_checkpoints(result: Mapping[str, Any], before: TrialRecord) -> dict[str, CheckpointRecord]:
@@ -440,6 +355,11 @@ def _read_checkpoints(result: Mapping[str, Any], before: TrialRecord) -> dict[st
     sequence = 1 + max((record.sequence for record in (before.checkpoint, before.latest) if record), default=0)
     saved = result.get("records") or {}
     return {CHECKPOINTS[name]: CheckpointRecord(**record | {"sequence": sequence}) for name, record in saved.items()}
+
+
+def _count_saved_steps(records: Iterable[CheckpointRecord | None]) -> int:
+    """Return how far a trial was by its checkpoints, in environment steps; -1 without one."""
+    return max((record.env_steps for record in records if record), default=-1)
 
 
 def _drop_results(trial: Any) -> None:

@@ -15,6 +15,7 @@ from ray.tune.search import Searcher
 
 from rltune.checkpoints.clients import STORAGE_AWAY, StoreUnavailableError
 from rltune.cluster.head import wait_for_head
+from rltune.cluster.slots import find_nodes_to_avoid
 from rltune.compat.tune_controller import adapt_tune
 from rltune.config.budget import STEPS_SPENT
 from rltune.errors import StudyUnavailableError
@@ -32,7 +33,7 @@ from rltune.study.sweep_folder import make_resume_command
 from rltune.trial.trainable import Trial
 
 logger = logging.getLogger("rltune")
-AVOIDED = "avoided_nodes"  # beside a trial's assignment in Tune's config: ids of nodes that it must not run on
+AVOIDED = "avoided_nodes"  # Beside a trial's assignment in Tune's config: ids of the nodes that it must not run on.
 
 
 def run_trials(sweep: OpenSweep) -> None:
@@ -41,10 +42,8 @@ def run_trials(sweep: OpenSweep) -> None:
     Raises:
         LeaseLostError: Another driver has taken the sweep over.
         StudyUnavailableError: The disk is full, or the storage is away. The ledger holds what was reached.
-        StudyError: A node does not see the sweep's folder.
     """
     stages, stopper, console, slots = _build_stages(sweep), sweep.stopper, sweep.console, sweep.slots
-    slots.avoided = stopper.blind
     scheduler = StoppingRuleScheduler(sweep.rule)
     shares = Shares(sweep.share, sweep.ledger)
     recorder = Recorder(
@@ -67,8 +66,11 @@ def run_trials(sweep: OpenSweep) -> None:
         if record.node:  # An earlier attempt may have left checkpoints that no report has named.
             sweep.retention.drop_unnamed([record])
         task = build_assignment(sweep.context, sweep.store, share, console.note, record).to_config()
-        own = {} if share == sweep.share else {BUNDLES: share.bundles}
-        return task | own | {AVOIDED: sorted(stopper.blind)}
+        if share != sweep.share:
+            task[BUNDLES] = share.bundles
+        if hosts := recorder.attempts.find_hosts((record.kind, record.number)):
+            task[AVOIDED] = find_nodes_to_avoid(hosts, share.bundles)
+        return task
 
     def reopen_failed() -> None:
         again = sweep.inbox.reopen_failed(console.note)
@@ -91,8 +93,6 @@ def run_trials(sweep: OpenSweep) -> None:
             "a storage that the driver and every node can reach",
             make_resume_command(sweep.context.folder),
         )
-    for path, node in stopper.lost.items():
-        raise sweep.store.make_unshared_error(f"{path} lies on node {node} alone")
 
 
 def _build_stages(sweep: OpenSweep) -> list[Stage]:
@@ -138,7 +138,7 @@ def _fit(sweep: OpenSweep, searcher: Searcher, scheduler: TrialScheduler, callba
             stop=stopper,
             verbose=0,
             progress_reporter=tune.CLIReporter(),  # silent, too; Tune's own choice in a notebook clears the cell
-            failure_config=FailureConfig(max_failures=0),  # the recorder knows whose fault it was
+            failure_config=FailureConfig(max_failures=0),  # The recorder tries trials again.
             checkpoint_config=CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
         ),
     )
@@ -163,7 +163,7 @@ def _fit(sweep: OpenSweep, searcher: Searcher, scheduler: TrialScheduler, callba
 
 
 def request_resources(common: list[dict[str, float]], config: Mapping[str, Any]) -> PlacementGroupFactory:
-    """Request a trial's share, its own or the common one, on none of the nodes that its config has to avoid.
+    """Request a trial's share of the machine, on none of the nodes that its config names.
 
     Tune asks for each trial, and gives it a process of another trial only where both request the same.
     """

@@ -1,0 +1,69 @@
+"""Judge the attempts at trials that ended before the trial's own end, by one question: did the trial come further?
+
+An attempt lasts from the start of a trial's process to its end, and the next one goes on from the newest checkpoint. It
+has made progress if it brought a report or a checkpoint of more steps than any before. Runs in the driver.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection
+
+TrialKey = tuple[str, int]  # The kind and the number of a trial.
+
+
+class Attempts:
+    """Counts attempts without progress, those of each trial and those of the whole sweep.
+
+    Args:
+        max_retries: How often a trial is tried again after an exception of its own code without progress in between.
+        stop_after: The number of attempts in a row without progress after which the sweep ends, across all trials. A
+            single trial ends after so many of its own, if other trials made progress meanwhile.
+    """
+
+    def __init__(self, max_retries: int, stop_after: int) -> None:
+        self._max_retries, self._stop_after = max_retries, stop_after
+        self._made_progress: set[TrialKey] = set()
+        self._num_exceptions: Counter[TrialKey] = Counter()
+        self._num_attempts: Counter[TrialKey] = Counter()
+        self._num_attempts_in_a_row = 0
+        self._hosts: defaultdict[TrialKey, set[str]] = defaultdict(set)
+
+    @property
+    def are_exhausted(self) -> bool:
+        """Whether so many attempts in a row made no progress that it makes no sense to go on."""
+        return self._num_attempts_in_a_row >= self._stop_after
+
+    def begin(self, trial: TrialKey) -> None:
+        """Note that an attempt begins."""
+        self._made_progress.discard(trial)
+
+    def note_progress(self, trial: TrialKey) -> None:
+        """Note that a trial came further than ever before: what was counted starts anew."""
+        self._made_progress.add(trial)
+        self._num_attempts_in_a_row = 0
+        for counts in (self._num_exceptions, self._num_attempts, self._hosts):
+            counts.pop(trial, None)
+
+    def end(self, trial: TrialKey, *, counts_against_trial: bool, host: str | None = None) -> bool:
+        """Count an attempt that ended before its trial; return whether the trial may go on.
+
+        Args:
+            trial: Whose attempt it was.
+            counts_against_trial: Whether the trial's own code ended it, rather than its process or its node.
+            host: The name or the address of the node on which it ran; None if that is unknown.
+        """
+        if trial in self._made_progress:
+            return True
+        self._num_attempts_in_a_row += 1
+        self._num_attempts[trial] += 1
+        self._num_exceptions[trial] += counts_against_trial
+        if host:
+            self._hosts[trial].add(host)
+        # Other trials made progress meanwhile if the row of this trial is longer than that of the sweep.
+        is_alone = self._num_attempts[trial] >= self._stop_after and not self.are_exhausted
+        return self._num_exceptions[trial] <= self._max_retries and not is_alone
+
+    def find_hosts(self, trial: TrialKey) -> Collection[str]:
+        """Return the names or addresses of the nodes on which a trial's last attempts made no progress."""
+        return self._hosts.get(trial, ())
