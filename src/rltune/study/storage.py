@@ -1,6 +1,6 @@
-"""Open a ledger where it lives: a file in its sweep's folder, or rows in a database of several sweeps.
+"""Open the ledger of a sweep's folder: a file in the folder, or rows in a database that several sweeps share.
 
-A file is checked for damage, and copied aside as the state to go back to. Runs in the driver; reading runs anywhere.
+A file is checked for damage, and a copy of it is kept as a backup. Runs in the driver; reading runs anywhere.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 
 def make_storage_url(configured: str | None, folder: Path, file: str = LEDGER) -> str:
-    """Return the URL of the ledger (or of Optuna's study): as configured, else SQLite in the sweep's folder."""
+    """Return the URL of the ledger or of Optuna's study: the configured one, or that of a SQLite file in the folder."""
     return configured or f"sqlite:///{folder / file}"
 
 
 def open_ledger(folder: str | Path, ledger_url: str | None = None) -> Ledger:
-    """Open the ledger of a sweep's folder, for reading.
+    """Open the ledger of a sweep's folder for reading.
 
     Args:
         folder: The sweep's folder; for a sweep that is known by its name see `rltune.study.sweep_ref.SweepRef`.
@@ -41,7 +41,7 @@ def open_ledger(folder: str | Path, ledger_url: str | None = None) -> Ledger:
             in the settings, which has no login. A sweep that keeps its ledger in a file is read from that file.
 
     Raises:
-        StudyError: The folder holds none, it cannot be read, or its address needs a login, which is kept in no file.
+        StudyError: There is no ledger, it cannot be read, or its address needs a login, which is stored in no file.
     """
     folder = Path(folder)
     if not (folder / SETTINGS).is_file():
@@ -53,7 +53,7 @@ def open_ledger(folder: str | Path, ledger_url: str | None = None) -> Ledger:
         require_login(configured, folder.name)
     url = make_storage_url(configured, folder)
     file = file_of(url)
-    if file is not None and not file.is_file():  # SQLite would make an empty one
+    if file is not None and not file.is_file():  # SQLite would create an empty file.
         if settings.get("storage"):
             raise make_distant_ledger_error(folder)
         raise StudyError(f"{file} is missing", "the sweep's ledger", spell_command("list"))
@@ -62,11 +62,11 @@ def open_ledger(folder: str | Path, ledger_url: str | None = None) -> Ledger:
 
 
 def require_login(ledger_url: str, name: str) -> None:
-    """Refuse a ledger's address whose login was left out where it was written.
+    """Refuse a ledger's address from a settings file, which leaves the login out.
 
     Args:
         ledger_url: The address.
-        name: The sweep.
+        name: The name of the sweep.
 
     Raises:
         StudyError: The login is missing.
@@ -80,15 +80,15 @@ def require_login(ledger_url: str, name: str) -> None:
 
 
 def start_ledger(configured: str | None, folder: Path, *, new: bool) -> Ledger:
-    """Open the ledger of a sweep's folder, for its driver.
+    """Open the ledger of a sweep's folder for the sweep's driver.
 
     Args:
-        configured: ``study.storage``; None is a file in the folder.
-        folder: The sweep's.
-        new: Whether the sweep must not have begun yet.
+        configured: The setting ``study.storage``; None is a file in the folder.
+        folder: The folder of the sweep.
+        new: Whether to create the ledger, for a sweep that has not been begun.
 
     Raises:
-        StudyError: It is missing or damaged, or the sweep has begun already.
+        StudyError: The ledger is missing or damaged, or the new sweep has been begun already.
     """
     url = make_storage_url(configured, folder)
     if new or configured:
@@ -102,17 +102,17 @@ def start_ledger(configured: str | None, folder: Path, *, new: bool) -> Ledger:
 
 
 def set_journal(ledger: Ledger, shared: bool) -> None:
-    """Set the journal of a ledger that is a file; only the driver that holds the lease may.
+    """Set the journal of a ledger that is a file. Only the driver that holds the lease may do that.
 
     Args:
-        ledger: The sweep's.
-        shared: Whether other hosts see its folder.
+        ledger: The ledger.
+        shared: Whether other hosts use the sweep's folder.
 
     Raises:
         StudyError: The file cannot be written.
     """
     if file := file_of(ledger.url):
-        ledger.close()  # connections would keep the file as it is
+        ledger.close()  # An open connection would keep the journal as it is.
         try:
             choose_journal(file, shared)
         except sqlite3.Error as error:
@@ -120,9 +120,9 @@ def set_journal(ledger: Ledger, shared: bool) -> None:
 
 
 def save_copy(folder: Path) -> None:
-    """Copy the ledger's file aside, as the state to go back to when it is damaged one day.
+    """Back up the ledger's file, in case that it is damaged one day.
 
-    A damaged one is not copied, and a full disk leaves the earlier copy.
+    A damaged file is not copied. If the disk is full, the earlier backup stays.
     """
     path, draft = folder / LEDGER, folder / f".{LEDGER_COPY}"
     if not path.exists() or find_damage(path):
@@ -130,7 +130,7 @@ def save_copy(folder: Path) -> None:
     try:
         with contextlib.closing(sqlite3.connect(path)) as ledger, contextlib.closing(sqlite3.connect(draft)) as copy:
             ledger.backup(copy)
-            copy.execute("UPDATE leases SET released = 1")  # no driver works on the copy
+            copy.execute("UPDATE leases SET released = 1")  # No driver works on the copy.
             copy.commit()
         draft.rename(folder / LEDGER_COPY)
     except (sqlite3.Error, OSError) as error:
@@ -139,7 +139,7 @@ def save_copy(folder: Path) -> None:
 
 
 def _read_sweep_name(folder: Path) -> str:
-    """Read the sweep's name in its own file, which keeps it when the folder is renamed."""
+    """Read the sweep's name from the ledger's file, because the folder may have been renamed."""
     with contextlib.suppress(sqlite3.Error), contextlib.closing(connect_file(folder / LEDGER)) as ledger:
         names = [str(name) for (name,) in ledger.execute("SELECT name FROM sweeps")]
         if len(names) == 1:

@@ -1,7 +1,7 @@
 """Describe the ledger's tables, and open a connection to them.
 
-A file of SQLite has them for itself. In PostgreSQL they stand in a schema of their own, so that they meet neither
-Optuna's tables nor a user's. Runs anywhere.
+A SQLite file holds nothing else. In PostgreSQL the tables are in a schema of their own, apart from Optuna's tables and
+the user's. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ from rltune.config.uris import hide_login
 from rltune.study.damage import report_damage
 from rltune.study.journal import connect_file
 
-SCHEMA = "rltune"  # in PostgreSQL
-IDLE_S = 10.0  # the longest that a transaction may stand still: less than a lease
-RESTART_S = 30.0  # the longest that a database's server takes to start again
-_ID = BigInteger().with_variant(Integer(), "sqlite")  # SQLite numbers rows by itself only where they are INTEGER
+SCHEMA = "rltune"  # The schema of the tables in PostgreSQL.
+IDLE_S = 10.0  # PostgreSQL ends a transaction that idles for so long, which is less than a lease.
+RESTART_S = 30.0  # How long a connection waits for a database server that is being restarted.
+_ID = BigInteger().with_variant(Integer(), "sqlite")  # SQLite generates keys only for columns of the type INTEGER.
 _metadata = MetaData()
 
 
 class _PlainText(TypeDecorator[str]):
-    """Text of which nothing is refused: half a letter of a file's name, or a NUL, would end the driver."""
+    """Text with the characters escaped that databases refuse, such as NUL, because an error would end the driver."""
 
     impl, cache_ok = Text, True
 
     def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
-        """Escape what no database takes."""
+        """Escape lone surrogates, as in undecodable file names, and NUL."""
         if value is None:
             return None
         return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
 class _Json(TypeDecorator[Any]):
-    """JSON as text: a database's own type refuses infinity, which may be searched (a limit that is off)."""
+    """JSON as text: a database's own JSON type refuses infinity, which is a valid value of a hyperparameter."""
 
     impl, cache_ok = Text, True
 
     def process_bind_param(self, value: Any, dialect: Any) -> str | None:
-        """Write it; None is NULL."""
+        """Encode a value; None becomes NULL."""
         return None if value is None else json.dumps(value, separators=(",", ":"))
 
     def process_result_value(self, value: str | None, dialect: Any) -> Any:
-        """Read it."""
+        """Decode a value."""
         return None if value is None else json.loads(value)
 
 
@@ -141,9 +141,9 @@ REPORTS = Table(
     _metadata,
     Column("id", _ID, primary_key=True),
     Column("trial_id", _ID, ForeignKey(SWEEP_TRIALS.c.id), nullable=False),
-    Column("nominal_steps", BigInteger, nullable=False),  # the mark at which it is compared
-    Column("env_steps", BigInteger, nullable=False),  # sampled by then
-    Column("objective", Float),  # NULL before the first episode has ended
+    Column("nominal_steps", BigInteger, nullable=False),  # The mark at which trials are compared.
+    Column("env_steps", BigInteger, nullable=False),  # The environment steps that were sampled by then.
+    Column("objective", Float),  # NULL before the first episode has ended.
     Column("numbers", _Json, nullable=False),
     Column("time_s", Float, nullable=False),
     UniqueConstraint("trial_id", "nominal_steps"),
@@ -176,16 +176,19 @@ REQUESTS = Table(
     Column("payload", _Json, nullable=False),
     Column("asked_s", Float, nullable=False),
     Column("asked_by", _PlainText, nullable=False),
-    Column("taken_s", Float),  # NULL while no driver has seen to it
-    Column("trial", Integer),  # the number that an enqueued configuration got
+    Column("taken_s", Float),  # NULL until a driver has taken the request.
+    Column("trial", Integer),  # The number of the trial of an enqueued configuration.
 )
 
 
 def connect_ledger(url: str) -> Engine:
-    """Connect to the database that has the ledger, or is to have it.
+    """Connect to a database that has the ledger or is going to have it.
+
+    Args:
+        url: The address of the database.
 
     Raises:
-        ValueError: It is of another kind: MySQL rounds the numbers, and does not say which row it has added.
+        ValueError: The database is neither SQLite nor PostgreSQL. MySQL rounds floats and cannot return inserted ids.
     """
     hide_login(url)
     if not url.startswith("sqlite:"):
@@ -205,11 +208,12 @@ def connect_ledger(url: str) -> Engine:
 
 
 def wait_for_restarts(engine: Engine, *, is_known: bool = False) -> None:
-    """Have a server that was there waited for: a report that finds none is lost, a proposal ends the sweep.
+    """Make new connections wait while the database server is being restarted, since a failure would end the sweep.
 
     Args:
-        engine: Its connections.
-        is_known: Whether the server has answered before: a wrong address is to be told at once.
+        engine: The engine whose connections wait.
+        is_known: Whether the server has accepted a connection before. The first connection does not wait, so that a
+            wrong address is reported at once.
     """
 
     def connect(dialect: Any, _: Any, arguments: Any, options: Any) -> Any:
@@ -220,7 +224,7 @@ def wait_for_restarts(engine: Engine, *, is_known: bool = False) -> None:
                 connection = dialect.connect(*arguments, **options)
             except dialect.loaded_dbapi.OperationalError:
                 if time.monotonic() >= deadline:
-                    is_known = False  # once is enough: who asks next learns it at once
+                    is_known = False  # The next connection fails at once.
                     raise
                 time.sleep(0.2)
             else:
@@ -231,41 +235,41 @@ def wait_for_restarts(engine: Engine, *, is_known: bool = False) -> None:
 
 
 def _limit_idle_transactions(connection: Any, _: Any) -> None:
-    """Have the server end a transaction whose process stands still: its locks would hold up the next driver."""
+    """Have the server end idle transactions: the locks of a stopped process would block the next driver."""
     with connection.cursor() as cursor:
         cursor.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_S:g}s'")
     connection.commit()
 
 
 def set_pragmas(connection: Any, _: Any) -> None:
-    """With a write-ahead log a commit costs no full sync, and a kill still loses nothing."""
+    """Skip the sync at each commit if the file has a write-ahead log: a killed process loses nothing then."""
     cursor = connection.cursor()
     (journal,) = cursor.execute("PRAGMA journal_mode").fetchone()
-    if journal == "wal":  # with another journal a lost cable could damage it
+    if journal == "wal":  # With another journal, a power failure could damage the file.
         cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
 
 
 def file_of(url: str) -> Path | None:
-    """Return the file of an address of SQLite; None for a server."""
+    """Return the file that a SQLite address names; None for a server's address."""
     return Path(url.removeprefix("sqlite:///").partition("?")[0]) if url.startswith("sqlite:") else None
 
 
 def has_table(engine: Engine, table: Table) -> bool:
-    """Whether one of the ledger's tables is there."""
+    """Return whether a table exists."""
     schema = SCHEMA if engine.dialect.name == "postgresql" else None
     return inspect(engine).has_table(table.name, schema=schema)
 
 
 def make_tables(engine: Engine, tables: MetaData = _metadata) -> None:
-    """Make the ledger's tables where they are not there yet: all, or those that are younger; or others beside them."""
+    """Create the tables that do not exist yet: the ledger's, or others beside them."""
     with begin_alone(engine) as connection:
         add_tables(connection, tables)
 
 
 def add_tables(connection: Connection, tables: MetaData = _metadata) -> None:
-    """Add the ledger's tables, or others, in a transaction that `begin_alone` began."""
-    # A role that may not make a schema may still use one.
+    """Create the tables that do not exist yet, in a transaction of `begin_alone`."""
+    # A role without the right to create schemas may use an existing one.
     if connection.dialect.name == "postgresql" and not inspect(connection).has_schema(SCHEMA):
         connection.execute(CreateSchema(SCHEMA))
     tables.create_all(connection)
@@ -273,10 +277,10 @@ def add_tables(connection: Connection, tables: MetaData = _metadata) -> None:
 
 @contextlib.contextmanager
 def begin_alone(engine: Engine) -> Iterator[Connection]:
-    """Begin a transaction that makes tables or sweeps, and wait for others that do the same."""
+    """Begin a transaction that creates tables or sweeps; only one such transaction runs at a time."""
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": SCHEMA})
-        else:  # the driver of SQLite begins no transaction for statements that make tables
+        else:  # Python's sqlite3 begins no transaction before statements that create tables.
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         yield connection

@@ -1,6 +1,6 @@
-"""Write and read the trials of one kind in a ledger: the search's, or the certification's runs.
+"""Write and read the trials of one kind in a ledger: those of the search, or the runs of the certification.
 
-Each method that writes is one transaction. Runs in the driver; reading runs anywhere.
+Each method that writes does so in one transaction. Writing runs in the driver; reading runs anywhere.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rltune.records import TRIALS, CheckpointRecord, Report, TrialRecord, trial_
 from rltune.study.lease import Fence
 from rltune.study.tables import REPORTS, REQUESTS, SWEEP_TRIALS, TRIAL_DELIVERIES
 
-CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # what a worker calls its checkpoints, and what a record does
-_DERIVED = ("reports", "numbers", "checks", "second", "scored", "enqueued_by")  # fields of a record that no column has
+CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # A worker's names of its checkpoints: a record's names.
+_DERIVED = ("reports", "numbers", "checks", "second", "scored", "enqueued_by")  # Fields of a record without a column.
 COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name not in _DERIVED]
 _NAMES = frozenset(column.name for column in COLUMNS)
 REPORT_COLUMNS = (
@@ -33,9 +33,9 @@ REPORT_COLUMNS = (
     REPORTS.c.objective,
     REPORTS.c.numbers,
     REPORTS.c.time_s,
-)  # as `make_report` has them
+)  # In the order of the arguments of `make_report`.
 
-# Made once: SQLAlchemy would compare a new statement with those that it knows at each report.
+# These statements are built once, because SQLAlchemy is slow to recognize an equal one at each report.
 _ADD_REPORT = insert(REPORTS)
 _CHANGE = update(SWEEP_TRIALS).where(SWEEP_TRIALS.c.id == bindparam("row"), SWEEP_TRIALS.c.state == "RUNNING")
 
@@ -43,23 +43,23 @@ _CHANGE = update(SWEEP_TRIALS).where(SWEEP_TRIALS.c.id == bindparam("row"), SWEE
 class TrialTable:
     """The trials of one kind.
 
-    Only one driver writes. It remembers the trials that are not finished, so that reading one costs nothing.
+    Since only one driver writes, it caches the trials that have not ended, and reads them without a query.
 
     Args:
         fence: Begins the ledger's transactions.
-        kind: `rltune.records.TRIALS` or CERTIFY.
+        kind: TRIALS or CERTIFY of `rltune.records`.
 
     Attributes:
-        criteria: By which the trials that are read are judged. They are judged anew at each reading.
+        criteria: The criteria by which trials are judged whenever they are read.
     """
 
     def __init__(self, fence: Fence, kind: str) -> None:
         self._fence, self._engine, self._sweep_id, self.kind = fence, fence.engine, fence.sweep_id, kind
         self.criteria = NO_CRITERIA
         self._of_kind = (SWEEP_TRIALS.c.sweep_id == self._sweep_id) & (SWEEP_TRIALS.c.kind == kind)
-        self._rows: dict[int, int] = {}
-        self._open: dict[int, TrialRecord] = {}
-        self._changing = threading.Lock()  # A tracker's thread records runs of MLflow.
+        self._row_ids: dict[int, int] = {}
+        self._open: dict[int, TrialRecord] = {}  # The cached trials, by their numbers.
+        self._changing = threading.Lock()  # A tracker's thread changes the cache, too: it records runs of MLflow.
         self._num_trials: int | None = None
 
     @property
@@ -67,8 +67,8 @@ class TrialTable:
         """How many trials were proposed so far."""
         if self._num_trials is None:
             with self._engine.connect() as connection:
-                found = connection.execute(select(func.count()).where(self._of_kind)).scalar_one()
-            self._num_trials = int(found)
+                count = connection.execute(select(func.count()).where(self._of_kind)).scalar_one()
+            self._num_trials = int(count)
         return self._num_trials
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -76,19 +76,21 @@ class TrialTable:
     def add(
         self, params: Mapping[str, Any], seeds: Iterable[int], request: int | None = None, **facts: Any
     ) -> TrialRecord:
-        """Begin a trial; its number is the next one.
+        """Add a trial with the next number.
 
         Args:
             params: Sampled values by name.
             seeds: One for each replicate.
-            request: What has enqueued it, which is taken with it: both or nothing. None where the search proposes.
+            request: The id of the request that enqueued the trial, which is taken in the same transaction; None for a
+                trial that the search proposes.
             facts: Further fields of `TrialRecord`: drawn, key, of_trial, seed_index.
         """
         number = self.num_trials
         row = {"params": dict(params), "seeds": list(seeds), "began_s": time.time(), **_to_row(facts)}
         with self._begin(number) as connection:
             row |= {"sweep_id": self._sweep_id, "kind": self.kind, "number": number, "state": "RUNNING", "revision": 1}
-            self._rows[number] = connection.execute(insert(SWEEP_TRIALS).returning(SWEEP_TRIALS.c.id), row).scalar_one()
+            added = connection.execute(insert(SWEEP_TRIALS).returning(SWEEP_TRIALS.c.id), row)
+            self._row_ids[number] = added.scalar_one()
             if request is not None:
                 taken = {"taken_s": time.time(), "trial": number}
                 connection.execute(update(REQUESTS).where(REQUESTS.c.id == request).values(**taken))
@@ -98,17 +100,18 @@ class TrialTable:
     def add_report(
         self, report: Report, checkpoints: Mapping[str, CheckpointRecord] | None = None, **facts: Any
     ) -> bool:
-        """Keep a report and the checkpoints that came with it, all of it or nothing.
+        """Add a report and the checkpoints that came with it, in one transaction.
 
-        A report whose connection is lost, as by a restart of PostgreSQL, is written once more.
+        If the connection is lost, as by a restart of PostgreSQL, the report is written once more.
 
         Args:
-            report: The first of a trial at its mark: one that trained the same steps again is not kept.
-            checkpoints: By the fields of `TrialRecord`, ``checkpoint`` and ``latest``.
+            report: The report. It is not kept if the trial has one at this mark or a later one, because it has trained
+                the same steps again.
+            checkpoints: Checkpoints by the fields of `TrialRecord`, ``checkpoint`` and ``latest``.
             facts: Further fields of `TrialRecord`: train_s, node.
 
         Returns:
-            Whether the report is kept.
+            Whether the report was kept.
 
         Raises:
             StudyError: The trial has ended.
@@ -119,7 +122,7 @@ class TrialTable:
         except DBAPIError as error:
             if not error.connection_invalidated:
                 raise
-        # The trial is read anew, so that a report whose commit succeeded before its answer was lost is not kept twice.
+        # This reads the trial again: the commit may have succeeded although its answer was lost.
         return self._add_report(report, facts)
 
     def _add_report(self, report: Report, facts: Mapping[str, Any]) -> bool:
@@ -127,16 +130,16 @@ class TrialTable:
         if report.nominal_steps <= max(trial.reports, default=-1):
             self.change(report.number, **facts)
             return False
-        row, objective = self._row(report.number), report.objective
+        objective = report.objective
         content = {
-            "trial_id": row,
+            "trial_id": self._find_row(report.number),
             "nominal_steps": report.nominal_steps,
             "env_steps": report.env_steps,
             "objective": None if math.isnan(objective) else objective,
             "numbers": {name: value for name, value in report.numbers.items() if math.isfinite(value)},
             "time_s": report.time_s or time.time(),
         }
-        # It may have trained some of the steps again.
+        # A trial that trains some steps again has sampled no fewer.
         facts = {**facts, "env_steps": max(trial.env_steps, report.env_steps)}
         with self._begin(report.number) as connection:
             self._write(connection, report.number, facts)
@@ -146,11 +149,11 @@ class TrialTable:
         return True
 
     def change(self, number: int, **facts: Any) -> None:
-        """Change fields of an unfinished trial.
+        """Change fields of a trial that has not ended.
 
         Args:
-            number: Which.
-            facts: By the fields of `TrialRecord`.
+            number: The trial's number.
+            facts: The new values by the fields of `TrialRecord`.
 
         Raises:
             StudyError: The trial has ended.
@@ -162,46 +165,46 @@ class TrialTable:
             self._remember(number, facts)
 
     def start(self, number: int, **facts: Any) -> TrialRecord:
-        """Note that a trial begins or goes on, so that MLflow shows it as running; return it."""
+        """Record that a trial starts or goes on, so that MLflow shows it as running; return it."""
         self._revise(number, stop_reason=None, **facts)
         return self.record(number)
 
     def interrupt(self, number: int, **facts: Any) -> None:
-        """Note that a trial was interrupted: it stays RUNNING, and a resumed sweep goes on with it."""
+        """Record that a trial was interrupted: it stays RUNNING, and a resumed sweep goes on with it."""
         self._revise(number, stop_reason="interrupted", **facts)
 
     def end(self, number: int, state: str, reason: str, **facts: Any) -> TrialRecord:
         """End a trial and return it.
 
         Args:
-            number: Which.
+            number: The trial's number.
             state: COMPLETE, PRUNED or FAIL.
             reason: Why it ended.
             facts: Further fields of `TrialRecord`.
 
         Raises:
-            StudyError: It has ended already.
+            StudyError: The trial has ended already.
         """
         self._revise(number, state=state, stop_reason=reason, ended_s=time.time(), **facts)
         with self._changing:
             return self.criteria.judge(self._open.pop(number))
 
     def set_mlflow_run(self, number: int, run_id: str) -> None:
-        """Keep a trial's MLflow run, which a slow server may name only after the trial has ended."""
+        """Record the id of a trial's MLflow run, which a slow server may return after the trial has ended."""
         self._overwrite(number, mlflow_run_id=run_id)
         self._remember(number, {"mlflow_run_id": run_id})
 
     def _overwrite(self, number: int, **values: Any) -> None:
         """Change columns of a trial, whether it has ended or not."""
-        of_it = (self._of_kind, SWEEP_TRIALS.c.number == number)
+        statement = update(SWEEP_TRIALS).where(self._of_kind, SWEEP_TRIALS.c.number == number)
         with self._fence.begin() as connection:
-            connection.execute(update(SWEEP_TRIALS).where(*of_it).values(**values))
+            connection.execute(statement.values(**values))
 
     def forget_training_states(self, keep: Collection[str]) -> list[CheckpointRecord]:
-        """Forget the latest states of whole trials whose best policy a tracker has, and return those to be dropped.
+        """Remove the latest states of complete trials whose best policy a tracker has; return those to be dropped.
 
         Args:
-            keep: Folders of the trials whose latest state is kept.
+            keep: The folders of the trials that keep their latest state.
         """
         columns = SWEEP_TRIALS.c
         delivered = select(TRIAL_DELIVERIES.c.trial_id).where(TRIAL_DELIVERIES.c.checkpoint != "")
@@ -217,16 +220,16 @@ class TrialTable:
         return forgotten
 
     def forget_mlflow_runs(self) -> None:
-        """Forget which runs of MLflow unfinished trials have, as `Ledger.forget_mlflow` has written it."""
+        """Forget the MLflow runs of the cached trials, after `Ledger.forget_mlflow` has removed them from the table."""
         with self._changing:
-            for number, record in list(self._open.items()):  # the driver adds trials meanwhile
+            for number, record in list(self._open.items()):  # The driver's thread may add trials meanwhile.
                 self._open[number] = replace(record, mlflow_run_id=None)
 
     @contextlib.contextmanager
     def _begin(self, number: int) -> Iterator[Connection]:
-        """Begin a transaction that changes a trial, and forget what is remembered of the trial if it fails.
+        """Begin a transaction that changes a trial, and remove the trial from the cache if the transaction fails.
 
-        A connection that is lost during the commit does not tell whether the server has committed.
+        If the connection is lost during the commit, only the database knows whether it has committed.
         """
         try:
             with self._fence.begin() as connection:
@@ -238,7 +241,7 @@ class TrialTable:
             raise
 
     def _revise(self, number: int, **facts: Any) -> None:
-        """Change fields that MLflow shows."""
+        """Change fields of a trial that MLflow shows."""
         self.record(number)
         with self._begin(number) as connection:
             self._write(connection, number, facts, {"revision": SWEEP_TRIALS.c.revision + 1})
@@ -248,7 +251,7 @@ class TrialTable:
         self, connection: Connection, number: int, facts: Mapping[str, Any], more: Mapping[str, Any] | None = None
     ) -> None:
         statement = _CHANGE.values(**_to_row(facts), **(more or {}))
-        if not connection.execute(statement, {"row": self._row(number)}).rowcount:
+        if not connection.execute(statement, {"row": self._find_row(number)}).rowcount:
             raise StudyError(f"trial {number} has ended", "a trial that is RUNNING", spell_command("show"))
 
     def _remember(self, number: int, facts: Mapping[str, Any]) -> None:
@@ -256,83 +259,82 @@ class TrialTable:
             if number in self._open:
                 self._open[number] = replace(self._open[number], **facts)
 
-    def _row(self, number: int) -> int:
-        if number not in self._rows:
+    def _find_row(self, number: int) -> int:
+        """Return the id of a trial's row."""
+        if number not in self._row_ids:
+            statement = select(SWEEP_TRIALS.c.id).where(self._of_kind, SWEEP_TRIALS.c.number == number)
             with self._engine.connect() as connection:
-                found = select(SWEEP_TRIALS.c.id).where(self._of_kind, SWEEP_TRIALS.c.number == number)
-                self._rows[number] = connection.execute(found).scalar_one()
-        return self._rows[number]
+                self._row_ids[number] = connection.execute(statement).scalar_one()
+        return self._row_ids[number]
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read_states(self) -> dict[int, str]:
-        """Read the trials' states by their numbers, as the database has them: what is looked at again and again."""
-        wanted = select(SWEEP_TRIALS.c.number, SWEEP_TRIALS.c.state).where(self._of_kind)
+        """Read the trials' states by their numbers from the database; this is cheap enough for polling."""
+        statement = select(SWEEP_TRIALS.c.number, SWEEP_TRIALS.c.state).where(self._of_kind)
         with self._engine.connect() as connection:
-            found = connection.execute(wanted.order_by(SWEEP_TRIALS.c.number)).all()
-        return {int(number): str(state) for number, state in found}
+            rows = connection.execute(statement.order_by(SWEEP_TRIALS.c.number)).all()
+        return {int(number): str(state) for number, state in rows}
 
     def records(self, numbers: Iterable[int] | None = None) -> list[TrialRecord]:
-        """Return trials in order, as the database has them: nothing is remembered, so that any thread may ask.
+        """Read trials from the database in the order of their numbers; any thread may call this.
 
         Args:
-            numbers: Which; None for all.
+            numbers: The trials to read; None for all.
         """
-        wanted = self._of_kind if numbers is None else self._of_kind & SWEEP_TRIALS.c.number.in_(list(numbers))
+        condition = self._of_kind if numbers is None else self._of_kind & SWEEP_TRIALS.c.number.in_(list(numbers))
+        trials = select(SWEEP_TRIALS.c.id, *COLUMNS).where(condition).order_by(SWEEP_TRIALS.c.number)
         with self._engine.connect() as connection:
-            rows = (
-                connection.execute(select(SWEEP_TRIALS.c.id, *COLUMNS).where(wanted).order_by(SWEEP_TRIALS.c.number))
-                .mappings()
-                .all()
-            )
+            rows = connection.execute(trials).mappings().all()
             curves: dict[int, dict[int, float]] = {row["id"]: {} for row in rows}
             points = select(REPORTS.c.trial_id, REPORTS.c.nominal_steps, REPORTS.c.objective)
-            points = points.join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id).where(wanted)
+            points = points.join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id).where(condition)
             for row_id, nominal_steps, objective in connection.execute(points.order_by(REPORTS.c.id)):
                 curves.setdefault(row_id, {})[nominal_steps] = math.nan if objective is None else objective
             newest = select(func.max(REPORTS.c.id)).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id)
-            newest = newest.where(wanted).group_by(REPORTS.c.trial_id)
+            newest = newest.where(condition).group_by(REPORTS.c.trial_id)
             last = select(REPORTS.c.trial_id, REPORTS.c.numbers).where(REPORTS.c.id.in_(newest))
-            logged = {row.trial_id: row.numbers for row in connection.execute(last)}
-        by_hand = self._read_enqueued()
-        found = [
-            make_record(dict(row), curves[row["id"]], logged.get(row["id"], {}), by_hand.get(row["number"]))
+            numbers_by_row = {row.trial_id: row.numbers for row in connection.execute(last)}
+        users = self._read_users()
+        records = (
+            make_record(dict(row), curves[row["id"]], numbers_by_row.get(row["id"], {}), users.get(row["number"]))
             for row in rows
-        ]
-        return [self.criteria.judge(record) for record in found]
+        )
+        return [self.criteria.judge(record) for record in records]
 
-    def _read_enqueued(self) -> dict[int, str]:
-        """Read who has enqueued trials, by their numbers."""
+    def _read_users(self) -> dict[int, str]:
+        """Read the users who have enqueued trials, by the trials' numbers."""
         if self.kind != TRIALS:
             return {}
-        ours = REQUESTS.c.sweep_id == self._sweep_id, REQUESTS.c.trial.is_not(None)
+        conditions = REQUESTS.c.sweep_id == self._sweep_id, REQUESTS.c.trial.is_not(None)
         with self._engine.connect() as connection:
-            found = connection.execute(select(REQUESTS.c.trial, REQUESTS.c.asked_by).where(*ours)).all()
-        return {int(number): str(who) for number, who in found}
+            rows = connection.execute(select(REQUESTS.c.trial, REQUESTS.c.asked_by).where(*conditions)).all()
+        return {int(number): str(user) for number, user in rows}
 
     def record(self, number: int) -> TrialRecord:
-        """Return one trial."""
+        """Return a trial by its number."""
         if number not in self._open:
             (record,) = self.records([number])
             if record.state != "RUNNING":
                 return record
             self._open[number] = record
-        known = self._open[number]
-        return self.criteria.judge(replace(known, reports=dict(known.reports)))
+        cached = self._open[number]
+        return self.criteria.judge(replace(cached, reports=dict(cached.reports)))
 
     def read_curves(self) -> list[Report]:
-        """Return all trials' reports in the order in which they came, without the numbers beside the objective."""
+        """Read the reports of all trials in their order of arrival, without their numbers besides the objective."""
         columns = (SWEEP_TRIALS.c.number, *REPORT_COLUMNS[:3], REPORTS.c.time_s)
-        of_all = select(*columns).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id).where(self._of_kind)
+        statement = select(*columns).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id).where(self._of_kind)
         with self._engine.connect() as connection:
-            rows = connection.execute(of_all.order_by(REPORTS.c.id)).all()
+            rows = connection.execute(statement.order_by(REPORTS.c.id)).all()
         return [make_report(*row[:4], {}, row.time_s) for row in rows]
 
     def read_reports(self, number: int) -> list[Report]:
-        """Return a trial's whole reports, in order."""
-        of_it = select(*REPORT_COLUMNS).where(REPORTS.c.trial_id == self._row(number)).order_by(REPORTS.c.nominal_steps)
+        """Read the reports of a trial in the order of their marks."""
+        statement = select(*REPORTCOLUMNS).where(REPORTS.c.trial_id == self._find_row(number))
         with self._engine.connect() as connection:
-            return [make_report(number, *row) for row in connection.execute(of_it)]
+            rows = connection.execute(statement.order_by(REPORTS.c.nominal_steps))
+            return [make_report(number, *row) for row in rows]
 
 
 def make_report(
@@ -343,16 +345,16 @@ def make_report(
     numbers: Mapping[str, float],
     time_s: float,
 ) -> Report:
-    """Make a report of a row of `REPORTS`."""
+    """Make a report from the values of a row of `REPORTS`."""
     value = math.nan if objective is None else objective
     return Report(number, nominal_steps, value, numbers, time_s, env_steps - nominal_steps)
 
 
 def _to_row(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn fields of a record into a row's.
+    """Convert fields of a record into the columns of a row.
 
     Raises:
-        TypeError: There is no such field.
+        TypeError: A record has no such field.
     """
     if unknown := facts.keys() - _NAMES:
         raise TypeError(f"a trial has no {', '.join(sorted(unknown))}")
