@@ -655,3 +655,27 @@ def test_nothing_is_dropped_that_mlflow_has_not_received(toy_run: Callable[..., 
     for _, state, best, sent in read_trials(outcome.folder):
         assert (state, sent) == ("COMPLETE", None)
         assert (outcome.folder / best / "toy.json").exists()
+
+
+OWN_TRACKER = """
+from rltune.tracking.tracker import Tracker
+
+class Lines(Tracker):
+    name = "lines"
+
+    def write(self, trial, reports):
+        with open(self.settings.folder / "lines.txt", "a") as file:
+            file.writelines(f"{trial.number} {report.nominal_steps}\\n" for report in reports)
+"""
+
+
+def test_a_users_own_tracker_gets_every_report(
+    toy_run: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_lines_tracker.py").write_text(OWN_TRACKER)
+    monkeypatch.syspath_prepend(tmp_path)
+    outcome = toy_run("tracking=off", "tracking.kind=my_lines_tracker:Lines", "budget.trials=2")
+    with contextlib.closing(open_ledger(outcome.folder)) as ledger:
+        reports = {(trial.number, mark) for trial in ledger.trials.records() for mark in trial.reports}
+    lines = (outcome.folder / "lines.txt").read_text().splitlines()
+    assert {tuple(map(int, line.split())) for line in lines} == reports
