@@ -1,1 +1,1 @@
-"""MLflow, filled from the ledger: never raises into a trial, never blocks one."""
+"""Deliver a sweep from its ledger to trackers such as MLflow, without ever blocking or failing a trial."""

@@ -1,4 +1,4 @@
-"""Connect to MLflow by a client that gives up quickly, logs nothing, and makes a local store whole or not at all.
+"""Connect to MLflow with a client that gives up quickly and logs nothing; create a local store atomically.
 
 Runs in the driver, in the feed's thread.
 """
@@ -24,7 +24,7 @@ ENVIRONMENT = {
 }
 
 
-class _NotOurs(logging.Filter):
+class _FeedFilter(logging.Filter):
     """Drop what MLflow and alembic log in the feed's thread, which reports it in one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -32,28 +32,28 @@ class _NotOurs(logging.Filter):
 
 
 def connect_mlflow(uri: str) -> Any:
-    """Return an ``MlflowClient``; importing MLflow takes 2 s, making a local store some more.
+    """Import MLflow, create a local store if there is none, and return an ``MlflowClient``; this takes seconds.
 
     Raises:
-        Exception: Whatever MLflow raises while there is no store.
+        Exception: MLflow raises any type while its store cannot be reached.
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Otherwise MLflow prints a server's address, login included, whenever a run ends.
+    # Otherwise MLflow prints the server's address with its login whenever a run ends.
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    warnings.filterwarnings("ignore", module=r"mlflow\.")  # advice to authors of models, over the console
+    warnings.filterwarnings("ignore", module=r"mlflow\.")  # Advice to authors of models would clutter the console.
     from mlflow import MlflowClient
 
     for name in ("mlflow", "alembic"):
         for handler in logging.getLogger(name).handlers:
-            if not any(isinstance(known, _NotOurs) for known in handler.filters):
-                handler.addFilter(_NotOurs())
+            if not any(isinstance(existing, _FeedFilter) for existing in handler.filters):
+                handler.addFilter(_FeedFilter())
     make_store(uri)
     return MlflowClient(uri)
 
 
 def make_artifact_folder(location: str) -> None:
-    """Make the folder that holds the artifacts of all experiments, private, unless it is there or elsewhere.
+    """Create the private folder for the artifacts of all experiments, if it is missing and on this machine.
 
     Args:
         location: An experiment's ``artifact_location``.
@@ -65,10 +65,10 @@ def make_artifact_folder(location: str) -> None:
 
 
 def make_store(uri: str) -> None:
-    """Make the file that an SQLite address names, unless it is there; do nothing for other addresses.
+    """Create the file that an SQLite address names, if it is missing; do nothing for other addresses.
 
-    MLflow makes its tables by dozens of migrations, seconds long; a driver that is killed meanwhile would leave a file
-    that no MLflow opens again ("table ... already exists", 3.17).
+    MLflow creates its tables by dozens of migrations, which take seconds. A driver that is killed meanwhile would leave
+    a file that no MLflow opens again ("table ... already exists", 3.17). So the file is linked when it is complete.
 
     Raises:
         OSError: Its folder cannot be written.
@@ -82,10 +82,10 @@ def make_store(uri: str) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
         draft = Path(folder) / path.name
         MlflowClient(f"{PREFIX}{draft}").search_experiments(max_results=1)
-        draft.chmod(0o600)  # its tables tell what the sweep's folder keeps private
+        draft.chmod(0o600)  # Its tables contain what the sweep's folder keeps private.
         try:
             os.link(draft, path)
         except FileExistsError:
-            pass  # another sweep was first
-        except OSError:  # a file system without links
+            pass  # Another sweep was faster.
+        except OSError:  # The file system has no hard links.
             draft.rename(path)

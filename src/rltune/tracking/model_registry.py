@@ -19,7 +19,7 @@ ALIAS_TRIES = 5  # How often an alias is read again that other sweeps may set at
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """One version of a registered model; ``uri`` names exactly it, ``alias`` is what it was called just now."""
+    """A version of a registered model; ``uri`` identifies it, ``alias`` is the alias that it was just given."""
 
     name: str
     version: str
@@ -28,7 +28,7 @@ class RegisteredModel:
     alias: str | None = None
 
 
-Rank = Callable[[RegisteredModel], Any]  # Orders versions; the highest rank is the best one.
+Rank = Callable[[RegisteredModel], Any]  # Orders versions; the highest rank is the best.
 
 
 class ModelRegistry:
@@ -56,11 +56,11 @@ class ModelRegistry:
 
         Args:
             name: The registered model.
-            runs: The run that made it, then those that are to show it, too.
+            runs: The run that trained it, then the other runs that should list it.
             model: As for `MLflowTracker.register`.
             tags: The version's.
             description: The version's.
-            about: The registered model's, unless it has one.
+            about: The registered model's description, unless it has one.
         """
         digest = _content_digest(model)
         try:
@@ -123,19 +123,19 @@ class ModelRegistry:
         self._client.finalize_logged_model(logged.model_id, "READY")
 
     def set_alias(self, registered: RegisteredModel, alias: str, newest: int, rank: Rank) -> RegisteredModel:
-        """Let an alias name this version, unless another sweep has registered a better one meanwhile.
+        """Set an alias to this version, unless another sweep has registered a better version meanwhile.
 
-        MLflow has no transaction for this. So whoever sets the alias looks afterwards at all versions that were not
-        there when the alias was asked for, and corrects it: the last one who sets it sees them all.
+        MLflow has no transaction for this. So each sweep that sets the alias afterwards reads all versions that were
+        registered since it looked the alias up, and corrects the alias: the last sweep to set it sees all of them.
 
         Args:
             registered: The version.
             alias: The alias.
-            newest: The newest version's number when the alias was asked for.
+            newest: The newest version's number when the alias was looked up.
             rank: Ranks versions; the highest is to have the alias.
 
         Returns:
-            The version; its ``alias`` is None where a better one has it.
+            The version; its ``alias`` is None if a better version has it.
         """
         best = registered
         for _ in range(ALIAS_TRIES):
@@ -173,7 +173,7 @@ class ModelRegistry:
 
 
 def _content_digest(model: Mapping[str, Any]) -> str:
-    """Return a digest of a model's local artifacts, or of its arguments when there are none."""
+    """Return a digest of a model's local artifacts, or of its arguments if it has none."""
     digest = hashlib.sha256()
     for name, location in sorted(dict(model.get("artifacts") or {}).items()):
         root = Path(str(location))

@@ -1,4 +1,4 @@
-"""Tell somebody that a sweep has ended: by a POST to an address, or a person's own command. Runs in the driver."""
+"""Notify somebody that a sweep has ended, by a POST request or by a command of the user's. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ LIMIT_S = 10.0
 
 
 def notify_end(target: str, outcome: Outcome, limit_s: float = LIMIT_S) -> str:
-    """Tell how a sweep has ended, and wait for that at most so long.
+    """Send a notification of how a sweep has ended, within a limited time.
 
     Args:
-        target: An address, which gets what ``summary.json`` has as JSON by POST; else a command for the shell, which
-            gets it on its standard input, and ``RLTUNE_SWEEP``, ``RLTUNE_STATUS``, ``RLTUNE_FOLDER``,
-            ``RLTUNE_EXIT_CODE`` and ``RLTUNE_WINNER`` (``trial 7``, or empty) as variables.
+        target: A web address, which receives the content of ``summary.json`` by POST; or a command for the shell, which
+            receives it on its standard input, and ``RLTUNE_SWEEP``, ``RLTUNE_STATUS``, ``RLTUNE_FOLDER``,
+            ``RLTUNE_EXIT_CODE`` and ``RLTUNE_WINNER`` (``trial 7``, or empty) as environment variables.
         outcome: How it has ended.
         limit_s: The longest wait, in seconds.
 
     Returns:
-        What went wrong, for a person, without logins; empty where nothing did.
+        A description of what went wrong, without logins; empty if nothing did.
     """
-    if HIDDEN in target:  # a resume that was not given the login again has said so
+    if HIDDEN in target:  # The sweep was resumed without the login, which the driver has reported.
         return ""
     by_web, problems = is_web(target), [f"no answer within {limit_s:.0f} s"]
     summary = json.dumps(outcome.to_dict()).encode()
 
-    def tell() -> None:
+    def notify() -> None:
         try:
             if by_web:
                 post(target, summary, limit_s)
@@ -52,14 +52,15 @@ def notify_end(target: str, outcome: Outcome, limit_s: float = LIMIT_S) -> str:
             why = describe_exception(error)
             problems[:] = [redact_error(target, why) if by_web else redact(why)]
 
-    thread = threading.Thread(target=tell, name="notify", daemon=True)  # a name server may take longer than any limit
+    # In a thread, because resolving a host name may take longer than any limit.
+    thread = threading.Thread(target=notify, name="notify", daemon=True)
     thread.start()
     thread.join(limit_s + 1.0)
     return f"notify: nobody was told of the sweep's end ({problems[0]})" if problems else ""
 
 
 def describe_in_variables(outcome: Outcome) -> dict[str, str]:
-    """Describe a sweep's end in variables for a command."""
+    """Return environment variables that describe a sweep's end to a command."""
     return {
         "RLTUNE_SWEEP": outcome.name,
         "RLTUNE_STATUS": outcome.status,
@@ -70,10 +71,10 @@ def describe_in_variables(outcome: Outcome) -> dict[str, str]:
 
 
 def post(address: str, content: bytes, limit_s: float) -> None:
-    """Post JSON to an address; a login in it is sent as basic authentication.
+    """Post JSON to an address; a login in the address is sent as basic authentication.
 
     Raises:
-        OSError: It cannot be reached, or refuses.
+        OSError: The server cannot be reached, or refuses the request.
     """
     hide_login(address)
     parts = urlsplit(address)
@@ -87,20 +88,20 @@ def post(address: str, content: bytes, limit_s: float) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Takes a redirect for an error: the login is not for another host, and a GET there tells nobody."""
+    """Treats a redirect as an error: the login is not for another host, and a GET there would notify nobody."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Follow none."""
+        """Follow no redirect."""
 
 
 def run_command(command: str, content: bytes, variables: Mapping[str, Any], limit_s: float) -> None:
-    """Run a command in the shell, in a session of its own, and end all of it at the limit.
+    """Run a command in a shell with a process session of its own, and kill the whole session at the limit.
 
     Raises:
-        subprocess.TimeoutExpired: It has not ended in time.
-        OSError: It has failed.
+        subprocess.TimeoutExpired: The command has not ended in time.
+        OSError: The command has failed.
     """
-    with subprocess.Popen(  # noqa: S602, the person's own command
+    with subprocess.Popen(  # noqa: S602, the user's own command
         command,
         shell=True,
         stdin=subprocess.PIPE,
@@ -110,11 +111,11 @@ def run_command(command: str, content: bytes, variables: Mapping[str, Any], limi
         start_new_session=True,
     ) as process:
         try:
-            _, said = process.communicate(content, timeout=limit_s)
+            _, errors = process.communicate(content, timeout=limit_s)
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise
     if process.returncode:
-        last = (said.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+        last = (errors.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
         raise OSError(f"the command ended with {process.returncode}: {last[:200]}")

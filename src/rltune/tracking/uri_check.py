@@ -1,4 +1,4 @@
-"""Refuse an MLflow address that cannot work before a sweep starts."""
+"""Check before a sweep starts whether its MLflow address can work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rltune.errors import ConfigError, RltuneError, UnavailableError, choices
 SQL_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 SCHEMES = ("sqlite", "http", "https", *SQL_PORTS, "databricks")
 Problem = tuple[type[RltuneError], str]
-UNREADABLE: Problem = (ConfigError, "cannot be read: a password's signs are written as %2F and the like")
+UNREADABLE: Problem = (ConfigError, "cannot be read: special characters of a password are written as %2F and so on")
 REFUSALS = {401: "refuses the login", 403: "refuses the login", 404: "is not an MLflow server"}
 
 
@@ -29,7 +29,7 @@ def check_uri(uri: str | None, timeout_s: float = 2.0) -> None:
 
     Raises:
         ConfigError: The address cannot work; the message shows no password.
-        UnavailableError: Its server does not answer at the moment.
+        UnavailableError: The server does not answer at the moment.
     """
     address = resolve_uri(uri)
     scheme = address.partition(":")[0].split("+")[0] if ":" in address else ""
@@ -57,7 +57,7 @@ def check_uri(uri: str | None, timeout_s: float = 2.0) -> None:
 
 
 def _wait_for(timeout_s: float, find_problem: Callable[[], Problem | None]) -> Problem | None:
-    # A socket's time-out does not cover the look-up of a name, which may take many seconds.
+    # A socket's time-out does not cover the resolution of the host name, which may take many seconds.
     answers: queue.SimpleQueue[Problem | None] = queue.SimpleQueue()
     threading.Thread(target=lambda: answers.put(find_problem()), daemon=True).start()
     try:
@@ -67,7 +67,7 @@ def _wait_for(timeout_s: float, find_problem: Callable[[], Problem | None]) -> P
 
 
 def _find_server_problem(address: str, timeout_s: float) -> Problem | None:
-    import requests  # As MLflow does, so that both read an address in the same way.
+    import requests  # MLflow uses it, too, so that both parse an address in the same way.
 
     user = os.environ.get("MLFLOW_TRACKING_USERNAME", "")
     token = os.environ.get("MLFLOW_TRACKING_TOKEN", "")
@@ -75,7 +75,7 @@ def _find_server_problem(address: str, timeout_s: float) -> Problem | None:
     login = (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", ""))
     url = f"{address.rstrip('/')}/api/2.0/mlflow/experiments/search?max_results=1"
     try:
-        # A redirect is not followed: the login is for this server alone.
+        # A redirect is not followed, because the login is for this server only.
         with requests.get(
             url,
             auth=login if user and "@" not in urlsplit(address).netloc else None,
@@ -84,7 +84,7 @@ def _find_server_problem(address: str, timeout_s: float) -> Problem | None:
             allow_redirects=False,
         ) as answer:
             code = answer.status_code
-    except ValueError:  # Such as requests.exceptions.InvalidURL; its message may quote a piece of a login.
+    except ValueError:  # For example requests.exceptions.InvalidURL, whose message may quote a part of the login.
         return UNREADABLE
     except requests.RequestException as error:
         return UnavailableError, f"cannot be reached ({str(error).rpartition(': ')[2].rstrip(')' + chr(34))})"
