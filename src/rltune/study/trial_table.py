@@ -331,7 +331,7 @@ class TrialTable:
 
     def read_reports(self, number: int) -> list[Report]:
         """Read the reports of a trial in the order of their marks."""
-        statement = select(*REPORTCOLUMNS).where(REPORTS.c.trial_id == self._find_row(number))
+        statement = select(*REPORT_COLUMNS).where(REPORTS.c.trial_id == self._find_row(number))
         with self._engine.connect() as connection:
             rows = connection.execute(statement.order_by(REPORTS.c.nominal_steps))
             return [make_report(number, *row) for row in rows]
