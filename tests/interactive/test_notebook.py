@@ -10,35 +10,36 @@ import pytest
 from rltune.interactive.notebook import find_stream
 
 
-class Place:
-    """What IPython's display gives back: a place in the cell whose content changes."""
+class Handle:
+    """What IPython's display returns: the handle of an output whose content changes."""
 
     def __init__(self) -> None:
-        self.shown: list[str] = []
+        self.lines: list[str] = []
 
-    def update(self, what: object) -> None:
-        self.shown.append(repr(what))
+    def update(self, content: object) -> None:
+        self.lines.append(repr(content))
 
 
 @pytest.fixture
-def cell(monkeypatch: pytest.MonkeyPatch) -> Place:
-    place = Place()
+def cell(monkeypatch: pytest.MonkeyPatch) -> Handle:
+    handle = Handle()
     shell = SimpleNamespace(kernel=object())
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=lambda *_, display_id: place))
-    return place
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=lambda *_, display_id: handle))
+    return handle
 
 
 def test_in_a_notebook_progress_has_one_line_and_the_rest_its_own(cell, capsys):
-    with find_stream() as stream:
-        for text in ("2 tri", "als\n[00:15] 0 done\n", "trial 0\n[01:00:30] 1 done\n", "end"):
-            assert stream.write(text) == len(text)
-    assert cell.shown == ["[00:15] 0 done", "[01:00:30] 1 done"]
+    stream = find_stream()
+    for text in ("2 tri", "als\n", "trial 0\n", "end"):
+        assert stream.write(text) == len(text)
+    for text in ("[00:15] 0 done", "[01:00:30] 1 done"):
+        stream.show_progress(text)
+    assert cell.lines == ["[00:15] 0 done", "[01:00:30] 1 done"]
     assert capsys.readouterr().out.splitlines() == ["2 trials", "trial 0", "end"]
 
 
 @pytest.mark.parametrize("shell", [None, SimpleNamespace()], ids=["no IPython", "IPython in a terminal"])
 def test_elsewhere_the_console_writes_to_standard_output(shell, monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    with find_stream() as stream:
-        assert stream is None
+    assert find_stream() is None

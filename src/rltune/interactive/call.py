@@ -41,8 +41,7 @@ def sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) ->
     typed = [*_check_words(words), *spell_settings(settings)]
     config = read_request(compose_settings("run", RunConfig, typed, config_dir), typed)
     again = [shlex.quote(redact_address(word)) for word in typed if not word.startswith("name=")]
-    with find_stream() as stream:
-        done = run_sweep(config, stream=stream, typed=" ".join([spell_command("run"), *again]))
+    done = run_sweep(config, stream=find_stream(), typed=" ".join([spell_command("run"), *again]))
     return Sweep(done.folder, config.study.storage)
 
 

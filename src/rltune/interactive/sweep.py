@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from rltune.envs.objective import Shown
 from rltune.errors import PolicyError, RltuneError, StudyError
-from rltune.formatting import format_objective, format_params, format_state
+from rltune.formatting import STATE_WORDS, format_objective, format_params
 from rltune.interactive.notebook import find_stream
 from rltune.records import TRIALS
+from rltune.reporting.sweep_view import SweepView, TrialSnapshot
 from rltune.study.ledger import Ledger
 from rltune.study.outcome import Outcome, load_outcome
-from rltune.study.ranking import find_front, order_records, rank_records
 from rltune.study.storage import open_ledger
 from rltune.study.sweep_ref import SweepRef
 
@@ -86,17 +84,16 @@ class Sweep:
         with contextlib.closing(open_ledger(self.folder, self._ref.ledger_url)) as ledger:
             yield ledger
 
-    @cached_property
-    def _shown(self) -> Shown:
-        """Turns scores into the values that a person knows."""
+    @property
+    def view(self) -> SweepView:
+        """The sweep at this moment, from which all other properties are made."""
         with self._ledger() as ledger:
-            return Shown.read(ledger.sweep().config)
+            return SweepView.read(ledger)
 
     @property
     def status(self) -> str:
         """The state: ``complete``, ``stopped`` (the wall time is over), ``interrupted``, ``failed`` or ``running``."""
-        with self._ledger() as ledger:
-            return ledger.sweep().status or "running"
+        return self.view.status
 
     @property
     def outcome(self) -> Outcome | None:
@@ -112,27 +109,7 @@ class Sweep:
         constraints also has ``breaks``, empty for a trial that keeps them. A sweep with a second objective also has a
         column of that objective's name.
         """
-        with self._ledger() as ledger:
-            trials, criteria = order_records(ledger.trials.records()), ledger.criteria
-            is_live = ledger.sweep().status == "running"
-        names = list(dict.fromkeys(name for trial in trials for name in trial.params))
-        rows = [
-            [
-                trial.number,
-                format_state(trial.state, is_live),
-                self._shown(trial.score),
-                trial.env_steps,
-                trial.stop_reason,
-                *map(trial.params.get, names),
-            ]
-            for trial in trials
-        ]
-        frame = pd.DataFrame(rows, columns=["trial", "state", "score", "env_steps", "stopped", *names])
-        if criteria.second:
-            frame.insert(3, criteria.second, [trial.second for trial in trials], allow_duplicates=True)
-        if criteria.constraints:
-            frame.insert(2, "breaks", [trial.breaks for trial in trials])
-        return frame
+        return _make_trial_frame(self.view)
 
     @property
     def front(self) -> pd.DataFrame:
@@ -143,20 +120,16 @@ class Sweep:
         Raises:
             StudyError: The sweep has no second objective.
         """
-        with self._ledger() as ledger:
-            trials, criteria = ledger.trials.records(), ledger.criteria
-        if criteria.second is None:
+        view = self.view
+        if view.criteria.second is None:
             raise StudyError(
                 f"{self.name} has no second objective, and so no front",
                 "a sweep that was run with one",
                 'rltune.sweep(..., "objective.second.key=train_s")',
             )
-        front = find_front(trials, criteria.direction)
-        names = list(dict.fromkeys(name for trial in front for name in trial.params))
-        rows = [
-            [trial.number, self._shown(trial.score), trial.second, *map(trial.params.get, names)] for trial in front
-        ]
-        return pd.DataFrame(rows, columns=["trial", "score", criteria.second, *names])
+        names = _list_parameters(view.front)
+        rows = [[trial.number, trial.score, trial.second, *map(trial.params.get, names)] for trial in view.front]
+        return pd.DataFrame(rows, columns=["trial", "score", view.criteria.second, *names])
 
     @property
     def curves(self) -> pd.DataFrame:
@@ -165,10 +138,11 @@ class Sweep:
         Columns: ``trial``, ``env_steps`` (the mark at which trials are compared), ``objective`` (the mean return
         unless the sweep has another objective), and one for each number that is logged.
         """
+        shown = self.view.shown
         with self._ledger() as ledger:
             reports = [report for _, kind, report in ledger.read_reports_after(0, ALL_REPORTS) if kind == TRIALS]
         rows = [
-            {"trial": report.number, "env_steps": report.nominal_steps, "objective": self._shown(report.objective)}
+            {"trial": report.number, "env_steps": report.nominal_steps, "objective": shown(report.objective)}
             | {name: value for name, value in report.numbers.items() if name not in ("objective", "env_steps")}
             for report in reports
         ]
@@ -178,19 +152,7 @@ class Sweep:
     @property
     def best(self) -> Best | None:
         """The winner. Without a winner so far it is the trial with the best score, and None before the first report."""
-        with self._ledger() as ledger:
-            sweep, trials = ledger.sweep(), ledger.trials.records()
-        scores: dict[int | None, float | None] = {trial.number: self._shown(trial.score) for trial in trials}
-        if winner := sweep.winner:
-            number = winner.get("trial")
-            certified = _read_certified(sweep.certification)
-            certified = self._shown.turn(certified) if certified else None
-            name = "baseline" if number is None else f"trial {number}"
-            model = (sweep.model or {}).get("uri")
-            evaluation = self._shown.turn(winner["evaluation"]) if winner.get("evaluation") else None
-            return Best(name, number, winner["params"], scores.get(number), evaluation, certified, model)
-        first = next(iter(rank_records(trials)), None)
-        return Best(first.name, first.number, first.params, scores[first.number]) if first else None
+        return _find_best(self.view)
 
     def policy(self, trial: int | None = None) -> Policy | MultiAgentPolicy:
         """Load the policy of the winner or of a trial, see `rltune.load_policy`.
@@ -222,23 +184,23 @@ class Sweep:
         """
         from rltune.pipeline.run import resume_sweep
 
-        with find_stream() as stream:
-            resume_sweep(self._ref, changes=changes, stream=stream)
+        resume_sweep(self._ref, changes=changes, stream=find_stream())
         return self
 
     def __repr__(self) -> str:
-        best = self.best
-        return f"<Sweep {self.name}: {self.status}, {len(self.trials)} trials; best {best or '-'}>"
+        view = self.view
+        return f"<Sweep {self.name}: {view.status}, {len(view.trials)} trials; best {_find_best(view) or '-'}>"
 
     def _repr_html_(self) -> str:
         """Display the sweep in a notebook: its result and its best trials."""
-        trials, best = self.trials, self.best
+        view = self.view
+        trials, verdict = _make_trial_frame(view), self._verdict() or f"best {_find_best(view)}"
         remainder = (
             f"<p>and {len(trials) - MAX_ROWS} more in <code>.trials</code></p>" if len(trials) > MAX_ROWS else ""
         )
         table = trials.head(MAX_ROWS).to_html(index=False, float_format=format_objective, na_rep="", border=0)
-        head = f"<b>{escape(self.name)}</b>: {escape(self.status)}, {len(trials)} trials"
-        return f"<p>{head}<br>{escape(self._verdict() or f'best {best}')}</p>{table}{remainder}"
+        head = f"<b>{escape(self.name)}</b>: {escape(view.status)}, {len(trials)} trials"
+        return f"<p>{head}<br>{escape(verdict)}</p>{table}{remainder}"
 
     def _verdict(self) -> str:
         """Return the report's sentence on the winner; empty where the sweep's settings cannot be read here."""
@@ -251,11 +213,57 @@ class Sweep:
             return ""
 
 
-def _read_certified(certification: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    for configuration in (certification or {}).get("configurations", ()):
-        if certification and configuration["name"] == certification["winner"]:
-            num_seeds = len(configuration["per_seed"]) + len(configuration.get("failed_seeds", ()))
-            return {key: configuration.get(key) for key in ("iqm", "low", "high")} | {"num_seeds": num_seeds}
+def _list_parameters(trials: Iterable[TrialSnapshot]) -> list[str]:
+    """List the parameters that trials have values of, in their order."""
+    return list(dict.fromkeys(name for trial in trials for name in trial.params))
+
+
+def _make_trial_frame(view: SweepView) -> pd.DataFrame:
+    """Make the data frame of a sweep's trials; see `Sweep.trials`."""
+    trials, names = view.ordered, _list_parameters(view.ordered)
+    rows = [
+        [
+            trial.number,
+            STATE_WORDS[trial.state],
+            trial.score,
+            trial.env_steps,
+            trial.reason,
+            *map(trial.params.get, names),
+        ]
+        for trial in trials
+    ]
+    frame = pd.DataFrame(rows, columns=["trial", "state", "score", "env_steps", "stopped", *names])
+    if second := view.criteria.second:
+        frame.insert(3, second, [trial.second for trial in trials], allow_duplicates=True)
+    if view.criteria.constraints:
+        frame.insert(2, "breaks", [trial.broken for trial in trials])
+    return frame
+
+
+def _find_best(view: SweepView) -> Best | None:
+    """Find the best configuration of a sweep; see `Sweep.best`."""
+    winner = view.record.winner
+    if winner is None:
+        best = view.best
+        return Best(best.record.name, best.number, best.params, best.score) if best else None
+    number = winner.get("trial")
+    return Best(
+        name="baseline" if number is None else f"trial {number}",
+        trial=number,
+        params=winner["params"],
+        score=next((trial.score for trial in view.trials if trial.number == number), None),
+        evaluation=view.shown.turn(winner["evaluation"]) if winner.get("evaluation") else None,
+        certified=_find_certified(view),
+        model=(view.record.model or {}).get("uri"),
+    )
+
+
+def _find_certified(view: SweepView) -> dict[str, Any] | None:
+    """Find what certification says of the winner; None without certification."""
+    for row in view.certified:
+        if view.record.certification and row["name"] == view.record.certification["winner"]:
+            num_seeds = len(row["per_seed"]) + len(row.get("failed_seeds", ()))
+            return {key: row.get(key) for key in ("iqm", "low", "high")} | {"num_seeds": num_seeds}
     return None
 
 

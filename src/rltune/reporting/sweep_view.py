@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from rltune.config.criteria import Criteria, read_criteria
 from rltune.envs.objective import Shown
 from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, TrialRecord, trial_dir_of
 from rltune.study.outcome import count_states
-from rltune.study.ranking import rank_records
+from rltune.study.ranking import find_front, rank_records
 from rltune.study.snapshot import LedgerSnapshot, read_snapshots
 
 if TYPE_CHECKING:
@@ -427,8 +427,23 @@ class SweepView:
     @cached_property
     def ranked(self) -> list[TrialSnapshot]:
         """The trials that can win, the best first; see `rltune.study.ranking.rank_records`."""
+        return self._select(rank_records(trial.record for trial in self.trials))
+
+    @property
+    def ordered(self) -> list[TrialSnapshot]:
+        """All trials: those that can win, the best first, and then the others by their numbers."""
+        ranked = {trial.number for trial in self.ranked}
+        return self.ranked + [trial for trial in self.trials if trial.number not in ranked]
+
+    @property
+    def front(self) -> list[TrialSnapshot]:
+        """The whole trials that no other one beats in both objectives, the highest score first."""
+        return self._select(find_front((trial.record for trial in self.trials), self.criteria.direction))
+
+    def _select(self, records: Iterable[TrialRecord]) -> list[TrialSnapshot]:
+        """Return the trials of some of their records."""
         trials = {trial.number: trial for trial in self.trials}
-        return [trials[record.number] for record in rank_records(trial.record for trial in self.trials)]
+        return [trials[record.number] for record in records]
 
     @property
     def best(self) -> TrialSnapshot | None:
