@@ -85,6 +85,18 @@ def test_a_certifications_run_is_one_line(draw, state, words):
     assert sweep.printed[-1].endswith(words)
 
 
+def test_runs_that_end_together_are_counted_one_by_one(draw):
+    sweep = draw(settings={"certify": {"seeds": 2, "top": 1}})
+    for seed_index in range(2):
+        sweep.begin(kind=CERTIFY, key=f"k{seed_index}", of_trial=4, seed_index=seed_index)
+    sweep.draw()
+    for number in (1, 0):
+        sweep.end(number, "COMPLETE", kind=CERTIFY, returns=(5.0,))
+    sweep.draw()
+    ends = ["certified seed 2 of trial 4: 5 (1 of up to 4 runs)", "certified seed 1 of trial 4: 5 (2 of up to 4 runs)"]
+    assert sweep.printed[1:] == ends
+
+
 def test_more_or_fewer_slots_are_one_line(draw):
     sweep = draw()
     for slots in (2, 4, 4):

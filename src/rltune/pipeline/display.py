@@ -11,7 +11,6 @@ from rltune.reporting.console import Console
 from rltune.reporting.sweep_view import DriverState, Episodes, SweepView
 from rltune.study.ledger import Ledger
 
-DRAW_S = 0.25  # Between two drawings.
 MAX_SHARE = 0.05  # The most of the driver's time that drawing may take: each drawing goes through all trials.
 logger = logging.getLogger("rltune")
 

@@ -331,7 +331,6 @@ def _run(context: SweepContext, held: Ledger | None, share: Share, slots: Slots)
         slots: How many trials run at once.
     """
     # Not at the top: a wrong name in the request is answered before these, and Ray with them, are imported.
-    from rltune.pipeline.display import DRAW_S
     from rltune.pipeline.end import end_sweep, watch_head
     from rltune.pipeline.open_sweep import open_sweep
     from rltune.pipeline.provenance import record_start
@@ -350,7 +349,7 @@ def _run(context: SweepContext, held: Ledger | None, share: Share, slots: Slots)
             record_start(sweep)
             start_tracking(sweep)
             start_console(sweep)
-            sweep.housekeeping.add(DRAW_S, sweep.display.draw)
+            sweep.housekeeping.add(sweep.console.draw_every_s, sweep.display.draw)
             if not (sweep.is_searched() and sweep.is_certified()):
                 run_trials(sweep)
             return end_sweep(sweep)

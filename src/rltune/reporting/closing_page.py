@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -178,8 +178,14 @@ def make_closing_page(
         second=criteria.second,
         front=[trial_view_of(record) for record in find_front(records, criteria.direction)],
         shown=shown,
-        failed=[trial_view_of(record) for record in records if record.state == "FAIL"],
+        failed=[_view_failure(record, outcome.folder) for record in records if record.state == "FAIL"],
     )
+
+
+def _view_failure(record: TrialRecord, folder: Path) -> TrialView:
+    """Return a failed trial with the file that describes its failure as part of its reason."""
+    log = f"; see {folder / record.log}" if record.log else ""
+    return replace(trial_view_of(record), reason=f"{record.stop_reason}{log}")
 
 
 def render_closing_page(page: ClosingPage) -> Iterator[RenderableType]:

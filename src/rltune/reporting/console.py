@@ -66,6 +66,9 @@ class Console:
         stream: Where to write; None is standard output. A stream with a method ``show_progress`` gets the progress by
             it, as a notebook's cell does, in which one line is replaced again and again.
         plain_every_s: Seconds between two lines of progress if ``stream`` is not a terminal.
+
+    Attributes:
+        draw_every_s: How often a view is wanted, in seconds.
     """
 
     clock: Callable[[], float] = staticmethod(time.monotonic)
@@ -85,6 +88,7 @@ class Console:
         )
         self._show_progress: Callable[[str], None] | None = getattr(out, "show_progress", None)
         self._is_live = is_terminal and not self._rich.is_dumb_terminal
+        self.draw_every_s = 0.25 if self._is_live else 1.0
         self._plain_every_s = 1.0 if self._show_progress else plain_every_s
         self._live: Live | None = None
         self._view: SweepView | None = None
@@ -168,5 +172,5 @@ def _has_news(before: SweepView | None, view: SweepView) -> bool:
     if before is None:
         return False
     playing, played = (each.driver.episodes.name if each.driver.episodes else "" for each in (view, before))
-    first_steps = view.pace.env_steps and not before.pace.env_steps
+    first_steps = view.driver.env_steps and not before.pace.env_steps
     return bool(first_steps or (view.driver.wait and not before.driver.wait) or (playing and playing != played))

@@ -5,6 +5,7 @@ Everything here is a function of one or two `SweepView`s. `rltune.reporting.cons
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -66,16 +67,25 @@ def describe_changes(before: SweepView | None, view: SweepView) -> Iterator[Line
         yield Line(f"trials at once: {view.driver.slots}, {before.driver.slots} before")
     earlier = {trial.number: trial for trial in before.trials}
     explained = {classify_failure(first_line(trial.reason)) for trial in before.trials if trial.went_wrong}
-    for trial in view.trials:
+    for trial in sorted(view.trials, key=_order_by_end):
         yield from _describe_trial(earlier.get(trial.number), trial, view, explained)
     yield from _describe_overshoot(before, view)
     earlier = {run.number: run for run in before.runs}
-    for run in view.runs:
-        known = earlier.get(run.number)
-        if run.has_ended and not (known and known.record.ended_s == run.record.ended_s):
-            yield _describe_run(run, view)
+    ended = [run for run in sorted(view.runs, key=_order_by_end) if _has_just_ended(earlier.get(run.number), run)]
+    for num_later, run in zip(reversed(range(len(ended))), ended, strict=True):
+        yield _describe_run(run, view, num_later)
     if before.mean_env_steps_per_s is None and view.mean_env_steps_per_s is not None:
         yield from _forecast(view)
+
+
+def _order_by_end(trial: TrialSnapshot) -> tuple[float, int]:
+    """Order trials by their ends; those that have not ended come last, by their numbers."""
+    return trial.record.ended_s or math.inf, trial.number
+
+
+def _has_just_ended(known: TrialSnapshot | None, trial: TrialSnapshot) -> bool:
+    """Return whether a trial has ended, perhaps once more, since it was known."""
+    return trial.has_ended and not (known and known.record.ended_s == trial.record.ended_s)
 
 
 def _describe_start(view: SweepView) -> str:
@@ -104,8 +114,7 @@ def _describe_trial(
         yield Line(f"trial {trial.number} has what {trial.record.enqueued_by} enqueued", "yellow")
     if trial.state == "RUNNING" and (known is None or known.state != "RUNNING"):
         yield Line(f"trial {trial.number} begins: {format_params(trial.params)}", is_printed=False)
-    has_ended = trial.has_ended and not (known and known.record.ended_s == trial.record.ended_s)
-    if not has_ended and not (trial.state == INTERRUPTED and known and known.state != INTERRUPTED):
+    if not _has_just_ended(known, trial) and not (trial.state == INTERRUPTED and known and known.state != INTERRUPTED):
         return
     word, reason = STATE_WORDS[trial.state], first_line(trial.reason)
     if trial.went_wrong and classify_failure(reason) not in explained:
@@ -119,12 +128,12 @@ def _describe_trial(
     yield Line(f"trial {trial.number:>3} {word:<11} {facts}", STATE_STYLES.get(trial.state, ""), is_cut=True)
 
 
-def _describe_run(run: TrialSnapshot, view: SweepView) -> Line:
-    """Describe that a run of the certification has ended."""
+def _describe_run(run: TrialSnapshot, view: SweepView, num_later: int) -> Line:
+    """Describe that a run of the certification has ended, before a number of others that have ended meanwhile."""
     owner = BASELINE if run.record.of_trial is None else f"trial {run.record.of_trial}"
     name = f"seed {(run.record.seed_index or 0) + 1} of {owner}"
     if run.state == "COMPLETE":
-        return Line(f"certified {name}: {format_objective(run.score)} ({describe_runs(view)})", "yellow")
+        return Line(f"certified {name}: {format_objective(run.score)} ({describe_runs(view, num_later)})", "yellow")
     log = f"; see {view.folder / run.record.log}" if run.record.log else ""
     return Line(f"certifying {name} failed, which counts against it: {first_line(run.reason)}{log}", "yellow")
 
@@ -159,10 +168,10 @@ def _forecast(view: SweepView) -> Iterator[Line]:
     )
 
 
-def describe_runs(view: SweepView) -> str:
-    """Describe how many of the certification's runs have ended."""
+def describe_runs(view: SweepView, num_later: int = 0) -> str:
+    """Describe how many of the certification's runs have ended, without the latest ones of them."""
     up_to = "" if view.is_searched else "up to "
-    return f"{view.num_runs_ended} of {up_to}{view.num_runs} runs"
+    return f"{view.num_runs_ended - num_later} of {up_to}{view.num_runs} runs"
 
 
 def describe_progress(view: SweepView) -> tuple[str, str, str]:
