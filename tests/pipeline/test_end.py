@@ -36,15 +36,24 @@ STEPS = (
     "rltune.pipeline.publish.notify_end",
     "rltune.study.ledger.Ledger.change_sweep",
 )
-# What a user would type, with a toy in the place of a trial.
+# This types one command again and again, with a toy in the place of a trial. Each run is forked, so that there is one
+# import. Each run but the last two is killed just before one of the steps.
 SCRIPT = """
+import json
+import multiprocessing
 import os
 import pkgutil
 import signal
+import sqlite3
 import sys
 
+import alembic.command
+import mlflow.pyfunc
 import rltune.pipeline.end
 import rltune.pipeline.plan
+import rltune.pipeline.tune.run
+import rltune.policies.mlflow_model
+import rltune.reporting.plotly_figures
 from composing import compose
 from policy_toy import PolicyToyTrial
 from rltune.config.validation import parse_config
@@ -52,7 +61,7 @@ from rltune.pipeline.run import run_sweep
 from toy import TOY
 
 rltune.pipeline.plan.preflight = lambda plan: None
-step, *words = sys.argv[1:]
+steps, *words = sys.argv[1:]
 
 
 def kill_before(step):
@@ -68,45 +77,47 @@ def kill_before(step):
     setattr(owner, name, kill)
 
 
-config = parse_config(compose("run", *TOY, "name=toy", "resume=auto", "cluster=address", *words))
-if step:
-    kill_before(step)
-sys.exit(run_sweep(config, trainable=PolicyToyTrial).exit_code)
+def run(step):
+    if step:
+        kill_before(step)
+    words_of_run = ("name=toy", "resume=auto", "cluster=address", *words)
+    sys.exit(run_sweep(parse_config(compose("run", *TOY, *words_of_run)), trainable=PolicyToyTrial).exit_code)
+
+
+ends = []
+for step in (*steps.split(), "", ""):
+    process = multiprocessing.get_context("fork").Process(target=run, args=(step,))
+    process.start()
+    process.join()
+    with sqlite3.connect("outputs/toy/ledger.db") as ledger:
+        (status,) = ledger.execute("SELECT status FROM sweeps").fetchone()
+    with open("notified", "a+") as file:
+        file.seek(0)
+        ends.append((process.exitcode, status, file.read().count('"status": "complete"')))
+with open("ends", "w") as file:
+    json.dump(ends, file)
 """
-
-
-def run_toy(folder: Path, address: str, step: str = "") -> subprocess.CompletedProcess[str]:
-    words = (f"cluster.address={address}", "budget.trials=2", "report=true", "tracking.register=true")
-    words += ("certify.champion_episodes=2", "notify='cat >> notified; echo >> notified'")
-    env = clean_environment(folder, {"RAY_AUTH_MODE": "disabled"})
-    return subprocess.run(
-        [sys.executable, "-c", SCRIPT, step, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=300
-    )
-
-
-def read_status(folder: Path) -> str:
-    with sqlite3.connect(folder / "outputs/toy/ledger.db") as ledger:
-        return str(ledger.execute("SELECT status FROM sweeps").fetchone()[0])
 
 
 @pytest.mark.slow
 def test_the_same_command_repairs_a_kill_at_every_step(tmp_path: Path) -> None:
     put_store(tmp_path)
     with ray_head(num_cpus=2, RAY_AUTH_MODE="disabled") as address:
-        for step in STEPS:
-            killed = run_toy(tmp_path, address, step)
-            assert killed.returncode == -9, f"{step}: {killed.stdout}{killed.stderr}"
-            assert read_status(tmp_path) == "running", step
-        whole = run_toy(tmp_path, address)
-        assert whole.returncode == 0, whole.stdout + whole.stderr
-        notifications = (tmp_path / "notified").read_text()
-        again = run_toy(tmp_path, address)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert (tmp_path / "notified").read_text() == notifications, "a sweep that has ended ends no second time"
-    assert read_status(tmp_path) == "complete"
+        words = (f"cluster.address={address}", "budget.trials=2", "report=true", "tracking.register=true")
+        words += ("certify.champion_episodes=2", "notify='cat >> notified; echo >> notified'")
+        env = clean_environment(tmp_path, {"RAY_AUTH_MODE": "disabled"})
+        command = [sys.executable, "-c", SCRIPT, " ".join(STEPS), *words]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, done.stdout + done.stderr
+    ends = json.loads((tmp_path / "ends").read_text())
+    assert ends == [
+        *([-9, "running", 0] for _ in STEPS[:-1]),
+        [-9, "running", 1],  # This driver was killed after it had sent its notification.
+        [0, "complete", 2],
+        [0, "complete", 2],  # A sweep that has ended does not end a second time.
+    ], done.stdout + done.stderr
     summary = json.loads((tmp_path / "outputs/toy/summary.json").read_text())
     assert (summary["status"], summary["model"]["version"], summary["model"]["champion"]) == ("complete", "1", True)
-    assert notifications.count('"status": "complete"') == 2, "the driver that was killed after it, and the last one"
     assert (tmp_path / "outputs/toy/report/index.html").is_file()
     client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("cartpole")

@@ -7,7 +7,7 @@ driver may drop another one cannot name, because every attempt at a trial has a 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import PurePosixPath
 
@@ -17,6 +17,7 @@ from rltune.records import CheckpointRecord, TrialRecord, trial_dir_of
 
 logger = logging.getLogger(__name__)
 DEPTH = 4  # The parts of a checkpoint's path: kind, number, attempt, name.
+BATCH = 20  # Checkpoints that are dropped at once; with remote storage this takes about a second.
 
 
 class Retention:
@@ -73,15 +74,16 @@ class Retention:
                 unnamed.add(f"{path}/{REPLAY}")
         return sorted(unnamed)
 
-    def _drop_later(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            self._run_later(partial(self._drop, path))
+    def _drop_later(self, paths: Sequence[str]) -> None:
+        for start in range(0, len(paths), BATCH):
+            self._run_later(partial(self._drop, paths[start : start + BATCH]))
 
-    def _drop(self, path: str) -> None:
+    def _drop(self, paths: Sequence[str]) -> None:
         try:
             # The check comes after the listing: what was listed is older than a takeover that the check does not see.
             self._check_lease()
-            self._store.drop(path)
+            for path in paths:
+                self._store.drop(path)
         except Exception as error:  # The next driver drops what this one could not.
             _log_failure(error)
 

@@ -56,19 +56,19 @@ class OpenSweep:
         context: What the driver works on.
         share: A trial's share of the machine.
         slots: How many trials run at once.
-        ledger: The one truth.
-        store: Has the checkpoints.
+        ledger: The sweep's ledger, the source of truth.
+        store: Holds the checkpoints.
         housekeeping: Runs the driver's chores.
         retention: Drops the checkpoints that nobody needs any more.
-        study: Optuna's, which agrees with it.
+        study: Optuna's study, derived from the ledger.
         stopper: Ends the sweep early.
-        rule: Stops weak trials; it knows the reports of earlier drivers.
-        retraining: The certification's runs; None where nothing is certified.
-        final_evaluation: What chooses the winner where nothing is certified.
+        rule: Stops weak trials; it has seen the reports of earlier drivers.
+        retraining: The certification's runs; None if nothing is certified.
+        final_evaluation: Chooses the winner if nothing is certified.
         tracker: Delivers the sweep to its trackers.
-        console: What a person watches.
-        display: Draws the sweep on it.
-        inbox: What is asked of it meanwhile.
+        console: Shows the sweep to the user.
+        display: Draws the sweep on the console.
+        inbox: The requests to the sweep.
         heartbeats: How far the running trials are between two reports.
         ending: Held from the beginning of the sweep's end on, see `rltune.pipeline.end`.
         ended: Set when the main thread has come to the end of it.
@@ -106,7 +106,7 @@ class OpenSweep:
 
     @property
     def shown(self) -> Shown:
-        """What shows its scores."""
+        """How its scores are shown."""
         return self.plan.shown
 
     def is_searched(self) -> bool:
@@ -131,11 +131,11 @@ class OpenSweep:
 def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> Iterator[OpenSweep]:
     """Open a sweep; leave no run RUNNING and no connection open, whatever happens.
 
-    Where the lease was lost, another driver works on the sweep: all that both of them use is left as it is.
+    If the lease is lost, another driver works on the sweep, and everything that both of them use is left as it is.
 
     Args:
-        context: What the driver works on; its folder is there.
-        ledger: The sweep's, whose lease this driver holds.
+        context: What the driver works on; its folder exists.
+        ledger: The sweep's ledger, whose lease this driver holds.
         share: A trial's share of the machine.
         slots: How many trials run at once.
 
@@ -180,7 +180,7 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         context = replace(context, plan=replace(plan, notes=tuple(notes)))
         _end_unfinished(rule, ledger, config.budget.env_steps)
         _interrupt_unfinished(ledger)
-        # A driver that was killed may have left what it had not dropped yet.
+        # A driver that was killed may have left checkpoints that it had not dropped yet.
         retention.drop_unnamed([*ledger.trials.records(), *ledger.runs.records()])
     records = ledger.trials.records()
     searcher = config.searcher
@@ -277,14 +277,14 @@ def _check_ownership(store: Store, ledger: Ledger) -> None:
 
 
 def _end_unfinished(rule: StoppingRule, ledger: Ledger, env_steps: int) -> None:
-    """End the trials whose last report had ended them when their driver was killed, and show the rule all reports.
+    """End the trials whose last report ended them when their driver was killed, and replay all reports to the rule.
 
-    A report is committed before what follows from it. Trained on, a trial that had to stop at a rung would be let
-    through, and one with its whole budget would train the steps since its last checkpoint again.
+    A report is committed before its consequences. If such a trial went on, then one that had to stop at a rung would be
+    let through, and one with its whole budget would train the steps since its last checkpoint again.
 
     Args:
-        rule: The sweep's, a new one.
-        ledger: Its trials.
+        rule: The sweep's stopping rule, a new one.
+        ledger: The sweep's ledger.
         env_steps: A trial's whole budget, in environment steps.
     """
     decisions = replay_reports(rule, ledger.trials.read_curves())

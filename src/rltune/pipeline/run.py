@@ -50,10 +50,10 @@ from rltune.study.sweep_folder import (
 from rltune.study.sweep_ref import SweepRef
 
 logger = logging.getLogger(__name__)
-LOCAL = "local"  # what stands for a Ray of one's own where nothing stands for no change
-AUTO = "auto"  # of `resume`: begin a sweep, or go on with it
+LOCAL = "local"  # The address that means a local Ray, because no address means no change.
+AUTO = "auto"  # The value of `resume` that begins a sweep or goes on with it.
 ENDED = ("complete", "stopped", "failed")
-PREFLIGHT_S = 300.0  # the least time for what RLlib checks before a sweep, its import among it
+PREFLIGHT_S = 300.0  # The least time-out of RLlib's checks before a sweep, which include its import.
 
 if TYPE_CHECKING:
     from rltune.study.ledger import Ledger
@@ -66,7 +66,7 @@ def run_sweep(
     """Search, certify, register and report.
 
     Args:
-        config: What to do; see `rltune.config.validation.parse_config`.
+        config: The sweep's settings; see `rltune.config.validation.parse_config`.
         stream: Where the console writes; None is standard output.
         trainable: A replacement for `rltune.trial.trainable.Trial`, for tests.
         typed: The command that does the same, for the report; None is what was typed in this process.
@@ -100,13 +100,13 @@ def compare_with_begun(begun: Path, config: RunConfig) -> tuple[RunConfig, bool]
 
     Args:
         begun: The sweep's folder.
-        config: What is asked for now.
+        config: The settings of this request.
 
     Returns:
         The settings to go on with, and whether a budget is larger than it was.
 
     Raises:
-        RltuneError: Something else than budgets and addresses differs, or a budget is smaller.
+        RltuneError: Other settings than budgets and addresses differ, or a budget is smaller.
     """
     settings = read_settings(begun, whole=True)
     config = keep_measured(settings, config)
@@ -115,9 +115,9 @@ def compare_with_begun(begun: Path, config: RunConfig) -> tuple[RunConfig, bool]
 
 
 def find_begun(config: RunConfig) -> Path | None:
-    """Find the folder of the sweep that a request names; None where it is still to be begun.
+    """Find the folder of the sweep that a request names; None if it is still to be begun.
 
-    One that is in the storage alone, as for a job on a fresh disk, is fetched.
+    A sweep that is only in the storage, as for a job on a fresh disk, is fetched.
 
     Raises:
         StudyError: The storage cannot be used.
@@ -132,7 +132,7 @@ def find_begun(config: RunConfig) -> Path | None:
 
 
 def _follow(folder: Path, stream: TextIO | None, *, take_over: bool) -> None:
-    """Go on from where another machine has come with a sweep, and say so."""
+    """Fetch the state that another machine has stored of a sweep, if it is newer, and print a line about it."""
     if note := follow_sweep(folder, take_over=take_over):
         print(note, file=stream or sys.stdout, flush=True)
 
@@ -157,18 +157,18 @@ def find_end(folder: Path, config: RunConfig) -> Outcome | None:
             if ledger.read_requests(RETRY):
                 return None
     except StudyError:
-        return None  # opening it to go on makes one, or says why it cannot
+        return None  # Opening the ledger to go on creates it, or raises an error that says why not.
     driver = read_stored_driver(find_store(folder))
     if driver and not driver.ended:
         return None
     outcome = load_outcome(folder) if status in ENDED else None
     if outcome and any(record.state == "RUNNING" for record in records):
-        return None  # the wall time counts anew; and what an error has left behind is gone on with
+        return None  # The wall time counts anew, and trials that an error has left unfinished go on.
     return outcome
 
 
 def check_request(config: RunConfig) -> tuple[Plan, Path]:
-    """Check what can be checked without Ray: what the sweep will do, and its folder, which is not there yet.
+    """Check what can be checked without Ray: what the sweep will do, and its folder, which must not exist yet.
 
     Raises:
         RltuneError: The request cannot be carried out.
@@ -176,7 +176,7 @@ def check_request(config: RunConfig) -> tuple[Plan, Path]:
     checked = make_plan(config)
     name = make_sweep_name(config)
     folder = sweep_folder_of(config, name)
-    if config.resume == AUTO:  # one that is there is gone on with
+    if config.resume == AUTO:  # A sweep that exists goes on.
         return checked, folder
     if folder.exists() and not is_half_made(folder):
         raise make_name_taken_error(name, folder)
@@ -268,7 +268,7 @@ def _run_interruptibly(context: SweepContext) -> Outcome:
 
 
 def _start(context: SweepContext) -> Outcome:
-    """Check what is expensive to check while Ray starts, and only then write anything."""
+    """Run the expensive checks while Ray starts, and only then write anything."""
     cluster = context.plan.config.cluster
     modules = [] if context.trainable else worker_imports(str(context.plan.build.algo["class"]))
     prepare_environment(cluster)
@@ -276,7 +276,7 @@ def _start(context: SweepContext) -> Outcome:
     with contextlib.ExitStack() as stack:
         thread = stack.enter_context(ThreadPoolExecutor(1))
         ledger = None
-        if context.resumed:  # first of all: what a killed driver left running must not meet what we start
+        if context.resumed:  # First of all: processes that a killed driver left running must not meet new ones.
             ledger = stack.enter_context(hold_sweep(context))
             _prepare_requests(context, ledger)
         context = replace(context, plan=plan.measure_share(context.plan))
@@ -353,7 +353,7 @@ def _run(context: SweepContext, held: Ledger | None, share: Share, slots: Slots)
             if not (sweep.is_searched() and sweep.is_certified()):
                 run_trials(sweep)
             return end_sweep(sweep)
-        except LeaseLostError:  # the sweep goes on, with another driver
+        except LeaseLostError:  # The sweep goes on with another driver.
             raise
         except Exception as error:
             notify_users_of_crash(sweep, error)

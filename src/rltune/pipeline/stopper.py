@@ -16,46 +16,46 @@ from rltune.config.budget import has_spent_steps
 from rltune.config.schema import RunConfig
 from rltune.trial.supervisor import STOP_FILE
 
-GRACE_S = 8.0  # for trials to save their state after an end was requested
-EXIT_S = 9.5  # from a signal to the exit
+GRACE_S = 8.0  # The time that trials have to save their state after an end was requested.
+EXIT_S = 9.5  # The time from a signal to the exit.
 
 
 class SweepStopper(Stopper):
-    """Ends a sweep early: knows why, and by when.
+    """Ends a sweep early, and holds why and by when. The driver's threads share it.
 
     Args:
-        store: The sweep's, where trials look for the stop file.
-        config: Its budgets.
-        spent_steps: Environment steps of earlier drivers.
+        store: The sweep's store, in which trials look for the stop file.
+        config: The sweep's settings, with its budgets.
+        spent_steps: Environment steps that earlier drivers have spent.
     """
 
     def __init__(self, store: Store, config: RunConfig, spent_steps: int = 0) -> None:
         self._store = store
-        self.lease_lost = False  # Another driver has taken the sweep over, whose trials look for the stop file, too.
+        self.lease_lost = False  # Whether another driver has the sweep; its trials look for the stop file, too.
         self.is_lease_held: Callable[[], bool] = lambda: True
         self.clear()
         self._config = config
         joined = config.cluster.address is not None
-        self._began: float | None = None if joined else time.monotonic()  # waiting for a place is not our time
+        self._began: float | None = None if joined else time.monotonic()  # The wait for a free node does not count.
         self._deadline = math.inf
         self.env_steps = spent_steps
         self.reason: str | None = None
         self.signal: int | None = None
-        self.interrupted = False  # Because something does not work that may work later: the exit code is 75.
-        self.head_gone = False  # of the cluster: nothing can be asked of Ray any more
-        self.live: set[str] = set()  # folders of the trials whose workers are up and have a state to save
+        self.interrupted = False  # Whether the sweep was given up because of what may work later: the exit code is 75.
+        self.head_gone = False  # Whether the cluster's head is lost, so that Ray answers no call any more.
+        self.live: set[str] = set()  # The folders of the trials whose workers run and have a state to save.
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tune pickles it with the experiment, into a folder that all may read (2.60); the config may hold logins."""
+        """Return nothing: Tune (2.60) pickles this into a folder that all may read, and the config may hold logins."""
         return {}
 
     def request(self, reason: str, signal: int | None = None) -> None:
         """Ask the trials to save their state and hand back.
 
-        A second request changes nothing, but that a signal leaves seconds to a sweep that a budget has ended.
+        A second request changes nothing, except that a signal leaves only seconds to a sweep that a budget has ended.
 
         Args:
-            reason: Shown to the person, and kept in the outcome.
+            reason: Shown to the user, and kept in the outcome.
             signal: The signal's number; None where a budget or a failure ends the sweep.
         """
         if self.lease_lost:
@@ -65,7 +65,7 @@ class SweepStopper(Stopper):
             self._deadline = time.monotonic() + GRACE_S
             if self.is_urgent():
                 self._store.client.hurry(EXIT_S - 0.5)
-            # On a full disk, or without the storage, they learn nothing: their processes end at the deadline.
+            # If the disk is full or the storage is away, then trials do not see this, and are killed at the deadline.
             with contextlib.suppress(OSError, StoreError):
                 self._store.write(STOP_FILE, b"", is_quick=True)
 

@@ -32,23 +32,23 @@ from rltune.study.sweep_folder import make_resume_command
 def select_winner(sweep: OpenSweep, records: Sequence[TrialRecord]) -> tuple[Finalist | None, Certification | None]:
     """Select the best policy: the certified one, else the best of the finalists on fresh episodes.
 
-    After a signal, or without the cluster's head, there is no time for either: the search's first wins then.
+    After a signal, or without the cluster's head, there is no time for either, and the best of the search wins.
 
     Args:
-        sweep: Whose trials have ended.
+        sweep: The sweep, whose trials have ended.
         records: All its trials.
 
     Returns:
-        The winner, None without a trial that can win; and what certification says, None where it is not complete.
+        The winner, or None without a trial that can win; and the certification, or None if it is not complete.
     """
     folder, certify, stopper = sweep.context.folder, sweep.config.certify, sweep.stopper
     if stopper.is_urgent():
         try:
             return next(rank_finalists(folder, records), None), None
-        except StoreError:  # It does not answer, and there is no time to wait.
+        except StoreError:  # The storage does not answer, and there is no time to wait.
             return None, None
     if sweep.retraining:
-        sweep.tracker.wait_until_sent()  # the certification names the runs of MLflow
+        sweep.tracker.wait_until_sent()  # The certification names the runs of MLflow.
         if certification := sweep.retraining.judge(records):
             certification, winner = measure_policies(
                 certification, folder, certify.champion_episodes, sweep.display.show_episodes

@@ -25,7 +25,7 @@ class Inbox:
 
     def __init__(self, ledger: Ledger, stopper: SweepStopper) -> None:
         self._ledger, self._stopper = ledger, stopper
-        self._waiting: frozenset[str] = frozenset((ENQUEUE, RETRY))  # Both may wait before the first read.
+        self._waiting: frozenset[str] = frozenset((ENQUEUE, RETRY))  # Both kinds may wait before the first read.
 
     def read(self) -> None:
         """Read the waiting requests, and stop the sweep if one of them asks for it."""
