@@ -9,6 +9,7 @@ import json
 import math
 import os
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from rltune.trial.metrics import Progress
 from rltune.trial.trainable import Trial
 
 HURRY = "RLTUNE_TESTS_HURRY"  # in the environment of a trial's process: it is not slowed down
+DEADLY = "RLTUNE_TESTS_DEADLY"  # in the environment of a node: it kills every trial that it gets
 STEP = 100  # environment steps an iteration, unless ``params['batch']`` says otherwise
 TOY = (
     # The toy reads these two; they stand in the algo file so that the space may name them.
@@ -120,6 +122,8 @@ class ToyTrial(Trial):
     """A trial over a toy; ``params['seconds']`` slows its iterations down."""
 
     def build_runner(self, seed: int) -> ToyRunner:
+        if DEADLY in os.environ:
+            os.kill(os.getpid(), signal.SIGKILL)
         return ToyRunner(self.task.params, seed, float(self.task.params.get("seconds", 0.0)))
 
     def play(self, folder: Path) -> list[float]:
