@@ -334,7 +334,8 @@ class Recorder(Callback):
         else:
             newest = choose_newest(filter(None, (record.latest, record.checkpoint)))
             start = f"{newest.env_steps:,} steps" if newest else "its beginning"
-            self.notify(f"{record.name}: {reason}; it goes on from {start}")
+            place = "" if failure.counts_against_trial or not host else f" on node {host}"
+            self.notify(f"{record.name}{place}: {reason}; it goes on from {start}")
             stage.proposer.retry(record)
 
     def _find_outage(self, failure: Failure) -> str:
