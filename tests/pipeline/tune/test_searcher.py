@@ -36,8 +36,8 @@ class Proposals:
 def make_searcher():
     def make(trials, early=0, late=0, slots=2, **options):
         stages = [
-            Stage(SimpleNamespace(kind=TRIALS), Proposals(TRIALS, trials), None),
-            Stage(SimpleNamespace(kind=CERTIFY), Proposals(CERTIFY, early, late), None),
+            Stage(SimpleNamespace(kind=TRIALS), Proposals(TRIALS, trials)),
+            Stage(SimpleNamespace(kind=CERTIFY), Proposals(CERTIFY, early, late)),
         ]
         options = {"is_stopping": lambda: False, **options}
         room = Slots([{"CPU": 1}], 64, [Machine(slots, 0)])
@@ -130,7 +130,7 @@ def test_what_falls_free_is_kept_for_a_trial_with_a_larger_share():
     shares = {4: whole}
     slots = Slots(common.bundles, 64, [Machine(16, 2)])
     searcher = StageSearcher(
-        [Stage(SimpleNamespace(kind=TRIALS), Proposals(TRIALS, 9), None)],
+        [Stage(SimpleNamespace(kind=TRIALS), Proposals(TRIALS, 9))],
         slots,
         lambda record: {"number": record.number} | ({BUNDLES: whole.bundles} if record.number in shares else {}),
         lambda: False,
