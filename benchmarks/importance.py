@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 
 from benchmarks.records import make_record, write_record
-from rltune.config.criteria import NO_CRITERIA
-from rltune.records import SweepRecord, TrialRecord
+from rltune.algorithms.arguments import build_search_space
+from rltune.records import TrialRecord
 from rltune.reporting.importance import measure_importance
-from rltune.reporting.sweep_data import SweepData
+from rltune.search.space import Space
 
 SPACE = {name: ["uniform", -1.0, 1.0] for name in ("lr", "gamma", "clip")} | {"relu": ["choice", False, True]}
-SETTINGS = {"algo": {"name": "ppo"}, "space": SPACE}
+ALGO = {"name": "ppo"}
 KINDS = ("nothing", "lr", "lr and relu, less", "lr where relu")
 
 
-def simulate_sweep(kind: str, seed: int, num_trials: int = 50) -> SweepData:
+def simulate_sweep(kind: str, seed: int, num_trials: int = 50) -> tuple[Space, list[TrialRecord]]:
     """Simulate a random search; luck is about a seventh of the variance between trials, and all of it for "nothing"."""
     rng = np.random.default_rng(seed)
     lr, gamma, clip = rng.uniform(-1, 1, (3, num_trials))
@@ -39,7 +39,7 @@ def simulate_sweep(kind: str, seed: int, num_trials: int = 50) -> SweepData:
         kept = dict(list(reports.items())[: 3 if is_weak[number] else 10])
         state = "PRUNED" if is_weak[number] else "COMPLETE"
         trials.append(TrialRecord(number, state, dict(zip(SPACE, values, strict=True)), kept))
-    return SweepData("simulated", SweepRecord("simulated"), SETTINGS, trials, (), (), {}, NO_CRITERIA)
+    return build_search_space(ALGO, SPACE), trials
 
 
 def table(record: dict[str, Any]) -> str:
@@ -55,5 +55,5 @@ if __name__ == "__main__":
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     results = {kind: Counter[str]() for kind in KINDS}
     for kind, seed in itertools.product(KINDS, range(rounds)):
-        results[kind] += Counter(measure_importance(simulate_sweep(kind, seed)).outstanding)
+        results[kind] += Counter(measure_importance(*simulate_sweep(kind, seed)).outstanding)
     write_record(make_record("importance", rounds, results))

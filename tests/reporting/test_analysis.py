@@ -9,12 +9,12 @@ import optuna
 import pytest
 from ended import write_bounded, write_sweep
 
-from rltune.reporting.analysis import build_optuna_study, follow_best_so_far
-from rltune.reporting.sweep_data import load_sweep_data
+from rltune.reporting.analysis import build_optuna_study, build_space, follow_best_so_far
+from rltune.reporting.sweep_view import load_view
 
 
 def test_best_so_far_counts_all_trials_steps_and_rises_with_them(tmp_path: Path) -> None:
-    data = load_sweep_data(write_sweep(tmp_path / "s"))
+    data = load_view(write_sweep(tmp_path / "s"))
     moments = follow_best_so_far(data)
     bests = [moment.best for moment in moments]
     assert moments[-1].env_steps == sum(entry.env_steps for entry in data.trials) == 6 * 400 + 6 * 1000
@@ -23,18 +23,18 @@ def test_best_so_far_counts_all_trials_steps_and_rises_with_them(tmp_path: Path)
 
 
 def test_a_trial_that_breaks_a_constraint_is_never_the_best_so_far(tmp_path: Path) -> None:
-    moments = follow_best_so_far(load_sweep_data(write_bounded(tmp_path / "s")))
+    moments = follow_best_so_far(load_view(write_bounded(tmp_path / "s")))
     assert [moment.best for moment in moments] == [90.0, 90.0]
     assert [moment.env_steps for moment in moments] == [2000, 3000], "but its steps were taken"
 
 
 def test_a_study_for_a_figure_is_not_announced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    data, log = load_sweep_data(write_sweep(tmp_path / "s", 2)), logging.getLogger("optuna")
+    data, log = load_view(write_sweep(tmp_path / "s", 2)), logging.getLogger("optuna")
     before = optuna.logging.get_verbosity()
     log.addHandler(caplog.handler)
     optuna.logging.set_verbosity(optuna.logging.INFO)
     try:
-        build_optuna_study(data, data.trials, [1.0, 2.0])
+        build_optuna_study(build_space(data), data.trials, is_cost=False)
         assert optuna.logging.get_verbosity() == optuna.logging.INFO
     finally:
         optuna.logging.set_verbosity(before)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from ended import make_certification, write_sweep
-from omegaconf import OmegaConf
 
 from rltune.errors import StudyError
 from rltune.reporting.comparison import compare_sweeps
@@ -26,14 +25,11 @@ def test_certified_sweeps_have_the_chance_to_beat_the_first(tmp_path: Path) -> N
 
 
 def test_what_cannot_be_compared_is_refused_by_its_key(tmp_path: Path) -> None:
-    folder = write_sweep(tmp_path / "one", 3, make_certification())
+    write_sweep(tmp_path / "one", 3, make_certification())
     write_sweep(tmp_path / "bare", 3)
-    other = write_sweep(tmp_path / "other", 3, make_certification())
-    (other / "config.yaml").write_text((folder / "config.yaml").read_text().replace("CartPole-v1", "Acrobot-v1"))
-    cost = write_sweep(tmp_path / "cost", 3, make_certification())
-    settings = OmegaConf.load(cost / "config.yaml")
-    OmegaConf.update(settings, "objective.direction", "min", force_add=True)
-    OmegaConf.save(settings, cost / "config.yaml")
+    write_sweep(tmp_path / "other", 3, make_certification(), "complete", "env=acrobot")
+    cost = ("objective.kind=info", "objective.key=energy", "objective.direction=min")
+    write_sweep(tmp_path / "cost", 3, make_certification(), "complete", *cost)
     for names in ([], ["onee"], ["one", "bare"], ["one", "other"], ["one", "cost"]):
         with pytest.raises(StudyError) as refused:
             compare_sweeps(names, tmp_path)

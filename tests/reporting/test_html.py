@@ -151,7 +151,8 @@ def write_swallowing_sweep(folder: Path) -> Path:
     """A sweep whose name and two of whose values would end its page."""
     write_sweep(folder, 4, make_certification())
     settings = (folder / "config.yaml").read_text().replace("id: CartPole-v1", "id: </script><b>x")
-    (folder / "config.yaml").write_text(settings)
+    with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(config=settings)
     with closing(open_ledger(folder)) as ledger:
         for place, value in enumerate((SWALLOWS, "</script>", SWALLOWS, "relu")):
             number = ledger.trials.add({"lr": 1e-3 * (place + 1), "activation": value}, [7]).number

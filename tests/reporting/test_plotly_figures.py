@@ -14,7 +14,7 @@ from ledger import add_reports
 from rltune.config.settings_file import format_settings
 from rltune.config.validation import parse_config
 from rltune.reporting.plotly_figures import draw_figures
-from rltune.reporting.sweep_data import load_sweep_data
+from rltune.reporting.sweep_view import load_view
 from rltune.study.storage import open_ledger
 
 pytestmark = pytest.mark.slow  # Optuna and Plotly draw every page anew
@@ -26,7 +26,7 @@ def test_a_reader_tells_winner_stopped_and_failed_trials_apart(tmp_path: Path) -
     )
     with closing(open_ledger(folder)) as ledger:
         ledger.change_sweep(winner={"trial": 0, "objective": 2.0, "params": {"lr": 1e-3}})
-    drawn = draw_figures(load_sweep_data(folder))
+    drawn = draw_figures(load_view(folder))
     curves = {trace.name: trace.line.color for trace in drawn["curves"][0].data}
     assert list(curves) == ["failed", "stopped", "winner"]  # the winner is drawn last, on top
     assert len(set(curves.values())) == 3
@@ -50,21 +50,20 @@ def test_an_axis_shows_a_parameters_values_as_they_are_typed(
     tmp_path: Path, name: str, space: str, values: list[Any], ticks: list[str]
 ) -> None:
     folder = write_sweep(tmp_path / "s", 0)
-    (folder / "config.yaml").write_text(
-        format_settings(parse_config(compose("run", "~tuned", "~space", f"+space.{name}={space}")))
-    )
+    settings = format_settings(parse_config(compose("run", "~tuned", "~space", f"+space.{name}={space}")))
     with closing(open_ledger(folder)) as ledger:
+        ledger.change_sweep(config=settings)
         for number, value in enumerate(values):
             ledger.trials.add({name: value}, [number], train_s=1.0)
             add_reports(ledger, number, {200: float(number)})
             ledger.trials.end(number, "COMPLETE", "")
-    (figure,) = draw_figures(load_sweep_data(folder))["slices"]
+    (figure,) = draw_figures(load_view(folder))["slices"]
     assert figure.layout.xaxis.title.text == name
     assert list(figure.layout.xaxis.ticktext) == ticks
 
 
 def test_the_front_is_a_stair_over_the_trials_that_none_beats(tmp_path: Path) -> None:
-    drawn = draw_figures(load_sweep_data(write_bounded(tmp_path / "s")))
+    drawn = draw_figures(load_view(write_bounded(tmp_path / "s")))
     line, *groups = drawn["front"][0].data
     assert (line.mode, list(line.x), list(line.y)) == ("lines", [40.0, 50.0], [80.0, 90.0])
     assert [shape.x0 for shape in drawn["front"][0].layout.shapes] == [60.0], "the bound"
@@ -72,4 +71,4 @@ def test_the_front_is_a_stair_over_the_trials_that_none_beats(tmp_path: Path) ->
     assert found == {"complete": [(50.0, 90.0), (40.0, 80.0)], "breaks a constraint": [(80.0, 70.0), (75.25, 100.0)]}
     (broken,) = (group for group in groups if group.name == "breaks a constraint")
     assert "train_s=80, not < 60" in broken.text[0]
-    assert "front" not in draw_figures(load_sweep_data(write_sweep(tmp_path / "other", 2)))
+    assert "front" not in draw_figures(load_view(write_sweep(tmp_path / "other", 2)))

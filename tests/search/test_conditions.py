@@ -13,13 +13,14 @@ from ledger import add_reports, make_ledger
 from search_driver import Driver
 
 from rltune.algorithms.build import build_config
-from rltune.config.settings_file import write_settings
+from rltune.config.settings_file import format_settings, write_settings
 from rltune.errors import ConfigError
 from rltune.pipeline import plan
 from rltune.pipeline.plan import make_plan
+from rltune.reporting.analysis import build_space
 from rltune.reporting.importance import measure_importance
 from rltune.reporting.plotly_figures import draw_figures
-from rltune.reporting.sweep_data import load_sweep_data
+from rltune.reporting.sweep_view import load_view
 from rltune.reporting.wording import compare_values
 from rltune.search.conditions import format_yaml_value, is_met, order_parameters
 from rltune.search.samplers import build_sampler
@@ -219,13 +220,14 @@ def test_a_report_shows_trials_without_a_parameter_as_such(tmp_path, request_of)
         ledger.trials.add(made.space.decode(drawn), [number], drawn=drawn)
         add_reports(ledger, number, {1000: 100.0 * (number % 2 == 0) + number % 5})
         ledger.trials.end(number, "COMPLETE", "whole budget", train_s=1.0)
+    ledger.change_sweep(config=format_settings(config))
     ledger.close()
-    found = load_sweep_data(folder)
+    found = load_view(folder)
     (figure,) = draw_figures(found)["parallel"]
     shown = [dict(line.customdata)["lstm_cell_size"] for line in figure.data if line.customdata is not None]
     assert shown.count("None") == 12
     assert set(shown) > {"None"}
-    importance = measure_importance(found)
+    importance = measure_importance(build_space(found), [trial.record for trial in found.trials])
     assert {"lr", "use_lstm", "lstm_cell_size"} <= set(importance.increases)
     assert importance.outstanding[:1] == ["use_lstm"]
     (row,) = [row for row in compare_values(found) if row.name == "lstm_cell_size"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rltune.records import Check, TrialRecord
-from rltune.study.ranking import BestSoFar, find_front, find_nearest, order_records, rank_records
+from rltune.study.ranking import BestSoFar, find_front, find_nearest, rank_records
 
 
 def record(number: int, state: str, *reports: float, diverged: bool = False) -> TrialRecord:
@@ -41,12 +41,6 @@ def test_the_best_so_far_is_that_of_all_reports_where_they_count() -> None:
 def test_a_trial_that_diverged_cannot_win() -> None:
     records = [record(0, "PRUNED", 99.0, diverged=True), record(1, "PRUNED", -1.0)]
     assert [one.number for one in rank_records(records)] == [1]
-    assert [one.number for one in order_records(records)] == [1, 0], "but it is shown"
-
-
-def test_trials_that_cannot_win_are_listed_last_by_number() -> None:
-    records = [record(3, "FAIL", 99.0), record(2, "RUNNING"), record(1, "PRUNED", 1.0), record(0, "COMPLETE", 0.5)]
-    assert [one.number for one in order_records(iter(records))] == [0, 1, 2, 3]
 
 
 def test_the_best_so_far_is_the_score_of_the_moment() -> None:
@@ -64,7 +58,6 @@ def bounded(number: int, score: float, *excess: float, state: str = "COMPLETE") 
 def test_a_trial_that_breaks_a_constraint_cannot_win() -> None:
     records = [bounded(0, 99.0, 0.5), bounded(1, 1.0, -0.5), bounded(2, 50.0, -1.0, 5e-324), bounded(3, 2.0, 0.0)]
     assert [one.number for one in rank_records(records)] == [3, 1], "zero keeps its bound, the least excess breaks it"
-    assert [one.number for one in order_records(records)] == [3, 1, 0, 2], "but it is shown"
     assert find_nearest(records) is None, "where others can win nobody asks for the nearest"
 
 

@@ -10,7 +10,7 @@ from rltune.commands.application.command import ServiceConfig, SweepsConfig, com
 from rltune.commands.application.serviced import describe, find_service, print_state
 from rltune.composition.composing import conf_dir, find_own_dir
 from rltune.errors import ConfigError, choices
-from rltune.formatting import spell_command
+from rltune.formatting import format_objective, spell_command
 from rltune.reporting.available import KINDS, show_available
 
 
@@ -26,7 +26,8 @@ def work(settings: DictConfig) -> int:
     if client := find_service(settings):
         for sweep in client.list():
             if sweep["state"] == "running":
-                ended = f"{sweep['trials_ended']} of {sweep['trials']} trials ended, best {sweep['best']}"
+                best = format_objective(sweep["best"])
+                ended = f"{sweep['trials_ended']} of {sweep['trials']} trials ended, best {best}"
                 progress = f", {sweep['percent']}%, {ended}" if sweep["trials"] else ""
                 print(f"{sweep['name']}: {describe(sweep)}{progress}")
             elif sweep["state"] in ("queued", "refused"):

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from rltune.errors import ConfigError, choices, describe_exception
 
 Score = Callable[[float, int, Mapping[str, Any]], float]
@@ -78,13 +76,6 @@ class Shown:
         found = objective or {}
         kind = str(found.get("kind", RETURN))
         return cls(str(found["key"]) if kind == INFO else kind.rpartition(":")[2], _is_cost(found))
-
-    @classmethod
-    def read(cls, settings: str | None) -> Shown:
-        """Return what shows the scores of a sweep, whose settings are YAML; without them it is the return's."""
-        text = settings or ""  # of hundreds in a list, most of which are not worth the tenth of a second
-        is_usual = "\n  direction: min" not in text
-        return AS_RETURN if is_usual else cls.of(OmegaConf.select(OmegaConf.create(text), "objective"))
 
     @property
     def label(self) -> str:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from rltune.errors import PolicyError, RltuneError, StudyError
-from rltune.formatting import STATE_WORDS, format_objective, format_params
+from rltune.formatting import format_objective, format_params
 from rltune.interactive.notebook import find_stream
 from rltune.records import TRIALS
-from rltune.reporting.sweep_view import SweepView, TrialSnapshot
+from rltune.reporting.sweep_view import SweepView, TrialSnapshot, read_folder
 from rltune.study.ledger import Ledger
 from rltune.study.outcome import Outcome, load_outcome
 from rltune.study.storage import open_ledger
@@ -88,7 +88,7 @@ class Sweep:
     def view(self) -> SweepView:
         """The sweep at this moment, from which all other properties are made."""
         with self._ledger() as ledger:
-            return SweepView.read(ledger)
+            return read_folder(self.folder, ledger)
 
     @property
     def status(self) -> str:
@@ -204,11 +204,10 @@ class Sweep:
 
     def _verdict(self) -> str:
         """Return the report's sentence on the winner; empty where the sweep's settings cannot be read here."""
-        from rltune.reporting.sweep_data import load_sweep_data
         from rltune.reporting.wording import describe_verdict
 
         try:
-            return describe_verdict(load_sweep_data(self.folder, self._ref.ledger_url))
+            return describe_verdict(self.view)
         except RltuneError:
             return ""
 
@@ -224,7 +223,7 @@ def _make_trial_frame(view: SweepView) -> pd.DataFrame:
     rows = [
         [
             trial.number,
-            STATE_WORDS[trial.state],
+            trial.state_word,
             trial.score,
             trial.env_steps,
             trial.reason,

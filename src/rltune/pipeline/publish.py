@@ -22,7 +22,7 @@ from rltune.pipeline.provenance import list_versions, read_git_commit
 from rltune.records import BASELINE, ENQUEUE, RunKey, TrialRecord
 from rltune.reporting import html
 from rltune.reporting.closing_page import make_closing_page
-from rltune.reporting.sweep_data import read_sweep_data
+from rltune.reporting.sweep_view import read_folder
 from rltune.reporting.wording import describe_verdict
 from rltune.search.conditions import format_yaml_value
 from rltune.study.outcome import EXIT_NONE, Outcome, count_states
@@ -171,7 +171,7 @@ def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> 
     """Describe the sweep's run in MLflow: who won and how sure that is, and where the rest is."""
     folder, model = sweep.context.folder, outcome.model
     try:
-        lines = [describe_verdict(read_sweep_data(folder, sweep.ledger, outcome.status)), ""]
+        lines = [describe_verdict(read_folder(folder, sweep.ledger, outcome.status)), ""]
     except Exception as error:  # a sweep must not fail for its description
         sweep.console.note(f"the sweep's description in MLflow lacks its verdict ({describe_exception(error)})")
         lines = []

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rltune.records import TrialRecord
-from rltune.reporting.sweep_data import SweepData
+from rltune.algorithms.arguments import build_search_space
+from rltune.errors import RltuneError
+from rltune.reporting.sweep_view import SweepView, TrialSnapshot
 from rltune.search.dimensions import Dimension
 from rltune.search.samplers import quieten_optuna
+from rltune.search.schedulers import build_stopping_rule
+from rltune.search.space import Space
 from rltune.study.ranking import BestSoFar
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ class Moment:
     Attributes:
         env_steps: Of all trials and seeds together, up to here.
         seconds: Since the first trial was proposed.
-        best: The highest score by then.
+        best: The best score by then, with its natural sign.
     """
 
     env_steps: int
@@ -32,19 +35,33 @@ class Moment:
     best: float
 
 
-def follow_best_so_far(data: SweepData) -> list[Moment]:
-    """Follow the best so far, in the order in which the reports came."""
-    replicates = int(data.settings.get("replicates", 1))
-    began = min((trial.began_s for trial in data.trials if trial.began_s is not None), default=0.0)
+def build_space(view: SweepView) -> Space:
+    """Build a sweep's search space from its settings."""
+    return build_search_space(view.settings["algo"], view.settings["space"])
+
+
+def list_rungs(view: SweepView) -> list[int]:
+    """List the rungs in environment steps; empty for a scheduler without rungs, or one that is refused by now."""
+    scheduler = view.settings["scheduler"]
+    try:
+        rule = build_stopping_rule(scheduler["kind"], scheduler.get("args") or {}, view.env_steps)
+    except RltuneError:
+        return []
+    return [int(level) for level in getattr(rule, "levels", ())]
+
+
+def follow_best_so_far(view: SweepView) -> list[Moment]:
+    """Follow the best score in the order in which the reports came."""
+    began = min((trial.record.began_s for trial in view.trials if trial.record.began_s is not None), default=0.0)
     moments: list[Moment] = []
     before: Counter[int] = Counter()
-    barred = {trial.number for trial in data.trials if trial.broken}
-    total, following = 0, BestSoFar(data.criteria.scored)
-    for report in data.reports:
-        total += (report.env_steps - before[report.number]) * replicates
+    barred = {trial.number for trial in view.trials if trial.broken}
+    total, following = 0, BestSoFar(view.criteria.scored)
+    for report in view.reports:
+        total += (report.env_steps - before[report.number]) * view.replicates
         before[report.number] = report.env_steps
         if report.number not in barred and (best := following.add(report.number, report.objective)) is not None:
-            moments.append(Moment(total, report.time_s - began, best))
+            moments.append(Moment(total, report.time_s - began, view.shown(best) or 0.0))
     return moments
 
 
@@ -53,42 +70,40 @@ def axis_of(one: Dimension) -> str:
     return one.name if one.kind == "pow2" else one.label
 
 
-def build_optuna_study(
-    data: SweepData, trials: Sequence[TrialRecord], values: Sequence[float], *, direction: str = "maximize"
-) -> optuna.Study:
+def build_optuna_study(space: Space, trials: Sequence[TrialSnapshot], *, is_cost: bool) -> optuna.Study:
     """Put trials into a study in memory, for Optuna's figures, which read complete trials only.
 
-    A parameter's value outside the space, which ``sweeps.resume`` may have changed since, is left out.
+    A parameter's value outside the space, which a resume may have changed since, is left out.
 
     Args:
-        data: The sweep.
-        trials: The trials, in the study's order.
-        values: What each counts as having reached, finite.
-        direction: ``maximize`` or ``minimize``: which values are the better ones.
+        space: The search space.
+        trials: The trials, in the study's order. Each has a score.
+        is_cost: Whether a lower score is better.
     """
     import optuna
 
-    space = data.space
     known = space.distributions()
     with quieten_optuna():
-        study = optuna.create_study(direction=direction)
-    for trial, value in zip(trials, values, strict=True):
+        study = optuna.create_study(direction="minimize" if is_cost else "maximize")
+    for trial in trials:
         raw, params, distributions = space.encode(trial.params), {}, {}
-        for one in space.dimensions:
-            if one.label in raw and one.kind == "pow2":
-                params[one.name] = trial.params[one.name]
-                distributions[one.name] = optuna.distributions.IntDistribution(*one.args, log=True)
-            elif one.label in raw:
-                params[one.label], distributions[one.label] = raw[one.label], known[one.label]
-        study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
+        for dimension in space.dimensions:
+            label = dimension.label
+            if label in raw and dimension.kind == "pow2":
+                params[dimension.name] = trial.params[dimension.name]
+                distributions[dimension.name] = optuna.distributions.IntDistribution(*dimension.args, log=True)
+            elif label in raw:
+                params[label], distributions[label] = raw[label], known[label]
+        created = optuna.trial.create_trial(params=params, distributions=distributions, value=trial.score)
+        study.add_trial(created)
     return study
 
 
-def list_varied_parameters(data: SweepData, study: optuna.Study) -> list[Dimension]:
+def list_varied_parameters(space: Space, study: optuna.Study) -> list[Dimension]:
     """List the searched parameters that differ between a study's trials."""
     params = [trial.params for trial in study.get_trials(deepcopy=False)]
 
     def varies(axis: str) -> bool:
         return len({each[axis] for each in params if axis in each}) > 1
 
-    return [one for one in data.space.dimensions if varies(axis_of(one))]
+    return [dimension for dimension in space.dimensions if varies(axis_of(dimension))]

@@ -11,8 +11,10 @@ from rltune.config.schema import ObjectiveConfig
 from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import StudyError
 from rltune.formatting import format_count, format_duration, format_interval, format_objective, spell_command
-from rltune.reporting.sweep_data import SweepData, load_sweep_data
+from rltune.reporting.sweep_view import SweepView, load_view
 from rltune.statistics import probability_of_improvement
+from rltune.study.outcome import load_outcome
+from rltune.study.sweep_folder import make_resume_command
 from rltune.study.sweep_ref import SweepRef
 
 HEADINGS = ("sweep", "winner", "{}", "95% interval", "better than the first", "env steps", "time", "how measured")
@@ -117,18 +119,18 @@ def compare_sweeps(
     if not sweeps:
         raise StudyError("sweeps=[] names none", "two or more sweeps", spell_command("list"))
     folders = [SweepRef.of(sweep, output_dir, storage).folder("sweeps") for sweep in sweeps]
-    compared = [load_sweep_data(folder, ledger_url) for folder in folders]
-    environments = [str(data.settings["env"]["id"]) for data in compared]
+    compared = [load_view(folder, ledger_url) for folder in folders]
+    environments = [str(view.settings["env"]["id"]) for view in compared]
     _require_equal(compared, "is on", "on ", environments, "sweeps on one environment")
-    objectives = [_describe_objective(data) for data in compared]
+    objectives = [_describe_objective(view) for view in compared]
     _require_equal(compared, "has objective", "", objectives, "sweeps with one objective")
     rows: list[ComparisonRow] = []
-    for data in compared:
-        rows.append(_make_row(data, rows[0].scores if rows else ()))
+    for view in compared:
+        rows.append(_make_row(view, rows[0].scores if rows else ()))
     return Comparison(environments[0], tuple(rows))
 
 
-def _require_equal(compared: Sequence[SweepData], verb: str, link: str, values: Sequence[str], allowed: str) -> None:
+def _require_equal(compared: Sequence[SweepView], verb: str, link: str, values: Sequence[str], allowed: str) -> None:
     """Refuse sweeps that differ in a value by which their scores can be compared.
 
     Args:
@@ -141,46 +143,47 @@ def _require_equal(compared: Sequence[SweepData], verb: str, link: str, values: 
     Raises:
         StudyError: The value of a sweep differs from the first sweep's.
     """
-    for data, value in zip(compared, values, strict=True):
+    for view, value in zip(compared, values, strict=True):
         if value != values[0]:
-            what = f"sweeps={data.name} {verb} {value}, and {compared[0].name} {link}{values[0]}"
+            what = f"sweeps={view.name} {verb} {value}, and {compared[0].name} {link}{values[0]}"
             raise StudyError(what, allowed, spell_command("list"))
 
 
-def _describe_objective(data: SweepData) -> str:
+def _describe_objective(view: SweepView) -> str:
     """Describe how a sweep's scores are measured: scores that are measured differently cannot be compared."""
-    objective = {**asdict(ObjectiveConfig()), **(data.settings.get("objective") or {})}
+    objective = {**asdict(ObjectiveConfig()), **(view.settings.get("objective") or {})}
     return ", ".join(f"{key}={objective[key]}" for key in ("kind", "key", "direction", "over"))
 
 
-def _make_row(data: SweepData, first_scores: Sequence[float]) -> ComparisonRow:
+def _make_row(view: SweepView, first_scores: Sequence[float]) -> ComparisonRow:
     """Make the row of a sweep.
 
     Args:
-        data: The sweep.
+        view: The sweep.
         first_scores: The scores of the first sweep's certified seeds; empty for the first sweep itself.
     """
-    algo, cost = str(data.settings["algo"]["name"]), dict(data.cost)
-    certification = data.record.certification or {}
+    outcome = load_outcome(view.folder)
+    algo, cost = str(view.settings["algo"]["name"]), dict(outcome.cost if outcome else {})
+    certification = view.record.certification or {}
     configurations, name = certification.get("configurations", ()), certification.get("winner")
     best = next((configuration for configuration in configurations if configuration["name"] == name), None)
     if best:
         failed = [best["failed_score"]] * len(best["failed_seeds"]) if best.get("failed_score") is not None else []
         scores = (*(float(seed["mean"]) for seed in best["per_seed"]), *failed)
         better = probability_of_improvement(scores, list(first_scores)) if first_scores else None
-        per_seed = "all reports" if data.criteria.scored is None else f"{certification['episodes']} episodes"
+        per_seed = "all reports" if view.criteria.scored is None else f"{certification['episodes']} episodes"
         measured = f"{len(scores)} fresh seeds x {per_seed}"
         interval = float(best["iqm"]), best["low"], best["high"]
         label = f"{algo}, {best['name']}"
-        return ComparisonRow(data.name, label, *interval, scores, better, cost, measured, data.shown)
-    winner = data.record.winner or {}
+        return ComparisonRow(view.name, label, *interval, scores, better, cost, measured, view.shown)
+    winner = view.record.winner or {}
     evaluation = winner.get("evaluation")
     if not evaluation:
         raise StudyError(
-            f"sweeps={data.name} has no winner that was tested on fresh episodes",
+            f"sweeps={view.name} has no winner that was tested on fresh episodes",
             "sweeps that ended with a winner",
-            data.resume_command,
+            make_resume_command(view.folder, view.settings),
         )
     interval = float(evaluation["mean"]), float(evaluation["low"]), float(evaluation["high"])
     measured = f"not certified: one policy, {evaluation['episodes']} episodes"
-    return ComparisonRow(data.name, f"{algo}, trial {winner['trial']}", *interval, (), None, cost, measured, data.shown)
+    return ComparisonRow(view.name, f"{algo}, trial {winner['trial']}", *interval, (), None, cost, measured, view.shown)

@@ -1,6 +1,6 @@
 """Write a sweep's report: one HTML page with Plotly figures that needs no network.
 
-``sweep_data`` reads the sweep, ``plotly_figures`` draws, ``templates/report.html`` is the page with all its text. A
+``sweep_view`` reads the sweep, ``plotly_figures`` draws, ``templates/report.html`` is the page with all its text. A
 report can be written of a sweep in any state, also while it runs.
 """
 
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import importlib.resources
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from rltune.certification.result import label
 from rltune.formatting import (
@@ -22,12 +21,12 @@ from rltune.formatting import (
     format_params,
     spell_command,
 )
+from rltune.reporting.analysis import build_space, list_rungs
 from rltune.reporting.closing_page import warn_of_few_seeds
-from rltune.reporting.sweep_data import SweepData, load_sweep_data, read_sweep_data
+from rltune.reporting.sweep_view import SweepView, load_view, read_folder
 from rltune.reporting.wording import compare_values, describe_verdict, suggest_commands
 from rltune.study.ledger import Ledger
-from rltune.study.outcome import count_states
-from rltune.study.ranking import order_records
+from rltune.study.outcome import load_outcome
 
 FOLDER, PAGE = "report", "index.html"
 logger = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ def write_report(
         sweep: The sweep's folder.
         ledger: If it is open already.
         ledger_url: Where it is opened otherwise, as for `rltune.study.storage.open_ledger`.
-        status: As for `read_sweep_data`, for a ledger that is open already.
+        status: As for `rltune.reporting.sweep_view.read_folder`, with a ledger that is open already.
 
     Returns:
         The folder ``report`` in it, with ``index.html``.
@@ -50,11 +49,11 @@ def write_report(
     Raises:
         StudyError: It is no sweep's folder, or its ledger cannot be read.
     """
-    data = read_sweep_data(sweep, ledger, status) if ledger else load_sweep_data(sweep, ledger_url)
+    view = read_folder(sweep, ledger, status) if ledger else load_view(sweep, ledger_url)
     folder = sweep / FOLDER
     folder.mkdir(exist_ok=True)
     draft = folder / f".{PAGE}"
-    draft.write_text(render_page(data), encoding="utf-8")
+    draft.write_text(render_page(view), encoding="utf-8")
     draft.replace(folder / PAGE)  # Whoever reads the earlier page meanwhile has the whole of it.
     return folder
 
@@ -68,7 +67,7 @@ def try_report(
         sweep: The sweep's folder.
         ledger: The sweep's.
         note: Takes the reason, in one line, if there is no report.
-        status: As for `read_sweep_data`.
+        status: As for `write_report`.
     """
     try:
         return write_report(sweep, ledger, status=status)
@@ -79,15 +78,15 @@ def try_report(
         return None
 
 
-def render_page(data: SweepData) -> str:
+def render_page(view: SweepView) -> str:
     """Render the whole page of a sweep as HTML."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # A typing error need not wait for these imports.
 
     from rltune.reporting.importance import MIN_TRIALS, NUM_NULL_SWEEPS, NUM_SHUFFLES, measure_importance
     from rltune.reporting.plotly_figures import draw_figures
 
-    importance = measure_importance(data)
-    drawn = draw_figures(data, importance)
+    importance = measure_importance(build_space(view), [trial.record for trial in view.trials])
+    drawn = draw_figures(view, importance)
     numbered = list(enumerate((name, figure) for name, figures in drawn.items() for figure in figures))
     pages = Environment(
         loader=PackageLoader("rltune.reporting"),
@@ -96,18 +95,23 @@ def render_page(data: SweepData) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters |= {"count": format_count, "duration": format_duration}
-    values, replicates = compare_values(data), int(data.settings.get("replicates", 1))
+    pages.filters |= {
+        "count": format_count,
+        "duration": format_duration,
+        "interval": format_interval,
+        "params": format_params,
+        "score": format_objective,
+    }
+    outcome = load_outcome(view.folder)
     return pages.get_template("report.html").render(
-        data=data,
-        counts=count_states(data.trials),
-        verdict=describe_verdict(data),
-        env_steps=data.cost.get("env_steps", replicates * sum(trial.env_steps for trial in data.trials)),
-        certification=_tabulate_certification(data),
-        values=[(row.name, row.won, row.before, row.searched) for row in values],
-        changed=[row.name for row in values if row.changed and row.won != "-"],
-        trials=_tabulate_trials(data),
-        commands=suggest_commands(data),
+        view=view,
+        cost=outcome.cost if outcome else {},
+        verdict=describe_verdict(view),
+        label=label,
+        few_seeds=warn_of_few_seeds(len((view.record.certification or {}).get("seeds", ()))),
+        values=compare_values(view),
+        rungs=list_rungs(view),
+        commands=suggest_commands(view),
         importance=importance,
         min_trials=MIN_TRIALS,
         num_shuffles=NUM_SHUFFLES,
@@ -126,46 +130,3 @@ def render_page(data: SweepData) -> str:
 def _read_plotly() -> str:
     """Read Plotly's script."""
     return importlib.resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
-
-
-def _tabulate_certification(data: SweepData) -> Mapping[str, Any] | None:
-    """Return the certification's table and what its caption depends on; None without certification."""
-    record = data.record.certification or {}
-    rows = [data.shown.turn(row) for row in record.get("configurations", ())]
-    if not rows:
-        return None
-    few = warn_of_few_seeds(len(record["seeds"]))
-    return {
-        "seeds": len(record["seeds"]),
-        "episodes": record["episodes"],
-        "best": next(label(row["name"], row["trial"]) for row in rows if row["name"] == record["winner"]),
-        "any_failed": any(row.get("failed_seeds") for row in rows),
-        "warning": f"{few[0].upper()}{few[1:]}." if few else "",
-        "rows": [
-            (
-                label(row["name"], row["trial"]),
-                format_objective(row["iqm"] if row["per_seed"] else None),
-                format_interval(row),
-                format_objective(row["mean"] if row["per_seed"] else None),
-                "-" if row.get("improvement") is None else f"{row['improvement']:.2f}",
-                format_objective(row.get("search_score")),
-                len(row.get("failed_seeds", ())),
-            )
-            for row in rows
-        ],
-    }
-
-
-def _tabulate_trials(data: SweepData) -> Sequence[Sequence[str]]:
-    """Return all trials, the best first."""
-    return [
-        (
-            str(trial.number),
-            data.state_of(trial),
-            format_objective(data.shown(trial.score)),
-            format_count(trial.env_steps),
-            format_params(trial.params),
-            data.explain_end(trial),
-        )
-        for trial in order_records(data.trials)
-    ]

@@ -9,7 +9,7 @@ parameters of all these sweeps is reported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,6 @@ import numpy as np
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from rltune.records import TrialRecord
-from rltune.reporting.sweep_data import SweepData
 from rltune.search.searchers.random_forest import fill_missing, grow_trees, list_examples, rank_normally
 from rltune.search.searchers.unit_cube import Array, UnitCube
 from rltune.search.space import Space
@@ -78,31 +77,32 @@ class _OutOfBagForest:
         return np.column_stack([self._cube.expand(fill_missing(places, self._rng))[self._owners], self._fractions])
 
 
-def measure_importance(data: SweepData, seed: int = 0) -> Importance:
+def measure_importance(space: Space, trials: Sequence[TrialRecord], seed: int = 0) -> Importance:
     """Measure what a sweep's scores depend on; takes some seconds.
 
     Args:
-        data: The sweep.
-        seed: Of all shuffles and trees.
+        space: The search space.
+        trials: The trials of the search.
+        seed: The seed of all shuffles and trees.
     """
-    records = [trial for trial in data.trials if trial.state != "FAIL" and (trial.score is not None or trial.diverged)]
-    trials = [_freeze(data.space, record) for record in records]
+    records = [trial for trial in trials if trial.state != "FAIL" and (trial.score is not None or trial.diverged)]
+    frozen = [_freeze(space, record) for record in records]
     names = {
         dimension.label: dimension.name
-        for dimension in data.space.dimensions
-        if len({str(trial.params[dimension.label]) for trial in trials if dimension.label in trial.params}) > 1
+        for dimension in space.dimensions
+        if len({str(trial.params[dimension.label]) for trial in frozen if dimension.label in trial.params}) > 1
     }
-    if len(trials) < MIN_TRIALS or not names:
-        return Importance(len(trials), {}, 0.0)
-    distributions, rng = data.space.distributions(), np.random.default_rng(seed)
+    if len(frozen) < MIN_TRIALS or not names:
+        return Importance(len(frozen), {}, 0.0)
+    distributions, rng = space.distributions(), np.random.default_rng(seed)
     cube = UnitCube({label: distributions[label] for label in names})
-    forest, places = _OutOfBagForest(cube, trials, rng), cube.place(trials)
+    forest, places = _OutOfBagForest(cube, frozen, rng), cube.place(frozen)
     if not forest.can_differ:
-        return Importance(len(trials), {}, 0.0)
+        return Importance(len(frozen), {}, 0.0)
     increases = _permute(forest, places, rng)
     chance = max(float(_permute(forest, rng.permutation(places), rng).max()) for _ in range(NUM_NULL_SWEEPS))
     order = np.argsort(-increases)
-    return Importance(len(trials), {list(names.values())[axis]: float(increases[axis]) for axis in order}, chance)
+    return Importance(len(frozen), {list(names.values())[axis]: float(increases[axis]) for axis in order}, chance)
 
 
 def _permute(forest: _OutOfBagForest, places: Array, rng: np.random.Generator) -> Array:

@@ -14,15 +14,17 @@ import plotly.graph_objects as go
 from optuna import visualization
 
 from rltune.formatting import format_interval, format_params, format_value
-from rltune.records import BASELINE, TrialRecord
+from rltune.records import BASELINE
 from rltune.reporting.analysis import (
     axis_of,
     build_optuna_study,
+    build_space,
     follow_best_so_far,
+    list_rungs,
     list_varied_parameters,
 )
 from rltune.reporting.importance import Importance
-from rltune.reporting.sweep_data import SweepData
+from rltune.reporting.sweep_view import INTERRUPTED, SweepView, TrialSnapshot
 from rltune.search.dimensions import Dimension
 
 WINNER, WHOLE, STOPPED, FAILED, INK, LINES = "#d9480f", "#3b6fb6", "#a9b4c0", "#c92a2a", "#24313f", "#e4e8ec"
@@ -32,6 +34,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 STATES = {  # in the order in which they are drawn: what matters most comes on top
     "FAIL": FAILED,
     "PRUNED": STOPPED,
+    INTERRUPTED: INK,
     "RUNNING": INK,
     "COMPLETE": WHOLE,
 }
@@ -58,47 +61,35 @@ THEME = go.layout.Template(
 )
 
 
-def draw_figures(data: SweepData, importance: Importance | None = None) -> dict[str, list[go.Figure]]:
-    """Draw those that the sweep has something for, by name; several figures of one name stand side by side.
+def draw_figures(view: SweepView, importance: Importance | None = None) -> dict[str, list[go.Figure]]:
+    """Draw the figures for which the sweep has data, by name; several figures of one name stand side by side.
 
     Args:
-        data: The sweep.
+        view: The sweep.
         importance: What its scores depend on; drawn where a parameter stands out.
     """
-    winner, order = data.winner_trial, list(STATES)
-    trials = sorted(data.trials, key=lambda e: (e.number == winner, order.index(e.state), e.number))
+    winner, order = view.winner_trial, list(STATES)
+    trials = sorted(view.trials, key=lambda trial: (trial.number == winner, order.index(trial.state), trial.number))
     tried = [trial for trial in trials if trial.score is not None]
     drawn: dict[str, list[go.Figure]] = {}
-    if any(trial.reports for trial in trials):
-        drawn["curves"] = [draw_curves(data, trials)]
+    if any(trial.curve for trial in trials):
+        drawn["curves"] = [draw_curves(view, trials)]
     if tried:
-        drawn["best"] = draw_best_so_far(data)
-    if rows := (data.record.certification or {}).get("configurations"):
-        drawn["certification"] = [
-            draw_intervals(
-                [
-                    data.shown.turn(row) | {"per_seed": [data.shown.turn(one) for one in row["per_seed"]]}
-                    for row in rows
-                ],
-                (data.record.certification or {}).get("winner"),
-                f"certified {data.shown.label}",
-            )
-        ]
+        drawn["best"] = draw_best_so_far(view)
+    if view.certified:
+        rows = [row | {"per_seed": [view.shown.turn(run) for run in row["per_seed"]]} for row in view.certified]
+        drawn["certification"] = [draw_intervals(rows, rows[0]["name"], f"certified {view.label}")]
     if importance and importance.outstanding:
         drawn["importance"] = [draw_importance(importance)]
-    study = build_optuna_study(
-        data,
-        tried,
-        [data.shown(trial.score) or 0.0 for trial in tried],
-        direction="minimize" if data.shown.is_cost else "maximize",
-    )
-    if len(data.ranked) > 1 and (varied := list_varied_parameters(data, study)):
-        drawn["slices"] = [draw_slice(data, tried, study, one) for one in varied]
+    space = build_space(view)
+    study = build_optuna_study(space, tried, is_cost=view.shown.is_cost)
+    if len(view.ranked) > 1 and (varied := list_varied_parameters(space, study)):
+        drawn["slices"] = [draw_slice(view, tried, study, dimension) for dimension in varied]
         drawn["parallel"] = [draw_parallel(study, varied)]
     if any(trial.second is not None for trial in tried):
-        drawn["front"] = [draw_front(data, tried)]
+        drawn["front"] = [draw_front(view, tried)]
     if trials:
-        drawn["cost"] = [draw_cost(data)]
+        drawn["cost"] = [draw_cost(view)]
     return drawn
 
 
@@ -107,25 +98,25 @@ def style_figure(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
     return figure.update_layout(template=THEME, height=height, **{"title": None, "showlegend": False} | layout)
 
 
-def choose_style(data: SweepData, trial: TrialRecord) -> tuple[str, str]:
+def choose_style(view: SweepView, trial: TrialSnapshot) -> tuple[str, str]:
     """Choose a trial's label in legends, and its colour."""
-    return ("winner", WINNER) if trial.number == data.winner_trial else (data.state_of(trial), STATES[trial.state])
+    return ("winner", WINNER) if trial.number == view.winner_trial else (trial.state_word, STATES[trial.state])
 
 
-def draw_curves(data: SweepData, trials: Sequence[TrialRecord]) -> go.Figure:
+def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
     """Draw each trial's objective over its environment steps, the rungs as dotted lines.
 
     Optuna's own figure of them has one style for all: who won and who was stopped could not be seen.
     """
     figure, named = go.Figure(), set()
     for trial in trials:
-        if not trial.reports:
+        if not (curve := trial.curve):
             continue
-        label, colour = choose_style(data, trial)
+        label, colour = choose_style(view, trial)
         figure.add_scatter(
-            x=list(trial.reports),
-            y=[data.shown(value) if np.isfinite(value) else np.nan for value in trial.reports.values()],
-            mode="lines" if len(trial.reports) > 1 else "markers",
+            x=list(curve),
+            y=[value if np.isfinite(value) else np.nan for value in curve.values()],
+            mode="lines" if len(curve) > 1 else "markers",
             name=label,
             legendgroup=label,
             showlegend=label not in named,
@@ -135,15 +126,15 @@ def draw_curves(data: SweepData, trials: Sequence[TrialRecord]) -> go.Figure:
             f"<br>{format_params(trial.params).replace(' ', '<br>')}<extra></extra>",
         )
         named.add(label)
-    for level in data.rungs:
+    for level in list_rungs(view):
         figure.add_vline(level, line={"color": STOPPED, "width": 1, "dash": "dot"})
     x = {"title_text": "environment steps", "rangemode": "tozero"}
-    return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis_title_text=f"mean {data.shown.label}")
+    return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis_title_text=f"mean {view.label}")
 
 
-def draw_best_so_far(data: SweepData) -> list[go.Figure]:
+def draw_best_so_far(view: SweepView) -> list[go.Figure]:
     """Draw the best score against environment steps of all trials, and against seconds."""
-    moments = follow_best_so_far(data)
+    moments = follow_best_so_far(view)
     axes = {
         "environment steps, all trials": [moment.env_steps for moment in moments],
         "seconds since the first trial began": [round(moment.seconds, 2) for moment in moments],
@@ -151,7 +142,7 @@ def draw_best_so_far(data: SweepData) -> list[go.Figure]:
     line = {"color": WHOLE, "width": 2.5, "shape": "hv"}
     return [
         style_figure(
-            go.Figure(go.Scatter(x=xs, y=[data.shown(moment.best) for moment in moments], mode="lines", line=line)),
+            go.Figure(go.Scatter(x=xs, y=[moment.best for moment in moments], mode="lines", line=line)),
             300,
             xaxis={"title_text": title, "rangemode": "tozero"},
             yaxis_title_text="best score so far",
@@ -211,18 +202,18 @@ def draw_importance(importance: Importance) -> go.Figure:
     return style_figure(figure, 80 + 32 * len(names), xaxis=x, yaxis=y)
 
 
-def draw_slice(data: SweepData, tried: Sequence[TrialRecord], study: optuna.Study, one: Dimension) -> go.Figure:
+def draw_slice(view: SweepView, tried: Sequence[TrialSnapshot], study: optuna.Study, one: Dimension) -> go.Figure:
     """Let Optuna draw each trial's score over one parameter, coloured by how the trial ended, not when it came.
 
     Args:
-        data: The sweep.
+        view: The sweep.
         tried: The study's trials, in its order.
         study: By `analysis.build_optuna_study`.
         one: The parameter.
     """
     figure = visualization.plot_slice(study, params=[axis_of(one)], target_name="score")
     trace, x = figure.data[0], figure.layout.xaxis
-    mine = [(tried[number], *choose_style(data, tried[number])) for number in trace.marker.color]
+    mine = [(tried[number], *choose_style(view, tried[number])) for number in trace.marker.color]
     trace.marker = {
         "color": [colour for _, _, colour in mine],
         "size": [13 if label == "winner" else 8 for _, label, _ in mine],
@@ -260,31 +251,31 @@ def _round_tick(text: str) -> str:
         return text
 
 
-def draw_front(data: SweepData, tried: Sequence[TrialRecord]) -> go.Figure:
+def draw_front(view: SweepView, tried: Sequence[TrialSnapshot]) -> go.Figure:
     """Draw each trial's score over its second objective, and the Pareto front as a stair: what is had at each value."""
-    figure, second, front = go.Figure(), data.criteria.second, data.front
+    figure, second, front = go.Figure(), view.criteria.second, view.front
     line = {"color": INK, "width": 1.5, "shape": "hv"}
     stair = front[::-1]
-    points = [trial.second for trial in stair], [data.shown(trial.score) for trial in stair]
+    points = [trial.second for trial in stair], [trial.score for trial in stair]
     figure.add_scatter(x=points[0], y=points[1], mode="lines", line=line, name="front", showlegend=True)
-    for bound in (one for one in data.criteria.constraints if one.name == second):
+    for bound in (one for one in view.criteria.constraints if one.name == second):
         figure.add_vline(bound.limit, line={"color": FAILED, "width": 1, "dash": "dot"})
     on_front = {trial.number for trial in front}
-    groups: dict[str, list[TrialRecord]] = {}
+    groups: dict[str, list[TrialSnapshot]] = {}
     for trial in tried:
         if trial.second is not None:
-            label = "breaks a constraint" if trial.broken else choose_style(data, trial)[0]
+            label = "breaks a constraint" if trial.broken else choose_style(view, trial)[0]
             groups.setdefault(label, []).append(trial)
     for label, group in groups.items():
-        why = [f"<br>{check}" for trial in group for check in trial.broken[:1]] or [""] * len(group)
+        why = [f"<br>{check}" for trial in group for check in trial.record.broken[:1]] or [""] * len(group)
         figure.add_scatter(
             x=[trial.second for trial in group],
-            y=[data.shown(trial.score) for trial in group],
+            y=[trial.score for trial in group],
             mode="markers",
             name=label,
             showlegend=True,
             marker={
-                "color": FAILED if group[0].broken else choose_style(data, group[0])[1],
+                "color": FAILED if group[0].broken else choose_style(view, group[0])[1],
                 "size": [13 if trial.number in on_front else 8 for trial in group],
                 "opacity": 0.5 if label in ("stopped", "running", "interrupted") else 1.0,
                 "symbol": "diamond" if group[0].broken else "circle",
@@ -298,12 +289,12 @@ def draw_front(data: SweepData, tried: Sequence[TrialRecord]) -> go.Figure:
     return style_figure(figure, 380, showlegend=True, xaxis_title_text=second, yaxis_title_text="score")
 
 
-def draw_cost(data: SweepData) -> go.Figure:
+def draw_cost(view: SweepView) -> go.Figure:
     """Draw environment steps of each trial: trained, and not trained because it was stopped."""
-    names = [str(trial.number) for trial in data.trials]
-    trained = [trial.env_steps for trial in data.trials]
-    saved = [max(0, data.env_steps - e.env_steps) if e.state == "PRUNED" else 0 for e in data.trials]
-    colours = [WINNER if trial.number == data.winner_trial else WHOLE for trial in data.trials]
+    names = [str(trial.number) for trial in view.trials]
+    trained = [trial.env_steps for trial in view.trials]
+    saved = [max(0, view.env_steps - trial.env_steps) if trial.state == "PRUNED" else 0 for trial in view.trials]
+    colours = [WINNER if trial.number == view.winner_trial else WHOLE for trial in view.trials]
     figure = go.Figure()
     for label, heights, colour in (("trained", trained, colours), ("saved by stopping", saved, SAVED)):
         text = f"trial %{{x}}: %{{y:,}} steps {label}<extra></extra>"

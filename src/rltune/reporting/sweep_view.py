@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,13 @@ import yaml
 from rltune.certification.result import spell_params
 from rltune.config.criteria import Criteria, read_criteria
 from rltune.envs.objective import Shown
+from rltune.errors import StudyUnavailableError
+from rltune.formatting import STATE_WORDS, first_line
 from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, TrialRecord, trial_dir_of
 from rltune.study.outcome import count_states
 from rltune.study.ranking import find_front, rank_records
 from rltune.study.snapshot import LedgerSnapshot, read_snapshots
+from rltune.study.storage import open_ledger
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -123,6 +127,21 @@ class TrialSnapshot:
     def went_wrong(self) -> bool:
         """Whether the trial has failed or diverged, so that its reason tells what is wrong."""
         return self.state == "FAIL" or self.record.diverged
+
+    @property
+    def state_word(self) -> str:
+        """The state in one word: running, complete, stopped, failed or interrupted."""
+        return STATE_WORDS[self.state]
+
+    @property
+    def explanation(self) -> str:
+        """Why the trial cannot win, why it ended or where it runs, and who enqueued it; empty if nothing is known."""
+        record, parts = self.record, [f"cannot win: {self.broken}"] if self.broken else []
+        if self.state == "RUNNING" and record.node:
+            parts.append(f"on {record.node}")
+        elif self.has_ended and record.stop_reason:
+            parts.append(first_line(record.stop_reason))
+        return "; ".join(parts + ([f"enqueued by {record.enqueued_by}"] if record.enqueued_by else []))
 
     @property
     def second(self) -> float | None:
@@ -241,6 +260,19 @@ class SweepView:
         """
         known = {ledger.sweep_id: since} if since else {}
         return read_views(ledger.fence.engine, [ledger.sweep_id], known, driver, now_s=now_s)[ledger.sweep_id]
+
+    def in_folder(self, folder: Path) -> SweepView:
+        """Return the view of a sweep whose folder was moved or renamed since its driver ran."""
+        return replace(self, record=replace(self.record, name=folder.name, folder=str(folder)))
+
+    def end_as(self, status: str) -> SweepView:
+        """Return the view of a sweep that ends, before its ledger says so."""
+
+        def interrupt(trial: TrialSnapshot) -> TrialSnapshot:
+            return replace(trial, state=INTERRUPTED) if trial.state == "RUNNING" else trial
+
+        trials, runs = tuple(map(interrupt, self.trials)), tuple(map(interrupt, self.runs))
+        return replace(self, record=replace(self.record, status=status), trials=trials, runs=runs)
 
     # -- the sweep ----------------------------------------------------------------------------------------------------
 
@@ -429,13 +461,13 @@ class SweepView:
         """The trials that can win, the best first; see `rltune.study.ranking.rank_records`."""
         return self._select(rank_records(trial.record for trial in self.trials))
 
-    @property
+    @cached_property
     def ordered(self) -> list[TrialSnapshot]:
         """All trials: those that can win, the best first, and then the others by their numbers."""
         ranked = {trial.number for trial in self.ranked}
         return self.ranked + [trial for trial in self.trials if trial.number not in ranked]
 
-    @property
+    @cached_property
     def front(self) -> list[TrialSnapshot]:
         """The whole trials that no other one beats in both objectives, the highest score first."""
         return self._select(find_front((trial.record for trial in self.trials), self.criteria.direction))
@@ -444,6 +476,11 @@ class SweepView:
         """Return the trials of some of their records."""
         trials = {trial.number: trial for trial in self.trials}
         return [trials[record.number] for record in records]
+
+    @property
+    def winner_trial(self) -> int | None:
+        """The winner's number; None without a winner, and if the winner is a baseline that the search did not try."""
+        return self.record.winner.get("trial") if self.record.winner else None
 
     @property
     def best(self) -> TrialSnapshot | None:
@@ -477,6 +514,35 @@ def read_views(
     return {
         sweep_id: _make_view(snapshot, earlier.get(sweep_id), driver, now_s) for sweep_id, snapshot in snapshots.items()
     }
+
+
+def read_folder(folder: Path, ledger: Ledger, status: str | None = None) -> SweepView:
+    """Read the sweep of a folder, which may have been moved or renamed since its driver ran.
+
+    Args:
+        folder: The sweep's folder.
+        ledger: The sweep's ledger.
+        status: How the sweep ends, if it is about to: the ledger says so only after everything is published.
+    """
+    view = SweepView.read(ledger).in_folder(folder)
+    return view.end_as(status) if status else view
+
+
+def load_view(folder: Path, ledger_url: str | None = None) -> SweepView:
+    """Open the ledger of a sweep's folder, and read the sweep.
+
+    Args:
+        folder: The sweep's folder.
+        ledger_url: As for `rltune.study.storage.open_ledger`.
+
+    Raises:
+        StudyError: It is no sweep's folder, its ledger cannot be read, or no driver has begun the sweep yet.
+    """
+    with closing(open_ledger(folder, ledger_url)) as ledger:
+        view = read_folder(folder, ledger)
+    if not view.settings:
+        raise StudyUnavailableError(f"sweep={folder.name} has not begun yet", "a sweep that runs or has ended")
+    return view
 
 
 def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: DriverState, now_s: float) -> SweepView:
@@ -530,10 +596,18 @@ def _read_settings(record: SweepRecord, since: SweepView | None) -> tuple[Mappin
     """Read a sweep's settings, what they ask of trials, and what their scores measure."""
     if since and since.record.config == record.config:
         return since.settings, since.criteria, since.shown
-    # OmegaConf takes several times as long as YAML's loader in C, which reads whatever OmegaConf has written.
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    settings = yaml.load(record.config or "", Loader=loader) or {}  # noqa: S506
+    settings = load_settings(record.config or "")
     return settings, read_criteria(settings), Shown.of(settings.get("objective"))
+
+
+def load_settings(text: str) -> Mapping[str, Any]:
+    """Load settings that rltune has written as YAML; empty text has none.
+
+    OmegaConf takes ten times as long as the loader in C, which reads whatever OmegaConf has written.
+    """
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    settings: Mapping[str, Any] = yaml.load(text, Loader=loader) or {}  # noqa: S506
+    return settings
 
 
 def _follow_episodes(episodes: Episodes | None, since: SweepView | None, now_s: float) -> tuple[float, int] | None:

@@ -18,12 +18,8 @@ from rltune.formatting import (
     format_count,
     format_objective,
     format_params,
-    format_state,
     spell_command,
 )
-from rltune.reporting.closing_page import describe_certification, describe_winner, explain_scores
-from rltune.study.outcome import explain_no_winner
-from rltune.study.ranking import find_front, find_nearest, order_records, rank_records
 from rltune.study.sweep_ref import SweepRef
 
 # The settings of a command line that distinguish one sweep from another.
@@ -31,7 +27,7 @@ DISTINGUISHING = ("algo=", "env=", "env.id=", "experiment=")
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation
-    from rltune.records import TrialRecord
+    from rltune.reporting.sweep_view import SweepView
 
 
 def list_sweeps(ref: SweepRef, stream: TextIO | None = None) -> None:
@@ -41,35 +37,19 @@ def list_sweeps(ref: SweepRef, stream: TextIO | None = None) -> None:
         ref: Says where the sweeps are; its name is not used.
         stream: Where to print; None is standard output.
     """
-    from rltune.study.outcome import count_states
-    from rltune.study.storage import open_ledger  # Brings SQLAlchemy, for which a wrong setting need not wait.
-
     folders = ref.list_folders()
-    headings = ("sweep", "status", "trials", "best", "certified", "env steps", "begun", "typed")
-    rows: list[tuple[str, ...]] = [headings]
+    from rltune.reporting.sweep_reader import SweepReader  # Brings SQLAlchemy, for which a wrong setting need not wait.
+
+    views = SweepReader(ref.ledger_url).read(folders)
+    rows: list[tuple[str, ...]] = [("sweep", "status", "trials", "best", "certified", "env steps", "begun", "typed")]
     reasons = []
     for folder in folders:
-        try:
-            with closing(open_ledger(folder, ref.ledger_url)) as ledger:
-                trials, sweep = ledger.trials.records(), ledger.sweep()
-        except RltuneError as error:
+        view = views[folder]
+        if isinstance(view, RltuneError):
             rows.append((folder.name, "unreadable", *[""] * 6))
-            reasons.append(f"{folder.name}: {first_line(error.what)}")
-            continue
-        counts, shown = count_states(trials), Shown.read(sweep.config)
-        certified = (sweep.certification or {}).get("configurations") or [{}]
-        rows.append(
-            (
-                folder.name,
-                sweep.status or "?",
-                f"{counts['complete']}/{counts['pruned']}/{counts['failed']} of {len(trials)}",
-                format_objective(shown(next((trial.score for trial in rank_records(trials)), None))),
-                format_objective(shown(certified[0].get("iqm"))),
-                format_count(sum(trial.env_steps for trial in trials)),
-                (sweep.began or "")[:16].replace("T", " "),
-                " ".join(word for word in (sweep.command or "").split() if word.startswith(DISTINGUISHING)),
-            )
-        )
+            reasons.append(f"{folder.name}: {first_line(view.what)}")
+        else:
+            rows.append(_describe_sweep(view))
     out = _open_console(stream)
     if folders:
         out.print(_fit_columns(rows, out.width), crop=False)
@@ -78,6 +58,20 @@ def list_sweeps(ref: SweepRef, stream: TextIO | None = None) -> None:
             out.print(reason, soft_wrap=True)
     else:
         out.print(f"no sweeps in {ref.root}; start one: {spell_command('run algo=ppo env=cartpole')}", soft_wrap=True)
+
+
+def _describe_sweep(view: SweepView) -> tuple[str, ...]:
+    counts, record = view.counts, view.record
+    return (
+        view.name,
+        record.status or "?",
+        f"{counts['complete']}/{counts['pruned']}/{counts['failed']} of {counts['total']}",
+        format_objective(view.best.score if view.best else None),
+        format_objective(view.certified[0]["iqm"] if view.certified else None),
+        format_count(view.sampled_env_steps),
+        (record.began or "")[:16].replace("T", " "),
+        " ".join(word for word in (record.command or "").split() if word.startswith(DISTINGUISHING)),
+    )
 
 
 def _fit_columns(rows: Sequence[tuple[str, ...]], width: int) -> Table:
@@ -108,36 +102,36 @@ def show_sweep(ref: SweepRef, stream: TextIO | None = None) -> None:
         StudyError: There is no such sweep, or its ledger cannot be read.
     """
     folder = ref.folder()
-    from rltune.study.storage import open_ledger  # Brings SQLAlchemy, for which a wrong name need not wait.
+    from rltune.reporting.closing_page import describe_certification, explain_scores
+    from rltune.reporting.sweep_view import read_folder  # Brings SQLAlchemy, for which a wrong name need not wait.
+    from rltune.reporting.wording import describe_verdict
+    from rltune.study.storage import open_ledger
 
     with closing(open_ledger(folder, ref.ledger_url)) as ledger:
-        trials, sweep, criteria = order_records(ledger.trials.records()), ledger.sweep(), ledger.criteria
-    shown = Shown.read(sweep.config)
+        view = read_folder(folder, ledger)
+    shown, criteria, record = view.shown, view.criteria, view.record
     out = _open_console(stream)
-    out.print(f"{folder.name}: {sweep.status or '?'}, {folder}", soft_wrap=True)
+    out.print(f"{folder.name}: {record.status or '?'}, {folder}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, header_style="bold")
     second = [criteria.second] if criteria.second else []
     score_heading = shown.label if shown.is_cost else "score"
     for heading in ("trial", "state", score_heading, *second, "env steps", "values", "why it ended, or where it runs"):
         table.add_column(heading, overflow="fold")
-    front = {trial.number for trial in find_front(trials, criteria.direction)}
-    for trial in trials:
-        number, state, score, *rest = _make_row(trial, sweep.status == "running", shown)
-        second_score = [format_objective(trial.second) + " *" * (trial.number in front)] if second else []
-        table.add_row(number, state, score, *second_score, *rest)
+    front = {trial.number for trial in view.front}
+    for trial in view.ordered:
+        row = [str(trial.number), trial.state_word, format_objective(trial.score)]
+        row += [format_objective(trial.second) + " *" * (trial.number in front)] if second else []
+        table.add_row(*row, format_count(trial.env_steps), format_params(trial.params), trial.explanation)
     out.print(table)
     if second:
         out.print(f"* on the front: no other complete trial beats it in both score and {criteria.second}")
-    if find_nearest(trials):
-        out.print(explain_no_winner(trials), soft_wrap=True)
-    if sweep.certification:
-        for part in describe_certification(Certification.from_dict(sweep.certification).summary(), shown):
+    if record.certification:
+        for part in describe_certification(Certification.from_dict(record.certification).summary(), shown):
             out.print(part)
-    elif sweep.winner:
-        for part in describe_winner(sweep.winner, shown, sweep.status in ("interrupted", "running")):
-            out.print(part)
-    if trials and (sweep.certification or (sweep.winner or {}).get("evaluation")):
-        out.print(explain_scores(trials[0].scored, bool(sweep.certification)), soft_wrap=True)
+    if view.trials:
+        out.print(describe_verdict(view), style="bold", soft_wrap=True)
+    if view.trials and (record.certification or (record.winner or {}).get("evaluation")):
+        out.print(explain_scores(criteria.scored, bool(record.certification)), soft_wrap=True)
 
 
 def show_evaluation(
@@ -172,22 +166,3 @@ def _open_console(stream: TextIO | None) -> Console:
     """Open a console as wide as the terminal; a pipe or a file gets wide lines, so that none of them is wrapped."""
     is_terminal = (stream or sys.stdout).isatty()
     return Console(file=stream, highlight=False, markup=False, emoji=False, width=None if is_terminal else 200)
-
-
-def _make_row(trial: TrialRecord, is_sweep_running: bool, shown: Shown) -> tuple[str, ...]:
-    is_unfinished = trial.state == "RUNNING"
-    reason = "" if is_unfinished else first_line(trial.stop_reason)
-    if trial.broken:
-        reason = "; ".join(["cannot win: " + ", ".join(map(str, trial.broken)), *filter(None, [reason])])
-    if is_unfinished and is_sweep_running and trial.node:
-        reason = f"on {trial.node}"
-    if trial.enqueued_by:
-        reason = "; ".join(filter(None, [reason, f"enqueued by {trial.enqueued_by}"]))
-    return (
-        str(trial.number),
-        format_state(trial.state, is_sweep_running),
-        format_objective(shown(trial.score)),
-        format_count(trial.env_steps),
-        format_params(trial.params),
-        reason,
-    )

@@ -16,38 +16,40 @@ from rltune.envs.objective import Shown
 from rltune.errors import RltuneError
 from rltune.formatting import format_interval, format_objective, format_value, spell_command
 from rltune.records import BASELINE
-from rltune.reporting.sweep_data import SweepData
-from rltune.study.outcome import count_states, explain_no_winner
+from rltune.reporting.analysis import build_space
+from rltune.reporting.sweep_view import SweepView
+from rltune.study.outcome import explain_no_winner
+from rltune.study.sweep_folder import make_resume_command
 
 
-def describe_verdict(data: SweepData) -> str:
-    """Say in a sentence or two who won, by how much, and how sure that is."""
-    number = count_states(data.trials)
-    cut = {"interrupted": "Interrupted", "running": "Still running"}.get(data.status)
-    ended = number["total"] - number["interrupted"]
-    opening = f"{cut} after {ended} of {data.settings['budget']['trials']} trials. " if cut else ""
-    if data.record.certification and data.record.certification.get("configurations"):
-        verdict = opening + _describe_certification(data.record.certification, data.shown)
-        budget = data.settings["budget"]["env_steps"]
-        published = (data.settings.get("published") or {}).get("env_steps")  # older sweeps' settings have none
-        if published and published > budget:
-            verdict += f" The baseline's settings were published for {published:,} environment steps; here: {budget:,}."
+def describe_verdict(view: SweepView) -> str:
+    """Describe in a sentence or two who won, by how much, and how sure that is."""
+    shown, opening = view.shown, ""
+    if begun := {"interrupted": "Interrupted", "running": "Still running"}.get(view.status):
+        opening = f"{begun} after {view.num_ended} of {view.num_trials} trials. "
+    if view.record.certification and view.certified:
+        verdict = opening + _describe_certification(view.record.certification, shown)
+        published = (view.settings.get("published") or {}).get("env_steps")
+        if published and published > view.env_steps:
+            here = f"{published:,} environment steps; here: {view.env_steps:,}"
+            verdict += f" The baseline's settings were published for {here}."
         return verdict
-    if not data.ranked:
-        why = explain_no_winner(data.trials, is_running=data.status == "running")
+    best = view.record.winner
+    if best is None and view.best:
+        best = {"trial": view.best.number, "objective": view.best.record.score}
+    if best is None:
+        why = explain_no_winner([trial.record for trial in view.trials], is_running=view.status == "running")
         return f"{opening}{why[0].upper()}{why[1:]}."
-    shown = data.shown
-    best = data.record.winner or {"trial": data.ranked[0].number, "objective": data.ranked[0].score}
-    who, evaluation = f"Trial {best['trial']}", best.get("evaluation")
-    if evaluation:
+    if evaluation := best.get("evaluation"):
         return (
-            f"{opening}{who} is the best of {number['total']}: a mean {shown.name} of "
+            f"{opening}Trial {best['trial']} is the best of {len(view.trials)}: a mean {shown.name} of "
             f"{format_objective(shown(evaluation['mean']))} on {evaluation['episodes']} fresh episodes (95% interval "
             f"{format_interval(shown.turn(evaluation))}). It was not certified on fresh seeds, so training it "
             "again may end worse."
         )
+    score = format_objective(shown(best["objective"]))
     return (
-        f"{opening}{who} has the best score of {number['total']} trials, {format_objective(shown(best['objective']))}. "
+        f"{opening}Trial {best['trial']} has the best score of {len(view.trials)} trials, {score}. "
         "This is the search's own score, the luckiest of many: expect a worse one on fresh seeds."
     )
 
@@ -99,52 +101,56 @@ class SearchedValue:
     searched: str
     before: str
     won: str
-    changed: bool
+    has_changed: bool
 
 
-def compare_values(data: SweepData) -> list[SearchedValue]:
-    """Compare the winner's values with the algorithm file's own, one row a searched parameter."""
-    winning = data.record.winner.get("params") if data.record.winner else None
-    if winning is None and data.ranked:
-        winning = data.ranked[0].params
-    space = data.space
-    dimensions = {one.name: one for one in space.dimensions}
+def compare_values(view: SweepView) -> list[SearchedValue]:
+    """Compare the winner's values with the algorithm file's own, one row for each searched parameter."""
+    winning, space = _find_best_params(view), build_space(view)
+    dimensions = {dimension.name: dimension for dimension in space.dimensions}
     rows = []
     for name in space.names:
         try:
-            before = values_of(data.settings["algo"], (name,))[name]
+            before = values_of(view.settings["algo"], (name,))[name]
         except (RltuneError, KeyError, TypeError):
             before = None
-        won = (winning or {}).get(name)
-        kind = dimensions.get(name)
-        shown = f"{kind.kind} {', '.join(format_value(part) for part in kind.args)}" if kind else "fixed"
-        if kind and kind.when:
-            shown += f", {kind.condition}"
-        known = winning is not None and name in winning  # what its condition left out is not
-        changed = won != before if known or not (kind and kind.when) else False
-        rows.append(SearchedValue(name, shown, format_value(before), format_value(won) if known else "-", changed))
+        dimension, value = dimensions.get(name), (winning or {}).get(name)
+        searched = "fixed"
+        if dimension:
+            searched = f"{dimension.kind} {', '.join(format_value(part) for part in dimension.args)}"
+            searched += f", {dimension.condition}" if dimension.when else ""
+        has_value = winning is not None and name in winning  # A parameter whose condition is not met has none.
+        has_changed = value != before if has_value or not (dimension and dimension.when) else False
+        won = format_value(value) if has_value else "-"
+        rows.append(SearchedValue(name, searched, format_value(before), won, has_changed))
     return rows
 
 
-def suggest_commands(data: SweepData) -> list[tuple[str, str]]:
+def _find_best_params(view: SweepView) -> Mapping[str, Any] | None:
+    """Return the values of the winner, or of the best trial so far; None without either."""
+    if view.record.winner:
+        params: Mapping[str, Any] = view.record.winner["params"]
+        return params
+    return view.best.params if view.best else None
+
+
+def suggest_commands(view: SweepView) -> list[tuple[str, str]]:
     """List what to type next: what it does, and the command."""
-    algo, env = data.settings["algo"]["name"], data.settings["env"]["name"]
-    typed = data.record.command or spell_command(f"run algo={algo} env={env}")
-    known = [("Run this sweep again", typed)]
-    winner = data.record.winner or {}
-    params = winner.get("params") or (data.ranked[0].params if data.ranked else {})
-    if params:
+    algo, env = view.settings["algo"]["name"], view.settings["env"]["name"]
+    typed = view.record.command or spell_command(f"run algo={algo} env={env}")
+    commands = [("Run this sweep again", typed)]
+    if params := _find_best_params(view):
         fixed = " ".join(shlex.quote(f"space.{name}={_format_override(value)}") for name, value in params.items())
         alone = [word for word in typed.split(" ") if not word.startswith(("budget.trials=", "scheduler="))]
         command = f"{' '.join(alone)} {fixed} budget.trials=1 scheduler=none"
-        known.append(("Train the winner's values alone", command))
-    if data.record.winner:
-        model = data.record.model  # by its version: the alias moves on
-        uri = f"models:/{model['name']}/{model['version']}" if model else f"sweep:{data.name}"
-        known.append(("Test the winner on fresh episodes", spell_command(f"evaluate policy={uri}")))
-    if data.status in ("interrupted", "running") or any(one.state == "RUNNING" for one in data.trials):
-        known.append(("Go on with this sweep", data.resume_command))
-    return known
+        commands.append(("Train the winner's values alone", command))
+    if view.record.winner:
+        model = view.record.model  # The version is named, because the alias moves on.
+        uri = f"models:/{model['name']}/{model['version']}" if model else f"sweep:{view.name}"
+        commands.append(("Test the winner on fresh episodes", spell_command(f"evaluate policy={uri}")))
+    if view.status in ("interrupted", "running") or view.num_ended < len(view.trials):
+        commands.append(("Go on with this sweep", make_resume_command(view.folder, view.settings)))
+    return commands
 
 
 def _format_override(value: Any) -> str:

@@ -20,6 +20,7 @@ from rltune.composition.form import list_groups, make_form
 from rltune.composition.overrides import spell_value
 from rltune.config.uris import redact_address, resolve_uri
 from rltune.errors import ConfigError, RltuneError, choices
+from rltune.formatting import format_count, format_interval, format_objective, format_params
 from rltune.service.access import LOGGED_IN, Access
 from rltune.service.checking import RESERVED
 from rltune.service.submissions import ENDED
@@ -51,6 +52,8 @@ def make_router(service: SweepService, access: Access) -> APIRouter:
     # Templates are not reloaded, because after an upgrade they would not fit the code that runs.
     loader = PackageLoader("rltune.service")
     templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, auto_reload=False)
+    templates.filters |= {"count": format_count, "params": format_params, "score": format_objective}
+    templates.filters["interval"] = format_interval
 
     def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
         defaults: dict[str, Any] = {"mlflow": find_tracking_server(), "error": None, "part": False}

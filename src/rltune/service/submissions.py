@@ -17,6 +17,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    ColumnElement,
     Float,
     Integer,
     MetaData,
@@ -24,6 +25,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    case,
     delete,
     func,
     insert,
@@ -116,6 +118,7 @@ class Submission:
     settings: str = ""
 
 
+_OPEN_SETTINGS = case((TABLE.c.state.in_((QUEUED, RUNNING)), TABLE.c.settings), else_="").label("settings")
 _COLUMNS = [TABLE.c[entry.name] for entry in fields(Submission) if entry.name != "settings"]
 
 
@@ -161,9 +164,13 @@ class Submissions:
                 return connection.execute(select(_format.c.format)).scalar_one_or_none()
         return 1 if has_table(self._engine, TABLE) else None
 
-    def list(self) -> Sequence[Submission]:
-        """Return all submissions in the order of their positions."""
-        return self._read_rows(TABLE.c.service == self._service)
+    def list(self, *, with_settings: bool = False) -> Sequence[Submission]:
+        """Return all submissions in the order of their positions.
+
+        Args:
+            with_settings: Whether to read the settings of those that wait or run.
+        """
+        return self._read_rows(TABLE.c.service == self._service, *([_OPEN_SETTINGS] if with_settings else []))
 
     def get(self, name: str) -> Submission:
         """Return one submission, with its settings.
@@ -179,7 +186,7 @@ class Submissions:
             )
         return rows[0]
 
-    def _read_rows(self, condition: Any, *more_columns: Column[Any]) -> Sequence[Submission]:
+    def _read_rows(self, condition: Any, *more_columns: ColumnElement[Any]) -> Sequence[Submission]:
         statement = select(*_COLUMNS, *more_columns).where(condition).order_by(TABLE.c.position, TABLE.c.id)
         with self._engine.connect() as connection:
             rows: Sequence[Any] = connection.execute(statement).mappings().all()

@@ -54,7 +54,7 @@ class SweepService:
 
     def list(self) -> list[dict[str, Any]]:
         """Describe all submissions."""
-        return self.views.list(self.submissions.list())
+        return self.views.list(self.submissions.list(with_settings=True))
 
     def show(self, name: str) -> dict[str, Any]:
         """Describe one submission.
@@ -62,8 +62,10 @@ class SweepService:
         Raises:
             UnknownSubmissionError: There is none of this name.
         """
-        self.submissions.get(name)
-        return next(description for description in self.list() if description["name"] == name)
+        submission = self.submissions.get(name)
+        others = [other for other in self.submissions.list() if other.name != name]
+        (description,) = self.views.list([submission, *others], name)
+        return description
 
     def act(self, verb: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out a request for a sweep that was submitted, and describe the sweep.

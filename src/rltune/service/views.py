@@ -1,67 +1,38 @@
 """Describe submissions for REST and the page: the row of the queue, and the progress in the sweep's ledger.
 
-This module only reads. Progress is cached until the ledger's file changes, so that a list of many sweeps is fast.
+This module only reads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
-import threading
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
 from rltune.cluster.gpus import list_devices, open_nvml, read_state
 from rltune.cluster.stale_processes import is_running
-from rltune.envs.objective import Shown
-from rltune.errors import RltuneError, StudyError
-from rltune.formatting import first_line, format_count, format_objective, format_params
+from rltune.errors import StudyError
+from rltune.formatting import first_line, format_count, format_objective
+from rltune.reporting.analysis import build_space
 from rltune.reporting.closing_page import explain_scores
 from rltune.reporting.html import FOLDER, PAGE
-from rltune.reporting.sweep_data import SweepData, load_sweep_data
+from rltune.reporting.sweep_reader import SweepReader
+from rltune.reporting.sweep_view import SweepView, load_settings
 from rltune.reporting.wording import describe_verdict
 from rltune.service.folder import ServiceFolder
 from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, Submission
-from rltune.study.outcome import count_states
-from rltune.study.ranking import order_records, rank_records
-from rltune.study.storage import open_ledger
-from rltune.study.sweep_folder import LEDGER, SETTINGS
+from rltune.study.sweep_folder import SETTINGS
 
 WIDTH, HEIGHT = 720, 260  # The size of the picture of learning curves, in its own units.
 CPU_INTERVAL_S = 0.1  # The load of the CPUs is measured over this time.
-COLOURS = {"COMPLETE": "#3b6fb6", "PRUNED": "#a9b4c0", "FAIL": "#c92a2a", "RUNNING": "#24313f"}
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The progress of a sweep by its ledger.
-
-    Attributes:
-        percent: The share of its trials that have ended, where a running trial counts by its steps; 100 if the sweep is
-            complete.
-        trials_ended: The number of trials that have ended.
-        trials: The number of trials in all.
-        best: The best score as text; ``-`` before there is one.
-        env_steps: The environment steps of all trials.
-        driver: The id of the last driver in the sweep's lease; None without a ledger, or if it had no driver yet.
-        unreadable: Why the ledger cannot be read, such as damage; None if it can, or if there is none yet.
-    """
-
-    percent: int = 0
-    trials_ended: int = 0
-    trials: int = 0
-    best: str = "-"
-    env_steps: int = 0
-    driver: str | None = None
-    unreadable: str | None = None
+COLOURS = {"COMPLETE": "#3b6fb6", "PRUNED": "#a9b4c0", "FAIL": "#c92a2a"}
+UNFINISHED = "#24313f"  # The colour of a trial that has not ended.
 
 
 class Views:
@@ -73,11 +44,15 @@ class Views:
 
     def __init__(self, folder: ServiceFolder) -> None:
         self._folder = folder
-        self._cache: dict[str, tuple[Any, Progress]] = {}
-        self._lock = threading.Lock()
+        self._reader = SweepReader()
 
-    def list(self, submissions: Sequence[Submission]) -> list[dict[str, Any]]:
-        """Describe the submissions: those that run, those that wait in their order, then the newest that have ended."""
+    def list(self, submissions: Sequence[Submission], name: str | None = None) -> list[dict[str, Any]]:
+        """Describe the submissions: those that run, those that wait in their order, then the newest that have ended.
+
+        Args:
+            submissions: All submissions.
+            name: Describe this one alone; None describes all.
+        """
         order = {RUNNING: 0, QUEUED: 1}
 
         def sort_key(submission: Submission) -> tuple[float, ...]:
@@ -87,16 +62,25 @@ class Views:
 
         ordered = sorted(submissions, key=sort_key)
         waiting = [submission.name for submission in ordered if submission.state == QUEUED]
-        return [self._describe(submission, waiting) for submission in ordered]
+        described = [submission for submission in ordered if name in (None, submission.name)]
+        views = self._reader.read(self._folder.sweeps / submission.name for submission in described)
+        return [
+            self._describe(submission, waiting, views[self._folder.sweeps / submission.name])
+            for submission in described
+        ]
 
-    def _describe(self, submission: Submission, waiting: Sequence[str]) -> dict[str, Any]:
-        progress = self.read_progress(submission.name)
+    def _describe(
+        self, submission: Submission, waiting: Sequence[str], result: SweepView | StudyError
+    ) -> dict[str, Any]:
+        folder = self._folder.sweeps / submission.name
+        view = None if isinstance(result, StudyError) else result
         # A process that the service has started takes the lease as soon as it has checked its settings.
-        is_starting = submission.state == RUNNING and progress.driver == submission.last_driver
+        is_starting = submission.state == RUNNING and (view.driver_id if view else None) == submission.last_driver
         position = waiting.index(submission.name) + 1 if submission.state == QUEUED else None
-        if progress.trials and (position or is_starting):  # A sweep that was complete may have a larger budget now.
-            progress = _extend(progress, _read_trials(submission.overrides))
-        fields = {key: value for key, value in asdict(progress).items() if key != "driver"}
+        if view and (position or is_starting):
+            view = _extend_budget(view, submission)
+        # A sweep that has not started yet has no settings in its folder.
+        is_unreadable = isinstance(result, StudyError) and (folder / SETTINGS).is_file()
         return {
             "id": submission.id,
             "name": submission.name,
@@ -111,32 +95,24 @@ class Views:
             "submitted": format_time(submission.submitted_s),
             "begun": format_time(submission.started_s),
             "ended": format_time(submission.ended_s),
-            **fields,
-            "report": has_report(self._folder.sweeps / submission.name),
+            "percent": view.percent if view else 0,
+            "trials_ended": view.num_ended if view else 0,
+            "trials": view.num_trials if view else 0,
+            "best": view.best.score if view and view.best else None,
+            "env_steps": view.sampled_env_steps if view else 0,
+            "unreadable": first_line(result.what) if isinstance(result, StudyError) and is_unreadable else None,
+            "report": has_report(folder),
         }
-
-    def read_progress(self, name: str) -> Progress:
-        """Read the progress of a sweep."""
-        folder = self._folder.sweeps / name
-        version = _read_version(folder)
-        with self._lock:
-            cached_version, cached_progress = self._cache.get(name, (None, Progress()))
-        if version is not None and version == cached_version:
-            return cached_progress
-        progress = _read_progress(folder)
-        with self._lock:
-            self._cache[name] = (version, progress)
-        return progress
 
     def show(self, submission: Submission) -> dict[str, Any]:
         """Describe one sweep for its page: its trials, curves and certified results, and the load of the machine."""
-        try:
-            data: SweepData | None = load_sweep_data(self._folder.sweeps / submission.name)
-        except RltuneError:
-            data = None
+        folder = self._folder.sweeps / submission.name
+        view = self._reader.read([folder])[folder]
+        has_view = isinstance(view, SweepView) and bool(view.settings)
         return {
             "load": describe_load(submission),
-            **(_describe_data(data) if data else {"has_data": False}),
+            "view": view if has_view else None,
+            **(_describe_view(view) if isinstance(view, SweepView) and has_view else {}),
         }
 
 
@@ -162,121 +138,45 @@ def describe_state(submission: Submission, position: int | None, is_starting: bo
     return submission.state
 
 
-def _read_version(folder: Path) -> tuple[float, ...] | None:
-    """Return numbers that change with a ledger's file; None without a file, as for a ledger in PostgreSQL."""
-    numbers: list[float] = []
-    for path in (folder / LEDGER, folder / f"{LEDGER}-wal"):
-        try:
-            status = os.stat(path)
-        except OSError:
-            continue
-        numbers += [status.st_mtime_ns, status.st_size]
-    return tuple(numbers) or None
+def _extend_budget(view: SweepView, submission: Submission) -> SweepView:
+    """Return the view of a sweep that is resumed, perhaps with a larger budget than the one that it has spent."""
+    trials = (load_settings(submission.settings).get("budget") or {}).get("trials")
+    budget = {**view.budget, "trials": trials} if isinstance(trials, int) else view.budget
+    return replace(
+        view, settings={**view.settings, "budget": budget}, record=replace(view.record, status="interrupted")
+    )
 
 
-def _read_trials(overrides: Sequence[str]) -> int:
-    """Read how many trials a sweep's overrides ask for; 0 if they do not say."""
-    values = [word.partition("=")[2] for word in overrides if word.startswith("budget.trials=")]
-    try:
-        return int(float(values[-1]))
-    except (IndexError, ValueError, OverflowError):  # There is none, or it cannot be read without Hydra.
-        return 0
-
-
-def _extend(progress: Progress, trials: int) -> Progress:
-    """Measure the progress of a sweep that is resumed by the number of trials that it will have."""
-    trials = max(trials, progress.trials)
-    finished = 100 * progress.trials_ended if progress.percent == 100 else progress.percent * progress.trials
-    return replace(progress, trials=trials, percent=min(99, finished // trials))
-
-
-def _read_progress(folder: Path) -> Progress:
-    try:
-        with closing(open_ledger(folder)) as ledger:
-            records, sweep, lease = ledger.trials.records(), ledger.sweep(), ledger.read_lease()
-    except StudyError as error:  # A sweep that has not started yet has no settings.
-        return Progress(unreadable=first_line(error.what) if (folder / SETTINGS).is_file() else None)
-    try:
-        text = (
-            folder / "config.yaml"
-        ).read_text()  # The settings of the last resume; the ledger has those of the start.
-    except OSError:
-        text = sweep.config or "{}"
-    # OmegaConf would take 20 ms for each sweep. The text was written by a driver.
-    settings = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-    budget = settings.get("budget") or {}
-    trials, env_steps = int(budget.get("trials") or len(records)), int(budget.get("env_steps") or 0)
-    shares = [
-        1.0 if record.state != "RUNNING" else min(1.0, record.env_steps / env_steps) if env_steps else 0.0
-        for record in records
-    ]
-    all_steps = int(settings.get("replicates") or 1) * sum(record.env_steps for record in records)
-    total = budget.get("total_env_steps")
-    share = max(sum(shares) / max(1, trials), all_steps / total if total else 0.0)
-    percent = 100 if sweep.status == "complete" else min(99, math.floor(100 * share))
-    best = next((record.score for record in rank_records(records)), None)
-    num_ended = sum(record.state != "RUNNING" for record in records)
-    best_text = format_objective(Shown.of(settings.get("objective"))(best))
-    return Progress(percent, num_ended, trials, best_text, all_steps, lease.driver_id)
-
-
-def _describe_data(data: SweepData) -> dict[str, Any]:
-    rows = [
-        {
-            "number": trial.number,
-            "state": data.state_of(trial),
-            "score": format_objective(data.shown(trial.score)),
-            "env_steps": format_count(trial.env_steps),
-            "params": format_params(trial.params),
-            "reason": data.explain_end(trial),
-        }
-        for trial in order_records(data.trials)
-    ]
-    certified = [data.shown.turn(row) for row in (data.record.certification or {}).get("configurations", ())]
-    has_fresh = certified or (data.record.winner or {}).get("evaluation")
+def _describe_view(view: SweepView) -> dict[str, Any]:
+    """Describe what the page shows of a sweep beside the view itself."""
+    has_fresh = view.certified or (view.record.winner or {}).get("evaluation")
     return {
-        "has_data": True,
-        "verdict": describe_verdict(data),
-        "measured": explain_scores(data.criteria.scored, bool(certified)) if has_fresh else "",
-        "label": data.shown.label,
-        "counts": count_states(data.trials),
-        "trials": rows,
-        "curves": draw_curves(data),
-        "certified": [
-            {
-                "name": row["name"],
-                "iqm": format_objective(row["iqm"] if row["per_seed"] else None),
-                "low": format_objective(row["low"]),
-                "high": format_objective(row["high"]),
-                "seeds": len(row["per_seed"]),
-            }
-            for row in certified
-        ],
-        "running": sum(trial.state == "RUNNING" for trial in data.trials),
-        "model": (data.record.model or {}).get("uri"),
-        "parameters": list(data.space.names),
+        "verdict": describe_verdict(view),
+        "measured": explain_scores(view.criteria.scored, bool(view.certified)) if has_fresh else "",
+        "curves": draw_curves(view),
+        "parameters": list(build_space(view).names),
     }
 
 
-def draw_curves(data: SweepData) -> dict[str, Any]:
+def draw_curves(view: SweepView) -> dict[str, Any]:
     """Compute the picture of the trials' learning curves: lines in its units, and the values at its edges."""
     points = [
-        (trial, [(steps, data.shown(value) or 0.0) for steps, value in trial.reports.items() if math.isfinite(value)])
-        for trial in data.trials
+        (trial, [(steps, value) for steps, value in trial.curve.items() if math.isfinite(value)])
+        for trial in view.trials
     ]
     values = [value for _, line in points for _, value in line]
     if not values:
         return {"lines": []}
     low, high = min(values), max(values)
     span = high - low or 1.0
-    rows, columns = list_ticks(low, high), list_ticks(0, data.env_steps)
+    rows, columns = list_ticks(low, high), list_ticks(0, view.env_steps)
     lines = [
         {
             "points": " ".join(
-                f"{steps / data.env_steps * WIDTH:.1f},{HEIGHT - (value - low) / span * HEIGHT:.1f}"
+                f"{steps / view.env_steps * WIDTH:.1f},{HEIGHT - (value - low) / span * HEIGHT:.1f}"
                 for steps, value in (line if len(line) > 1 else line * 2)  # A single report is drawn as a dot.
             ),
-            "colour": COLOURS[trial.state],
+            "colour": COLOURS.get(trial.state, UNFINISHED),
             "width": 2 if len(line) > 1 else 6,
             "title": f"trial {trial.number}: {format_objective(line[-1][1])}",
         }
@@ -287,9 +187,9 @@ def draw_curves(data: SweepData) -> dict[str, Any]:
         "lines": lines,
         "low": format_objective(low),
         "high": format_objective(high),
-        "steps": format_count(data.env_steps),
+        "steps": format_count(view.env_steps),
         "rows": [(round(HEIGHT - (value - low) / span * HEIGHT, 1), format_objective(value)) for value in rows],
-        "columns": [(round(steps / data.env_steps * WIDTH, 1), format_count(steps)) for steps in columns],
+        "columns": [(round(steps / view.env_steps * WIDTH, 1), format_count(steps)) for steps in columns],
         "width": WIDTH,
         "height": HEIGHT,
     }

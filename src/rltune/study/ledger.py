@@ -10,7 +10,7 @@ import contextlib
 import re
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -356,6 +356,13 @@ def _upsert(connection: Connection, table: Table, key: Mapping[str, Any], values
     mine = [table.c[name] == value for name, value in key.items()]
     if not connection.execute(update(table).where(*mine).values(**values)).rowcount:
         connection.execute(insert(table), {**key, **values})
+
+
+def find_sweeps(engine: Engine, names: Iterable[str]) -> dict[str, int]:
+    """Find the rows of sweeps by their names; one that is missing, or has another format, is left out."""
+    wanted = select(SWEEPS.c.name, SWEEPS.c.id).where(SWEEPS.c.name.in_(list(names)), SWEEPS.c.format == FORMAT)
+    with engine.connect() as connection:
+        return {str(row.name): int(row.id) for row in connection.execute(wanted)}
 
 
 def _find_sweep(engine: Engine, name: str) -> tuple[int, int] | None:

@@ -25,13 +25,6 @@ def rank_records(records: Iterable[TrialRecord]) -> list[TrialRecord]:
     return [record for *_, record in sorted(ranked)]  # Numbers differ, so that records are not compared.
 
 
-def order_records(records: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """Sort all trials for a person: those that can win as `rank_records` has them, then the others by number."""
-    able = rank_records(records := list(records))
-    numbers = {record.number for record in able}
-    return able + sorted((one for one in records if one.number not in numbers), key=lambda one: one.number)
-
-
 def find_nearest(records: Iterable[TrialRecord]) -> TrialRecord | None:
     """Find, of the trials that could win but for the constraints, the one that breaks them by least.
 

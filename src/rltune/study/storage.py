@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import sqlite3
 from pathlib import Path
 
+import yaml
 from omegaconf import OmegaConf
 
 from rltune.config.criteria import read_criteria
-from rltune.config.settings_file import read_settings
+from rltune.config.settings_file import FORMAT, read_settings
 from rltune.config.uris import HIDDEN
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
@@ -24,6 +26,7 @@ from rltune.study.sweep_folder import LEDGER, LEDGER_COPY, SETTINGS, make_distan
 from rltune.study.tables import file_of
 
 STUDY = "study.db"
+_STUDY_SECTION = re.compile(r"^study:\n(?: .*\n)+", re.MULTILINE)
 logger = logging.getLogger(__name__)
 
 
@@ -37,28 +40,53 @@ def open_ledger(folder: str | Path, ledger_url: str | None = None) -> Ledger:
 
     Args:
         folder: The sweep's folder; for a sweep that is known by its name see `rltune.study.sweep_ref.SweepRef`.
-        ledger_url: The ledger's address with its login, for a sweep whose settings name a database; None is the address
-            in the settings, which has no login. A sweep that keeps its ledger in a file is read from that file.
+        ledger_url: As for `locate_ledger`.
 
     Raises:
         StudyError: There is no ledger, it cannot be read, or its address needs a login, which is stored in no file.
     """
-    folder = Path(folder)
+    ledger = Ledger(*locate_ledger(Path(folder), ledger_url))
+    return ledger.judge_by(read_criteria(read_settings(Path(folder))))
+
+
+def locate_ledger(folder: Path, ledger_url: str | None = None) -> tuple[str, str]:
+    """Return the address of the ledger of a sweep's folder, and the sweep's name in it.
+
+    Args:
+        folder: The sweep's folder.
+        ledger_url: The ledger's address with its login, for a sweep whose settings name a database; None is the address
+            in the settings, which has no login. A sweep that keeps its ledger in a file is read from that file.
+
+    Raises:
+        StudyError: The folder holds none, its settings cannot be read, or the address needs a login.
+    """
     if not (folder / SETTINGS).is_file():
         raise StudyError(f"{folder} is no sweep's folder", "a folder with config.yaml in it", spell_command("list"))
-    settings = read_settings(folder)
-    configured = OmegaConf.select(settings, "study.storage")
-    if configured:
+    if configured := _read_storage(folder):
         configured = ledger_url or configured
         require_login(configured, folder.name)
     url = make_storage_url(configured, folder)
     file = file_of(url)
     if file is not None and not file.is_file():  # SQLite would create an empty file.
-        if settings.get("storage"):
+        if read_settings(folder).get("storage"):
             raise make_distant_ledger_error(folder)
         raise StudyError(f"{file} is missing", "the sweep's ledger", spell_command("list"))
-    ledger = Ledger(url, folder.name if configured else _read_sweep_name(folder))
-    return ledger.judge_by(read_criteria(settings))
+    return url, folder.name if configured else _read_sweep_name(folder)
+
+
+def _read_storage(folder: Path) -> str | None:
+    """Read ``study.storage`` of a sweep's settings.
+
+    A list of sweeps reads it of each. To load all settings takes ten times as long, so a file that looks as rltune
+    writes it is not loaded whole.
+    """
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        text = (folder / SETTINGS).read_text()
+        if text.startswith(f"format: {FORMAT}\n") and (section := _STUDY_SECTION.search(text)):
+            storage: str | None = yaml.safe_load(section[0])["study"]["storage"]
+            return storage
+    storage = OmegaConf.select(read_settings(folder), "study.storage")
+    return storage
 
 
 def require_login(ledger_url: str, name: str) -> None:
