@@ -10,20 +10,12 @@ import pytest
 
 from rltune.errors import StudyError, UnavailableError
 from rltune.pipeline.publish import (
-    make_closing_page,
     notify_users,
     notify_users_of_crash,
     publish_outcome,
     start_console,
 )
-from rltune.records import TrialRecord
-from rltune.reporting.closing_page import trial_view_of
 from rltune.study.outcome import Outcome
-
-
-def record(number, state, reports, **facts):
-    steps = max(reports, default=0)
-    return TrialRecord(number=number, state=state, params={"lr": 1e-3}, reports=reports, env_steps=steps, **facts)
 
 
 def outcome(folder, status="complete", **trials):
@@ -31,22 +23,6 @@ def outcome(folder, status="complete", **trials):
     cost = {"env_steps": 10, "env_steps_saved": 0, "train_s": 1.0, "wall_s": 2.0, "slots": 1, "efficiency": 0.5}
     cost |= {"certify_env_steps": 0, "certify_train_s": 0.0}
     return Outcome("mine", status, counts, None, None, cost, folder=folder)
-
-
-def test_a_trial_is_shown_by_its_last_report_and_its_score():
-    view = trial_view_of(record(3, "RUNNING", {100: 5.0, 200: 9.0, 300: 7.0}))
-    assert (view.number, view.objective, view.score, view.env_steps) == (3, 7.0, 7.0, 300)
-
-
-def test_a_trial_without_a_report_is_shown_without_numbers():
-    view = trial_view_of(record(0, "FAIL", {}, stop_reason="it broke"))
-    assert (view.objective, view.score, view.reason) == (None, None, "it broke")
-
-
-def test_whole_trials_stand_above_stopped_ones(tmp_path):
-    trials = [record(0, "PRUNED", {100: 99.0}), record(1, "COMPLETE", {1000: 5.0}), record(2, "FAIL", {100: 100.0})]
-    page = make_closing_page(outcome(tmp_path), trials, None, None)
-    assert [view.number for view in page.top] == [1, 0], "a failed trial cannot win"
 
 
 @pytest.mark.parametrize(("status", "resumes"), [("complete", False), ("interrupted", True)])

@@ -8,9 +8,8 @@ import math
 import re
 
 import pytest
-from consoles import Terminal, make_page, screen
+from consoles import Terminal, make_page, make_trial, screen
 
-from rltune.reporting.closing_page import TrialView
 from rltune.reporting.console import Console
 from rltune.reporting.sweep_view import Episodes
 from rltune.study.sweep_folder import TOLD
@@ -165,7 +164,9 @@ def test_a_stream_that_shows_progress_gets_it_apart(draw):
 
 
 def test_a_failed_sweep_names_the_first_failures_file(one_terminal, stream, tmp_path):
-    failed = [TrialView(number, "FAIL", reason=f"infinite-loss in {number}\nTraceback ...") for number in range(3)]
+    failed = [
+        make_trial(number, "FAIL", stop_reason=f"infinite-loss in {number}\nTraceback ...") for number in range(3)
+    ]
     Console(stream).close(make_page(tmp_path, status="failed", failed=failed))
     assert stream.getvalue().count("infinite-loss") == 1
     assert f"less {tmp_path}/trials/0/failure.txt" in stream.getvalue()

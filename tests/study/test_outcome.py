@@ -11,7 +11,6 @@ from trials import ENTRIES
 from rltune.certification.finalists import Finalist, describe_winner
 from rltune.config.criteria import Criteria, parse_constraints
 from rltune.config.schema import BudgetConfig, RunConfig
-from rltune.pipeline.publish import make_closing_page
 from rltune.records import RunKey, TrialRecord
 from rltune.study.outcome import Outcome, compute_cost, count_states, describe_front, explain_no_winner, load_outcome
 
@@ -107,12 +106,6 @@ def test_the_winner_is_described_by_what_leads_back_to_it(tmp_path):
 def test_a_return_of_zero_is_a_score_like_any_other():
     assert Finalist("trial 0", 0, {}, 0.0, Path(), RunKey(0)).score == 0.0
     assert Finalist("baseline", None, {}, None, Path(), RunKey(None, 0)).score == float("-inf")
-
-
-def test_the_closing_page_shows_the_best_five_and_no_failed_trial():
-    many = [TrialRecord(number, "COMPLETE", {}, {100: float(number)}) for number in range(8)]
-    page = make_closing_page(ended(), [*many, ENTRIES[3], ENTRIES[5]], None, None)
-    assert [view.number for view in page.top] == [7, 6, 5, 4, 3]
 
 
 def test_the_front_stands_in_the_summary_under_its_own_name():

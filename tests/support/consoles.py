@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from ledger import make_ledger
 
-from rltune.records import TRIALS, Report
-from rltune.reporting.closing_page import ClosingPage, TrialView
+from rltune.envs.objective import AS_RETURN
+from rltune.records import TRIALS, Report, TrialRecord
+from rltune.reporting.closing_page import ClosingPage
 from rltune.reporting.console import Console
 from rltune.reporting.progress import Line, describe_changes
-from rltune.reporting.sweep_view import DriverState, SweepView
+from rltune.reporting.sweep_view import DriverState, SweepView, TrialSnapshot
 
 
 class Terminal(io.StringIO):
@@ -93,8 +94,22 @@ def screen(stream: io.StringIO) -> str:
     return re.sub(r"\x00", "", plain)
 
 
+def make_trial(
+    number: int,
+    state: str,
+    params: Mapping[str, Any] = {},
+    objectives: Sequence[float] = (),
+    env_steps: int = 0,
+    **facts: Any,
+) -> TrialSnapshot:
+    """A trial as a view has it."""
+    reports = {1000 * mark: value for mark, value in enumerate(objectives, 1)}
+    record = TrialRecord(number, state, params, reports, env_steps=env_steps, **facts)
+    return TrialSnapshot(record, state, env_steps, env_steps, record.score, AS_RETURN)
+
+
 def make_page(folder: Path, **changes: Any) -> ClosingPage:
-    top = [TrialView(n, "COMPLETE", {"lr": 10.0**-n}, [500.0 - n], 100_000) for n in range(1, 8)]
+    top = [make_trial(n, "COMPLETE", {"lr": 10.0**-n}, [500.0 - n], 100_000) for n in range(1, 8)]
     given: dict[str, Any] = {
         "name": "cartpole-ppo",
         "status": "complete",

@@ -113,8 +113,7 @@ def publish_outcome(
         console.note(f"{format_number(waiting, 'enqueued configuration')} not begun: {command}")
     unfinished = outcome.trials["interrupted"] or interrupted or not sweep.is_certified()
     resume = make_resume_command(folder) if unfinished else None
-    to_begin = max(0, sweep.config.budget.trials - outcome.trials["total"])
-    page = make_closing_page(outcome, records, _shown_uri(sweep), resume, to_begin, sweep.plan.criteria, sweep.shown)
+    page = make_closing_page(read_folder(folder, sweep.ledger, outcome.status), outcome, _shown_uri(sweep), resume)
     console.close(page)
 
 

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from rich.table import Table
 from rich.text import Text
 
 from rltune.certification.result import MIN_RUNS, label
-from rltune.config.criteria import NO_CRITERIA, Criteria
 from rltune.envs.objective import AS_RETURN, Shown
 from rltune.formatting import (
     classify_failure,
@@ -29,51 +28,12 @@ from rltune.formatting import (
     format_number,
     format_objective,
     format_params,
-    format_state,
     spell_command,
 )
-from rltune.records import SCORED_REPORTS, TRIALS, TrialRecord, compute_score, trial_dir_of
-from rltune.study.outcome import Outcome, explain_no_winner
-from rltune.study.ranking import find_front, rank_records
-
-
-@dataclass
-class TrialView:
-    """One trial as it is shown.
-
-    Attributes:
-        number: In the sweep.
-        state: As the ledger has it, or INTERRUPTED.
-        params: Sampled values by name.
-        objectives: Its reports; NaN while no episode has ended.
-        env_steps: Trained so far.
-        reason: Why it ended; None while it runs.
-        diverged: Whether it was stopped because its loss or return was no number: it cannot win.
-        broken: The constraints that it breaks, in words; empty without one. It cannot win.
-        second: Its value in the second objective; None without one.
-        scored: How many of its last reports its score is the mean of; None is all.
-    """
-
-    number: int
-    state: str = "RUNNING"
-    params: Mapping[str, Any] = field(default_factory=dict)
-    objectives: list[float] = field(default_factory=list)
-    env_steps: int = 0
-    reason: str | None = None
-    diverged: bool = False
-    broken: str = ""
-    second: float | None = None
-    scored: int | None = SCORED_REPORTS
-
-    @property
-    def objective(self) -> float | None:
-        """The latest report; None without one."""
-        return self.objectives[-1] if self.objectives else None
-
-    @property
-    def score(self) -> float | None:
-        """What it is ranked by; None without a finite report."""
-        return compute_score(self.objectives, self.scored)
+from rltune.records import SCORED_REPORTS, TRIALS, trial_dir_of
+from rltune.reporting.sweep_view import SweepView, TrialSnapshot
+from rltune.reporting.wording import describe_verdict
+from rltune.study.outcome import Outcome
 
 
 @dataclass(frozen=True)
@@ -94,18 +54,19 @@ class ClosingPage:
         winner: As `Outcome` has it; None without.
         num_to_begin: Trials that the budget has and nobody has begun.
         why_not_begun: Which other budget is spent; None where none is.
-        why_none: Why there is no winner; empty where there is one.
+        verdict: Who won, by how much, and how sure that is.
         num_broken: Trials that cannot win for a constraint.
         second: What the second objective measures; None without one.
         front: The trials that no other one beats in both objectives, the highest score first.
-        shown: Shows scores.
+        shown: Shows scores of the certification.
+        scored: How many of a trial's last reports its score is the mean of; None is all.
         failed: The trials whose reasons are listed.
     """
 
     name: str
     status: str
     counts: Mapping[str, int]
-    top: Sequence[TrialView]
+    top: Sequence[TrialSnapshot]
     cost: Mapping[str, float]
     folder: Path
     tracking_uri: str | None = None
@@ -115,55 +76,29 @@ class ClosingPage:
     winner: Mapping[str, Any] | None = None
     num_to_begin: int = 0
     why_not_begun: str | None = None
-    why_none: str = "no trial reported a return, so there is no winner"
+    verdict: str = ""
     num_broken: int = 0
     second: str | None = None
-    front: Sequence[TrialView] = ()
+    front: Sequence[TrialSnapshot] = ()
     shown: Shown = AS_RETURN
-    failed: Sequence[TrialView] = ()
+    scored: int | None = SCORED_REPORTS
+    failed: Sequence[TrialSnapshot] = ()
 
 
-def trial_view_of(record: TrialRecord) -> TrialView:
-    """Return one trial as the console shows it."""
-    return TrialView(
-        number=record.number,
-        state=record.state,
-        params=record.params,
-        objectives=list(record.reports.values()),
-        env_steps=record.env_steps,
-        reason=record.stop_reason,
-        diverged=record.diverged,
-        scored=record.scored,
-        broken=record.breaks,
-        second=record.second,
-    )
-
-
-def make_closing_page(
-    outcome: Outcome,
-    records: Sequence[TrialRecord],
-    tracking_uri: str | None,
-    resume: str | None,
-    num_to_begin: int = 0,
-    criteria: Criteria = NO_CRITERIA,
-    shown: Shown = AS_RETURN,
-) -> ClosingPage:
+def make_closing_page(view: SweepView, outcome: Outcome, tracking_uri: str | None, resume: str | None) -> ClosingPage:
     """Make the closing page's content: the best five trials, those that can still win first.
 
     Args:
-        outcome: How the sweep ended.
-        records: All its trials.
+        view: The sweep as it has ended.
+        outcome: How it ended.
         tracking_uri: MLflow's address, without a login; None without tracking.
-        resume: What to type to go on; None where nothing is left to do.
-        num_to_begin: Trials that the budget has and nobody has begun.
-        criteria: What the sweep asks of a trial besides its score.
-        shown: Shows scores.
+        resume: The command that resumes the sweep; None where nothing is left to do.
     """
     return ClosingPage(
         name=outcome.name,
         status=outcome.status,
         counts=outcome.trials,
-        top=[trial_view_of(record) for record in rank_records(records)[:5]],
+        top=view.ranked[:5],
         cost=outcome.cost,
         folder=outcome.folder,
         tracking_uri=tracking_uri,
@@ -171,39 +106,34 @@ def make_closing_page(
         resume_command=resume,
         certified=outcome.certified,
         winner=outcome.winner,
-        num_to_begin=num_to_begin,
+        num_to_begin=view.num_trials - len(view.trials),
         why_not_begun=outcome.reason if (outcome.reason or "").startswith("budget.") else None,
-        why_none=explain_no_winner(records),
-        num_broken=sum(bool(record.broken) for record in records if record.score is not None),
-        second=criteria.second,
-        front=[trial_view_of(record) for record in find_front(records, criteria.direction)],
-        shown=shown,
-        failed=[_view_failure(record, outcome.folder) for record in records if record.state == "FAIL"],
+        verdict=describe_verdict(view),
+        num_broken=sum(bool(trial.broken) for trial in view.trials if trial.score is not None),
+        second=view.criteria.second,
+        front=view.front if view.criteria.second else (),
+        shown=view.shown,
+        scored=view.criteria.scored,
+        failed=[trial for trial in view.trials if trial.state == "FAIL"],
     )
-
-
-def _view_failure(record: TrialRecord, folder: Path) -> TrialView:
-    """Return a failed trial with the file that describes its failure as part of its reason."""
-    log = f"; see {folder / record.log}" if record.log else ""
-    return replace(trial_view_of(record), reason=f"{record.stop_reason}{log}")
 
 
 def render_closing_page(page: ClosingPage) -> Iterator[RenderableType]:
     """Render the page part by part; strings are single lines that must not be wrapped, because they are copied."""
     yield from _render_outcome(page)
     if page.second:
-        yield from render_front(page.second, page.front, page.shown)
+        yield from render_front(page.second, page.front)
     if page.certified:
         yield from describe_certification(page.certified, page.shown)
-    elif page.winner:
-        yield from describe_winner(page.winner, page.shown, page.status == "interrupted")
     if page.top and (page.certified or (page.winner or {}).get("evaluation")):
-        yield Text(explain_scores(page.top[0].scored, bool(page.certified)))
+        yield Text(explain_scores(page.scored, bool(page.certified)))
     if page.model:
         yield from _describe_champion(page.model, page.name)
-    yield from _render_failures(page.failed)
+    yield from _render_failures(page)
     yield from _render_cost(page)
     yield from _render_next(page)
+    yield ""
+    yield Text(page.verdict, style="bold")
 
 
 def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
@@ -219,7 +149,6 @@ def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
         + (f"; {page.num_broken} of them cannot win, for a constraint" if page.num_broken else "")
     )
     if not page.top:
-        yield page.why_none
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("", "trial", "score", "env steps"):
@@ -228,60 +157,40 @@ def _render_outcome(page: ClosingPage) -> Iterator[RenderableType]:
         "state", no_wrap=True
     )  # trials with their whole budget stand first, whatever a stopped one reached
     table.add_column("params", overflow="fold")
-    for rank, view in enumerate(page.top[:5], start=1):
-        shown = format_objective(page.shown(view.score if view.score is not None else view.objective))
-        is_winner = view.number == (page.winner or {}).get("trial")
-        state = format_state(view.state, is_live=False) + ", winner" * is_winner
-        cells = str(rank), str(view.number), shown, format_count(view.env_steps), state, format_params(view.params)
+    for rank, trial in enumerate(page.top[:5], start=1):
+        is_winner = trial.number == (page.winner or {}).get("trial")
+        score = format_objective(trial.score if trial.score is not None else trial.objective)
+        state = trial.state_word + ", winner" * is_winner
+        cells = str(rank), str(trial.number), score, format_count(trial.env_steps), state, format_params(trial.params)
         table.add_row(*cells, style="bold green" if is_winner else "")
     yield ""
     yield table
 
 
-def render_front(second: str, front: Iterable[TrialView], shown: Shown = AS_RETURN) -> Iterator[RenderableType]:
+def render_front(second: str, front: Iterable[TrialSnapshot]) -> Iterator[RenderableType]:
     """Render the trials that no other one beats in both objectives.
 
     Args:
         second: What the second objective measures.
-        front: The highest score first.
-        shown: Shows scores.
+        front: The trials, the best score first.
     """
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("front", "score", second):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("params", overflow="fold")
-    for view in front:
-        cells = f"trial {view.number}", format_objective(shown(view.score)), format_objective(view.second)
-        table.add_row(*cells, format_params(view.params))
+    for trial in front:
+        cells = f"trial {trial.number}", format_objective(trial.score), format_objective(trial.second)
+        table.add_row(*cells, format_params(trial.params))
     yield ""
     yield table if table.row_count else "no trial had its whole budget and can win, so that the front is empty"
     yield f"front: the complete trials that no other one beats in both score and {second}"
-
-
-def describe_winner(
-    winner: Mapping[str, Any], shown: Shown = AS_RETURN, is_preliminary: bool = False
-) -> Iterator[RenderableType]:
-    """Say who won without certification, who need not be the first by the search's own numbers.
-
-    Args:
-        winner: As `Outcome` has it.
-        shown: Shows scores.
-        is_preliminary: Whether the sweep is not over.
-    """
-    how = f"by the search's own objective, {format_objective(shown(winner['objective']))}"
-    if evaluation := winner.get("evaluation"):
-        mean, span = format_objective(shown(evaluation["mean"])), format_interval(shown.turn(evaluation))
-        how = f"mean {shown.name} {mean} on {evaluation['episodes']} fresh episodes (95% interval {span})"
-    yield ""
-    so_far = " so far, the sweep is not over" if is_preliminary else ""
-    yield Text(f"winner    {winner['name']}{so_far}: {how}", style="bold green")
 
 
 def explain_scores(scored: int | None, is_certified: bool) -> str:
     """Say why a trial's score and what its policy reaches differ: they are not measured on the same.
 
     Args:
-        scored: As `TrialView` has it.
+        scored: How many of a trial's last reports its score is the mean of; None is all.
         is_certified: Whether certification stands beside the score; else fresh episodes do.
     """
     if scored is None and is_certified:
@@ -377,18 +286,20 @@ def warn_of_few_seeds(num_seeds: int) -> str | None:
     return f"{known} too few for an interval, and to tell configurations apart: certify.seeds={MIN_RUNS} does both"
 
 
-def _render_failures(failed: Iterable[TrialView]) -> Iterator[RenderableType]:
+def _render_failures(page: ClosingPage) -> Iterator[RenderableType]:
     """Render one line for each kind of failure, in the words of the first of them."""
     grouped: dict[str, tuple[str, list[int]]] = {}
-    for view in failed:
-        reason = first_line(view.reason)
-        grouped.setdefault(classify_failure(reason), (reason, []))[1].append(view.number)
+    for trial in page.failed:
+        reason = first_line(trial.reason)
+        grouped.setdefault(classify_failure(reason), (reason, []))[1].append(trial.number)
     if grouped:
         yield ""
         yield "failed"
     for reason, numbers in grouped.values():
         named = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-        yield f"  {len(numbers)} x {reason} (trial {named})"
+        file = page.folder / trial_dir_of(TRIALS, numbers[0]) / "failure.txt"
+        details = f"; see {file}" if file.exists() else ""
+        yield f"  {len(numbers)} x {reason}{details} (trial {named})"
 
 
 def _render_cost(page: ClosingPage) -> Iterator[RenderableType]:

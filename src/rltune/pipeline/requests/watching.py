@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict
 from signal import SIGINT
 from typing import TextIO
 
-from rltune.envs.objective import Shown
 from rltune.errors import EXIT_TRY_AGAIN
 from rltune.formatting import spell_command
 from rltune.pipeline.requests.asked_sweep import AskedSweep, open_asked
@@ -71,10 +69,7 @@ def show_end(sweep: AskedSweep, console: Console, status: str, stream: TextIO | 
         return
     is_unfinished = outcome.trials["interrupted"] or status == "interrupted"
     resume = sweep.resume_command if is_unfinished else None
-    num_to_start = max(0, sweep.config.budget.trials - outcome.trials["total"])
-    shown = Shown.of(asdict(sweep.config.objective))
-    records = sweep.ledger.trials.records()
-    console.close(make_closing_page(outcome, records, None, resume, num_to_start, sweep.ledger.criteria, shown))
+    console.close(make_closing_page(SweepView.read(sweep.ledger), outcome, None, resume))
 
 
 def _follow(sweep: AskedSweep, console: Console) -> str:
