@@ -1,7 +1,6 @@
-"""Tell the search's trials and the certification's runs apart, for whoever proposes and records both.
+"""Distinguish the search's trials from the certification's runs, which one Tune run proposes and records.
 
-Certification runs inside the search's Tune run, where the processes are warm: a second one would start its own. Runs in
-the driver.
+A Tune run of its own would start its own worker processes, whereas those of the search are warm. Runs in the driver.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ class Stage:
     """One kind of trials.
 
     Attributes:
-        trials: Theirs in the ledger.
-        proposer: Says what is run next.
+        trials: The trials of this kind in the ledger.
+        proposer: Proposes the next trial.
     """
 
     trials: TrialTable
@@ -30,7 +29,7 @@ class Stage:
 
     @property
     def kind(self) -> str:
-        """`rltune.records.TRIALS` or CERTIFY; also the folder of their own folders."""
+        """`rltune.records.TRIALS` or CERTIFY, which is also the name of the folder of these trials."""
         return self.trials.kind
 
     @property
