@@ -17,6 +17,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from rltune.checkpoints.clients import StoreError
 from rltune.checkpoints.store import find_store
 from rltune.config.uris import redact
@@ -320,6 +322,8 @@ class Feed:
         self._check_right()
         try:
             operation()
+        except (SQLAlchemyError, LeaseLostError):  # The ledger has failed, not the tracker.
+            raise
         except BaseException as error:
             # A failure may be the end of an outage, so that one of them proves nothing.
             self._refusals[name] = self._refusals[name] + 1 if self.tracker.is_refusal(error) else 0
