@@ -321,6 +321,7 @@ def test_a_stop_from_elsewhere_ends_certification_too_and_it_goes_on(
             with contextlib.suppress(RltuneError, OSError), contextlib.closing(SweepRef("toy").open_ledger()) as opened:
                 if any(run.reports for run in opened.runs.records()):
                     break
+        (tmp_path / "outputs" / "toy" / "room").touch()  # What failed works from now on.
         ask_retry(SweepRef("toy", root))
         stop_sweep(SweepRef("toy", root), wait=False, stream=stream)
 
@@ -335,7 +336,6 @@ def test_a_stop_from_elsewhere_ends_certification_too_and_it_goes_on(
     assert (first.status, first.exit_code, first.certified) == ("interrupted", 130, None)
     assert first.reason is not None
     assert first.reason.startswith("stopped by ")
-    (first.folder / "room").touch()
     last = resume_sweep(SweepRef("toy", root), stream=stream, trainable=ToyTrial)
     assert (last.status, last.trials["complete"]) == ("complete", 3)
     assert last.certified is not None
