@@ -290,16 +290,15 @@ def _render_failures(page: ClosingPage) -> Iterator[RenderableType]:
     """Render one line for each kind of failure, in the words of the first of them."""
     grouped: dict[str, tuple[str, list[int]]] = {}
     for trial in page.failed:
-        reason = first_line(trial.reason)
-        grouped.setdefault(classify_failure(reason), (reason, []))[1].append(trial.number)
+        reason, log = first_line(trial.reason), trial.record.log
+        described = f"{reason}; see {page.folder / log}" if log else reason
+        grouped.setdefault(classify_failure(reason), (described, []))[1].append(trial.number)
     if grouped:
         yield ""
         yield "failed"
-    for reason, numbers in grouped.values():
+    for described, numbers in grouped.values():
         named = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-        file = page.folder / trial_dir_of(TRIALS, numbers[0]) / "failure.txt"
-        details = f"; see {file}" if file.exists() else ""
-        yield f"  {len(numbers)} x {reason}{details} (trial {named})"
+        yield f"  {len(numbers)} x {described} (trial {named})"
 
 
 def _render_cost(page: ClosingPage) -> Iterator[RenderableType]:
