@@ -217,11 +217,11 @@ def _describe_champion(model: Mapping[str, Any], sweep: str) -> Iterator[Rendera
         yield f'          this sweep\'s winner is version {model["version"]}: rltune.load_policy("sweep:{sweep}")'
 
 
-def describe_certification(found: Mapping[str, Any], shown: Shown = AS_RETURN) -> Iterator[RenderableType]:
+def describe_certification(certified: Mapping[str, Any], shown: Shown = AS_RETURN) -> Iterator[RenderableType]:
     """Render the certification's table, and what follows from it.
 
     Args:
-        found: `Certification.summary`.
+        certified: `Certification.summary`.
         shown: Shows scores.
     """
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
@@ -230,7 +230,7 @@ def describe_certification(found: Mapping[str, Any], shown: Shown = AS_RETURN) -
         wraps = name in ("search said", "beats baseline", "seeds")
         table.add_column(name, justify="right", no_wrap=not wraps, min_width=max(map(len, name.split())))
     table.add_column("", no_wrap=True)
-    rows = [shown.turn(row) for row in found["configurations"]]
+    rows = [shown.turn(row) for row in certified["configurations"]]
     failed, counted = [], ""
     for row in rows:
         odds = "-" if row["improvement"] is None else f"{row['improvement']:.0%}"
@@ -251,7 +251,7 @@ def describe_certification(found: Mapping[str, Any], shown: Shown = AS_RETURN) -
         )
     yield ""
     yield table
-    num_seeds, best = len(found["seeds"]), rows[0]
+    num_seeds, best = len(certified["seeds"]), rows[0]
     yield "IQM: mean of the middle half of the runs"
     if any(row["low"] is not None for row in rows):
         yield f"95% interval: of the median of such runs, by {num_seeds} seeds"
@@ -263,13 +263,13 @@ def describe_certification(found: Mapping[str, Any], shown: Shown = AS_RETURN) -
             yield f"{label(row['name'], row['trial'])}: {', '.join(map(format_objective, row['scores']))}"
     ties = [row["name"] for row in rows if row["verdict"] == "tie"]
     if ties:
-        yield f"tied with {found['winner']}, their intervals overlap: {', '.join(ties)}"
+        yield f"tied with {certified['winner']}, their intervals overlap: {', '.join(ties)}"
     if failed:
         worst = "highest" if shown.is_cost else "lowest"
         yield f"a failed seed counts as the {worst} {shown.name} of all runs, {counted}: {', '.join(failed)}"
     if few := warn_of_few_seeds(num_seeds):
         yield few
-    policy = found.get("policy")
+    policy = certified.get("policy")
     if policy:
         yield Text(
             f"policy    mean {shown.name} {format_objective(shown(policy['mean']))} (95% interval "
