@@ -397,7 +397,8 @@ def table(record: dict[str, Any]) -> str:
     for got in record["results"]["done"]:
         cells = [f"{got['done']:,}"]
         cells += ["{:.0f} ({:.0f})".format(*got[key]) if key in got else "" for key in ("tpe_ms", "rf_ms")]
-        cells += [f"{got['random_ms']:.1f}", *(f"{ms:.1f}" for ms in got.get("view_ms", (math.nan, math.nan)))]
+        cells += [f"{got['random_ms']:.1f}"]
+        cells += [f"{ms:.1f}" for ms in got["view_ms"]] if "view_ms" in got else ["", ""]  # Older records have none.
         cells += [f"{got[key]:.1f}" for key in ("picture_ms", "sender_ms", "read_ms")]
         lines.append(f"| {' | '.join([*cells, str(round(got['ledger_mb']))])} |")
     waits = record["results"].get("waits", [])  # older records have none
