@@ -124,3 +124,15 @@ def test_one_version_has_one_logged_model_after_a_lost_end(folder, monkeypatch):
     assert sweep.tracker.close("FINISHED")
     experiment = sweep.client.get_experiment_by_name("cartpole")
     assert len(sweep.client.search_logged_models([experiment.experiment_id])) == 1
+
+
+def test_a_version_gets_its_alias_after_a_lost_end(folder, monkeypatch):
+    """A driver may end between a version's registration and its alias; the next one sets the alias."""
+    sweep = Sweep(folder).begin(trials=1)
+    call = {"name": "m", "key": RunKey(0), "model": tiny_model(folder, 1.0), "tags": {}, "description": ""}
+    assert sweep.tracker.register(**call, alias=None).version == "1"
+    assert sweep.tracker.champion("m") is None
+    again = sweep.tracker.register(**call, alias="champion")
+    assert (again.version, again.alias) == ("1", "champion")
+    assert sweep.tracker.champion("m").version == "1"
+    assert sweep.tracker.close("FINISHED")

@@ -140,7 +140,7 @@ class ModelRegistry:
         best = registered
         for _ in range(ALIAS_TRIES):
             self._client.set_registered_model_alias(best.name, alias, best.version)
-            best = max(registered, *self._find_newer(registered.name, newest), key=rank)
+            best = max((registered, *self._find_newer(registered.name, newest)), key=rank)
             current = self.champion(best.name, alias)
             if current is not None and current.version == best.version:
                 break
