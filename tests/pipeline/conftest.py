@@ -20,6 +20,7 @@ from rltune.pipeline.context import SweepContext
 from rltune.pipeline.folder import hold_sweep
 from rltune.pipeline.open_sweep import OpenSweep, open_sweep
 from rltune.pipeline.plan import make_plan
+from rltune.pipeline.provenance import record_start
 
 Opener = Callable[..., AbstractContextManager[OpenSweep]]
 
@@ -36,6 +37,7 @@ def open_mine(request_of: Callable[..., Any], tmp_path: Path, stream: io.StringI
         share = Share(cpus=1.0, gpus=0.0, env_runners=0)
         slots = Slots(share.bundles, 2, [Machine(2, 0)])
         with hold_sweep(context) as ledger, open_sweep(context, ledger, share, slots) as sweep:
+            record_start(sweep)
             yield sweep
 
     return make

@@ -140,7 +140,7 @@ def test_a_driver_drops_nothing_once_another_machine_took_over(
                 take(other, "another-driver")
             machine.write(name, b"{}")
             sweep.retention.drop_unnamed([sweep.ledger.trials.record(1)])
-            assert sweep.retention.flush(30)
+            assert sweep.housekeeping.wait(30)
             assert (other.read(name) is None) == is_dropped
 
 

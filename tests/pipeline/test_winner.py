@@ -142,4 +142,4 @@ def test_a_sweep_ends_with_the_nearest_where_all_break_it(open_mine: Callable[..
     assert outcome.reason is not None
     assert "trial 1" in outcome.reason, "the nearest"
     assert "train_s=25" in outcome.reason
-    assert outcome.reason in stream.getvalue()
+    assert outcome.reason[1:] in stream.getvalue()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from ledger import make_ledger
-from rltune.trial.watchdog import STACK_FILE
+from rltune.trial.supervisor import STACK_FILE
 from saved import open_checkpoint, write_checkpoint
 
 from rltune.checkpoints.clients import STORAGE_AWAY
