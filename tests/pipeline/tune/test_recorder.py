@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from ledger import make_ledger
-from rltune.trial.supervisor import STACK_FILE
 from saved import open_checkpoint, write_checkpoint
 
 from rltune.checkpoints.clients import STORAGE_AWAY
@@ -26,6 +25,7 @@ from rltune.pipeline.tune.stages import Stage
 from rltune.records import CheckpointRecord, TrialRecord
 from rltune.search.schedulers import Stop
 from rltune.study.disk_full import DISK_FULL
+from rltune.trial.supervisor import STACK_FILE
 
 BUDGET = 1000
 AWAY = "rltune.checkpoints.clients.StoreUnavailableError: ..."  # a traceback
