@@ -1,4 +1,4 @@
-"""Describe a running sweep: what has happened between two views, how far it is, and the live table.
+"""Describe a running sweep in words: what has happened between two views, its progress, and the live table.
 
 Everything here is a function of one or two `SweepView`s. `rltune.reporting.console` prints what these return.
 """
@@ -30,7 +30,6 @@ from rltune.records import BASELINE
 from rltune.reporting.sweep_view import INTERRUPTED, SweepView, TrialSnapshot
 
 LONG_SWEEP_S = 3600.0  # A sweep that takes longer is announced, with the settings that make it shorter.
-MIN_FIRST_REPORT_S = 30.0  # The first report is announced if it comes later than that.
 BAR_WIDTH = 16
 LINES_BESIDE_TABLE = 8  # The lines of a terminal that the live table leaves free.
 STATE_STYLES = {"COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", INTERRUPTED: "magenta"}
@@ -192,34 +191,16 @@ def _describe_pace(view: SweepView) -> str:
         return text if left_s is None else f"{text}, about {format_duration(left_s)} left"
     pace = view.env_steps_per_s
     parts = [f"{format_count(pace)} env steps/s" if pace else "no environment step yet"]
-    if _is_certifying(view):
+    if view.is_certifying:
         parts = [f"certifying: {describe_runs(view)} done", *(parts if pace and left_s is not None else [])]
         parts += [f"{len(view.playing)} playing episodes"] if view.playing else []
     parts += [] if left_s is None else [f"about {format_duration(left_s)} left"]
-    if (first_s := _estimate_first_report_s(view)) is not None:
+    if (first_s := view.first_report_s) is not None:
         parts.append(f"first report in about {format_duration(first_s)}")
     is_running = any(trial.state == "RUNNING" for trial in (*view.trials, *view.runs))
     if view.driver.wait:
         return ", ".join([*parts, view.driver.wait] if is_running else [view.driver.wait])
     return ", ".join(parts)
-
-
-def _is_certifying(view: SweepView) -> bool:
-    """Whether nothing but the certification is left to run."""
-    is_searching = any(trial.state == "RUNNING" for trial in view.trials)
-    is_retraining = any(run.state == "RUNNING" for run in view.runs)
-    return bool(view.num_runs) and not is_searching and (is_retraining or view.num_ended >= view.num_trials)
-
-
-def _estimate_first_report_s(view: SweepView) -> float | None:
-    """Estimate the seconds until the first report of all; None after it, or if it comes soon."""
-    running = [trial.env_steps for trial in view.trials if trial.state == "RUNNING"]
-    pace = view.mean_env_steps_per_s
-    if not pace or not running or any(trial.record.reports for trial in view.trials):
-        return None
-    left = max(0.0, view.env_steps / int(view.budget.get("reports") or 1) - max(running))
-    seconds = left * view.replicates * len(running) / pace
-    return seconds if seconds >= MIN_FIRST_REPORT_S else None
 
 
 def render_live_table(view: SweepView, height: int) -> RenderableType:
@@ -234,7 +215,7 @@ def render_live_table(view: SweepView, height: int) -> RenderableType:
     top.add_column(no_wrap=True, overflow="crop", ratio=1)
     top.add_column(no_wrap=True, justify="right")
     top.add_row(Text(counts, "bold"), Text(format_clock(view.elapsed_s), "dim"))
-    bar = ProgressBar(total=max(1, view.num_trials), completed=view.num_ended, width=BAR_WIDTH)
+    bar = ProgressBar(total=100, completed=view.percent, width=BAR_WIDTH)
     pace_row.add_row(bar, Text(pace))
     line = Text.assemble((score, "bold green"), "  ", format_params(view.best.params) if view.best else "")
     line.no_wrap, line.overflow = True, "ellipsis"
@@ -244,7 +225,7 @@ def render_live_table(view: SweepView, height: int) -> RenderableType:
 def _render_running(view: SweepView, num_rows: int) -> RenderableType:
     running = [trial for trial in view.trials if trial.state == "RUNNING"]
     if not running:
-        is_explained = _is_certifying(view) or view.driver.wait or view.driver.episodes
+        is_explained = view.is_certifying or view.driver.wait or view.driver.episodes
         return Text("" if is_explained else "waiting for trials to start ...", "dim")
     table = Table(box=None, expand=True, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("trial", justify="right", no_wrap=True)

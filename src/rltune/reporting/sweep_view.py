@@ -1,7 +1,7 @@
 """Compute everything that a display shows of a sweep from one snapshot of its ledger.
 
-The console, `watch`, `list`, `show`, the service, reports and data frames are functions of a `SweepView`. Nothing else
-computes progress or ranks trials. Reading a view again costs only what has changed since. Runs anywhere.
+The console, `watch`, `list`, `show`, the service, reports and data frames are functions of a `SweepView`. They compute
+no progress, pace or ranks of their own. Reading a view again costs only what has changed since. Runs anywhere.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 INTERRUPTED = "INTERRUPTED"  # The state of an unfinished trial that no worker trains.
 PACE_WINDOW_S = 30.0  # The present pace is measured over this time.
 MIN_PACE_S = 8.0  # The time left is estimated this long after the first steps, which are slower than later ones.
+MIN_FIRST_REPORT_S = 30.0  # The time to the first report is estimated if it is longer than that.
 FIRST_STEPS_S = 2.0  # The first steps that are known before a report were taken at most this long before.
 
 
@@ -406,6 +407,24 @@ class SweepView:
         if not (pace := self.mean_env_steps_per_s):
             return None
         return (self.search_env_steps_left + self.certification_env_steps_left) / pace + self._play_left_s or None
+
+    @cached_property
+    def is_certifying(self) -> bool:
+        """Whether nothing but the certification is left to run."""
+        is_searching = any(trial.state == "RUNNING" for trial in self.trials)
+        is_retraining = any(run.state == "RUNNING" for run in self.runs)
+        return bool(self.num_runs) and not is_searching and (is_retraining or self.is_searched)
+
+    @cached_property
+    def first_report_s(self) -> float | None:
+        """An estimate of the seconds until the first report of all; None after it, or if it comes soon."""
+        running = [trial.env_steps for trial in self.trials if trial.state == "RUNNING"]
+        pace = self.mean_env_steps_per_s
+        if not pace or not running or any(trial.record.reports for trial in self.trials):
+            return None
+        left = max(0.0, self.env_steps / int(self.budget.get("reports") or 1) - max(running))
+        seconds = left * self.replicates * len(running) / pace
+        return seconds if seconds >= MIN_FIRST_REPORT_S else None
 
     # -- certification ------------------------------------------------------------------------------------------------
 
