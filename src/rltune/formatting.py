@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 STATE_WORDS = {
+    "WAITING": "waiting",
     "RUNNING": "running",
     "COMPLETE": "complete",
     "PRUNED": "stopped",
     "FAIL": "failed",
     "INTERRUPTED": "interrupted",
 }
-"""The one word for each state that a person reads: the ledger's states, and that of a trial whose driver has gone."""
+"""The one word for each state that a person reads: the ledger's states, and two of trials that no worker trains."""
 
 
 def spell_command(rest: str) -> str:

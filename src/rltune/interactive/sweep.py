@@ -104,10 +104,10 @@ class Sweep:
     def trials(self) -> pd.DataFrame:
         """A data frame with one row for each trial, the best first.
 
-        Columns: ``trial``, ``state`` (running, complete, stopped, failed or interrupted), ``score`` (by which trials
-        are ranked), ``env_steps``, ``stopped`` (why the trial ended early), and one for each parameter. A sweep with
-        constraints also has ``breaks``, empty for a trial that keeps them. A sweep with a second objective also has a
-        column of that objective's name.
+        Columns: ``trial``, ``state`` (waiting, running, complete, stopped, failed or interrupted), ``score`` (by which
+        trials are ranked), ``env_steps``, ``stopped`` (why the trial ended early), and one for each parameter. A sweep
+        with constraints also has ``breaks``, empty for a trial that keeps them. A sweep with a second objective also
+        has a column of that objective's name.
         """
         return _make_trial_frame(self.view)
 

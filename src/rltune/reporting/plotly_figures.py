@@ -24,7 +24,7 @@ from rltune.reporting.analysis import (
     list_varied_parameters,
 )
 from rltune.reporting.importance import Importance
-from rltune.reporting.sweep_view import INTERRUPTED, SweepView, TrialSnapshot
+from rltune.reporting.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapshot
 from rltune.search.dimensions import Dimension
 
 WINNER, WHOLE, STOPPED, FAILED, INK, LINES = "#d9480f", "#3b6fb6", "#a9b4c0", "#c92a2a", "#24313f", "#e4e8ec"
@@ -35,6 +35,7 @@ STATES = {  # in the order in which they are drawn: what matters most comes on t
     "FAIL": FAILED,
     "PRUNED": STOPPED,
     INTERRUPTED: INK,
+    WAITING: INK,
     "RUNNING": INK,
     "COMPLETE": WHOLE,
 }

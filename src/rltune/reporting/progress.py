@@ -27,7 +27,7 @@ from rltune.formatting import (
     format_params,
 )
 from rltune.records import BASELINE
-from rltune.reporting.sweep_view import INTERRUPTED, SweepView, TrialSnapshot
+from rltune.reporting.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapshot
 
 LONG_SWEEP_S = 3600.0  # A sweep that takes longer is announced, with the settings that make it shorter.
 BAR_WIDTH = 16
@@ -175,7 +175,7 @@ def describe_runs(view: SweepView, num_later: int = 0) -> str:
 
 def describe_progress(view: SweepView) -> tuple[str, str, str]:
     """Describe how far a sweep is: the numbers of its trials, its pace, and its best trial."""
-    states = Counter(trial.state for trial in view.trials)
+    states = Counter(trial.state for trial in view.trials if trial.state != WAITING)
     words = ", ".join(
         f"{states[state]} {STATE_WORDS[state]}" for state in STATE_WORDS if states[state] or state == "COMPLETE"
     )

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
     from rltune.study.ledger import Ledger
 
-INTERRUPTED = "INTERRUPTED"  # The state of an unfinished trial that no worker trains.
+INTERRUPTED = "INTERRUPTED"  # The state of an unfinished trial whose worker has gone.
+WAITING = "WAITING"  # The state of a trial of a running sweep that no worker has started yet.
 PACE_WINDOW_S = 30.0  # The present pace is measured over this time.
 MIN_PACE_S = 8.0  # The time left is estimated this long after the first steps, which are slower than later ones.
 MIN_FIRST_REPORT_S = 30.0  # The time to the first report is estimated if it is longer than that.
@@ -82,7 +83,7 @@ class TrialSnapshot:
 
     Attributes:
         record: The trial as the ledger has it, where a higher score is always the better one.
-        state: A state of the ledger, or `INTERRUPTED`.
+        state: A state of the ledger, `INTERRUPTED` or `WAITING`.
         env_steps: Environment steps of each seed, also those since the last report if they are known.
         heard_steps: The newest number of steps that the worker or the ledger has reported. It falls if the trial
             repeats steps after an interruption.
@@ -131,7 +132,7 @@ class TrialSnapshot:
 
     @property
     def state_word(self) -> str:
-        """The state in one word: running, complete, stopped, failed or interrupted."""
+        """The state in one word: waiting, running, complete, stopped, failed or interrupted."""
         return STATE_WORDS[self.state]
 
     @property
@@ -270,7 +271,7 @@ class SweepView:
         """Return the view of a sweep that ends, before its ledger says so."""
 
         def interrupt(trial: TrialSnapshot) -> TrialSnapshot:
-            return replace(trial, state=INTERRUPTED) if trial.state == "RUNNING" else trial
+            return replace(trial, state=INTERRUPTED) if trial.state in (WAITING, "RUNNING") else trial
 
         trials, runs = tuple(map(interrupt, self.trials)), tuple(map(interrupt, self.runs))
         return replace(self, record=replace(self.record, status=status), trials=trials, runs=runs)
@@ -577,7 +578,12 @@ def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: Driver
         if before and before.has_ended and is_unchanged:
             trials[record.kind].append(before)
             continue
-        state = INTERRUPTED if record.state == "RUNNING" and (record.stop_reason or not is_running) else record.state
+        state = record.state
+        if state == "RUNNING" and (record.stop_reason or not is_running):
+            state = INTERRUPTED
+        elif state == "RUNNING" and snapshot.revisions[row_id] == 1 and not record.reports:
+            # The first revision proposes a trial, the second one records that its worker has started.
+            state = WAITING
         record = criteria.judge(record)
         heard = record.env_steps
         if state == "RUNNING":
