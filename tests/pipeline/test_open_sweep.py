@@ -17,6 +17,7 @@ from rltune.checkpoints.handover import take
 from rltune.checkpoints.store import REPLAY, Store
 from rltune.pipeline.context import SweepContext
 from rltune.records import Report
+from rltune.reporting.sweep_view import SweepView
 from rltune.search.schedulers import Stop
 from rltune.study.ledger import Ledger
 from rltune.study.storage import start_ledger
@@ -39,7 +40,7 @@ def begun(tmp_path: Path) -> None:
 def test_a_new_sweep_has_all_to_do(open_mine: Callable[..., Any]) -> None:
     with open_mine("certify=off") as sweep:
         assert sweep.ledger.trials.records() == []
-        assert not sweep.is_searched()
+        assert not SweepView.read(sweep.ledger).is_searched
         assert sweep.is_certified(), "nothing is to be certified"
         assert sweep.retraining is None
 
@@ -48,7 +49,7 @@ def test_a_resumed_sweep_knows_what_is_unfinished(open_mine: Callable[..., Any],
     with open_mine(resumed=True) as sweep:
         assert sweep.ledger.trials.record(1).state == "RUNNING"
         assert sweep.stopper.env_steps == 1400, "the sweep's budget of steps goes on, it does not begin anew"
-        assert not sweep.is_searched(), "two of two trials were proposed, but one has not ended"
+        assert not SweepView.read(sweep.ledger).is_searched, "two of two trials were proposed, but one has not ended"
 
 
 ASHA = ("scheduler=asha", "budget.env_steps=1000", "budget.trials=4", "certify=off")
@@ -152,7 +153,7 @@ def test_what_is_to_be_tried_again_is_open_before_all_else(
         ledger.ask("retry", {"trials": [1], "certify": []}, "maria@host")
     with open_mine("certify=off", resumed=True) as sweep:
         assert sweep.ledger.trials.record(1).state == "RUNNING"
-        assert not sweep.is_searched(), "else nothing would run"
+        assert not SweepView.read(sweep.ledger).is_searched, "else nothing would run"
         assert sweep.study._study.trials[1].state.name == "RUNNING"
         (note,) = [note for note in sweep.plan.notes if "maria@host" in note]
         assert note.startswith("trial 1:")

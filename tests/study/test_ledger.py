@@ -336,4 +336,4 @@ def test_what_failed_goes_on_with_all_that_it_had(ledger: Ledger) -> None:
     assert ledger.read_pending_trials("a")[0].revision == before + 1, "trackers are to show it"
     add_reports(ledger, number, {300: 3.0})
     assert ledger.trials.end(number, "COMPLETE", "whole budget").scores
-    assert ledger.trials.read_states() == {0: "COMPLETE"}
+    assert ledger.trials.record(0).state == "COMPLETE"

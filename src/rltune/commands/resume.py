@@ -55,7 +55,7 @@ class ResumeConfig(SweepConfig):
 
 
 def work(settings: DictConfig) -> int:
-    """Resume the sweep."""
+    """Resume the sweep with `rltune.pipeline.run.resume_sweep`."""
     given: Any = OmegaConf.to_container(settings, resolve=True)
     changes = {key: given[key] for key in CHANGEABLE}
     if client := find_service_of(settings):

@@ -109,12 +109,6 @@ class OpenSweep:
         """How its scores are shown."""
         return self.plan.shown
 
-    def is_searched(self) -> bool:
-        """Whether the search's budget of trials or environment steps is spent and no trial is unfinished."""
-        ended = sum(record.state != "RUNNING" for record in self.ledger.trials.records())
-        is_spent = ended >= self.config.budget.trials or self.stopper.has_spent_steps()
-        return is_spent and ended == self.ledger.trials.num_trials
-
     def is_certified(self) -> bool:
         """Whether certification has nothing left to train."""
         return self.retraining is None or self.retraining.is_done(self.ledger.trials.records())

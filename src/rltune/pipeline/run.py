@@ -336,6 +336,7 @@ def _run(context: SweepContext, held: Ledger | None, share: Share, slots: Slots)
     from rltune.pipeline.provenance import record_start
     from rltune.pipeline.publish import notify_users_of_crash, start_console, start_tracking
     from rltune.pipeline.tune.run import run_trials
+    from rltune.reporting.sweep_view import SweepView
     from rltune.study.lease import LeaseLostError
 
     with (
@@ -350,7 +351,7 @@ def _run(context: SweepContext, held: Ledger | None, share: Share, slots: Slots)
             start_tracking(sweep)
             start_console(sweep)
             sweep.housekeeping.add(sweep.console.draw_every_s, sweep.display.draw)
-            if not (sweep.is_searched() and sweep.is_certified()):
+            if not (SweepView.read(sweep.ledger).is_searched and sweep.is_certified()):
                 run_trials(sweep)
             return end_sweep(sweep)
         except LeaseLostError:  # The sweep goes on with another driver.

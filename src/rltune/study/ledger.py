@@ -157,7 +157,7 @@ class Ledger:
         Raises:
             StudyError: The sweep has been begun.
         """
-        if self.sweep().config is not None or self.trials.read_states():
+        if self.sweep().config is not None or self.trials.num_trials:
             name = self.name
             raise StudyError(f"name={name}: a sweep of this name exists", "a new name", "choose another name=")
 

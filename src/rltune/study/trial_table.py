@@ -269,13 +269,6 @@ class TrialTable:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def read_states(self) -> dict[int, str]:
-        """Read the trials' states by their numbers from the database; this is cheap enough for polling."""
-        statement = select(SWEEP_TRIALS.c.number, SWEEP_TRIALS.c.state).where(self._of_kind)
-        with self._engine.connect() as connection:
-            rows = connection.execute(statement.order_by(SWEEP_TRIALS.c.number)).all()
-        return {int(number): str(state) for number, state in rows}
-
     def records(self, numbers: Iterable[int] | None = None) -> list[TrialRecord]:
         """Read trials from the database in the order of their numbers; any thread may call this.
 

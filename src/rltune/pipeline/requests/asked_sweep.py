@@ -22,6 +22,7 @@ from rltune.config.settings_file import read_settings
 from rltune.config.validation import parse_config
 from rltune.errors import StudyError
 from rltune.formatting import name_user, spell_command
+from rltune.reporting.sweep_view import SweepView
 from rltune.study.journal import has_write_ahead_log
 from rltune.study.lease import LeaseWatch, find_driver
 from rltune.study.ledger import Ledger, MissingSweepError
@@ -75,8 +76,8 @@ class AskedSweep:
         Args:
             status: The sweep's state, as `status` returns it.
         """
-        num_ended = sum(state != "RUNNING" for state in self.ledger.trials.read_states().values())
-        return f"{self.name}: {status}, {num_ended} of {self.config.budget.trials} trials ended"
+        view = SweepView.read(self.ledger)
+        return f"{self.name}: {status}, {view.num_ended} of {view.num_trials} trials ended"
 
     def find_driver(self) -> str | None:
         """Return where the sweep's driver runs, or None without one; takes seconds where it ran on another machine."""
