@@ -527,8 +527,9 @@ def test_a_sweep_leaves_the_programs_thread_switching_alone(toy_run: Callable[..
 def test_a_driver_has_one_thread_for_its_chores(toy_run: Callable[..., Outcome], monkeypatch: Any) -> None:
     before, during = set(threading.enumerate()), list[set[threading.Thread]]()
     monkeypatch.setattr(SweepStopper, "check_wall_time", lambda self: during.append(set(threading.enumerate())))
-    toy_run("budget.trials=2", "tracking=off", "+space.seconds=[choice,0.05,0.06]")
-    assert {thread.name for thread in during[len(during) // 2] - before} == {"lease", "housekeeping"}
+    toy_run("budget.trials=2", "tracking.tensorboard=true", "+space.seconds=[choice,0.05,0.06]")
+    wanted = {"lease", "housekeeping", "feed-MLflow", "feed-TensorBoard"}
+    assert {thread.name for thread in during[len(during) // 2] - before} == wanted
     assert not {thread.name for thread in set(threading.enumerate()) - before}
 
 
