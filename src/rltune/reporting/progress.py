@@ -111,7 +111,7 @@ def _describe_trial(
     """
     if known is None and trial.record.enqueued_by:
         yield Line(f"trial {trial.number} has what {trial.record.enqueued_by} enqueued", "yellow")
-    if trial.state == "RUNNING" and (known is None or known.state != "RUNNING"):
+    if known is None or (trial.state == "RUNNING" and known.state not in (WAITING, "RUNNING")):
         yield Line(f"trial {trial.number} begins: {format_params(trial.params)}", is_printed=False)
     if not _has_just_ended(known, trial) and not (trial.state == INTERRUPTED and known and known.state != INTERRUPTED):
         return
