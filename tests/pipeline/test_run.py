@@ -231,7 +231,7 @@ def test_a_trial_that_hangs_loses_its_process_and_the_sweep_goes_on(toy_run: Cal
 def test_the_sweep_is_interrupted_when_nothing_comes_further(toy_run: Callable[..., Outcome]) -> None:
     outcome = toy_run("+space.fault=build", "budget.trials=30", "failures.stop_after=5", "tracking=off")
     assert (outcome.status, outcome.exit_code) == ("interrupted", 75)
-    assert outcome.trials["failed"] in (1, 2), "two of the five attempts fail a trial"
+    assert outcome.trials["failed"] <= 2, "each failed trial took two of the first four attempts"
     assert outcome.reason is not None
     assert "a network of size 0" in outcome.reason
 
@@ -479,7 +479,7 @@ def test_a_wall_time_budget_ends_the_sweep_cleanly(toy_run: Callable[..., Outcom
             self.stopper._began -= 4000
 
     monkeypatch.setattr(Recorder, "on_trial_result", spy)
-    words = ("budget.wall_time_s=3600", "+space.seconds=0.02", "budget.trials=50")
+    words = ("budget.wall_time_s=3600", "+space.seconds=0.2", "budget.trials=50")
     outcome = toy_run(*words, "scheduler=none", "tracking=off")
     assert outcome.exit_code == 0
     assert outcome.status == "stopped"
@@ -524,13 +524,19 @@ def test_a_sweep_leaves_the_programs_thread_switching_alone(toy_run: Callable[..
     assert during == {before} == {sys.getswitchinterval()}
 
 
+def list_own_threads() -> set[str]:
+    """The names of the threads that run rltune's functions; TensorBoard's writer has threads of its own."""
+    targets = {thread.name: getattr(thread, "_target", None) for thread in threading.enumerate()}
+    return {name for name, target in targets.items() if getattr(target, "__module__", "").startswith("rltune.")}
+
+
 def test_a_driver_has_one_thread_for_its_chores(toy_run: Callable[..., Outcome], monkeypatch: Any) -> None:
-    before, during = set(threading.enumerate()), list[set[threading.Thread]]()
-    monkeypatch.setattr(SweepStopper, "check_wall_time", lambda self: during.append(set(threading.enumerate())))
-    toy_run("budget.trials=2", "tracking.tensorboard=true", "+space.seconds=[choice,0.05,0.06]")
+    before, during = list_own_threads(), list[set[str]]()
+    monkeypatch.setattr(SweepStopper, "check_wall_time", lambda self: during.append(list_own_threads()))
+    toy_run("budget.trials=2", "tracking.tensorboard=true", "+space.seconds=[choice,0.1,0.15]")
     wanted = {"lease", "housekeeping", "feed-MLflow", "feed-TensorBoard"}
-    assert {thread.name for thread in during[len(during) // 2] - before} == wanted
-    assert not {thread.name for thread in set(threading.enumerate()) - before}
+    assert during[len(during) // 2] - before == wanted
+    assert not list_own_threads() - before
 
 
 def test_the_sweeps_folder_is_private_and_holds_the_summary(toy_run: Callable[..., Outcome]) -> None:

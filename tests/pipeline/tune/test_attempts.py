@@ -39,6 +39,10 @@ def test_lost_processes_fail_no_trial_where_nothing_works(attempts: Attempts) ->
     assert attempts.are_exhausted
 
 
+def test_exceptions_fail_no_trial_where_nothing_works(attempts: Attempts) -> None:
+    assert [end(attempts, trial, raised=True) for trial in (FIRST, SECOND, FIRST, SECOND)] == [True] * 4
+
+
 def test_attempts_in_a_row_are_those_of_all_trials(attempts: Attempts) -> None:
     for trial in (FIRST, SECOND):
         end(attempts, trial)

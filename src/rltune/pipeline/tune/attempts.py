@@ -60,9 +60,10 @@ class Attempts:
         self._num_exceptions[trial] += counts_against_trial
         if host:
             self._hosts[trial].add(host)
+        if self.are_exhausted:  # The sweep ends, and what stops all trials is the fault of none.
+            return True
         # Other trials made progress meanwhile if the row of this trial is longer than that of the sweep.
-        is_alone = self._num_attempts[trial] >= self._stop_after and not self.are_exhausted
-        return self._num_exceptions[trial] <= self._max_retries and not is_alone
+        return self._num_exceptions[trial] <= self._max_retries and self._num_attempts[trial] < self._stop_after
 
     def find_hosts(self, trial: TrialKey) -> Collection[str]:
         """Return the names or addresses of the nodes on which a trial's last attempts made no progress."""
