@@ -1,4 +1,4 @@
-"""Show a sweep in MLflow and to the person who watches: its start, and how it ended. Runs in the driver."""
+"""Show a sweep in its trackers and to the person who watches: its start, and how it ended. Runs in the driver."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ class DriverState:
     """What only the sweep's driver knows. A view that another process reads goes without it.
 
     Attributes:
-        env_steps: Environment steps of each seed that trials have sampled since their last report, by the trial's
-            folder (`rltune.records.trial_dir_of`).
+        env_steps: Environment steps of each seed that running trials have taken in all, as their workers say between
+            two reports, by the trial's folder (`rltune.records.trial_dir_of`).
         slots: How many trials run at once; None if unknown.
         wait: What trials wait for that could run, as a sentence; empty if none waits.
         episodes: The policies that play at the sweep's end; None before that.

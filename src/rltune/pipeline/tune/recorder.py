@@ -1,4 +1,4 @@
-"""Record what happens while Tune runs: in the ledger first, then for MLflow and Optuna.
+"""Record what happens while Tune runs: in the ledger first, then for the trackers and Optuna.
 
 Tune calls the methods of `Recorder` back. Runs in the driver.
 """
@@ -70,7 +70,7 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class Recorder(Callback):
-    """Writes what happens to trials into the ledger, and wakes all who show it.
+    """Writes what happens to trials into the ledger, and wakes the trackers' feeds.
 
     Args:
         stages: The kinds of trials.
