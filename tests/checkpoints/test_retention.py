@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,11 +37,10 @@ def list_checkpoints(store: Store) -> set[str]:
 def test_a_new_attempt_keeps_what_no_report_has_named(store: Store) -> None:
     named = save(store, "trials/7/first/latest-000000000100")
     save(store, "trials/7/first/best-000000000050")
-    drops: list[Callable[[], None]] = []
-    Retention(store, lambda: None, drops.append).drop_unnamed([make_trial(named)])
+    retention = Retention(store, lambda: None)
+    retention.drop_unnamed([make_trial(named)])
     written = save(store, "trials/7/second/latest-000000000200")  # The worker has begun before anything is dropped.
-    for drop in drops:
-        drop()
+    retention.drop_pending()
     assert list_checkpoints(store) == {named.path, written.path}
 
 
@@ -53,7 +51,8 @@ def test_a_driver_that_was_replaced_drops_nothing(store: Store) -> None:
     def refuse() -> None:
         raise StudyUnavailableError("sweep=one: another driver has taken it over", "one driver", "nothing")
 
-    retention = Retention(store, refuse, lambda drop: drop())
+    retention = Retention(store, refuse)
     retention.drop_unnamed([make_trial(named)])
     retention.drop([other], keep=[])
+    retention.drop_pending()
     assert list_checkpoints(store) == {named.path, other.path}

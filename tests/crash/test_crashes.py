@@ -231,11 +231,12 @@ class Crashes(RuleBasedStateMachine):
         lease = take_lease(ledger)
         driver.ledger, driver.lease, driver.id = ledger, lease, lease.id
         driver.chores = SimulatedChores(self.world)
-        driver.retention = Retention(driver.store, ledger.check_lease, driver.chores.add)
+        driver.retention = Retention(driver.store, ledger.check_lease)
         trackers = [ScreenTracker(self.world, name, screen) for name, screen in self.screens.items()]
         driver.feeds = Feeds(ledger, self.folder, trackers)
         driver.feeds.start(params={}, tags={}, texts={})
         driver.retention.drop_unnamed(ledger.trials.records())
+        driver.chores.add(driver.retention.drop_pending)
         for record in ledger.trials.records():
             if record.state == "RUNNING":
                 self.begin_attempt(driver, record.number)
@@ -245,6 +246,7 @@ class Crashes(RuleBasedStateMachine):
         record = driver.ledger.trials.start(number)
         attempt = f"{next(self.count):04d}"
         driver.retention.drop_unnamed([record])
+        driver.chores.add(driver.retention.drop_pending)
         whole = [named for named in (record.latest, record.checkpoint) if driver.store.is_whole(named)]
         newest = max(whole, key=lambda named: named.sequence, default=None)
         process = self.world.start_process(f"worker-{number}-{attempt}", driver.process.host)
@@ -289,6 +291,7 @@ class Crashes(RuleBasedStateMachine):
         driver.feeds.wake()
         now = trials.record(worker.number)
         driver.retention.drop((before.checkpoint, before.latest), keep=(now.checkpoint, now.latest))
+        driver.chores.add(driver.retention.drop_pending)
 
     def end(self, driver: Driver, number: int) -> None:
         """End a trial, and drop the checkpoints that nobody needs any more."""
@@ -297,6 +300,7 @@ class Crashes(RuleBasedStateMachine):
         ended = driver.ledger.trials.end(number, "COMPLETE" if worker.steps >= MARKS[-1] else "PRUNED", "done")
         driver.feeds.wake()
         driver.retention.drop_unnamed([ended])
+        driver.chores.add(driver.retention.drop_pending)
 
     def propose(self, driver: Driver) -> None:
         """Begin a trial, of a request where one waits."""

@@ -101,7 +101,7 @@ def test_a_whole_trial_is_not_trained_again_after_a_kill(open_mine: Callable[...
         whole, silent = sweep.ledger.trials.records()
         assert (whole.state, whole.stop_reason) == ("COMPLETE", "whole budget")
         assert silent.state == "RUNNING", "without an episode it fails, which its worker says"
-        assert sweep.housekeeping.wait(60)
+        sweep.retention.drop_pending()
         memories = [(home / str(record.latest and record.latest.path) / REPLAY).exists() for record in (whole, silent)]
         assert memories == [False, True], "only the one that goes on needs its own"
         assert not (home / unnamed.path).exists()
@@ -141,7 +141,7 @@ def test_a_driver_drops_nothing_once_another_machine_took_over(
                 take(other, "another-driver")
             machine.write(name, b"{}")
             sweep.retention.drop_unnamed([sweep.ledger.trials.record(1)])
-            assert sweep.housekeeping.wait(30)
+            sweep.retention.drop_pending()
             assert (other.read(name) is None) == is_dropped
 
 

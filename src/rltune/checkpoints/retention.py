@@ -7,8 +7,9 @@ driver may drop another one cannot name, because every attempt at a trial has a 
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
 from pathlib import PurePosixPath
 
 from rltune.checkpoints.clients import StoreError
@@ -17,34 +18,33 @@ from rltune.records import CheckpointRecord, TrialRecord, trial_dir_of
 
 logger = logging.getLogger(__name__)
 DEPTH = 4  # The parts of a checkpoint's path: kind, number, attempt, name.
-BATCH = 20  # Checkpoints that are dropped at once; with remote storage this takes about a second.
+BATCH = 20  # Checkpoints that are dropped after one look at the lease; with remote storage this takes about a second.
+DROP_S = 1.0  # How long one run of the chore takes at most.
 
 
 class Retention:
-    """Drops checkpoints later, so that nothing waits for a slow storage.
+    """Collects the checkpoints to drop, so that nothing waits for a slow storage; a chore of the driver drops them.
 
     Args:
         store: The sweep's store.
         check_lease: Raises an error if another driver has taken the sweep over.
-        run_later: Runs a function later, in the order in which it was given them.
     """
 
-    def __init__(
-        self, store: Store, check_lease: Callable[[], object], run_later: Callable[[Callable[[], None]], object]
-    ) -> None:
-        self._store, self._check_lease, self._run_later = store, check_lease, run_later
+    def __init__(self, store: Store, check_lease: Callable[[], object]) -> None:
+        self._store, self._check_lease = store, check_lease
+        self._pending: deque[str] = deque()
 
     def drop(self, records: Iterable[CheckpointRecord | None], keep: Iterable[CheckpointRecord | None]) -> None:
-        """Drop recorded checkpoints that the ledger names no longer.
+        """Have recorded checkpoints dropped that the ledger names no longer.
 
         Args:
             records: The checkpoints.
             keep: Those that the ledger names; some may be among `records`.
         """
-        self._drop_later(sorted(_paths_of(records) - _paths_of(keep)))
+        self._pending += sorted(_paths_of(records) - _paths_of(keep))
 
     def drop_unnamed(self, records: Collection[TrialRecord]) -> None:
-        """Drop everything that trials without a running worker have left and the ledger does not name.
+        """Have everything dropped that trials without a running worker have left and the ledger does not name.
 
         Of a trial that has ended the replay memory goes, too: only a trial that goes on needs it. What is dropped is
         decided before this returns, since a worker that starts afterwards writes checkpoints that no report has named.
@@ -53,9 +53,19 @@ class Retention:
             records: The trials, as the ledger has them.
         """
         try:
-            self._drop_later(self._find_unnamed(records))
+            self._pending += self._find_unnamed(records)
         except (StoreError, OSError) as error:
             _log_failure(error)
+
+    def drop_pending(self, timeout_s: float = DROP_S) -> None:
+        """Drop what was collected.
+
+        Args:
+            timeout_s: When to begin no further batch; what is left then is dropped by the next call.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while self._pending and time.monotonic() < deadline_s:
+            self._drop([self._pending.popleft() for _ in range(min(BATCH, len(self._pending)))])
 
     def _find_unnamed(self, records: Collection[TrialRecord]) -> list[str]:
         unnamed: set[str] = set()
@@ -73,10 +83,6 @@ class Retention:
             elif parts[DEPTH] == REPLAY and record.state != "RUNNING":
                 unnamed.add(f"{path}/{REPLAY}")
         return sorted(unnamed)
-
-    def _drop_later(self, paths: Sequence[str]) -> None:
-        for start in range(0, len(paths), BATCH):
-            self._run_later(partial(self._drop, paths[start : start + BATCH]))
 
     def _drop(self, paths: Sequence[str]) -> None:
         try:

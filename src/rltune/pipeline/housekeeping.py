@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import logging
 import threading
 import time
@@ -25,10 +24,9 @@ class Housekeeping:
         name: The thread's name.
     """
 
-    def __init__(self, chores: Iterable[tuple[float | None, Chore]] = (), name: str = "housekeeping") -> None:
-        self._periodic: list[tuple[float, Chore]] = []
+    def __init__(self, chores: Iterable[tuple[float, Chore]] = (), name: str = "housekeeping") -> None:
+        self._chores: list[tuple[float, Chore]] = []
         self._due: dict[Chore, float] = {}
-        self._single: collections.deque[Chore] = collections.deque()
         self._failing: set[Chore] = set()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -49,41 +47,26 @@ class Housekeeping:
         if threading.current_thread() is not self._thread:
             self._thread.join(CLOSE_S)
 
-    def add(self, interval_s: float | None, chore: Chore) -> None:
+    def add(self, interval_s: float, chore: Chore) -> None:
         """Add a chore; it is due at once.
 
         Args:
-            interval_s: The pause between two runs, in seconds; None runs the chore once. Chores that run once keep
-                their order.
+            interval_s: The pause between two runs, in seconds.
             chore: The function.
         """
         with self._changed:
-            if interval_s is None:
-                self._single.append(chore)
-            else:
-                self._periodic.append((interval_s, chore))
+            self._chores.append((interval_s, chore))
             self._changed.notify()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until all chores that are to run once have run; return whether they have."""
-        done = threading.Event()
-        self.add(None, done.set)
-        return done.wait(timeout_s)
 
     def _run(self) -> None:
         while not self._is_closed:
-            # The periodic chores go first, so that a long queue of single ones holds none of them up.
-            for interval_s, chore in list(self._periodic):
+            for interval_s, chore in list(self._chores):
                 if not self._is_closed and self._due.get(chore, 0.0) <= time.monotonic():
                     self._do(chore)
                     self._due[chore] = time.monotonic() + interval_s
-            if self._single and not self._is_closed:
-                chore = self._single.popleft()
-                self._do(chore)
-                self._failing.discard(chore)
             with self._changed:
-                if not (self._is_closed or self._single):
-                    due = min((self._due.get(chore, 0.0) for _, chore in self._periodic), default=None)
+                if not self._is_closed:
+                    due = min((self._due.get(chore, 0.0) for _, chore in self._chores), default=None)
                     self._changed.wait(None if due is None else max(0.0, due - time.monotonic()))
 
     def _do(self, chore: Chore) -> None:

@@ -42,7 +42,7 @@ from rltune.tracking.tensorboard import TensorBoardTracker
 from rltune.tracking.tracker import Tracker, TrackingSettings, import_tracker
 from rltune.tracking.wandb_runs import WandbTracker
 
-FLUSH_S = 20.0  # How long the end of a sweep waits for checkpoints to be dropped; the next driver drops the rest.
+FLUSH_S = 20.0  # How long the end of a sweep drops checkpoints at most; the next driver drops the rest.
 TICK_S = 0.5  # The pause between two runs of a chore that takes no time.
 INBOX_S = 1.0
 HEARTBEATS_S = SLOTS_S = 2.0
@@ -151,8 +151,8 @@ def open_sweep(context: SweepContext, ledger: Ledger, share: Share, slots: Slots
                     sweep.tracker.abandon()
                 else:
                     sweep.tracker.close(status, timeout_s=5.0)  # This has no effect after a sweep's proper end.
-                sweep.housekeeping.wait(QUICK_S if sweep.stopper.is_urgent() else FLUSH_S)
     finally:
+        sweep.retention.drop_pending(QUICK_S if sweep.stopper.is_urgent() else FLUSH_S)
         sweep.close_ledger()
         sweep.stopper.clear()
 
@@ -164,9 +164,7 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         rule = ByAllReports(rule)
     store = context.open_store()
     ledger.judge_by(plan.criteria)
-    housekeeping = Housekeeping()
-    check_ownership = functools.partial(_check_ownership, store, ledger)
-    retention = Retention(store, check_ownership, functools.partial(housekeeping.add, None))
+    retention = Retention(store, functools.partial(_check_ownership, store, ledger))
     if context.resumed:
         save_copy(folder)
         notes = list(plan.notes)
@@ -211,7 +209,7 @@ def _open(context: SweepContext, ledger: Ledger, share: Share, slots: Slots) -> 
         slots=slots,
         ledger=ledger,
         store=store,
-        housekeeping=housekeeping,
+        housekeeping=Housekeeping(),
         retention=retention,
         study=study,
         stopper=stopper,
@@ -246,6 +244,7 @@ def _add_chores(sweep: OpenSweep) -> None:
     sweep.housekeeping.add(INBOX_S, sweep.inbox.read)
     sweep.housekeeping.add(TICK_S, sweep.stopper.check_wall_time)
     sweep.housekeeping.add(TICK_S, show_warnings)
+    sweep.housekeeping.add(TICK_S, sweep.retention.drop_pending)
     sweep.housekeeping.add(TICK_S, imports.import_next)
     if sweep.config.cluster.address is None:
         sweep.housekeeping.add(HEARTBEATS_S, sweep.heartbeats.update)

@@ -39,7 +39,7 @@ class Sweep:
         self.ledger = ledger or make_ledger(folder)
         self.stopper = SweepStopper(open_store(folder), config)
         self.scheduler = SimpleNamespace(decisions={})
-        self.retention = Retention(open_store(folder), lambda: None, lambda drop: drop())
+        self.retention = Retention(open_store(folder), lambda: None)
         self.tracker = SimpleNamespace(wake=lambda connect=False: None, opening=True, warnings=lambda: [])
         self.study = SimpleNamespace(tell=self.told.append)
         self.beats: dict[str, int] = {}
@@ -79,6 +79,7 @@ class Sweep:
         steps = {"nominal_steps": mark, "env_steps": mark + overshoot}
         trial.last_result = {"number": task["number"], **steps, **numbers, **more}
         self.recorder.on_trial_result(0, [], trial, trial.last_result)
+        self.retention.drop_pending()
 
     def hand_back(self, trial: Any, env_steps: int, **more: Any) -> None:
         """A result that is no report."""
@@ -88,6 +89,7 @@ class Sweep:
     def end(self, trial: Any, **more: Any) -> None:
         trial.last_result |= more
         self.recorder.on_trial_complete(0, [], trial)
+        self.retention.drop_pending()
 
     def save_report(self, trial: Any) -> None:
         """Report 100 steps more than the last time, with a checkpoint."""
