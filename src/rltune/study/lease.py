@@ -341,6 +341,8 @@ def take_lease(ledger: Ledger, on_lost: Callable[[], None] = lambda: None) -> Le
                 raise make_storage_error(ledger.url, error) from None
             raise
     ledger.fence.lease = lease = Lease(ledger, driver, watch.driver, on_lost)
+    for table in (ledger.trials, ledger.runs):
+        table.clear_cache()  # The driver before may have written until this moment.
     return lease
 
 

@@ -71,6 +71,12 @@ class TrialTable:
             self._num_trials = int(count)
         return self._num_trials
 
+    def clear_cache(self) -> None:
+        """Forget what was read so far, because another driver may have written since."""
+        with self._changing:
+            self._open.clear()
+            self._num_trials = None
+
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def add(
