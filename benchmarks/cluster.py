@@ -23,7 +23,7 @@ from typing import Any
 
 from benchmarks.commands import make_environment
 from benchmarks.records import ROOT, make_record, spread_of, write_record
-from rltune.commands import end_command
+from rltune.cli import end_command
 
 REPORTS, STEP = 10, 100  # of a trial; environment steps between two
 SECONDS = "BENCH_SLEEP_S"  # names the environment variable with the seconds that a worker sleeps for a step
@@ -59,8 +59,8 @@ def run_one(trials: int) -> None:
     """Run the sweep in this process; print when its trials trained."""
     from benchmarks.driver import request
     from benchmarks.sleeping import SleepingTrial
-    from rltune.pipeline.run import run_sweep
-    from rltune.study.storage import open_ledger
+    from rltune.driver.run import run_sweep
+    from rltune.ledger.storage import open_ledger
 
     settings = request(*OVERRIDES, f"cluster.address={os.environ['RAY_ADDRESS']}", f"budget.trials={trials}")
     outcome = run_sweep(settings, trainable=SleepingTrial)

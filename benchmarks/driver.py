@@ -106,7 +106,7 @@ def request(*overrides: str) -> Any:
     from hydra import compose, initialize_config_dir
     from hydra.core.config_store import ConfigStore
 
-    from rltune.composition.composing import conf_dir
+    from rltune.compose.composing import conf_dir
     from rltune.config.schema import RunConfig
     from rltune.config.validation import parse_config
 
@@ -119,10 +119,10 @@ def run_ours(trials: int, tracking: str, meter: Meter) -> dict[str, float]:
     """Run a sweep; kB a trial that it leaves in its databases."""
     from benchmarks.instant import InstantTrial
     from rltune.cluster.background_imports import NEEDED_AT_END
-    from rltune.pipeline import plan
-    from rltune.pipeline.run import run_sweep
-    from rltune.pipeline.tune.recorder import Recorder
-    from rltune.pipeline.tune.searcher import StageSearcher
+    from rltune.driver import plan
+    from rltune.driver.run import run_sweep
+    from rltune.driver.tune.recorder import Recorder
+    from rltune.driver.tune.searcher import StageSearcher
 
     plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality
     for module in NEEDED_AT_END:

@@ -40,9 +40,9 @@ def relu_nets(width: int) -> dict[str, Any]:
 def breakout_config(algo: str) -> Any:
     """An algorithm on Breakout, with its tuned settings, as a trial builds it."""
     from rltune.algorithms.build import build_config
-    from rltune.composition.composing import compose_settings, read_request
+    from rltune.compose.composing import compose_settings, read_request
     from rltune.config.schema import RunConfig
-    from rltune.pipeline.plan import make_plan
+    from rltune.driver.plan import make_plan
 
     words = [f"algo={algo}", "env=breakout", FILTERS]
     plan = make_plan(read_request(compose_settings("run", RunConfig, words), words))

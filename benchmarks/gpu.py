@@ -176,7 +176,7 @@ def run_sweep(what: Sequence[str], trials: int, env_steps: int, settings: dict[s
         settings: Variables of its environment.
         look: It ends when the part's time is over, with what was reported until then.
     """
-    from rltune.study.storage import open_ledger
+    from rltune.ledger.storage import open_ledger
 
     typed = [sys.executable, "-m", "rltune", "run", *what, *SWEEP]
     typed += [f"budget.trials={trials}", f"budget.env_steps={env_steps}", f"budget.wall_time_s={max(60, look.left_s)}"]

@@ -12,8 +12,8 @@ import numpy as np
 from benchmarks.records import make_record, write_record
 from rltune.algorithms.arguments import build_search_space
 from rltune.records import TrialRecord
-from rltune.reporting.importance import measure_importance
 from rltune.search.space import Space
+from rltune.views.importance import measure_importance
 
 SPACE = {name: ["uniform", -1.0, 1.0] for name in ("lr", "gamma", "clip")} | {"relu": ["choice", False, True]}
 ALGO = {"name": "ppo"}

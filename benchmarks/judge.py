@@ -42,13 +42,13 @@ from benchmarks.judge_pool import Pool, read_pools
 from benchmarks.judge_surrogate import Surrogate
 from benchmarks.records import ROOT, make_record, write_record
 from rltune.certification.result import Configuration, SeedResult, judge_configurations
+from rltune.ledger.optuna_study import suggest
+from rltune.ledger.ranking import rank_records
 from rltune.records import WHOLE_BUDGET, Report, TrialRecord
 from rltune.search.samplers import build_sampler
 from rltune.search.schedulers import GoOn, build_stopping_rule
 from rltune.search.seeds import derive_sampler_seed
 from rltune.search.views import choose_view
-from rltune.study.optuna_study import suggest
-from rltune.study.ranking import rank_records
 
 Array = NDArray[np.float64]
 ALONE = ("defaults", "today", "random")  # what is replayed beside

@@ -47,7 +47,7 @@ def build(algo: str, envs: int, engine: str, kind: str, runners: int) -> Any:
     from hydra.core.config_store import ConfigStore
 
     from rltune.algorithms.build import build_config
-    from rltune.composition.composing import conf_dir
+    from rltune.compose.composing import conf_dir
     from rltune.engine import build_algorithm
     from rltune.probe.probe import ProbeConfig, parse_probe_config
     from rltune.probe.recommendation import Combination

@@ -196,10 +196,10 @@ def run_at_once(at_once: int, trials: int, tracking: str, own_processes: bool) -
     prepare_environment()  # before Ray is imported
 
     from benchmarks.instant import InstantTrial
-    from rltune.pipeline import plan
-    from rltune.pipeline.run import run_sweep
-    from rltune.pipeline.tune.proposals import SearchProposals
-    from rltune.pipeline.tune.recorder import Recorder
+    from rltune.driver import plan
+    from rltune.driver.run import run_sweep
+    from rltune.driver.tune.proposals import SearchProposals
+    from rltune.driver.tune.recorder import Recorder
     from rltune.tracking.feed import Feed
     from rltune.tracking.mlflow_runs import MLflowRuns
 
@@ -238,10 +238,10 @@ def run_waits(searcher: str) -> dict[str, Any]:
 
     prepare_environment()  # before Ray is imported
     from benchmarks.instant import PacedTrial
-    from rltune.pipeline import plan
-    from rltune.pipeline.run import run_sweep
-    from rltune.pipeline.tune.recorder import Recorder
-    from rltune.pipeline.tune.searcher import StageSearcher
+    from rltune.driver import plan
+    from rltune.driver.run import run_sweep
+    from rltune.driver.tune.recorder import Recorder
+    from rltune.driver.tune.searcher import StageSearcher
 
     plan.preflight = lambda made: None
     freed: deque[float] = deque()
@@ -277,7 +277,7 @@ def fill_ledger(ledger: Any, settings: Any, space: Any, trials: int) -> None:
     """Put trials with 20 reports each into a ledger, as if they had ended."""
     from sqlalchemy import insert
 
-    from rltune.study import tables
+    from rltune.ledger import tables
 
     luck, now, rows, reports = random.Random(0), time.time(), [], []
     for number in range(trials):
@@ -304,15 +304,15 @@ def fill_ledger(ledger: Any, settings: Any, space: Any, trials: int) -> None:
 def run_done(trials: int) -> dict[str, Any]:
     """Measure a driver's work with so many trials in its ledger, in the present folder."""
     from rltune.config.settings_file import format_settings
-    from rltune.pipeline.plan import make_plan
-    from rltune.reporting.console import Console
-    from rltune.reporting.sweep_view import SweepView
+    from rltune.driver.plan import make_plan
+    from rltune.ledger.ledger import Ledger
+    from rltune.ledger.optuna_study import OptunaStudy
+    from rltune.ledger.storage import STUDY, make_storage_url, set_journal, start_ledger
+    from rltune.ledger.trial_table import TrialTable
     from rltune.search.samplers import build_sampler
     from rltune.search.views import choose_view
-    from rltune.study.ledger import Ledger
-    from rltune.study.optuna_study import OptunaStudy
-    from rltune.study.storage import STUDY, make_storage_url, set_journal, start_ledger
-    from rltune.study.trial_table import TrialTable
+    from rltune.views.console import Console
+    from rltune.views.sweep_view import SweepView
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -13,7 +13,7 @@ WHOLE = list(range(100, 2001, 100))
 
 def read_records(sweep: Path, storage: str | None = None) -> list[TrialRecord]:
     """The search's trials, as the ledger has them."""
-    from rltune.study.storage import open_ledger
+    from rltune.ledger.storage import open_ledger
 
     ledger = open_ledger(sweep, storage)
     records = ledger.trials.records()
@@ -56,7 +56,7 @@ def compare_with_mlflow(sweep: Path, storage: str | None, uri: str) -> dict[str,
     """
     from mlflow import MlflowClient
 
-    from rltune.study.storage import open_ledger
+    from rltune.ledger.storage import open_ledger
 
     client, ledger = MlflowClient(uri), open_ledger(sweep, storage)
     places = [experiment.experiment_id for experiment in client.search_experiments()]

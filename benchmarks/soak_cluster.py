@@ -60,7 +60,7 @@ def storm(folder: Path, trials: int) -> dict[str, Any]:
     from nodes import cluster
     from s3 import BUCKET, CREDENTIALS
 
-    from rltune.study.ledger import Ledger
+    from rltune.ledger.ledger import Ledger
 
     folder.mkdir(parents=True)
     began = time.monotonic()

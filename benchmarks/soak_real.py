@@ -80,7 +80,7 @@ def _count(path: Path, what: str) -> int:
 
 def _certified(folder: Path) -> dict[str, Any]:
     """What certification's books, MLflow and its registry say at the end."""
-    from rltune.study.storage import open_ledger
+    from rltune.ledger.storage import open_ledger
 
     sweep = folder / "outputs" / NAME
     ledger = open_ledger(sweep)

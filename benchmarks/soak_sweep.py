@@ -66,7 +66,7 @@ class SoakTrial(Trial):
 
 def timed() -> None:
     """Let every event that the driver records leave its seconds in ``steps.txt``."""
-    from rltune.pipeline.tune.recorder import Recorder
+    from rltune.driver.tune.recorder import Recorder
 
     def wrap(name: str) -> None:
         plain = getattr(Recorder, name)
@@ -86,11 +86,11 @@ def timed() -> None:
 def main() -> None:
     """Run one driver in this folder."""
     from benchmarks.driver import request
-    from rltune.commands.application.command import exit_on_signals
+    from rltune.cli.application.command import exit_on_signals
+    from rltune.driver import plan
+    from rltune.driver.run import resume_sweep, run_sweep
     from rltune.errors import RltuneError
-    from rltune.pipeline import plan
-    from rltune.pipeline.run import resume_sweep, run_sweep
-    from rltune.study.sweep_ref import SweepRef
+    from rltune.ledger.sweep_ref import SweepRef
 
     timed()
     plan.preflight = lambda made: None  # RLlib's check has nothing to say about a quality

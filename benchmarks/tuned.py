@@ -78,7 +78,7 @@ def settings(task: Task) -> RunConfig:
     from hydra import compose, initialize_config_dir
     from hydra.core.config_store import ConfigStore
 
-    from rltune.composition.composing import conf_dir
+    from rltune.compose.composing import conf_dir
     from rltune.config.schema import RunConfig
     from rltune.config.validation import parse_config
 
@@ -89,7 +89,7 @@ def settings(task: Task) -> RunConfig:
 
 def run(task: Task, seed: int, env_steps: int) -> Run:
     """Train one seed, keep its best checkpoint, evaluate that."""
-    from rltune.pipeline.plan import make_plan
+    from rltune.driver.plan import make_plan
     from rltune.policies.evaluation import evaluate
     from rltune.policies.policy import load_policy
     from rltune.trial.algorithm_runner import AlgorithmRunner

@@ -21,10 +21,10 @@ from rich.text import Text
 import rltune
 from rltune.config.settings_file import format_settings, read_settings
 from rltune.config.validation import parse_config
+from rltune.ledger.ledger import Ledger
 from rltune.records import TRIALS, Report, TrialRecord
-from rltune.reporting.progress import Line, describe_changes, render_live_table
-from rltune.reporting.sweep_view import DriverState, SweepView
-from rltune.study.ledger import Ledger
+from rltune.views.progress import Line, describe_changes, render_live_table
+from rltune.views.sweep_view import DriverState, SweepView
 
 WIDTH, HEIGHT, LINES_BEFORE = 104, 24, 5
 PICTURE = Path(__file__).with_name("live-table.svg")

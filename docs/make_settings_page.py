@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rltune.composition.commented import Setting, read_keys
+from rltune.compose.commented import Setting, read_keys
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 # Each group of choices, and what it decides; those in LISTED have too many alike for a table of keys each.

@@ -163,12 +163,12 @@ def toy_run(
     request_of: Callable[..., Any], stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Any]:
     """Run a toy sweep, whose store is ready; RLlib's own checks do not apply to what the toy invents."""
-    monkeypatch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
+    monkeypatch.setattr("rltune.driver.plan.preflight", lambda plan: None)
 
     def run(*overrides: str) -> Any:
         from toy import TOY, ToyTrial
 
-        from rltune.pipeline.run import run_sweep
+        from rltune.driver.run import run_sweep
 
         if "tracking=off" not in overrides:
             put_store(tmp_path)

@@ -18,18 +18,18 @@ errors statistics formatting records
 config envs
 compat
 checkpoints cluster
-study
+ledger
 tracking search policies
 algorithms
 engine
 trial
 certification probe
-reporting
-pipeline
-composition
-interactive service
+views
+driver
+compose
+service
+cli
 rltune
-commands
 sweeps __main__
 """
 RANK = {room: rank for rank, row in enumerate(ROOMS.strip().splitlines()) for room in row.split()}
@@ -37,7 +37,7 @@ ALONE = "rltune.policies.served_model"  # shipped inside every registered model,
 
 LIGHT = ("config", "search", "errors", "formatting", "records")  # a typo is answered before heavy imports
 HEAVY = ("ray", "torch", "mlflow")
-OWNERS = {"mlflow": ("tracking", "policies"), "hydra": ("composition", "commands")}
+OWNERS = {"mlflow": ("tracking", "policies"), "hydra": ("compose", "cli")}
 
 
 class Module:
@@ -152,7 +152,7 @@ def untested(root: Path) -> list[str]:
     """
     source = root / "src" / "rltune"
     modules = (path for path in source.rglob("*.py") if not path.stem.startswith("__"))
-    found = sorted(path.relative_to(source) for path in modules if path.parent != source / "commands")
+    found = sorted(path.relative_to(source) for path in modules if path.parent != source / "cli")
     return [
         f"src/rltune/{name}: add tests/{name.parent}/test_{name.name}"
         for name in found
@@ -181,12 +181,12 @@ WRONG = [
     (
         upward_imports,
         "src/rltune/search/space.py",
-        "def f():\n    from rltune import pipeline",
-        "may not import rltune.pipeline",
+        "def f():\n    from rltune import driver",
+        "may not import rltune.driver",
     ),
     (upward_imports, "src/rltune/search/space.py", "import rltune.policies.uri", "may not import rltune.policies"),
     (upward_imports, "src/rltune/search/space.py", "from ..trial import metrics", "may not import rltune.trial"),
-    (upward_imports, "src/rltune/study/study.py", "import sweeps.run", "study may not import sweeps.run"),
+    (upward_imports, "src/rltune/ledger/study.py", "import sweeps.run", "ledger may not import sweeps.run"),
     (upward_imports, "src/rltune/policies/served_model.py", "from rltune.policies import uri", "may not import"),
     (upward_imports, "src/rltune/trial/metrics.py", "from rltune import load_policy", "may not import rltune.load"),
     (circles, "src/rltune/engine/one.py", "import rltune.engine.two", "engine.two is in, or needs, a circle"),
@@ -196,12 +196,12 @@ WRONG = [
         "try:\n    import torch.nn\nexcept ImportError: pass",
         "loads torch",
     ),
-    (misplaced_packages, "src/rltune/study/study.py", "def f():\n    import mlflow", "may import mlflow"),
+    (misplaced_packages, "src/rltune/ledger/study.py", "def f():\n    import mlflow", "may import mlflow"),
     (
         misplaced_packages,
-        "src/rltune/pipeline/plan.py",
+        "src/rltune/driver/plan.py",
         "from hydra import compose",
-        "commands may import hydra",
+        "cli may import hydra",
     ),
     (ray_starts, "src/rltune/trial/metrics.py", "import ray\nray.init()", "only cluster starts Ray"),
 ]
@@ -221,7 +221,7 @@ RIGHT = [
     ("src/rltune/search/space.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
     ("src/rltune/engine/on_policy/ppo.py", "from rltune.engine.sampling.remote import collect\nimport torch"),
     ("src/rltune/policies/served_model.py", "import mlflow\nimport torch"),
-    ("src/rltune/commands/run.py", "import hydra\nimport rltune\nfrom rltune.pipeline.run import run_sweep"),
+    ("src/rltune/cli/run.py", "import hydra\nfrom rltune.driver.run import run_sweep"),
 ]
 
 
@@ -243,10 +243,10 @@ def test_every_module_has_its_test_file():
 
 
 def test_a_module_without_its_test_file_is_found(tmp_path):
-    for name in ("src/rltune/study/__init__.py", "src/rltune/study/new.py"):
+    for name in ("src/rltune/ledger/__init__.py", "src/rltune/ledger/new.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert [line.partition(":")[0] for line in untested(tmp_path)] == ["src/rltune/study/new.py"]
-    (tmp_path / "tests" / "study").mkdir(parents=True)
-    (tmp_path / "tests" / "study" / "test_new.py").touch()
+    assert [line.partition(":")[0] for line in untested(tmp_path)] == ["src/rltune/ledger/new.py"]
+    (tmp_path / "tests" / "ledger").mkdir(parents=True)
+    (tmp_path / "tests" / "ledger" / "test_new.py").touch()
     assert untested(tmp_path) == []

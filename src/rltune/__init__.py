@@ -33,40 +33,40 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rltune.algorithms.restore import load_algorithm
+    from rltune.cli.python.call import sweep
+    from rltune.cli.python.sweep import Sweep, open_sweep
     from rltune.config.schema import RunConfig
+    from rltune.driver.run import resume_sweep, run_sweep
     from rltune.errors import RltuneError
-    from rltune.interactive.call import sweep
-    from rltune.interactive.sweep import Sweep, open_sweep
-    from rltune.pipeline.run import resume_sweep, run_sweep
+    from rltune.ledger.ledger import Ledger
+    from rltune.ledger.storage import open_ledger
+    from rltune.ledger.sweep_ref import SweepRef
     from rltune.policies.evaluation import Evaluation, evaluate
     from rltune.policies.export import export_policy
     from rltune.policies.policy import load_policy
-    from rltune.reporting.comparison import compare_sweeps
     from rltune.service.client import Client
-    from rltune.study.ledger import Ledger
-    from rltune.study.storage import open_ledger
-    from rltune.study.sweep_ref import SweepRef
+    from rltune.views.comparison import compare_sweeps
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Client": "service.client",
     "Evaluation": "policies.evaluation",
-    "Ledger": "study.ledger",
+    "Ledger": "ledger.ledger",
     "RltuneError": "errors",
     "RunConfig": "config.schema",
-    "Sweep": "interactive.sweep",
-    "SweepRef": "study.sweep_ref",
-    "compare_sweeps": "reporting.comparison",
+    "Sweep": "cli.python.sweep",
+    "SweepRef": "ledger.sweep_ref",
+    "compare_sweeps": "views.comparison",
     "evaluate": "policies.evaluation",
     "export_policy": "policies.export",
     "load_algorithm": "algorithms.restore",
     "load_policy": "policies.policy",
-    "open_ledger": "study.storage",
-    "open_sweep": "interactive.sweep",
-    "resume_sweep": "pipeline.run",
-    "run_sweep": "pipeline.run",
-    "sweep": "interactive.call",
+    "open_ledger": "ledger.storage",
+    "open_sweep": "cli.python.sweep",
+    "resume_sweep": "driver.run",
+    "run_sweep": "driver.run",
+    "sweep": "cli.python.call",
 }
 
 __all__ = [

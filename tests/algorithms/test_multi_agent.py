@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rltune.algorithms.multi_agent import ParallelEnvAdapter
+from rltune.driver import plan
+from rltune.driver.plan import make_plan
 from rltune.errors import ConfigError
-from rltune.pipeline import plan
-from rltune.pipeline.plan import make_plan
 
 
 class Parting:

@@ -20,7 +20,7 @@ from rltune.certification.result import (
     drop_duplicates,
     judge_configurations,
 )
-from rltune.reporting.closing_page import describe_certification
+from rltune.views.closing_page import describe_certification
 
 SEEDS = (11, 12, 13, 14, 15)
 

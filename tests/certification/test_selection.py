@@ -18,12 +18,12 @@ from mlflow import MlflowClient
 from toy import ToyTrial, ledger
 
 from rltune.certification.result import Certification
-from rltune.pipeline.run import resume_sweep
+from rltune.driver.run import resume_sweep
+from rltune.ledger.outcome import Outcome
+from rltune.ledger.storage import open_ledger
+from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import CERTIFY, TrialRecord
-from rltune.reporting.tables import show_sweep
-from rltune.study.outcome import Outcome
-from rltune.study.storage import open_ledger
-from rltune.study.sweep_ref import SweepRef
+from rltune.views.tables import show_sweep
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -222,7 +222,7 @@ def test_a_trial_with_the_controls_values_is_counted_once(
 def test_an_interrupt_in_the_middle_of_certification_is_resumed_without_loss(
     toy_run: Callable[..., Outcome], tmp_path: Path, stream: io.StringIO, monkeypatch: Any
 ) -> None:
-    from rltune.pipeline.tune.recorder import Recorder
+    from rltune.driver.tune.recorder import Recorder
 
     keep, come = Recorder.on_trial_complete, iter(range(1, 1000))
 

@@ -141,7 +141,7 @@ def test_a_storage_that_hangs_keeps_no_process_from_its_end() -> None:
         import socket
         from rltune.checkpoints.clients import StoreUnavailableError
         from rltune.checkpoints.store import open_store
-        from rltune.commands import end_command
+        from rltune.cli import end_command
         hanging = socket.create_server(("127.0.0.1", 0), backlog=50)
         store = open_store(".", f"s3://sweeps/x?endpoint_override=http://127.0.0.1:{hanging.getsockname()[1]}")
         store.client.hurry(0.5)

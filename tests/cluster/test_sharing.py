@@ -16,8 +16,8 @@ import pytest
 from joined import ray_head, ray_node, start_sweep
 
 from rltune.errors import StudyError
+from rltune.ledger.storage import open_ledger
 from rltune.records import TrialRecord
-from rltune.study.storage import open_ledger
 
 pytestmark = pytest.mark.slow  # Rays of its own
 

@@ -23,11 +23,11 @@ SUPPORT = Path(__file__).resolve().parents[1] / "support"
 
 # A sweep of the toy in a process of its own, as `toy_run` has it.
 SWEEP = """
-import sys, rltune.pipeline.plan
-rltune.pipeline.plan.preflight = lambda plan: None
+import sys, rltune.driver.plan
+rltune.driver.plan.preflight = lambda plan: None
 from composing import compose
 from rltune.config.validation import parse_config
-from rltune.pipeline.run import run_sweep
+from rltune.driver.run import run_sweep
 from toy import TOY, ToyTrial, ledger
 outcome = run_sweep(parse_config(compose("run", "output_dir=outputs", *TOY, *sys.argv[1:])), trainable=ToyTrial)
 print([(entry.state, len(entry.reports), entry.checkpoint is not None) for entry in ledger(outcome)])

@@ -45,7 +45,7 @@ def test_a_private_name_is_found(text, what, tmp_path):
     [
         "class A:\n    def _f(self): ...\n    def g(self, a: A):\n        return self._f(), a._f(), super()._f()",
         "import os\nos._exit(0)",
-        "from rltune.study import _entry",
+        "from rltune.ledger import _entry",
         "class A:\n    def f(self):\n        self._n: int = 0\n        return self._n, self.__dict__",
     ],
 )

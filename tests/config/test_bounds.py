@@ -7,7 +7,7 @@ import math
 import pytest
 from omegaconf import OmegaConf
 
-from rltune.composition.composing import conf_dir
+from rltune.compose.composing import conf_dir
 from rltune.config.bounds import BOUNDS, check_bounds
 from rltune.errors import ConfigError
 

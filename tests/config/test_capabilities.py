@@ -12,11 +12,11 @@ from omegaconf import OmegaConf
 
 from rltune.algorithms.build import import_config_class
 from rltune.compat.rllib_internals import read_part
-from rltune.composition.composing import conf_dir
+from rltune.compose.composing import conf_dir
 from rltune.config.capabilities import TABLE, UNKNOWN, capabilities_of, find_capabilities, list_algos, network_of
+from rltune.driver import plan
+from rltune.driver.plan import make_plan
 from rltune.errors import ConfigError
-from rltune.pipeline import plan
-from rltune.pipeline.plan import make_plan
 
 ALGOS = sorted(path.stem for path in (conf_dir() / "algo").glob("*.yaml"))
 ROWS = pytest.mark.parametrize("name", TABLE, ids=lambda name: TABLE[name].name)

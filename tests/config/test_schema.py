@@ -12,11 +12,11 @@ from composing import compose as compose_anew
 from omegaconf import OmegaConf
 
 from rltune.algorithms.arguments import values_of
-from rltune.commands import resume
-from rltune.composition.composing import conf_dir
+from rltune.cli import resume
+from rltune.compose.composing import conf_dir
 from rltune.config.schema import derive_env_name
 from rltune.config.validation import parse_config
-from rltune.pipeline import run
+from rltune.driver import run
 from rltune.search.schedulers import NoStopping, build_stopping_rule
 from rltune.search.space import parse_space
 

@@ -24,8 +24,8 @@ from rltune.config.uris import (
 )
 from rltune.config.validation import parse_config
 from rltune.errors import ConfigError
-from rltune.reporting.console import Console
-from rltune.reporting.wording import read_typed_command
+from rltune.views.console import Console
+from rltune.views.wording import read_typed_command
 
 SIGNS = ["/", "@", ":", " ", "'", '"', "\\", "#", "%", "?", "&", "\\@/", ": #", "%40"]
 PASSWORDS = [f"left{sign}right" for sign in SIGNS]

@@ -13,13 +13,13 @@ from ray.rllib.algorithms.dqn.dqn import calculate_rr_weights
 
 from rltune.algorithms.arguments import values_of
 from rltune.algorithms.build import Build, build_config
-from rltune.composition.composing import conf_dir
+from rltune.compose.composing import conf_dir
 from rltune.config.capabilities import TABLE, capabilities_of
+from rltune.driver import plan
+from rltune.driver.plan import make_plan
 from rltune.engine import find_static_obstacle
 from rltune.envs.spec import EnvSpec
 from rltune.errors import ConfigError
-from rltune.pipeline import plan
-from rltune.pipeline.plan import make_plan
 from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_playable, load_policy
 from rltune.policies.rllib_policy import RLlibPolicy, leave_reason

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 from search_driver import PLAIN, Driver
 
-from rltune.composition.composing import conf_dir
+from rltune.compose.composing import conf_dir
 from rltune.config.criteria import Criteria, parse_constraints
 from rltune.errors import ConfigError
 from rltune.search.samplers import check_sampler, check_searcher

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 from toy import ToyTrial, make_task
 
-from rltune.composition.composing import conf_dir
+from rltune.compose.composing import conf_dir
 from rltune.records import Report, TrialRecord
 from rltune.search.schedulers import GO_ON, GoOn, Stop, build_stopping_rule, replay_reports
 from rltune.trial.metrics import make_report

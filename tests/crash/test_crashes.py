@@ -32,9 +32,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from rltune.checkpoints.retention import Retention
 from rltune.checkpoints.store import Store
 from rltune.errors import RltuneError, StudyUnavailableError
+from rltune.ledger.lease import LEASE_S, LeaseLostError, take_lease
+from rltune.ledger.ledger import Ledger, MissingSweepError
 from rltune.records import ENQUEUE, CheckpointRecord, Report, TrialRecord
-from rltune.study.lease import LEASE_S, LeaseLostError, take_lease
-from rltune.study.ledger import Ledger, MissingSweepError
 from rltune.tracking.feed import Feeds
 from rltune.tracking.tracker import Tracker, TrackingSettings
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rltune.algorithms.rllib_env import Creator, name_for_rllib
-from rltune.composition.composing import conf_dir
+from rltune.compose.composing import conf_dir
 from rltune.envs.build import make_training_env
 from rltune.envs.rewards import collect_returns
 from rltune.envs.spec import spec_of

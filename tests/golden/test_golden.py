@@ -23,7 +23,7 @@ from mlflow import MlflowClient
 
 GOLDEN = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
-COMMANDS = sorted(path.stem for path in (ROOT / "src" / "rltune" / "commands").glob("*.py") if path.stem != "__init__")
+COMMANDS = sorted(path.stem for path in (ROOT / "src" / "rltune" / "cli").glob("*.py") if path.stem != "__init__")
 SWEEP = (  # Two trials run their whole budget, one is stopped at its first rung, and one raises an error.
     "name=golden",
     "seed=1",
@@ -104,12 +104,12 @@ def sweep(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory, monkeypat
     from toy import TOY, ToyTrial
 
     from rltune.config.validation import parse_config
-    from rltune.pipeline.run import run_sweep
+    from rltune.driver.run import run_sweep
 
     folder = tmp_path_factory.mktemp("golden")
     monkeypatch_module.chdir(folder)
     monkeypatch_module.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch_module.setattr("rltune.pipeline.plan.preflight", lambda plan: None)  # RLlib does not know the toy
+    monkeypatch_module.setattr("rltune.driver.plan.preflight", lambda plan: None)  # RLlib does not know the toy
     put_store(folder)
     settings = parse_config(compose("run", f"output_dir={folder / 'outputs'}", *TOY, *SWEEP))
     stream = io.StringIO()
@@ -184,7 +184,7 @@ def test_the_closing_page_stays_as_it_is(sweep: tuple[Path, str]) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_a_command_stays_as_it_is(command: str) -> None:
-    from rltune.commands.application.help_page import write_help
+    from rltune.cli.application.help_page import write_help
 
     compare(f"help/{command}.txt", write_help(command, 100))
 

@@ -11,9 +11,9 @@ import pytest
 from composing import compose
 
 from rltune.config.validation import parse_config
+from rltune.driver import plan
+from rltune.driver.plan import make_plan
 from rltune.errors import PolicyError
-from rltune.pipeline import plan
-from rltune.pipeline.plan import make_plan
 from rltune.policies.evaluation import evaluate
 from rltune.policies.mlflow_model import make_model_arguments
 from rltune.policies.policy import load_policy

@@ -11,10 +11,10 @@ from composing import compose
 from rltune.config.settings_file import write_settings
 from rltune.config.validation import parse_config
 from rltune.errors import PolicyError
+from rltune.ledger.sweep_ref import SweepRef
 from rltune.policies import mlflow_artifacts
 from rltune.policies.policy import load_playable, load_policy
 from rltune.policies.uri import Source, keep_with_run, locate_trusted_algorithm
-from rltune.study.sweep_ref import SweepRef
 
 
 def test_a_damaged_summary_is_named(outputs, tmp_path):

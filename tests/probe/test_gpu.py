@@ -13,9 +13,9 @@ from rltune.cluster.resources import Machine
 from rltune.config.changes import check_changes, keep_measured
 from rltune.config.settings_file import read_settings, write_settings
 from rltune.config.validation import parse_config
+from rltune.driver import plan as planning
+from rltune.driver.warm_starts import widen_ranges
 from rltune.errors import ResourceError
-from rltune.pipeline import plan as planning
-from rltune.pipeline.warm_starts import widen_ranges
 from rltune.probe import gpu
 from rltune.probe.gpu import GpuUse, choose_trials, find_largest, measure_on_gpu, measure_use
 from rltune.search.space import parse_space

@@ -14,18 +14,18 @@ from search_driver import Driver
 
 from rltune.algorithms.build import build_config
 from rltune.config.settings_file import format_settings, write_settings
+from rltune.driver import plan
+from rltune.driver.plan import make_plan
 from rltune.errors import ConfigError
-from rltune.pipeline import plan
-from rltune.pipeline.plan import make_plan
-from rltune.reporting.analysis import build_space
-from rltune.reporting.importance import measure_importance
-from rltune.reporting.plotly_figures import draw_figures
-from rltune.reporting.sweep_view import load_view
-from rltune.reporting.wording import compare_values
+from rltune.ledger.optuna_study import suggest
 from rltune.search.conditions import format_yaml_value, is_met, order_parameters
 from rltune.search.samplers import build_sampler
 from rltune.search.space import parse_space
-from rltune.study.optuna_study import suggest
+from rltune.views.analysis import build_space
+from rltune.views.importance import measure_importance
+from rltune.views.plotly_figures import draw_figures
+from rltune.views.sweep_view import load_view
+from rltune.views.wording import compare_values
 
 RAW = {
     "max_seq_len": ["when", {"lstm_cell_size": [64, 128]}, ["choice", 10, 20]],  # before what it waits for

@@ -12,10 +12,10 @@ from omegaconf import OmegaConf
 from serviced import Serviced, run_service
 
 import rltune
-from rltune.commands.logs import work as print_log
-from rltune.commands.resume import ResumeConfig
-from rltune.commands.resume import work as resume
-from rltune.composition.composing import compose_settings
+from rltune.cli.logs import work as print_log
+from rltune.cli.resume import ResumeConfig
+from rltune.cli.resume import work as resume
+from rltune.compose.composing import compose_settings
 from rltune.errors import RltuneError
 from rltune.service.client import Client, ServiceError, TokenError
 from rltune.service.dispatcher import Ending

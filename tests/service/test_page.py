@@ -15,9 +15,9 @@ from ledger import add_reports
 from serviced import TOKEN, Serviced, run_service
 
 from rltune.errors import RltuneError
+from rltune.ledger.storage import open_ledger
 from rltune.service.dispatcher import Ending
 from rltune.service.page import find_wrong, read_arguments, spell_form
-from rltune.study.storage import open_ledger
 
 
 @pytest.fixture

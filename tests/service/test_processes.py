@@ -23,14 +23,14 @@ from ended import write_sweep
 from rltune.cluster.resources import available_cpus
 from rltune.cluster.stale_processes import mark_process, read_pid_namespace
 from rltune.errors import StudyError, StudyUnavailableError
+from rltune.ledger.lease import take_lease
+from rltune.ledger.storage import open_ledger
 from rltune.records import STOP
 from rltune.service import processes as processes_module
 from rltune.service.dispatcher import Ending
 from rltune.service.folder import ServiceFolder
 from rltune.service.processes import SweepProcesses, share_machine
 from rltune.service.submissions import RUNNING, Submission
-from rltune.study.lease import take_lease
-from rltune.study.storage import open_ledger
 
 ONE = Submission(1, "one", ("algo=ppo",), RUNNING, 1, settings="seed: 3\n")
 

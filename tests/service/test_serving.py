@@ -21,16 +21,16 @@ import serviced
 from real import PATIENCE_S, Project, finish
 from serviced import run_service
 
-from rltune.commands.serve import ServeConfig, work
-from rltune.composition.composing import compose_settings
+from rltune.cli.serve import ServeConfig, work
+from rltune.compose.composing import compose_settings
 from rltune.errors import ConfigError, StudyError
+from rltune.ledger.storage import open_ledger
 from rltune.service.client import Client
 from rltune.service.dispatcher import ON_REQUEST
 from rltune.service.folder import ADDRESS, TOKEN, ServiceFolder
 from rltune.service.processes import HEADING
 from rltune.service.serving import ServiceSettings, listen, serve
 from rltune.service.submissions import Submission, Submissions
-from rltune.study.storage import open_ledger
 
 # The least that is a sweep: no certification, no MLflow, trials of seconds.
 TINY = ("algo=ppo", "env=cartpole", "experiment=smoke", "tracking=off", "report=false")

@@ -14,6 +14,7 @@ from ended import write_sweep
 from queueing import FakeProcesses, begin_sweep
 
 from rltune.errors import RltuneError
+from rltune.ledger.storage import open_ledger
 from rltune.records import ENQUEUE, RETRY
 from rltune.service.checking import CheckedSweep, CheckRequest, check_here
 from rltune.service.dispatcher import Dispatcher, Ending
@@ -21,7 +22,6 @@ from rltune.service.folder import ServiceFolder
 from rltune.service.submissions import Submissions
 from rltune.service.sweep_service import SweepService
 from rltune.service.views import Views
-from rltune.study.storage import open_ledger
 
 
 @pytest.fixture

@@ -76,8 +76,8 @@ def make_sweep(sweep: Path, checkpoint: Path, storage: str | None = None, remote
     """
     from rltune.checkpoints.store import open_store
     from rltune.config.authorship import mark_own
+    from rltune.ledger.ledger import Ledger
     from rltune.records import CheckpointRecord, Report
-    from rltune.study.ledger import Ledger
 
     sweep.mkdir()
     settings = json.dumps({"format": FORMAT, "storage": remote_storage, "study": {"storage": storage}})

@@ -31,7 +31,7 @@ def compose(root: str, *overrides: str) -> Any:
 
 def _is_value(word: str) -> bool:
     """Whether it changes one of our settings: it chooses no file, and adds and deletes nothing."""
-    from rltune.composition.composing import conf_dir
+    from rltune.compose.composing import conf_dir
 
     key = VALUE.match(word)
     return bool(key) and key[1] != "hydra" and bool(key[2] or not (conf_dir() / key[1]).is_dir())
@@ -43,7 +43,7 @@ def _compose(root: str, overrides: tuple[str, ...]) -> bytes:
     from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
 
-    from rltune.composition.composing import conf_dir
+    from rltune.compose.composing import conf_dir
     from rltune.config.schema import RunConfig
 
     ConfigStore.instance().store("base_run", RunConfig)

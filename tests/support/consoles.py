@@ -13,10 +13,10 @@ from ledger import make_ledger
 
 from rltune.envs.objective import AS_RETURN
 from rltune.records import TRIALS, Report, TrialRecord
-from rltune.reporting.closing_page import ClosingPage
-from rltune.reporting.console import Console
-from rltune.reporting.progress import Line, describe_changes
-from rltune.reporting.sweep_view import DriverState, SweepView, TrialSnapshot
+from rltune.views.closing_page import ClosingPage
+from rltune.views.console import Console
+from rltune.views.progress import Line, describe_changes
+from rltune.views.sweep_view import DriverState, SweepView, TrialSnapshot
 
 
 class Terminal(io.StringIO):

@@ -14,7 +14,7 @@ from ledger import add_reports, make_ledger
 from rltune.config.settings_file import format_settings, write_settings
 from rltune.config.validation import parse_config
 from rltune.envs.objective import Shown
-from rltune.study.storage import open_ledger
+from rltune.ledger.storage import open_ledger
 
 BASE = {"name": "baseline", "trial": None, "params": {}, "search_score": None, "improvement": None}
 NUMBERS = {"mean": 80.0, "iqm": 81.0, "low": 70.0, "high": 90.0}

@@ -23,20 +23,20 @@ QUIET = ("--disable-usage-stats", "--object-store-memory=80000000", "--min-worke
 SCRIPT = """
 import os
 import sys
-import rltune.pipeline.plan
-import rltune.study.lease
+import rltune.driver.plan
+import rltune.ledger.lease
 from omegaconf import OmegaConf
 from toy import TOY, ToyTrial
 from composing import compose
 from rltune.config.validation import parse_config
 from rltune.errors import RltuneError
-from rltune.pipeline.run import resume_sweep, run_sweep
-from rltune.study.sweep_ref import SweepRef
+from rltune.driver.run import resume_sweep, run_sweep
+from rltune.ledger.sweep_ref import SweepRef
 from omegaconf import OmegaConf
-from rltune.commands.application.command import leave
+from rltune.cli.application.command import leave
 
-rltune.pipeline.plan.preflight = lambda plan: None
-rltune.study.lease.LEASE_S = float(os.environ.get("RLTUNE_TESTS_LEASE_S", rltune.study.lease.LEASE_S))
+rltune.driver.plan.preflight = lambda plan: None
+rltune.ledger.lease.LEASE_S = float(os.environ.get("RLTUNE_TESTS_LEASE_S", rltune.ledger.lease.LEASE_S))
 verb, outputs, *words = sys.argv[1:]
 try:
     if verb == "run":

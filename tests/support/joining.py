@@ -18,7 +18,7 @@ from pathlib import Path
 from rltune.cluster.ray_cluster import check_address, connect_ray, prepare_environment
 from rltune.config.schema import ClusterConfig
 from rltune.errors import RltuneError
-from rltune.commands.application.command import leave
+from rltune.cli.application.command import leave
 
 cluster = ClusterConfig(address=None, num_cpus=1) if sys.argv[1] == "own" else ClusterConfig(address=sys.argv[1])
 began = time.monotonic()

@@ -8,11 +8,11 @@ from typing import Any
 
 import optuna
 
+from rltune.ledger.journal import choose_journal
+from rltune.ledger.ledger import Ledger
+from rltune.ledger.optuna_study import suggest
 from rltune.records import Report, TrialRecord
 from rltune.search.space import parse_space
-from rltune.study.journal import choose_journal
-from rltune.study.ledger import Ledger
-from rltune.study.optuna_study import suggest
 
 SPACE = parse_space(
     {"lr": ["loguniform", 1e-5, 1e-2], "batch": ["pow2", 64, 256], "gamma": ["one_minus_loguniform", 0.01, 0.1]}

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rltune.config.settings_file import write_settings
 from rltune.config.validation import parse_config
-from rltune.pipeline.plan import make_plan
+from rltune.driver.plan import make_plan
 from rltune.service.dispatcher import Ending
 from rltune.service.submissions import Submission
 

@@ -8,11 +8,11 @@ import optuna
 from ledger import add_reports, make_ledger
 
 from rltune.config.criteria import NO_CRITERIA
+from rltune.ledger.ledger import Ledger
+from rltune.ledger.optuna_study import open_optuna_study
 from rltune.search.samplers import build_sampler
 from rltune.search.space import parse_space
 from rltune.search.views import choose_view
-from rltune.study.ledger import Ledger
-from rltune.study.optuna_study import open_optuna_study
 
 PLAIN = parse_space({"lr": ["loguniform", 1e-5, 1e-1], "batch": ["pow2", 64, 1024], "gamma": ["uniform", 0.8, 1.0]})
 

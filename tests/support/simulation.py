@@ -29,8 +29,8 @@ from sqlalchemy.pool import Pool
 
 from rltune.checkpoints import store
 from rltune.cluster import stale_processes
-from rltune.study import journal, lease, ledger, tables, trial_table
-from rltune.study.tables import IDLE_S
+from rltune.ledger import journal, lease, ledger, tables, trial_table
+from rltune.ledger.tables import IDLE_S
 from rltune.tracking import feed
 
 EPOCH_S = 1_750_000_000.0

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from rltune.errors import NonFiniteError
+from rltune.ledger.outcome import Outcome
+from rltune.ledger.storage import open_ledger
 from rltune.records import TrialRecord
-from rltune.study.outcome import Outcome
-from rltune.study.storage import open_ledger
 from rltune.trial.assignment import Assignment
 from rltune.trial.metrics import Progress
 from rltune.trial.trainable import Trial

@@ -6,8 +6,8 @@ import time
 from collections import Counter
 
 from rltune.config.uris import resolve_uri
+from rltune.ledger.ledger import Ledger
 from rltune.records import CheckpointRecord, Report
-from rltune.study.ledger import Ledger
 from rltune.tracking.feed import Feeds
 from rltune.tracking.mlflow_tracker import NAME, MLflowTracker
 from rltune.tracking.tracker import TrackingSettings

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import hydra.main  # noqa: F401
 
-import rltune.pipeline.run  # noqa: F401
+import rltune.driver.run  # noqa: F401
 
 
 def list_imported() -> list[str]:

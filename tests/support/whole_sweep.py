@@ -12,8 +12,8 @@ from saved import open_checkpoint
 
 import rltune
 from benchmarks.soak_books import compare_with_mlflow
+from rltune.ledger.storage import open_ledger
 from rltune.records import RunKey
-from rltune.study.storage import open_ledger
 
 ENDS = ("COMPLETE", "PRUNED")
 

@@ -10,9 +10,9 @@ import pytest
 
 from rltune.envs.objective import Shown
 from rltune.errors import ConfigError
+from rltune.ledger.ledger import Ledger
+from rltune.ledger.outcome import Outcome
 from rltune.records import Report
-from rltune.study.ledger import Ledger
-from rltune.study.outcome import Outcome
 from rltune.tracking.callbacks import CallbackTracker, import_callback
 from rltune.tracking.feed import Feeds
 from rltune.tracking.tracker import TrackingSettings

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from rltune.envs.objective import Shown
+from rltune.ledger.ledger import Ledger
 from rltune.records import CERTIFY, TRIALS, Report, RunKey
-from rltune.study.ledger import Ledger
 from rltune.tracking import feed as module
 from rltune.tracking.feed import Feeds
 from rltune.tracking.tracker import Tracker, TrackingSettings

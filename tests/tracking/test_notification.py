@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rltune.study.outcome import Outcome
+from rltune.ledger.outcome import Outcome
 from rltune.tracking.notification import notify_end
 
 OUTCOME = Outcome(

@@ -7,8 +7,8 @@ from collections import Counter
 
 from tensorboardX.proto.event_pb2 import Event
 
+from rltune.ledger.ledger import Ledger
 from rltune.records import Report, RunKey
-from rltune.study.ledger import Ledger
 from rltune.tracking.feed import Feeds
 from rltune.tracking.tensorboard import TensorBoardTracker
 from rltune.tracking.tracker import TrackingSettings

@@ -16,8 +16,8 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rltune.cluster.resources import Machine
+from rltune.driver.plan import make_plan
 from rltune.errors import NonFiniteError
-from rltune.pipeline.plan import make_plan
 from rltune.policies.evaluation import evaluate_checkpoint
 from rltune.policies.policy import load_playable
 from rltune.policies.rllib_policy import REASON_FILE

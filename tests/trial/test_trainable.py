@@ -15,10 +15,10 @@ from saved import open_checkpoint
 from toy import ToyTrial, make_task
 
 from rltune.checkpoints.store import read_state
+from rltune.driver.plan import make_plan
 from rltune.engine.sampling.vector_envs import SyncEnvs
 from rltune.envs.step_count import STEPS
 from rltune.errors import RewardError
-from rltune.pipeline.plan import make_plan
 from rltune.records import CheckpointRecord
 from rltune.trial.supervisor import STOP_FILE
 from rltune.trial.trainable import Trial

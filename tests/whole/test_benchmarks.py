@@ -16,7 +16,7 @@ from composing import compose
 
 from benchmarks import engine, gpu, importance, records, runners, scale, shared_settings, sweep, tables
 from rltune.config.validation import parse_config
-from rltune.pipeline.plan import make_plan
+from rltune.driver.plan import make_plan
 
 ROOT = Path(__file__).parents[2]
 LIGHT = (

@@ -20,12 +20,12 @@ from toy import HURRY
 from rltune.algorithms.restore import load_algorithm
 from rltune.checkpoints.clients import make_address
 from rltune.checkpoints.store import find_store, open_store
+from rltune.driver.run import check_request, resume_sweep
 from rltune.errors import PolicyError, RltuneError, StudyError
-from rltune.pipeline.run import check_request, resume_sweep
+from rltune.ledger.ledger import Ledger
+from rltune.ledger.sweep_ref import SweepRef
 from rltune.policies.policy import load_policy
-from rltune.reporting.tables import list_sweeps, show_sweep
-from rltune.study.ledger import Ledger
-from rltune.study.sweep_ref import SweepRef
+from rltune.views.tables import list_sweeps, show_sweep
 
 SOME = ("budget.trials=3", "tracking=off", "certify=on", "certify.seeds=2", "certify.top=1")
 

@@ -21,7 +21,7 @@ from ended import damage_table, write_sweep
 from joined import needs_mounts
 from omegaconf import OmegaConf
 
-from rltune.study.journal import choose_journal, has_write_ahead_log
+from rltune.ledger.journal import choose_journal, has_write_ahead_log
 
 LATE = ("ray", "torch", "mlflow", "optuna")  # seconds each: nothing that a typo should wait for
 

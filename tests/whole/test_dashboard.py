@@ -17,8 +17,8 @@ from joined import finish, free_port, start_sweep
 from toy import HURRY
 
 from rltune.errors import StudyError
+from rltune.ledger.storage import open_ledger
 from rltune.records import TrialRecord, compute_score
-from rltune.study.storage import open_ledger
 
 PATIENCE_S = 300.0
 WARM = (

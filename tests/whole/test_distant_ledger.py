@@ -12,7 +12,7 @@ from checkpoints import make_sweep
 from ended import make_certification, write_sweep
 from omegaconf import OmegaConf
 
-from rltune.commands.application.command import SweepConfig
+from rltune.cli.application.command import SweepConfig
 from rltune.config.settings_file import FORMAT
 from rltune.errors import RltuneError
 
@@ -21,7 +21,7 @@ REDACTED = "postgresql+psycopg://***@db.example/rl"
 
 def run(command: str, **given: Any) -> int:
     """Do a command's work as it is done when it was typed."""
-    module = importlib.import_module(f"rltune.commands.{command}")
+    module = importlib.import_module(f"rltune.cli.{command}")
     page = OmegaConf.load(Path(__file__).parents[2] / "conf" / f"{command}.yaml")
     page.pop("defaults")  # Hydra's own
     schema = OmegaConf.structured(getattr(module, f"{command.capitalize()}Config", SweepConfig))

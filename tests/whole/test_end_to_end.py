@@ -20,12 +20,12 @@ from server import put_store
 
 import rltune
 from rltune.certification.finalists import derive_own_seed
-from rltune.composition.composing import conf_dir
+from rltune.compose.composing import conf_dir
 from rltune.config.schema import RunConfig
+from rltune.driver.run import run_sweep
 from rltune.formatting import STATE_WORDS
-from rltune.pipeline.run import run_sweep
+from rltune.ledger.storage import open_ledger
 from rltune.records import TrialRecord
-from rltune.study.storage import open_ledger
 
 STATUSES = {"COMPLETE": "FINISHED", "PRUNED": "FINISHED", "FAIL": "FAILED"}
 CHAMPION = "models:/cartpole-ppo@champion"

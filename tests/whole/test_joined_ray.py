@@ -16,7 +16,7 @@ from nodes import Cluster, cluster
 from toy import DEADLY
 from whole_sweep import list_missing
 
-from rltune.study.storage import open_ledger
+from rltune.ledger.storage import open_ledger
 
 ROOT = Path(__file__).parents[2]
 TOKEN = secrets.token_hex(32)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rltune.config.schema import RunConfig
-from rltune.pipeline.plan import make_plan
+from rltune.driver.plan import make_plan
 from rltune.policies.evaluation import evaluate
 from rltune.policies.policy import load_policy
 from rltune.trial.assignment import Assignment

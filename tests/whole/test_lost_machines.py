@@ -14,7 +14,7 @@ import psutil
 import pytest
 from joined import another_machine, finish, needs_mounts, ray_head, start_sweep, sweep
 
-from rltune.study.storage import open_ledger
+from rltune.ledger.storage import open_ledger
 
 OPEN = {"RAY_AUTH_MODE": "disabled"}
 

@@ -23,22 +23,22 @@ from rltune.checkpoints.store import open_store
 from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_logs
 from rltune.config.settings_file import format_settings
+from rltune.driver.housekeeping import Housekeeping
+from rltune.driver.requests.asking import enqueue_configuration, stop_sweep
+from rltune.driver.requests.inbox import Inbox
+from rltune.driver.requests.watching import watch_sweep
+from rltune.driver.run import resume_sweep, run_sweep
+from rltune.driver.stopper import SweepStopper
 from rltune.errors import StudyError
-from rltune.pipeline.housekeeping import Housekeeping
-from rltune.pipeline.requests.asking import enqueue_configuration, stop_sweep
-from rltune.pipeline.requests.inbox import Inbox
-from rltune.pipeline.requests.watching import watch_sweep
-from rltune.pipeline.run import resume_sweep, run_sweep
-from rltune.pipeline.stopper import SweepStopper
+from rltune.ledger.lease import take_lease
+from rltune.ledger.ledger import Ledger
+from rltune.ledger.optuna_study import open_optuna_study
+from rltune.ledger.sweep_ref import SweepRef
 from rltune.policies.policy import load_policy
 from rltune.records import Report
 from rltune.search.space import parse_space
 from rltune.search.views import tell_as_pruned
 from rltune.service.submissions import Submissions
-from rltune.study.lease import take_lease
-from rltune.study.ledger import Ledger
-from rltune.study.optuna_study import open_optuna_study
-from rltune.study.sweep_ref import SweepRef
 
 pytestmark = pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
 
@@ -113,7 +113,7 @@ def test_a_policy_is_found_in_a_sweep_whose_ledger_is_there(
 def test_a_sweep_with_both_on_postgresql_is_complete_resumable_and_tells_no_password(
     address: str, mlflow_server: Server, request_of: Callable[..., Any], monkeypatch: Any, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("rltune.pipeline.plan.preflight", lambda plan: None)
+    monkeypatch.setattr("rltune.driver.plan.preflight", lambda plan: None)
     storage, stream = postgres.database(address, "studies"), io.StringIO()
     uri = mlflow_server.wait().uri.replace("://", f"://sweeper:{WORD}@")
     logins = (f"study.storage={storage}", "tracking=server", f"tracking.uri={uri}")

@@ -25,18 +25,18 @@ import rltune
 from rltune.algorithms.arguments import values_of
 from rltune.algorithms.build import Build
 from rltune.algorithms.preflight import check_corners
-from rltune.commands import enqueue
-from rltune.commands.application.command import SweepConfig
-from rltune.composition.overrides import quote_free_text
+from rltune.cli import enqueue
+from rltune.cli.application.command import SweepConfig
+from rltune.compose.overrides import quote_free_text
 from rltune.config.schema import RunConfig, derive_env_name
 from rltune.config.validation import parse_config
 from rltune.envs.build import make_env
 from rltune.envs.spec import EnvSpec, spec_of
 from rltune.envs.validation import check_env
-from rltune.reporting import available
 from rltune.search.samplers import check_sampler
 from rltune.search.schedulers import build_stopping_rule
 from rltune.search.space import parse_space
+from rltune.views import available
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -71,7 +71,7 @@ def composed(command: str, overrides: list[str], folder: Path | None = None) -> 
     """What Hydra makes of a command, on top of the real configs; ``folder`` adds a person's own."""
     schema: Any = RunConfig
     if command != "run":
-        module = importlib.import_module(f"rltune.commands.{command}")
+        module = importlib.import_module(f"rltune.cli.{command}")
         schema = getattr(module, f"{command.capitalize()}Config", SweepConfig)
     ConfigStore.instance().store("base_run", RunConfig)  # conf/submit.yaml builds on conf/run.yaml
     ConfigStore.instance().store(f"base_{command}", schema)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from real import Command, Project
 
+from rltune.ledger.storage import open_ledger
 from rltune.records import TrialRecord
-from rltune.study.storage import open_ledger
 
 ENV = """
 import time

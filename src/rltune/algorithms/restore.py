@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from rltune.cluster.ray_cluster import ensure_ray
 from rltune.errors import PolicyError
+from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.policies.policy import load_policy
 from rltune.policies.rllib_policy import INFO_FILE
 from rltune.policies.uri import Source, locate_trusted_algorithm
-from rltune.study.sweep_ref import LATEST, SweepRef
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm

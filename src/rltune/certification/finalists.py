@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rltune.checkpoints.store import find_store
+from rltune.ledger.ranking import rank_records
 from rltune.policies.rllib_policy import is_rllib_policy
 from rltune.records import RunKey, TrialRecord
-from rltune.study.ranking import rank_records
 
 if TYPE_CHECKING:
     from rltune.policies.evaluation import Evaluation

@@ -23,9 +23,9 @@ from rltune.certification.result import (
     spell_params,
 )
 from rltune.config.schema import RunConfig
+from rltune.ledger.ledger import Ledger
 from rltune.policies.rllib_policy import REASON_FILE
 from rltune.records import BASELINE, TrialRecord
-from rltune.study.ledger import Ledger
 
 
 class Retraining:

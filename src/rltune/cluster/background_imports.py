@@ -11,7 +11,7 @@ import contextlib
 import importlib
 from collections.abc import Callable
 
-NEEDED_AT_END = ("rltune.policies.policy", "rltune.reporting.plotly_figures")
+NEEDED_AT_END = ("rltune.policies.policy", "rltune.views.plotly_figures")
 NEEDED_BY_FOREST = ("sklearn.tree", "scipy.special")  # The random forest needs them after its first trials.
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from rltune.checkpoints.store import is_own_checkpoint
 from rltune.errors import PolicyError
+from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.policies import bundle_reader
 from rltune.policies.multi_agent import MultiAgentPolicy, is_multi_agent
 from rltune.policies.rllib_policy import RLlibPolicy
@@ -24,7 +25,6 @@ from rltune.policies.uri import (
     locate_trusted_algorithm,
     require_own_environment,
 )
-from rltune.study.sweep_ref import LATEST, SweepRef
 
 
 class Policy(bundle_reader.Policy):

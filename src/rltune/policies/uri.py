@@ -22,8 +22,8 @@ from rltune.config.capabilities import list_algos
 from rltune.envs.build import find_modules
 from rltune.errors import PolicyError, StudyError
 from rltune.formatting import spell_command
-from rltune.study.sweep_folder import make_resume_command
-from rltune.study.sweep_ref import SweepRef
+from rltune.ledger.sweep_folder import make_resume_command
+from rltune.ledger.sweep_ref import SweepRef
 
 if TYPE_CHECKING:
     from rltune.records import CheckpointRecord, TrialRecord
@@ -196,7 +196,7 @@ def _read_winner(folder: Path, source: Source) -> Mapping[str, Any] | None:
 
 def _read_trials(folder: Path, source: Source) -> Sequence[TrialRecord]:
     """Read a sweep's trials from its ledger, in the sweep's folder or in a database."""
-    from rltune.study.storage import open_ledger  # Brings SQLAlchemy, which no other form of URI needs.
+    from rltune.ledger.storage import open_ledger  # Brings SQLAlchemy, which no other form of URI needs.
 
     try:
         ledger = open_ledger(folder, source.sweeps.ledger_url)
@@ -232,8 +232,8 @@ def _read_trial_checkpoint(folder: Path, number: int, source: Source) -> Checkpo
 
 def _read_best_checkpoint(folder: Path, source: Source) -> CheckpointRecord:
     """Return the ledger's record of the best checkpoint in a sweep that has no winner."""
-    from rltune.study.outcome import explain_no_winner
-    from rltune.study.ranking import find_nearest, rank_records
+    from rltune.ledger.outcome import explain_no_winner
+    from rltune.ledger.ranking import find_nearest, rank_records
 
     trials = _read_trials(folder, source)
     for trial in rank_records(trials):

@@ -19,8 +19,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rltune.composition.composing import change_settings, compose_settings, read_request
-from rltune.composition.overrides import spell_value
+from rltune.compose.composing import change_settings, compose_settings, read_request
+from rltune.compose.overrides import spell_value
 from rltune.config.names import make_sweep_name, sweep_folder_of
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import flatten_settings
@@ -141,9 +141,9 @@ def _format_settings(settings: DictConfig, name: str) -> str:
 
 
 def _check_config(config: RunConfig) -> None:
-    from rltune.pipeline.plan import make_plan
-    from rltune.pipeline.run import check_request, compare_with_begun
-    from rltune.study.sweep_folder import is_half_made
+    from rltune.driver.plan import make_plan
+    from rltune.driver.run import check_request, compare_with_begun
+    from rltune.ledger.sweep_folder import is_half_made
 
     folder = sweep_folder_of(config, make_sweep_name(config))
     if config.resume == "auto" and folder.exists() and not is_half_made(folder):

@@ -9,7 +9,7 @@ from typing import Any
 
 import requests
 
-from rltune.composition.overrides import spell_settings
+from rltune.compose.overrides import spell_settings
 from rltune.config.uris import HIDDEN
 from rltune.errors import ConfigError, StudyError, UnavailableError
 from rltune.formatting import spell_command

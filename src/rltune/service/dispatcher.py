@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 from rltune.errors import EXIT_REQUEST, EXIT_TRY_AGAIN, StudyError, describe_exception
 from rltune.formatting import spell_command
+from rltune.ledger.outcome import EXIT_NONE, EXIT_WINNER
 from rltune.service.submissions import (
     COMPLETE,
     ENDED,
@@ -34,7 +35,6 @@ from rltune.service.submissions import (
     Submission,
     Submissions,
 )
-from rltune.study.outcome import EXIT_NONE, EXIT_WINNER
 
 INTERVAL_S = 0.5  # The time between two passes over the queue.
 ON_REQUEST = "stopped on request"

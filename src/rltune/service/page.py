@@ -16,8 +16,8 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from rltune.composition.form import list_groups, make_form
-from rltune.composition.overrides import spell_value
+from rltune.compose.form import list_groups, make_form
+from rltune.compose.overrides import spell_value
 from rltune.config.uris import redact_address, resolve_uri
 from rltune.errors import ConfigError, RltuneError, choices
 from rltune.formatting import format_count, format_interval, format_objective, format_params

@@ -29,20 +29,20 @@ from sqlalchemy.exc import OperationalError
 
 from rltune.cluster.resources import available_cpus
 from rltune.cluster.stale_processes import GONE, RUNNING, ProcessMark, mark_process
-from rltune.composition.composing import COMPOSED
-from rltune.composition.overrides import spell_value
+from rltune.compose.composing import COMPOSED
+from rltune.compose.overrides import spell_value
 from rltune.config.uris import redact_address
+from rltune.driver.requests.asked_sweep import open_asked
 from rltune.errors import UnavailableError
 from rltune.formatting import spell_command
-from rltune.pipeline.requests.asked_sweep import open_asked
+from rltune.ledger.lease import LeaseState, LeaseWatch
+from rltune.ledger.ledger import Ledger
+from rltune.ledger.storage import open_ledger
+from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import STOP
 from rltune.service.dispatcher import Ending
 from rltune.service.folder import TAIL_BYTES, ServiceFolder
 from rltune.service.submissions import Submission
-from rltune.study.lease import LeaseState, LeaseWatch
-from rltune.study.ledger import Ledger
-from rltune.study.storage import open_ledger
-from rltune.study.sweep_ref import SweepRef
 
 HEADING = "--- rltune serve: "  # Each command's part of a log begins with such a line.
 ERROR = re.compile(r"^error: (.+(?:\n  allowed: .+)?(?:\n  try: .+)?)", re.MULTILINE)

@@ -14,17 +14,17 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rltune.composition.composing import change_settings
+from rltune.compose.composing import change_settings
+from rltune.driver.requests.asked_sweep import open_asked
+from rltune.driver.requests.asking import ask_retry, enqueue_configuration
 from rltune.errors import ConfigError, StudyError, choices
-from rltune.pipeline.requests.asked_sweep import open_asked
-from rltune.pipeline.requests.asking import ask_retry, enqueue_configuration
+from rltune.ledger.sweep_ref import SweepRef
 from rltune.records import ENQUEUE
 from rltune.service.checking import CheckedSweep, CheckRequest, check_in_child
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
 from rltune.service.submissions import COMPLETE, ENDED, Submission, Submissions
 from rltune.service.views import Views
-from rltune.study.sweep_ref import SweepRef
 
 VERBS = ("stop", "resume", "retry", "enqueue")
 

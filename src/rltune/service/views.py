@@ -19,15 +19,15 @@ from rltune.cluster.gpus import list_devices, open_nvml, read_state
 from rltune.cluster.stale_processes import is_running
 from rltune.errors import StudyError
 from rltune.formatting import first_line, format_count, format_objective
-from rltune.reporting.analysis import build_space
-from rltune.reporting.closing_page import explain_scores
-from rltune.reporting.html import FOLDER, PAGE
-from rltune.reporting.sweep_reader import SweepReader
-from rltune.reporting.sweep_view import SweepView, load_settings
-from rltune.reporting.wording import describe_verdict
+from rltune.ledger.sweep_folder import SETTINGS
 from rltune.service.folder import ServiceFolder
 from rltune.service.submissions import INTERRUPTED, QUEUED, RUNNING, Submission
-from rltune.study.sweep_folder import SETTINGS
+from rltune.views.analysis import build_space
+from rltune.views.closing_page import explain_scores
+from rltune.views.html import FOLDER, PAGE
+from rltune.views.sweep_reader import SweepReader
+from rltune.views.sweep_view import SweepView, load_settings
+from rltune.views.wording import describe_verdict
 
 WIDTH, HEIGHT = 720, 260  # The size of the picture of learning curves, in its own units.
 CPU_INTERVAL_S = 0.1  # The load of the CPUs is measured over this time.

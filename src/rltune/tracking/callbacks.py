@@ -14,8 +14,8 @@ from typing import Any
 from rltune.config.entry_points import import_entry_point
 from rltune.config.uris import redact
 from rltune.errors import describe_exception
+from rltune.ledger.outcome import Outcome
 from rltune.records import Report, TrialRecord
-from rltune.study.outcome import Outcome
 from rltune.tracking.tracker import SweepDescription, Tracker, TrackingSettings
 
 EVENTS = ("on_report", "on_trial_end", "on_sweep_end")
@@ -29,7 +29,7 @@ class CallbackTracker(Tracker):
 
     - ``on_report(trial, report)``, with `rltune.records.TrialRecord` and `rltune.records.Report`,
     - ``on_trial_end(trial)``, also for the runs of the certification: their ``kind`` says so,
-    - ``on_sweep_end(outcome)``, with `rltune.study.outcome.Outcome`.
+    - ``on_sweep_end(outcome)``, with `rltune.ledger.outcome.Outcome`.
 
     A function has the name of the event that it is called for, and that event's arguments.
 

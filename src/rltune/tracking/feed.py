@@ -24,11 +24,11 @@ from rltune.checkpoints.store import find_store
 from rltune.config.uris import redact
 from rltune.envs.objective import AS_RETURN, Shown
 from rltune.errors import describe_exception
+from rltune.ledger.lease import LeaseLostError
+from rltune.ledger.ledger import Ledger
+from rltune.ledger.outcome import Outcome
+from rltune.ledger.sweep_folder import make_resume_command
 from rltune.records import Report, RunKey, TrialRecord
-from rltune.study.lease import LeaseLostError
-from rltune.study.ledger import Ledger
-from rltune.study.outcome import Outcome
-from rltune.study.sweep_folder import make_resume_command
 from rltune.tracking.tracker import SweepDescription, Tracker, turn_report
 
 if TYPE_CHECKING:

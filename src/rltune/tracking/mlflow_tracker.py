@@ -14,10 +14,10 @@ from typing import Any
 from rltune.config.uris import redact, resolve_uri
 from rltune.envs.objective import AS_RETURN, Shown
 from rltune.formatting import first_line, format_state
+from rltune.ledger.ledger import Ledger
+from rltune.ledger.outcome import Outcome
+from rltune.ledger.ranking import BestSoFar
 from rltune.records import BASELINE, CERTIFY, TRIALS, Report, RunKey, TrialRecord
-from rltune.study.ledger import Ledger
-from rltune.study.outcome import Outcome
-from rltune.study.ranking import BestSoFar
 from rltune.tracking.mlflow_runs import MLflowRuns, Point
 from rltune.tracking.model_registry import Rank, RegisteredModel
 from rltune.tracking.tracker import BATCH_SIZE, SweepDescription, Tracker, TrackingSettings, turn_report

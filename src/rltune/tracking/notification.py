@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from rltune.config.uris import HIDDEN, hide_login, is_web, redact, redact_error
 from rltune.errors import describe_exception
-from rltune.study.outcome import Outcome
+from rltune.ledger.outcome import Outcome
 
 LIMIT_S = 10.0
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from rltune.config.entry_points import import_entry_point, is_subclass
 from rltune.envs.objective import Shown
+from rltune.ledger.outcome import Outcome
 from rltune.records import Report, RunKey, TrialRecord
-from rltune.study.outcome import Outcome
 
 BATCH_SIZE = 500  # A slow server must have taken them before its client gives up.
 CLOSE_S = 60.0

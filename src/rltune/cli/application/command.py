@@ -1,0 +1,259 @@
+"""Turn a function into a command: Hydra composes its settings, and errors are printed in three parts.
+
+The only place that touches Hydra's runtime.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, NoReturn
+
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rltune.cli import end_command
+from rltune.cli.application.help_page import write_help
+from rltune.cli.application.multirun import Job, collect_job, refuse_launchers, run_jobs
+from rltune.compose.composing import (
+    conf_dir,
+    explain_group,
+    store_schema,
+    tell_unused,
+    use_own_dir,
+)
+from rltune.compose.explaining import explain
+from rltune.compose.overrides import quote_free_text, write_whole_numbers
+from rltune.config.uris import redact, refuse_typed_secrets, resolve_uri
+from rltune.config.validation import MAX_NAME
+from rltune.driver.signals import handle_signals
+from rltune.errors import ConfigError, RltuneError
+from rltune.formatting import spell_command
+
+if TYPE_CHECKING:
+    from rltune.ledger.sweep_ref import SweepRef
+    from rltune.policies.uri import Source
+
+COMPLETION = ("-sc", "--shell-completion")  # The flags by which a shell asks for completions.
+
+
+@dataclass
+class StudyConfig:
+    """The address of a sweep's ledger with its login, for a sweep whose settings name a database."""
+
+    storage: str | None = None
+
+
+@dataclass
+class SweepsConfig:
+    """The settings by which a command finds sweeps."""
+
+    output_dir: str = MISSING
+    storage: str | None = None
+    study: StudyConfig = field(default_factory=StudyConfig)
+
+
+@dataclass
+class SweepConfig(SweepsConfig):
+    """The settings by which a command finds one sweep."""
+
+    sweep: str = MISSING
+
+
+@dataclass
+class ServiceConfig:
+    """The address of the service that runs submitted sweeps."""
+
+    address: str | None = None
+
+
+@dataclass
+class TrackingConfig:
+    """The address of MLflow with its login."""
+
+    uri: str | None = None
+
+
+@dataclass
+class PolicyConfig(SweepsConfig):
+    """The settings by which a command finds a policy."""
+
+    policy: str = MISSING
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+
+
+def command(
+    root: str,
+    schema: type,
+    work: Callable[[DictConfig], int] | None,
+    early: Callable[[], None] = lambda: None,
+    check: Callable[[Sequence[DictConfig]], None] = lambda _: None,
+    work_all: Callable[[Sequence[Job]], int] | None = None,
+) -> None:
+    """Run a command and exit.
+
+    Args:
+        root: The command's file in conf/, without .yaml.
+        schema: The dataclass of that file's settings, stored as ``base_<root>``.
+        work: Does the work of one job and returns the exit code. None where ``work_all`` does it.
+        early: Starts slow preparations that run while the settings are composed.
+        check: Refuses the jobs of ``-m`` together, before the first of them starts.
+        work_all: Does the work of all jobs at once, those of ``-m`` or the only job; None runs each job by itself.
+    """
+    if len(sys.argv) == 2 and sys.argv[1] in ("--help", "-h"):
+        print(write_help(root, shutil.get_terminal_size().columns))
+        sys.exit(0)
+    sys.excepthook = print_without_logins
+    if not {"-m", "--multirun", *COMPLETION} & set(sys.argv):
+        early()
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.errors import HydraException
+
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Otherwise Hydra prints the error itself and exits with 1.
+    store_schema(root, schema)
+    use_own_dir()
+    jobs: list[Job] = []
+
+    def take(settings: DictConfig) -> None:
+        if not jobs:
+            tell_unused(HydraConfig.get())
+        jobs.append(collect_job(settings))
+
+    try:
+        # Hydra only composes. The work runs outside of it, where no handler of Hydra's reports or swallows its errors.
+        with exit_on_signals():
+            refuse_typed_secrets(sys.argv[1:])
+            refuse_launchers(sys.argv[1:])
+            sys.argv[1:] = [write_whole_numbers(quote_free_text(word), schema) for word in sys.argv[1:]]
+            with scratch_folder():
+                main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)
+                main(take)()
+            if work_all is not None:
+                code = work_all(jobs) if jobs else 0
+            elif any(job.multirun for job in jobs):
+                check([job.settings for job in jobs])
+                code = run_jobs(root, jobs)
+            else:
+                code = work(jobs[0].settings) if jobs and work else 0
+    except RltuneError as error:
+        leave(error)
+    except (HydraException, OmegaConfBaseException) as error:
+        leave(explain(error, root, schema, sys.argv[1:]))
+    except ValueError as error:
+        if jobs:
+            raise
+        leave(explain_group(error, root))
+    except BrokenPipeError:
+        sys.exit(0)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        key = next((word.partition("=")[0] for word in sys.argv[1:] if len(word) > MAX_NAME), root)
+        leave(ConfigError(f"{key}=...: longer than a file name may be", "255 bytes", f"{key}=..., a shorter one"))
+    end_command(code)
+
+
+def carry_out(work: Callable[[], int]) -> None:
+    """Run work whose settings do not come from the command line, and exit as a command does."""
+    sys.excepthook = print_without_logins
+    try:
+        with exit_on_signals():
+            code = work()
+    except RltuneError as error:
+        leave(error)
+    end_command(code)
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[None]:
+    """Give Hydra a temporary folder, because with ``-m`` it writes logins into it; see conf/hydra_settings.yaml."""
+    with tempfile.TemporaryDirectory(prefix="rltune-") as folder:
+        os.environ["RLTUNE_SCRATCH"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["RLTUNE_SCRATCH"]
+
+
+@contextlib.contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """Exit with 129, 130 or 143 if a signal interrupts the work, after all open context managers are closed."""
+
+    def interrupt(number: int) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
+    try:
+        with handle_signals(interrupt, signal.SIGTERM, signal.SIGHUP):
+            yield
+    except KeyboardInterrupt as stop:
+        sys.exit(128 + (stop.args[0] if stop.args else signal.SIGINT))
+    except SystemExit as stop:  # From its start on Ray handles SIGTERM by sys.exit(SIGTERM) (2.60).
+        sys.exit(128 + signal.SIGTERM if stop.code == signal.SIGTERM else stop.code)
+
+
+def make_sweep_ref(settings: DictConfig) -> SweepRef:
+    """Make the reference of the sweep that a command's settings name, as `SweepConfig` or `SweepsConfig` has them."""
+    from rltune.ledger.sweep_ref import LATEST, SweepRef
+
+    name = settings.get("sweep", LATEST)
+    return SweepRef(name, settings.output_dir, settings.storage, settings.study.storage)
+
+
+def locate_sweep(settings: DictConfig) -> SweepRef:
+    """Make the reference of a command's sweep, as `make_sweep_ref`, and refuse one that is not there.
+
+    Raises:
+        StudyError: There is no such sweep, which need not wait for SQLAlchemy's import.
+    """
+    ref = make_sweep_ref(settings)
+    if ref.ledger_url is None:
+        ref.folder()
+    return ref
+
+
+def make_source(settings: DictConfig, root: str) -> Source:
+    """Make the source of the policy that a command's settings name, as `PolicyConfig` has them.
+
+    Args:
+        settings: The command's settings.
+        root: The command's name, for the error.
+
+    Raises:
+        ConfigError: ``policy`` has no value.
+    """
+    if OmegaConf.is_missing(settings, "policy"):
+        raise ConfigError(
+            "policy has no value",
+            "models:/<name>@champion, sweep:<name>, sweep:<name>/<trial>, runs:/<id> or a checkpoint folder",
+            spell_command(f"{root} policy=sweep:latest"),
+        )
+    from rltune.policies.uri import Source
+
+    return Source(settings.policy, make_sweep_ref(settings), settings.get("trust", False))
+
+
+def use_tracking(settings: DictConfig) -> None:
+    """Use the MLflow of ``tracking.uri``; without a value, MLflow's own default stays."""
+    if settings.tracking.uri:
+        os.environ["MLFLOW_TRACKING_URI"] = resolve_uri(settings.tracking.uri)
+
+
+def print_without_logins(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an uncaught exception as Python does, but without logins."""
+    print(redact("".join(traceback.format_exception(kind, error, trace))), end="", file=sys.stderr)
+
+
+def leave(error: RltuneError) -> NoReturn:
+    """Print an error and exit with its code: 2 for a wrong request, 75 for a request that may succeed later."""
+    print(error.pretty(), file=sys.stderr)
+    sys.exit(error.exit_code)

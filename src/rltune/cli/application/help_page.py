@@ -1,0 +1,83 @@
+"""Write a command's ``--help`` from its file in conf/, whose comments describe the keys, and from the groups."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from rltune.compose.composing import conf_dir, find_own_dir
+from rltune.formatting import spell_command
+
+# A group in the defaults list; optional groups are not for users to choose.
+CHOICE = re.compile(r'  - (\w+): "?([^\s"]+)"?(?: # (.+))?')
+ROOM = 30  # Columns for a comment beside its key; with less room it continues below the key.
+
+
+def write_help(root: str, width: int) -> str:
+    """Write a command's help for a terminal.
+
+    Hydra's own help has no comments and takes a second; it is still printed where overrides are typed too.
+
+    Args:
+        root: The command.
+        width: The terminal's width in characters.
+    """
+    file = (conf_dir() / f"{root}.yaml").read_text().replace("python -m sweeps.", spell_command(""))
+    head, rest = file.removeprefix("# ").split("defaults:\n")
+    defaults, keys = rest.split("\n\n", 1)
+    parts = [f"Usage: {_wrap(head, width)}", "", _wrap(keys, width), ""]
+    if groups := list(_list_groups(defaults, width)):
+        parts += [*_hang("Groups ", "(group=option; group.key=value changes a value inside):", width), *groups, ""]
+    flags = (
+        "--cfg job shows the composed settings · --hydra-help. conf/ here, and --config-dir DIR, add your own groups."
+    )
+    return "\n".join([*parts, *_hang("Flags: ", flags, width)])
+
+
+def _list_groups(defaults: str, width: int) -> Iterator[str]:
+    """List a command's groups, each with its default option, all options and the comment."""
+    groups = [match.groups() for match in map(CHOICE.fullmatch, defaults.splitlines()) if match]
+    column = max((len(f"  {name}={option}  ") for name, option, _ in groups), default=0)
+    for name, option, comment in groups:
+        options = ", ".join(_list_options(name))
+        yield from _hang(f"  {name}={option}".ljust(column), f"{options} ({comment})" if comment else options, width)
+
+
+def _list_options(group: str) -> list[str]:
+    folders = [conf_dir(), *filter(None, [find_own_dir()])]
+    return sorted({path.stem for folder in folders for path in Path(folder, group).glob("*.yaml")})
+
+
+def _wrap(page: str, width: int) -> str:
+    """Wrap the comments of a YAML file; comment lines that follow each other are joined first."""
+    joined = re.sub(r"^( *# .+)((?:\n *# .+)+)", _join, page, flags=re.MULTILINE)
+    return "\n".join(part for line in joined.splitlines() for part in _wrap_line(line, width))
+
+
+def _join(comment: re.Match[str]) -> str:
+    return comment[1] + re.sub(r"\n *#", "", comment[2])
+
+
+def _wrap_line(line: str, width: int) -> list[str]:
+    before, mark, comment = line.partition("# ")
+    if len(line) <= width or not mark:
+        return [line]
+    indent = len(before) if width - len(before) >= ROOM else len(before) - len(before.lstrip()) + 4
+    return _hang(before + mark, comment, width, " " * indent + mark)
+
+
+def _hang(first: str, text: str, width: int, later: str | None = None) -> list[str]:
+    """Wrap a text with a hanging indent.
+
+    Args:
+        first: The beginning of the first line.
+        text: The text.
+        width: The terminal's width in characters.
+        later: The beginning of the other lines; None is as many blanks as ``first`` has characters.
+    """
+    later = " " * len(first) if later is None else later
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=later, break_long_words=False, break_on_hyphens=False
+    )

@@ -1,0 +1,54 @@
+"""Run a sweep by a call: what the command composes, refuses and does, in this process. Runs in the driver."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rltune.cli.python.notebook import find_stream
+from rltune.cli.python.sweep import Sweep
+from rltune.compose.composing import compose_settings, read_request
+from rltune.compose.overrides import spell_settings
+from rltune.config.schema import RunConfig
+from rltune.config.uris import redact_address
+from rltune.errors import ConfigError
+from rltune.formatting import spell_command
+
+
+def sweep(*words: str, config_dir: str | Path | None = None, **settings: Any) -> Sweep:
+    """Search, certify, register and report, as the command ``rltune run`` does, and return what came of it.
+
+    ``rltune.sweep("algo=ppo", "env=cartpole", budget={"trials": 8}, space={"lr": ["loguniform", 1e-4, 1e-2]})``
+
+    An interrupt, as of the notebook's kernel, ends the sweep within seconds: what was trained is kept, and
+    ``Sweep.resume`` goes on with it.
+
+    Args:
+        words: Groups and settings as they are typed: ``"env=cartpole"``, ``"space.lr=3e-4"``, ``"~space.lr"``.
+        config_dir: A folder with groups of one's own, beside ``conf/`` of the present one.
+        settings: The same as values: ``algo="dqn"``, ``budget={"trials": 8}`` for ``budget.trials=8``.
+
+    Returns:
+        The sweep, also where no trial succeeded or it was interrupted: see its ``status``.
+
+    Raises:
+        RltuneError: The request cannot be carried out; nothing was written.
+    """
+    from rltune.driver.run import run_sweep
+
+    typed = [*_check_words(words), *spell_settings(settings)]
+    config = read_request(compose_settings("run", RunConfig, typed, config_dir), typed)
+    again = [shlex.quote(redact_address(word)) for word in typed if not word.startswith("name=")]
+    done = run_sweep(config, stream=find_stream(), typed=" ".join([spell_command("run"), *again]))
+    return Sweep(done.folder, config.study.storage)
+
+
+def _check_words(words: Sequence[Any]) -> list[str]:
+    for word in words:
+        if not isinstance(word, str):
+            raise ConfigError(
+                f"{word!r} is no setting", "text as it is typed, or a keyword", 'rltune.sweep("algo=ppo", seed=1)'
+            )
+    return list(words)

@@ -1,0 +1,289 @@
+"""Read a sweep from Python: its trials and curves as data frames, its winner, its report. Runs anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from rltune.cli.python.notebook import find_stream
+from rltune.errors import PolicyError, RltuneError, StudyError
+from rltune.formatting import format_objective, format_params
+from rltune.ledger.ledger import Ledger
+from rltune.ledger.outcome import Outcome, load_outcome
+from rltune.ledger.storage import open_ledger
+from rltune.ledger.sweep_ref import SweepRef
+from rltune.records import TRIALS
+from rltune.views.sweep_view import SweepView, TrialSnapshot, read_folder
+
+if TYPE_CHECKING:
+    from rltune.policies.multi_agent import MultiAgentPolicy
+    from rltune.policies.policy import Policy
+
+ALL_REPORTS = 10**9  # More reports than any sweep has.
+MAX_ROWS = 10  # Trials that a notebook displays.
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best configuration of a sweep.
+
+    Attributes:
+        name: ``trial 7``, or ``baseline`` for the algorithm file's own values where no trial has them.
+        trial: The trial's number; None for such a baseline.
+        params: The configuration's values by name.
+        score: The score by which the search ranked the trial; None for a baseline. With ``objective.direction=min``
+            less is better.
+        evaluation: ``mean``, ``low``, ``high`` and ``episodes`` of the policy on fresh episodes; None without a winner.
+        certified: ``iqm``, ``low``, ``high`` and ``num_seeds`` of the runs on fresh seeds; None without certification.
+        model: The registered model, such as ``models:/cartpole-ppo/3``; None where no model was registered.
+    """
+
+    name: str
+    trial: int | None
+    params: Mapping[str, Any]
+    score: float | None
+    evaluation: Mapping[str, Any] | None = None
+    certified: Mapping[str, Any] | None = None
+    model: str | None = None
+
+    def __str__(self) -> str:
+        value = f"score {format_objective(self.score)}"
+        if self.certified:
+            value = f"{format_objective(self.certified['iqm'])} on fresh seeds"
+        elif self.evaluation:
+            value = f"{format_objective(self.evaluation['mean'])} on fresh episodes"
+        return f"{self.name}: {value}; {format_params(self.params)}"
+
+
+class Sweep:
+    """A sweep that runs, has ended or was interrupted. Every property reads the present state from the ledger.
+
+    Args:
+        folder: The sweep's folder.
+        ledger_url: The address of the sweep's ledger with its login, where its settings name a database.
+
+    Attributes:
+        folder: The sweep's folder.
+        name: The sweep's name.
+    """
+
+    def __init__(self, folder: Path, ledger_url: str | None = None) -> None:
+        self.folder, self.name = folder, folder.name
+        self._ref = SweepRef(folder.name, folder.parent, ledger_url=ledger_url)
+        with self._ledger():  # Refuses a folder without a ledger at once.
+            pass
+
+    @contextlib.contextmanager
+    def _ledger(self) -> Iterator[Ledger]:
+        with contextlib.closing(open_ledger(self.folder, self._ref.ledger_url)) as ledger:
+            yield ledger
+
+    @property
+    def view(self) -> SweepView:
+        """The sweep at this moment, from which all other properties are made."""
+        with self._ledger() as ledger:
+            return read_folder(self.folder, ledger)
+
+    @property
+    def status(self) -> str:
+        """The state: ``complete``, ``stopped`` (the wall time is over), ``interrupted``, ``failed`` or ``running``."""
+        return self.view.status
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The result of the sweep, as in ``summary.json``; None before its end."""
+        return load_outcome(self.folder)
+
+    @property
+    def trials(self) -> pd.DataFrame:
+        """A data frame with one row for each trial, the best first.
+
+        Columns: ``trial``, ``state`` (waiting, running, complete, stopped, failed or interrupted), ``score`` (by which
+        trials are ranked), ``env_steps``, ``stopped`` (why the trial ended early), and one for each parameter. A sweep
+        with constraints also has ``breaks``, empty for a trial that keeps them. A sweep with a second objective also
+        has a column of that objective's name.
+        """
+        return _make_trial_frame(self.view)
+
+    @property
+    def front(self) -> pd.DataFrame:
+        """A data frame with the complete trials that no other trial beats in both objectives, the highest score first.
+
+        Columns: ``trial``, ``score``, one of the second objective's name, and one for each parameter.
+
+        Raises:
+            StudyError: The sweep has no second objective.
+        """
+        view = self.view
+        if view.criteria.second is None:
+            raise StudyError(
+                f"{self.name} has no second objective, and so no front",
+                "a sweep that was run with one",
+                'rltune.sweep(..., "objective.second.key=train_s")',
+            )
+        names = _list_parameters(view.front)
+        rows = [[trial.number, trial.score, trial.second, *map(trial.params.get, names)] for trial in view.front]
+        return pd.DataFrame(rows, columns=["trial", "score", view.criteria.second, *names])
+
+    @property
+    def curves(self) -> pd.DataFrame:
+        """A data frame with one row for each report of a trial, in the order of trials and steps.
+
+        Columns: ``trial``, ``env_steps`` (the mark at which trials are compared), ``objective`` (the mean return
+        unless the sweep has another objective), and one for each number that is logged.
+        """
+        shown = self.view.shown
+        with self._ledger() as ledger:
+            reports = [report for _, kind, report in ledger.read_reports_after(0, ALL_REPORTS) if kind == TRIALS]
+        rows = [
+            {"trial": report.number, "env_steps": report.nominal_steps, "objective": shown(report.objective)}
+            | {name: value for name, value in report.numbers.items() if name not in ("objective", "env_steps")}
+            for report in reports
+        ]
+        frame = pd.DataFrame(rows) if rows else pd.DataFrame(columns=["trial", "env_steps", "objective"])
+        return frame.sort_values(["trial", "env_steps"], ignore_index=True)
+
+    @property
+    def best(self) -> Best | None:
+        """The winner. Without a winner so far it is the trial with the best score, and None before the first report."""
+        return _find_best(self.view)
+
+    def policy(self, trial: int | None = None) -> Policy | MultiAgentPolicy:
+        """Load the policy of the winner or of a trial, see `rltune.load_policy`.
+
+        Args:
+            trial: The trial's number; None is the winner.
+
+        Raises:
+            PolicyError: There is no such policy.
+        """
+        from rltune.policies.policy import load_policy
+
+        if trial is not None and (not isinstance(trial, int) or isinstance(trial, bool)):
+            raise PolicyError(f"trial={trial!r}", "a trial's number, as in .trials", "policy() or policy(0)")
+        path = self.name if trial is None else f"{self.name}/{trial}"
+        return load_policy(f"sweep:{path}", output_dir=self.folder.parent, ledger_url=self._ref.ledger_url)
+
+    def report(self) -> Path:
+        """Write the report of the sweep's present state, and return the page's path."""
+        from rltune.views import html
+
+        return html.write_report(self.folder, ledger_url=self._ref.ledger_url) / html.PAGE
+
+    def resume(self, **changes: Any) -> Sweep:
+        """Resume the sweep where it was interrupted, or extend it, see `rltune.resume_sweep`.
+
+        Args:
+            changes: The settings to change, such as ``budget={"trials": 48}``.
+        """
+        from rltune.driver.run import resume_sweep
+
+        resume_sweep(self._ref, changes=changes, stream=find_stream())
+        return self
+
+    def __repr__(self) -> str:
+        view = self.view
+        return f"<Sweep {self.name}: {view.status}, {len(view.trials)} trials; best {_find_best(view) or '-'}>"
+
+    def _repr_html_(self) -> str:
+        """Display the sweep in a notebook: its result and its best trials."""
+        view = self.view
+        trials, verdict = _make_trial_frame(view), self._verdict() or f"best {_find_best(view)}"
+        remainder = (
+            f"<p>and {len(trials) - MAX_ROWS} more in <code>.trials</code></p>" if len(trials) > MAX_ROWS else ""
+        )
+        table = trials.head(MAX_ROWS).to_html(index=False, float_format=format_objective, na_rep="", border=0)
+        head = f"<b>{escape(self.name)}</b>: {escape(view.status)}, {len(trials)} trials"
+        return f"<p>{head}<br>{escape(verdict)}</p>{table}{remainder}"
+
+    def _verdict(self) -> str:
+        """Return the report's sentence on the winner; empty where the sweep's settings cannot be read here."""
+        from rltune.views.wording import describe_verdict
+
+        try:
+            return describe_verdict(self.view)
+        except RltuneError:
+            return ""
+
+
+def _list_parameters(trials: Iterable[TrialSnapshot]) -> list[str]:
+    """List the parameters that trials have values of, in their order."""
+    return list(dict.fromkeys(name for trial in trials for name in trial.params))
+
+
+def _make_trial_frame(view: SweepView) -> pd.DataFrame:
+    """Make the data frame of a sweep's trials; see `Sweep.trials`."""
+    trials, names = view.ordered, _list_parameters(view.ordered)
+    rows = [
+        [
+            trial.number,
+            trial.state_word,
+            trial.score,
+            trial.env_steps,
+            trial.reason,
+            *map(trial.params.get, names),
+        ]
+        for trial in trials
+    ]
+    frame = pd.DataFrame(rows, columns=["trial", "state", "score", "env_steps", "stopped", *names])
+    if second := view.criteria.second:
+        frame.insert(3, second, [trial.second for trial in trials], allow_duplicates=True)
+    if view.criteria.constraints:
+        frame.insert(2, "breaks", [trial.broken for trial in trials])
+    return frame
+
+
+def _find_best(view: SweepView) -> Best | None:
+    """Find the best configuration of a sweep; see `Sweep.best`."""
+    winner = view.record.winner
+    if winner is None:
+        best = view.best
+        return Best(best.record.name, best.number, best.params, best.score) if best else None
+    number = winner.get("trial")
+    return Best(
+        name="baseline" if number is None else f"trial {number}",
+        trial=number,
+        params=winner["params"],
+        score=next((trial.score for trial in view.trials if trial.number == number), None),
+        evaluation=view.shown.turn(winner["evaluation"]) if winner.get("evaluation") else None,
+        certified=_find_certified(view),
+        model=(view.record.model or {}).get("uri"),
+    )
+
+
+def _find_certified(view: SweepView) -> dict[str, Any] | None:
+    """Find what certification says of the winner; None without certification."""
+    for row in view.certified:
+        if view.record.certification and row["name"] == view.record.certification["winner"]:
+            num_seeds = len(row["per_seed"]) + len(row.get("failed_seeds", ()))
+            return {key: row.get(key) for key in ("iqm", "low", "high")} | {"num_seeds": num_seeds}
+    return None
+
+
+def open_sweep(
+    sweep: str | Path = "latest",
+    *,
+    output_dir: str | Path = "outputs",
+    storage: str | None = None,
+    ledger_url: str | None = None,
+) -> Sweep:
+    """Open a sweep that was started before, whether it has ended or runs in another process.
+
+    Args:
+        sweep: The sweep's name, ``latest``, or the sweep's folder.
+        output_dir: The folder of all sweeps.
+        storage: The setting ``storage`` with which the sweep was run; a sweep outside ``output_dir`` is fetched.
+        ledger_url: The address of the sweep's ledger with its login, where its settings name a database.
+
+    Raises:
+        StudyError: There is no such sweep.
+    """
+    if not isinstance(sweep, str | Path):
+        raise StudyError(f"sweep={sweep!r}", "a sweep's name, latest, or its folder", 'rltune.open_sweep("latest")')
+    return Sweep(SweepRef.of(sweep, output_dir, storage).folder(), ledger_url)

@@ -1,0 +1,37 @@
+"""``rltune stop sweep=latest``: end a running sweep cleanly, from any machine that sees its ledger."""
+
+from dataclasses import dataclass, field
+
+from omegaconf import MISSING, DictConfig
+
+from rltune.cli.application.command import ServiceConfig, SweepConfig, command, locate_sweep
+from rltune.cli.application.serviced import find_service_of, print_state
+
+
+@dataclass
+class StopConfig(SweepConfig):
+    """The settings of conf/stop.yaml."""
+
+    wait: bool = MISSING
+    service: ServiceConfig = field(default_factory=ServiceConfig)
+
+
+def work(settings: DictConfig) -> int:
+    """Request that the sweep's driver ends the sweep."""
+    if client := find_service_of(settings):
+        done = client.stop(settings.sweep)
+        return print_state(client.wait(settings.sweep)[0] if settings.wait else done)
+    ref = locate_sweep(settings)
+    from rltune.driver.requests.asking import stop_sweep
+
+    stop_sweep(ref, wait=settings.wait)
+    return 0
+
+
+def main() -> None:
+    """Run the command."""
+    command("stop", StopConfig, work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""List the settings of a sweep as a form offers them: groups of files, and each single value with its default and hint.
+
+Everything comes from the composed settings and from the files in ``conf/``; nothing is listed here by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+
+from rltune.compose.commented import read_keys
+from rltune.compose.composing import compose_with_choices, conf_dir, find_own_dir
+from rltune.compose.overrides import spell_value
+from rltune.config.schema import RunConfig
+from rltune.config.settings_file import flatten_settings
+from rltune.config.uris import redact_address, redact_notify
+
+
+@dataclass(frozen=True)
+class Field:
+    """A setting as a form offers it.
+
+    Attributes:
+        key: Its name, with dots.
+        default: Its value if nothing is typed, as YAML spells it.
+        meaning: Its comment in ``conf/``; empty without one.
+    """
+
+    key: str
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Form:
+    """Everything that a sweep can be made of.
+
+    Attributes:
+        groups: The names of the files of each group, those of the user's own ``conf/`` included.
+        sections: The settings that have a single value, by the first part of their names.
+    """
+
+    groups: Mapping[str, Sequence[str]]
+    sections: Mapping[str, Sequence[Field]]
+
+    @property
+    def keys(self) -> set[str]:
+        """The names of all groups and fields."""
+        return {*self.groups, *(field.key for fields in self.sections.values() for field in fields)}
+
+
+def make_form(words: Sequence[str] = ()) -> Form:
+    """Make the form that shows the defaults of a choice of files.
+
+    Args:
+        words: The choice, as it is typed: ``experiment=smoke``.
+
+    Raises:
+        RltuneError: A word is wrong.
+    """
+    composed, choices = compose_with_choices("run", RunConfig, words)
+    chosen = {group: choice for group, choice in choices.items() if "/" not in group}
+    meanings = _read_meanings(chosen)
+    sections: dict[str, list[Field]] = {}
+    # Interpolations stay as they are written, since the value of ${oc.env:NAME} may be secret or missing.
+    for key, value in flatten_settings(OmegaConf.to_container(composed, resolve=False)):
+        if not isinstance(value, (list, dict)):
+            section = key.partition(".")[0] if "." in key else "sweep"
+            sections.setdefault(section, []).append(Field(key, _spell_default(key, value), meanings.get(key, "")))
+    return Form({group: sorted({path.stem for path in _find_files(group)}) for group in sorted(chosen)}, sections)
+
+
+def list_groups() -> set[str]:
+    """List the names of all groups of files."""
+    folders = [conf_dir(), *filter(None, [find_own_dir()])]
+    return {path.name for folder in folders for path in folder.iterdir() if path.is_dir()}
+
+
+def _spell_default(key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        return spell_value(key, value)
+    return redact_notify(value) if key == "notify" else redact_address(value)
+
+
+def _read_meanings(chosen: Mapping[str, str]) -> dict[str, str]:
+    """Read the comment of each key; a group's chosen file comes before its other files, which explain the same keys."""
+    paths = [(conf_dir() / "run.yaml", "")]
+    for group, choice in chosen.items():
+        paths += [(path, f"{group}.") for path in sorted(_find_files(group), key=lambda path: path.stem != choice)]
+    meanings: dict[str, str] = {}
+    for path, prefix in paths:
+        with contextlib.suppress(
+            OSError, UnicodeDecodeError, yaml.YAMLError
+        ):  # A broken file may not be chosen at all.
+            is_global = "@package _global_" in path.read_text()
+            for setting in read_keys(path, "" if is_global else prefix):
+                if setting.meaning:
+                    meanings.setdefault(setting.key, setting.meaning)
+    return meanings
+
+
+def _find_files(group: str) -> list[Path]:
+    folders = [conf_dir(), *filter(None, [find_own_dir()])]
+    return [path for folder in folders for path in sorted((folder / group).glob("*.yaml"))]

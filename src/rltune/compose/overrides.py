@@ -1,0 +1,95 @@
+"""Spell settings in the grammar of Hydra's overrides, from values and from what a person types."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from rltune.compose.explaining import find_type
+from rltune.errors import ConfigError
+
+OPEN = ("algo", "constraints", "env", "scheduler", "searcher", "space")  # what may have keys that their files lack
+
+_NUMBER = re.compile(r"(?i)[+-]?(?:[\d._]+(?:e[+-]?\d+)?|inf|nan)|true|false")
+
+
+def write_whole_numbers(word: str, schema: type) -> str:
+    """Write ``budget.env_steps=1e5`` as 100000 where the schema wants an integer, which OmegaConf makes of no float."""
+    key, equals, value = word.partition("=")
+    kind = find_type(schema, key.lstrip("+"))
+    if not equals or int not in (kind, *get_args(kind)):
+        return word
+    return "=".join([key, ",".join(_write_whole_number(one) for one in value.split(","))])
+
+
+def _write_whole_number(text: str) -> str:
+    with contextlib.suppress(ValueError, OverflowError):
+        if float(text) == int(float(text)) and not text.strip().lstrip("+-").isdigit():
+            return str(int(float(text)))
+    return text
+
+
+def quote_free_text(word: str) -> str:
+    """Quote what Hydra's grammar would not read as the text that it is.
+
+    These are the bound of ``constraints.train_s=< 60``, the command of ``notify``, and names that look like numbers:
+    the sweep ``1.10`` is another one than ``1.1``.
+    """
+    key, _, value = word.partition("=")
+    name = key.lstrip("+")
+    is_bound = name.startswith("constraints.") and value.lstrip().startswith(("<", ">"))
+    is_command = name == "notify" and value not in ("", "null") and not value.startswith(("'", '"', "${"))
+    is_number = name in ("name", "sweep") and bool(_NUMBER.fullmatch(value))
+    return f"{key}={spell_value(key, value)}" if is_bound or is_command or is_number else word
+
+
+def spell_settings(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Spell values as overrides, as they are typed: nested mappings by their keys, joined with dots."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            force = "++" if key in OPEN else ""
+            for name, one in _flatten(key, value):
+                typed = name.replace("/", ".") if key == "constraints" else name  # Hydra's keys have no slash
+                yield f"{force}{typed}={spell_value(name, one)}"
+        else:
+            yield f"{key}={spell_value(key, value)}"
+
+
+def _flatten(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, one in value.items():
+            yield from _flatten(f"{key}.{name}", one)
+    else:
+        yield key, value
+
+
+def spell_value(key: str, value: Any) -> str:
+    """Spell a value in the grammar of Hydra's overrides.
+
+    Raises:
+        ConfigError: It is none that a setting can have.
+    """
+    value = value.item() if hasattr(value, "item") and not hasattr(value, "__len__") else value  # NumPy's numbers
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, float):
+        return repr(float(value)) if math.isfinite(value) else str(float(value))
+    if isinstance(value, str | Path):
+        # Hydra counts backslashes for half where a quote follows them, ours at the end too.
+        return "'" + re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + "\\'" * len(found[2]), str(value)) + "'"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{name}: {spell_value(key, one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(spell_value(key, one) for one in value) + "]"
+    raise ConfigError(
+        f"{key}={value!r} is a {type(value).__name__}",
+        "numbers, text, true or false, None, lists and mappings of them",
+        f"{key}= of one of these; a class is named by its text, 'package.module:Class'",
+    )

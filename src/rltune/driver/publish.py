@@ -1,0 +1,191 @@
+"""Show a sweep in its trackers and to the person who watches: its start, and how it ended. Runs in the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from rltune.certification.result import Certification
+from rltune.certification.selection import TABLE, write_table
+from rltune.cluster.resources import count_on_gpu
+from rltune.config.budget import SpentBudget
+from rltune.config.schema import MLFLOW
+from rltune.config.settings_file import format_settings
+from rltune.config.uris import redact, redact_address, resolve_uri
+from rltune.driver.open_sweep import OpenSweep
+from rltune.driver.provenance import list_versions, read_git_commit
+from rltune.errors import EXIT_TRY_AGAIN, RltuneError, describe_exception
+from rltune.formatting import format_number
+from rltune.ledger.outcome import EXIT_NONE, Outcome, count_states
+from rltune.ledger.sweep_folder import TOLD, make_resume_command
+from rltune.records import BASELINE, ENQUEUE, RunKey, TrialRecord
+from rltune.search.conditions import format_yaml_value
+from rltune.tracking.mlflow_tracker import NOTE_TAG
+from rltune.tracking.notification import LIMIT_S, notify_end
+from rltune.views import html
+from rltune.views.closing_page import make_closing_page
+from rltune.views.sweep_view import read_folder
+from rltune.views.wording import describe_verdict
+
+# MLflow's own log_table leaves this tag, by which its page shows the file as a table.
+SHOWN_AS_TABLE = {"mlflow.loggedArtifacts": json.dumps([{"path": f"{TABLE}.json", "type": "table"}])}
+CRASH_CLOSE_S = 10.0  # The longest that trackers, callbacks among them, hold up the end after an error.
+RUN_STATUS = {"interrupted": "KILLED", "failed": "FAILED"}  # MLflow's word for ours; others are FINISHED
+
+
+def start_tracking(sweep: OpenSweep) -> None:
+    """Start the sweep's run in MLflow, or go on with it."""
+    config = sweep.config
+    sweep.tracker.start(
+        params={  # what tells one sweep from another in MLflow's table
+            "algo": config.algo["name"],
+            "env": config.env.id,
+            "searcher": config.searcher.kind,
+            "scheduler": config.scheduler.kind,
+            "budget.trials": config.budget.trials,
+            "budget.env_steps": config.budget.env_steps,
+            "replicates": config.replicates,
+            "seed": config.seed,
+            **{f"constraints.{one.name}": one.bound for one in sweep.plan.criteria.constraints},
+            **{f"space.{name}": format_yaml_value(searched) for name, searched in config.space.items()},
+        },
+        tags={
+            "rltune.folder": str(sweep.context.folder),
+            NOTE_TAG: f"{config.algo['name']} on {config.env.id} is being swept, in `{sweep.context.folder}`.",
+        }
+        | ({"rltune.git_commit": commit} if (commit := read_git_commit()) else {}),
+        texts={
+            "config.yaml": format_settings(config),
+            "packages.txt": "".join(f"{name}=={version}\n" for name, version in list_versions().items()),
+        },
+    )
+
+
+def start_console(sweep: OpenSweep) -> None:
+    """Show the trials of earlier drivers, and what a person should know before the sweep starts."""
+    versions = " ".join(f"{name}=={version}" for name, version in list_versions().items())
+    logging.getLogger(TOLD).info("%s\n  %s", sweep.ledger.sweep().command or "from Python", versions)
+    sweep.display.draw()
+    if sweep.plan.build.env.objective:
+        better = "lower" if sweep.shown.is_cost else "higher"
+        sweep.console.note(f"objective: {sweep.shown.name}, the mean over episodes; the {better}, the better")
+    if sweep.plan.criteria.scored is None:
+        sweep.console.note("score: the mean of all of a trial's reports, not of its last ones; in certification, too")
+    for one in sweep.plan.criteria.constraints:
+        sweep.console.note(f"constraint: {one.name} {one.bound}; a trial that breaks it cannot win")
+    if 0 < sweep.share.gpus < 1:
+        sweep.console.note(f"up to {format_number(count_on_gpu(sweep.share.gpus), 'trial')} on each GPU")
+    for note in sweep.plan.notes:
+        sweep.console.note(note)
+
+
+def publish_outcome(
+    sweep: OpenSweep, records: Sequence[TrialRecord], outcome: Outcome, certification: Certification | None
+) -> None:
+    """Show how a sweep ended: in MLflow with its report, and as the console's closing page.
+
+    Args:
+        sweep: Whose outcome is saved; its tracker and its console are closed.
+        records: All its trials.
+        outcome: How it ended.
+        certification: None without one.
+    """
+    tracker, console, folder = sweep.tracker, sweep.console, sweep.context.folder
+    interrupted, is_urgent = outcome.status == "interrupted", sweep.stopper.is_urgent()
+    if certification:
+        _publish_certification(sweep, certification)
+    tracker.artifact(folder / "summary.json")
+    wanted = sweep.config.report and not is_urgent  # seconds that a signal does not give
+    if pages := html.try_report(folder, sweep.ledger, console.note, outcome.status) if wanted else None:
+        tracker.artifact(pages, html.FOLDER)
+    timeout_s = sweep.stopper.left_s() if is_urgent else 60.0
+    _describe_sweep(sweep, outcome, has_report=bool(pages))
+    tracker.close(RUN_STATUS.get(outcome.status, "FINISHED"), timeout_s, outcome)
+    for warning in tracker.warnings():
+        console.note(warning)
+    sweep.display.close()
+    if waiting := len(sweep.ledger.read_requests(ENQUEUE)):
+        larger = SpentBudget(sweep.config, len(records), sweep.stopper.env_steps).spell_larger(waiting)
+        command = f"{make_resume_command(folder)} {larger}".rstrip()
+        console.note(f"{format_number(waiting, 'enqueued configuration')} not begun: {command}")
+    unfinished = outcome.trials["interrupted"] or interrupted or not sweep.is_certified()
+    resume = make_resume_command(folder) if unfinished else None
+    page = make_closing_page(read_folder(folder, sweep.ledger, outcome.status), outcome, _shown_uri(sweep), resume)
+    console.close(page)
+
+
+def notify_users(sweep: OpenSweep, outcome: Outcome) -> None:
+    """Notify the target of the setting ``notify`` that the sweep has ended; a failure is shown and changes nothing."""
+    try:
+        if target := sweep.config.notify:
+            limit_s = min(LIMIT_S, sweep.stopper.left_s()) if sweep.stopper.is_urgent() else LIMIT_S
+            if problem := notify_end(target, outcome, limit_s):
+                sweep.console.note(problem)
+    except Exception as error:
+        sweep.console.note(f"not everybody was told of the sweep's end ({describe_exception(error)})")
+
+
+def notify_users_of_crash(sweep: OpenSweep, error: Exception) -> None:
+    """Notify them that an error has ended the sweep; there is no summary, and the error is the reason."""
+    folder, counts = sweep.context.folder, dict[str, int]()
+    with contextlib.suppress(Exception):  # the ledger may be what is gone
+        counts = count_states(sweep.ledger.trials.records())
+    reason = redact(describe_exception(error))
+    exit_code = error.exit_code if isinstance(error, RltuneError) else EXIT_NONE
+    status = "interrupted" if exit_code == EXIT_TRY_AGAIN else "failed"
+    outcome = Outcome(folder.name, status, counts, None, None, {}, reason=reason, exit_code=exit_code, folder=folder)
+    sweep.tracker.close(RUN_STATUS[status], CRASH_CLOSE_S, outcome)
+    for warning in sweep.tracker.warnings():
+        sweep.console.note(warning)
+    notify_users(sweep, outcome)
+
+
+def _publish_certification(sweep: OpenSweep, certification: Certification) -> None:
+    """Show the certification in MLflow: a table with the sweep, metrics and tags on its configurations."""
+    tracker = sweep.tracker
+    for path in write_table(certification, sweep.context.folder, sweep.shown):
+        tracker.artifact(path)
+    for one in certification.configurations:
+        metrics = {
+            "certified_iqm": one.iqm,
+            "certified_score": one.iqm,
+            "certified_failed_seeds": float(len(one.failed_seeds)),
+        }
+        if one.low is not None and one.high is not None:
+            metrics |= {"certified_low": one.low, "certified_high": one.high}
+        tags = {"rltune.certified": certification.verdict(one) or "yes"}
+        if one.name == BASELINE:
+            tracker.describe(RunKey(None), metrics, tags)
+            tags = tags | {"rltune.configuration": BASELINE}  # below which are the runs of the trial of its values
+        if one.trial is not None:
+            tracker.describe(RunKey(one.trial), metrics, tags)
+    best = {"certified_iqm": certification.best().iqm, "certified_score": certification.best().iqm}
+    tracker.describe(None, best, {"rltune.winner": certification.winner} | SHOWN_AS_TABLE)
+
+
+def _describe_sweep(sweep: OpenSweep, outcome: Outcome, *, has_report: bool) -> None:
+    """Describe the sweep's run in MLflow: who won and how sure that is, and where the rest is."""
+    folder, model = sweep.context.folder, outcome.model
+    try:
+        lines = [describe_verdict(read_folder(folder, sweep.ledger, outcome.status)), ""]
+    except Exception as error:  # a sweep must not fail for its description
+        sweep.console.note(f"the sweep's description in MLflow lacks its verdict ({describe_exception(error)})")
+        lines = []
+    lines.append("- trials: [their charts]({trials}), after a click on the + beside the sweep's name")
+    if has_report:
+        lines.append(f"- report: [{html.FOLDER}/index.html]({{page}}/artifacts/{html.FOLDER}/index.html)")
+    if model:
+        page = f"#/models/{quote(model['name'])}/versions/{model['version']}"
+        lines.append(f"- model: [{model['name']} version {model['version']}]({page}), `{model['uri']}`")
+    lines.append(f"- folder: `{folder}`")
+    sweep.tracker.describe(None, {}, {NOTE_TAG: "\n".join(lines)})
+
+
+def _shown_uri(sweep: OpenSweep) -> str | None:
+    """MLflow's address for the closing page, without a login; None without tracking."""
+    if sweep.config.tracking.kind not in MLFLOW:
+        return None
+    return redact_address(resolve_uri(sweep.config.tracking.uri))

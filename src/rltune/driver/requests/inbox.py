@@ -1,0 +1,82 @@
+"""Carry out the requests that users send to a running sweep. Runs in the driver.
+
+The driver's housekeeping reads the ledger's requests through all phases of a sweep, by one short query, and stops the
+sweep itself. Requests that change trials wait until the driver's main thread fetches them, because only that thread
+writes trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from signal import SIGINT
+
+from rltune.driver.stopper import SweepStopper
+from rltune.ledger.ledger import Ledger
+from rltune.records import ENQUEUE, RETRY, STOP, SweepRequest, TrialRecord
+
+
+class Inbox:
+    """The requests to a running sweep.
+
+    Args:
+        ledger: The sweep's ledger.
+        stopper: Stops the sweep.
+    """
+
+    def __init__(self, ledger: Ledger, stopper: SweepStopper) -> None:
+        self._ledger, self._stopper = ledger, stopper
+        self._waiting: frozenset[str] = frozenset((ENQUEUE, RETRY))  # Both kinds may wait before the first read.
+
+    def read(self) -> None:
+        """Read the waiting requests, and stop the sweep if one of them asks for it."""
+        requests = self._ledger.read_requests()
+        self._waiting = frozenset(request.kind for request in requests)
+        for request in requests:
+            if request.kind == STOP:
+                self._stopper.request(f"stopped by {request.asked_by}", SIGINT)
+                self._ledger.take_request(request.id)
+
+    def find_enqueued(self) -> SweepRequest | None:
+        """Return the next enqueued configuration, or None. The caller that starts its trial takes the request."""
+        return next(iter(self._ledger.read_requests(ENQUEUE)), None) if ENQUEUE in self._waiting else None
+
+    def count_begun(self) -> int:
+        """Count the trials that were started from enqueued configurations."""
+        return sum(request.trial is not None for request in self._ledger.read_requests(ENQUEUE, waiting=False))
+
+    def reopen_failed(self, notify: Callable[[str], None]) -> list[TrialRecord]:
+        """Reopen the trials and runs that a user wants to be retried, and return them.
+
+        Args:
+            notify: Shows the user a line of text.
+        """
+        return reopen_failed(self._ledger, notify) if RETRY in self._waiting else []
+
+
+def withdraw_stops(ledger: Ledger) -> None:
+    """Withdraw the stop requests that were sent to an earlier driver; their senders notice it (`asking.stop_sweep`).
+
+    A driver does so as soon as it holds the sweep's lease, and obeys every later request. Times of requests are not
+    compared, because the clocks of machines differ.
+
+    Args:
+        ledger: The sweep's ledger.
+    """
+    for request in ledger.read_requests(STOP):
+        ledger.withdraw_request(request.id)
+
+
+def reopen_failed(ledger: Ledger, notify: Callable[[str], None]) -> list[TrialRecord]:
+    """Reopen the trials and runs of all retry requests as RUNNING, as a resumed sweep finds unfinished ones.
+
+    Args:
+        ledger: The sweep's ledger.
+        notify: Shows the user a line of text.
+    """
+    reopened = []
+    for request in ledger.read_requests(RETRY):
+        records = ledger.reopen_failed(request)
+        reopened += records
+        if records:
+            notify(f"{', '.join(record.name for record in records)}: tried again, as {request.asked_by} has asked")
+    return reopened

@@ -1,0 +1,74 @@
+"""Let SIGINT, SIGTERM and SIGHUP end a sweep cleanly."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+INTERRUPTED = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))  # exit codes
+
+
+@contextlib.contextmanager
+def stop_on_signals(request: Callable[[str, int], None]) -> Iterator[None]:
+    """Request a clean end at the first signal; raise KeyboardInterrupt at the second.
+
+    A second SIGHUP insists on nothing: for one closed terminal both the kernel and the shell send it.
+
+    Args:
+        request: Takes a reason and the signal's number; see `rltune.driver.stopper.SweepStopper.request`.
+    """
+    seen = False
+
+    def handle(number: int) -> None:
+        nonlocal seen
+        if seen and number != signal.SIGHUP:
+            raise KeyboardInterrupt(number)
+        seen = True
+        request("interrupted", number)  # A repeated request changes nothing.
+
+    with handle_signals(handle, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        yield
+
+
+@contextlib.contextmanager
+def handle_signals(handle: Callable[[int], None], *numbers: signal.Signals) -> Iterator[None]:
+    """Call a function with the number of each signal that arrives meanwhile.
+
+    SIGHUP, which a closed terminal sends, stays ignored under nohup. Only the main thread may set handlers: another
+    thread's sweep ends by its budget.
+
+    Args:
+        handle: The function.
+        numbers: The signals.
+    """
+    before = {}
+
+    def receive(number: int, _: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            _leave_terminal()
+        handle(number)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in numbers:
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, receive)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave_terminal() -> None:
+    """Send what is still written to a closed terminal nowhere: each such write would raise an OSError."""
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)

@@ -1,0 +1,218 @@
+"""Choose what a search begins with: the configurations that it tries first, and what earlier sweeps have found."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from rltune.algorithms.arguments import list_arguments, locate_argument, values_of
+from rltune.config.criteria import read_criteria
+from rltune.config.schema import RunConfig
+from rltune.config.settings_file import read_settings
+from rltune.config.validation import parse_config
+from rltune.errors import ConfigError, StudyError
+from rltune.formatting import spell_command
+from rltune.ledger.sweep_ref import LATEST, SweepRef
+from rltune.records import TrialRecord
+from rltune.search.samplers import UNTEACHABLE, name_sampler
+from rltune.search.space import Space
+
+FROM_SWEEPS = "searcher.from_sweeps"
+SAME = (
+    *("algo.class", "env.id", "env.kwargs", "env.wrappers", "env.policies"),
+    *("objective.kind", "objective.key", "objective.direction"),
+)
+"""Settings by which an objective of one sweep can be compared with one of another."""
+
+
+def widen_ranges(config: RunConfig) -> RunConfig:
+    """Widen the ranges that a tuned file names, where the space still has them as the file names them.
+
+    Raises:
+        ConfigError: An entry is no pair of a range and a wider one.
+    """
+    space = dict(config.space)
+    for name, pair in config.wider.items():
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ConfigError(
+                f"wider.{name}={pair} is no pair", "[the space's range, a wider one]", "see conf/tuned/ppo_acrobot.yaml"
+            )
+        if space.get(name) == pair[0]:
+            space[name] = pair[1]
+    return replace(config, space=space, wider={})
+
+
+def choose_first_trial(config: RunConfig, searched: Space) -> dict[str, Any]:
+    """Return the algo file's own values of what is searched, which are the tuned ones where conf/tuned has the pair.
+
+    Those of parameters whose condition does not hold among them are left out.
+
+    Raises:
+        ConfigError: The space names an argument that the algo file does not have.
+    """
+    values = values_of(config.algo, (*searched.names, *searched.idle))
+    names = {dimension.name for dimension in searched.dimensions}
+    return searched.active_values({name: value for name, value in values.items() if name in names})
+
+
+def collect_warm_starts(
+    config: RunConfig, searched: Space, first: Mapping[str, Any]
+) -> tuple[tuple[Mapping[str, Any], ...], tuple[str, ...]]:
+    """Collect the configurations to try first, and notes on what of them is left out."""
+    names = {dimension.name for dimension in searched.dimensions}
+    starts: list[Mapping[str, Any]] = []
+    notes = [f"{name} is not searched, because {why}" for name, why in searched.idle.items()]
+    for number, values in enumerate(config.warm_start):
+        if not isinstance(values, Mapping):
+            raise ConfigError(
+                f"warm_start[{number}]={values} is no mapping", "values by name", "warm_start=[{lr: 1e-3}]"
+            )
+        for name in values:
+            locate_argument(config.algo, str(name), f"warm_start[{number}].{name}")
+        dropped = sorted(set(values) - names)
+        if dropped:
+            notes.append(f"warm start {number}: {', '.join(dropped)} not searched here, so left as set")
+        wanted = {name: value for name, value in values.items() if name in names}
+        kept = searched.active_values(wanted)
+        notes += [f"warm start {number}: {name} left out: its condition fails" for name in wanted if name not in kept]
+        notes += [f"warm start {number}: {what}" for what in _describe_outside(searched, kept)]
+        starts.append(kept)
+    if first and first not in starts:
+        starts.append(first)  # nobody typed these: what lies outside of its range is drawn without a word
+    return tuple(starts), tuple(notes)
+
+
+def _describe_outside(searched: Space, values: Mapping[str, Any]) -> list[str]:
+    """Say what a trial that begins with these values has to draw all the same."""
+    inside = searched.encode(values)
+    return [
+        f"{dimension.name}={values[dimension.name]} lies outside {dimension}, so it is drawn instead"
+        for dimension in searched.dimensions
+        if dimension.name in values and dimension.label not in inside
+    ]
+
+
+def collect_earlier_trials(
+    config: RunConfig, searched: Space, resumed: bool = False
+) -> tuple[tuple[TrialRecord, ...], tuple[str, ...]]:
+    """Collect the trials of ``searcher.from_sweeps`` that a trial of this sweep could be, and say how many they are.
+
+    Args:
+        config: The request.
+        searched: What is searched.
+        resumed: Whether the sweep was begun with them: one that is gone since is left out with a note.
+
+    Raises:
+        ConfigError: The searcher does not learn, or an earlier sweep trained something else.
+        StudyError: There is no such sweep, or it cannot be read.
+    """
+    names, name = list(dict.fromkeys(config.searcher.from_sweeps or ())), name_sampler(config.searcher.kind)
+    if names and name in (*UNTEACHABLE, "cmaes"):  # which learns from its own generations alone
+        raise ConfigError(
+            f"{FROM_SWEEPS}=[{','.join(names)}]: searcher={name} does not learn from other sweeps' trials",
+            "a searcher that does: rf, tpe, gp",
+            f"searcher=rf, or {FROM_SWEEPS}=null",
+        )
+    if LATEST in names:
+        raise ConfigError(
+            f"{FROM_SWEEPS}=[latest]: a resumed sweep would find itself", "names of sweeps", spell_command("list")
+        )
+    found: list[TrialRecord] = []
+    notes: list[str] = []
+    for one in names:
+        try:
+            theirs, records = _read_earlier_sweep(one, config)
+        except StudyError as error:
+            if not resumed:
+                raise
+            notes.append(f"the searcher is not shown {one} any more: {error.what}")
+            continue
+        placed = [_place_earlier(record, theirs, config, searched) for record in records]
+        inside = [record for record in placed if record]
+        found += inside
+        others = "; the others lie outside of the space, failed or have not ended" if len(inside) < len(placed) else ""
+        notes.append(f"the searcher is shown {len(inside)} of the {len(placed)} trials of {one}{others}")
+        if differing := _list_differences(theirs, config, searched):
+            notes.append(f"{one} had other settings, which nobody searches: {', '.join(differing)}")
+    return tuple(found), tuple(notes)
+
+
+def _read_earlier_sweep(name: str, config: RunConfig) -> tuple[RunConfig, list[TrialRecord]]:
+    """Read an earlier sweep's settings and trials.
+
+    Raises:
+        ConfigError: It trained something else.
+        StudyError: There is none of this name, or it cannot be read.
+    """
+    folder = SweepRef(name, config.output_dir, config.storage).folder(FROM_SWEEPS)
+    try:
+        theirs = parse_config(read_settings(folder))
+    except ConfigError as error:  # of another version
+        raise StudyError(
+            f"{FROM_SWEEPS}=[{name}]: its settings cannot be read: {error.what}",
+            "sweeps that this version of rltune shows",
+            f"leave {name} out of {FROM_SWEEPS}",
+        ) from None
+    before, now = (OmegaConf.structured(one) for one in (theirs, config))
+    for key in SAME:
+        old, new = (OmegaConf.select(one, key) for one in (before, now))
+        if old != new:
+            raise ConfigError(
+                f"{FROM_SWEEPS}: {name} has {key}={old}, this sweep {key}={new}",
+                "sweeps whose algorithm, environment and objective are this one's",
+                f"leave {name} out of {FROM_SWEEPS}",
+            )
+    from rltune.ledger.storage import open_ledger  # brings SQLAlchemy, for which other requests need not wait
+
+    with contextlib.closing(open_ledger(folder, config.study.storage)) as ledger:
+        return theirs, ledger.trials.records()
+
+
+def _place_earlier(record: TrialRecord, theirs: RunConfig, config: RunConfig, searched: Space) -> TrialRecord | None:
+    """Return an earlier sweep's trial as it would be in this one, under its budget; None where none could be it."""
+    searched_names = {dimension.name for dimension in searched.dimensions}
+    names = {*searched.names, *record.params} - searched.idle.keys()
+    values = _read_values(theirs.algo, names) | dict(record.params)
+    ours = _read_values(config.algo, names - searched_names) | dict(searched.fixed)
+    if record.state in ("RUNNING", "FAIL") or any(values.get(name) != value for name, value in ours.items()):
+        return None
+    active = searched.active_values({name: value for name, value in values.items() if name in searched_names})
+    drawn = searched.encode(active)
+    if not searched.is_whole(drawn):
+        return None
+    budget = config.budget.env_steps
+    is_whole, is_cut = (max(record.reports, default=0) >= budget, max(record.reports, default=0) > budget)
+    ended = replace(
+        record,
+        state="COMPLETE" if is_whole else "PRUNED",
+        diverged=record.diverged and not is_whole,
+        params=searched.decode(drawn),
+        drawn=drawn,
+        reports={mark: objective for mark, objective in record.reports.items() if mark <= budget},
+        numbers={} if is_cut else record.numbers,
+        env_steps=min(budget, record.env_steps),
+        train_s=record.train_s * min(1.0, budget / max(1, record.env_steps)),
+    )
+    if ended.score is None and not ended.diverged:  # its first report is from beyond this budget
+        return None
+    return read_criteria(asdict(config)).judge(ended)
+
+
+def _list_differences(theirs: RunConfig, config: RunConfig, searched: Space) -> list[str]:
+    """List the arguments of the algorithm that differ between two sweeps and that neither of them searches."""
+    unsearched = list_arguments(config.algo).keys() - {*searched.names, *theirs.space}
+    before, now = (_read_values(one.algo, unsearched) for one in (theirs, config))
+    return [f"{name}={before.get(name)}, here {now[name]}" for name in sorted(now) if before.get(name) != now[name]]
+
+
+def _read_values(algo: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the algo file's own values of those arguments that it has."""
+    found: dict[str, Any] = {}
+    for name in names:
+        with contextlib.suppress(ConfigError):
+            found |= values_of(algo, (name,))
+    return found

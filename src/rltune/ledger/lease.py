@@ -1,0 +1,400 @@
+"""Hold the lease of a sweep: the one right to write its ledger, which a row of the ledger names.
+
+The holder increments a counter in that row every few seconds. Whoever wants to know whether a driver lives asks its
+process where that can be known, and watches the counter where it cannot. No clocks are compared: a lease has expired
+when its counter has stood still for `LEASE_S` on the observer's own monotonic clock. Every transaction of a driver
+checks in the same transaction that the row still names that driver (the fence), so a driver that was replaced while
+it stood still writes nothing. Holding a lease is for drivers; observing one runs anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from sqlalchemy import Connection, Engine, or_, select, update
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
+
+from rltune.cluster.stale_processes import GONE, RUNNING, ProcessMark, mark_process
+from rltune.errors import StudyUnavailableError
+from rltune.ledger.tables import LEASES, connect_ledger, file_of
+
+if TYPE_CHECKING:
+    from rltune.ledger.ledger import Ledger
+
+RENEW_S = 3.0  # The holder increments the counter this often.
+LEASE_S = 20.0  # A counter that stands still for so long, on the observer's monotonic clock, is nobody's.
+MAX_STEP_S = 2.0  # The most that one look adds to this time: a suspended observer has not watched meanwhile.
+LOOK_S = 0.5  # Between two looks of an observer that waits.
+END_S = 5.0  # The longest wait until a lease is given back; a server that is away keeps no driver from ending.
+# As text, because SQLAlchemy would take longer to look a statement up than SQLite takes to execute this one.
+_CHECKS = {
+    "sqlite": "UPDATE leases SET counter = counter WHERE sweep_id = ? AND driver_id = ?",
+    "postgresql": "UPDATE rltune.leases SET counter = counter WHERE sweep_id = %s AND driver_id = %s",
+}
+_held_ids: set[str] = set()  # The leases that this process holds.
+logger = logging.getLogger(__name__)
+
+
+class LeaseLostError(StudyUnavailableError):
+    """Another driver has taken the sweep over: this one must not write any more."""
+
+
+@dataclass(frozen=True)
+class DriverRecord(ProcessMark):
+    """What a lease says of its driver.
+
+    Attributes:
+        id: Random, and new for each lease: the fence compares it.
+        host: The machine's name, for people.
+        sessions: The process sessions of its Ray, which its successor ends if the driver was killed.
+    """
+
+    id: str
+    host: str
+    sessions: tuple[ProcessMark, ...] = ()
+
+    def is_alive(self) -> bool | None:
+        """Return whether the driver's process runs; None where only its lease's counter can show that.
+
+        A process on another machine or in another container cannot be seen, and a stopped one may be continued.
+        """
+        state = self.find_state()
+        if state == RUNNING and self.pid == os.getpid():
+            return self.id in _held_ids
+        return {RUNNING: True, GONE: False}.get(state or "")
+
+    def describe(self) -> str:
+        """Say where the driver is, for a person."""
+        return f"on {self.host} (process {self.pid})"
+
+
+@dataclass(frozen=True)
+class LeaseState:
+    """What the row of a lease says at one moment.
+
+    Attributes:
+        driver: Who holds the lease; None if it was given back, or was never taken.
+        counter: Grows while the holder lives.
+        driver_id: The last holder's, kept after the lease was given back; None before the first.
+    """
+
+    driver: DriverRecord | None
+    counter: int
+    driver_id: str | None = None
+
+
+def read_lease(engine: Engine, sweep_id: int) -> LeaseState:
+    """Read the lease of a sweep.
+
+    Args:
+        engine: The ledger's.
+        sweep_id: The sweep's row.
+    """
+    with engine.connect() as connection:
+        row = connection.execute(select(LEASES).where(LEASES.c.sweep_id == sweep_id)).one()
+    driver = None if row.released or row.driver is None else _make_record(row.driver)
+    return LeaseState(driver, int(row.counter), row.driver_id)
+
+
+def _make_record(content: dict[str, Any]) -> DriverRecord:
+    sessions = tuple(ProcessMark(**session) for session in content["sessions"])
+    return DriverRecord(**{**content, "sessions": sessions})
+
+
+class LeaseWatch:
+    """Observes one lease without blocking: each `look` adds to what is known.
+
+    Args:
+        read: Reads the lease. What it raises leaves `look`.
+
+    Attributes:
+        state: What the last look has read; None before the first one.
+    """
+
+    def __init__(self, read: Callable[[], LeaseState]) -> None:
+        self._read = read
+        self.state: LeaseState | None = None
+        self._looked, self._still_s = 0.0, 0.0
+        self._verdict: bool | None = None
+
+    @property
+    def driver(self) -> DriverRecord | None:
+        """Who held the lease at the last look; None where nobody did."""
+        return self.state.driver if self.state else None
+
+    def look(self) -> bool | None:
+        """Return whether the lease is held; None while that is not known yet, so that the caller looks again.
+
+        Call it every second or two: however long the last look is ago, at most `MAX_STEP_S` of it counts, since the
+        observer itself may have been suspended.
+        """
+        before, self.state, now = self.state, self._read(), time.monotonic()
+        driver, elapsed_s, self._looked = self.state.driver, now - self._looked, now
+        alive = driver.is_alive() if driver else False
+        if driver is None or alive is not None:
+            self._still_s, self._verdict = 0.0, alive
+        elif before is None or before.driver is None or before.driver.id != driver.id:
+            self._still_s, self._verdict = 0.0, None
+        elif before.counter != self.state.counter:
+            self._still_s, self._verdict = 0.0, True
+        else:
+            self._still_s += min(elapsed_s, MAX_STEP_S)
+            if self._still_s >= LEASE_S:
+                self._verdict = False
+        return self._verdict
+
+    def wait(self) -> bool:
+        """Look until it is known whether the lease is held, for little longer than `LEASE_S`, and return it."""
+        while (held := self.look()) is None:
+            time.sleep(min(LOOK_S, LEASE_S / 10))
+        return held
+
+
+def find_driver(ledger: Ledger) -> str | None:
+    """Find where the driver of a sweep is; None where none lives.
+
+    Where its process cannot be seen from here, this takes until the counter moves, or `LEASE_S`.
+
+    Raises:
+        StudyError: The ledger cannot be read.
+    """
+    watch = LeaseWatch(ledger.read_lease)
+    return watch.driver.describe() if watch.wait() and watch.driver else None
+
+
+class Lease:
+    """The right to write a sweep's ledger, renewed by a thread of its own until it is released or lost.
+
+    `take_lease` makes one. As a context manager it releases itself at the end.
+
+    Args:
+        ledger: The sweep's.
+        driver: This driver.
+        previous: The driver that did not give the lease back; None where nothing of another driver is left.
+
+    Attributes:
+        id: This driver's, by which the fence knows it.
+        previous: See above.
+        on_lost: Called once when the lease is lost, from any thread.
+    """
+
+    def __init__(
+        self, ledger: Ledger, driver: DriverRecord, previous: DriverRecord | None, on_lost: Callable[[], None]
+    ) -> None:
+        self.id, self.previous, self.on_lost = driver.id, previous, on_lost
+        self._driver, self._name, self._sweep_id, self._file = driver, ledger.name, ledger.sweep_id, file_of(ledger.url)
+        # A connection of its own: a long transaction of the driver's must not hold the renewal up.
+        self._engine = connect_ledger(ledger.url)
+        self._lost: LeaseLostError | None = None
+        self._losing = threading.Lock()
+        self._renewed_s = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another driver has taken the sweep over, as far as this process has noticed."""
+        return self._lost is not None
+
+    def check(self) -> None:
+        """Refuse to go on without the lease.
+
+        Raises:
+            LeaseLostError: Another driver has taken the sweep over.
+        """
+        if self._lost:
+            raise self._lost
+
+    def is_held(self) -> bool:
+        """Return whether this driver still holds the lease.
+
+        The row is read only if the last renewal is so long ago that another driver may have taken the lease meanwhile,
+        as after this process was stopped.
+        """
+        if not self.is_lost and time.monotonic() - self._renewed_s > LEASE_S:
+            self._write({"counter": LEASES.c.counter + 1})
+        return not self.is_lost
+
+    def lose(self, connection: Connection) -> LeaseLostError:
+        """Note that the lease is another driver's now; return the error that says so.
+
+        Args:
+            connection: Reads who the other driver is.
+        """
+        row = connection.execute(select(LEASES.c.driver).where(LEASES.c.sweep_id == self._sweep_id)).first()
+        with self._losing:
+            is_first = self._lost is None
+            if self._lost is None:
+                where = f", {_make_record(row.driver).describe()}" if row and row.driver else ""
+                self._lost = LeaseLostError(
+                    f"sweep={self._name}: another driver has taken it over{where}",
+                    "one driver at a time; this one stood still for longer than its lease",
+                    "nothing, the other driver goes on with it",
+                )
+                _held_ids.discard(self.id)
+                self._ended.set()
+        if is_first:
+            self.on_lost()
+        return self._lost
+
+    def note_sessions(self, sessions: tuple[ProcessMark, ...]) -> None:
+        """Record the process sessions of this driver's Ray, which its successor ends if it is killed.
+
+        Raises:
+            LeaseLostError: Another driver has taken the sweep over.
+        """
+        self._driver = replace(self._driver, sessions=sessions)
+        with self._engine.begin() as connection:
+            if not connection.execute(self._of_mine().values(driver=asdict(self._driver))).rowcount:
+                raise self.lose(connection)
+
+    def release(self) -> None:
+        """Give the lease back, so that the next driver need not wait; without effect the second time, or when lost."""
+        self._ended.set()
+        self._thread.join(END_S)
+
+    def __enter__(self) -> Lease:
+        """Return the lease itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Release it."""
+        self.release()
+
+    def _of_mine(self) -> Any:
+        return update(LEASES).where(LEASES.c.sweep_id == self._sweep_id, LEASES.c.driver_id == self.id)
+
+    def _renew(self) -> None:
+        """Increment the counter until the end, then give the lease back."""
+        while not self._ended.wait(RENEW_S):
+            # A failure loses nothing: the row names this driver until another one has watched it stand still.
+            self._write({"counter": LEASES.c.counter + 1})
+        # While the row names it, a process that lives on, such as a notebook's, would keep all others out.
+        while not (self.is_lost or self._write({"released": True})):
+            _held_ids.discard(self.id)
+            time.sleep(RENEW_S)
+        _held_ids.discard(self.id)
+        self._engine.dispose()
+
+    def _write(self, values: dict[str, Any]) -> bool:
+        """Change the lease's row if it names this driver; return False where the database did not answer."""
+        if self._file and not self._file.exists():  # SQLite would make an empty ledger.
+            return True
+        try:
+            with self._engine.begin() as connection:
+                if connection.execute(self._of_mine().values(**values)).rowcount:
+                    self._renewed_s = time.monotonic()
+                    return True
+                mine = select(LEASES.c.driver_id).where(LEASES.c.sweep_id == self._sweep_id)
+                if connection.execute(mine).first():
+                    self.lose(connection)
+        except Exception as error:
+            logger.debug("the lease could not be written", exc_info=error)
+            return False
+        return True
+
+
+def take_lease(ledger: Ledger, on_lost: Callable[[], None] = lambda: None) -> Lease:
+    """Take the lease of a sweep for this process, as soon as it is known that no other driver has it.
+
+    A live process of this machine is refused at once and a dead one replaced at once; anything else is watched for
+    `LEASE_S`. From now on the ledger writes only while it has the lease.
+
+    Args:
+        ledger: The sweep's.
+        on_lost: Called when another driver takes the lease over, from any thread.
+
+    Raises:
+        StudyUnavailableError: Another driver has it.
+        StudyError: The ledger cannot be written.
+    """
+    from rltune.ledger.ledger import make_storage_error
+
+    watch = LeaseWatch(ledger.read_lease)
+    driver = DriverRecord(id=secrets.token_hex(16), host=socket.gethostname(), **mark_process(psutil.Process()))
+    _held_ids.add(driver.id)  # before the row says so: another thread may look at it at once
+    while True:
+        try:
+            if watch.wait():
+                raise _make_held_error(ledger, watch)
+            assert watch.state is not None
+            # The successor ends these processes first of all. If it is killed before, its own successor does.
+            driver = replace(driver, sessions=watch.driver.sessions if watch.driver else ())
+            if _take(ledger, driver, watch.state):
+                break
+        except Exception as error:
+            _held_ids.discard(driver.id)
+            if isinstance(error, OperationalError) and "database is locked" in str(error):
+                raise _make_held_error(ledger, watch) from None  # a driver was stopped in the middle of a transaction
+            if isinstance(error, SQLAlchemyError):
+                raise make_storage_error(ledger.url, error) from None
+            raise
+    ledger.fence.lease = lease = Lease(ledger, driver, watch.driver, on_lost)
+    for table in (ledger.trials, ledger.runs):
+        table.clear_cache()  # The driver before may have written until this moment.
+    return lease
+
+
+def _make_held_error(ledger: Ledger, watch: LeaseWatch) -> StudyUnavailableError:
+    """Say that another driver works on the sweep, and where."""
+    where = f", {watch.driver.describe()}" if watch.driver else ""
+    return StudyUnavailableError(
+        f"sweep={ledger.name}: another driver is working on it{where}",
+        "one driver at a time",
+        "wait for it, or end it with Ctrl-C where it runs",
+    )
+
+
+def _take(ledger: Ledger, driver: DriverRecord, seen: LeaseState) -> bool:
+    """Take a lease that is as it was seen, in one statement; return False where it has changed since."""
+    unchanged = (LEASES.c.driver_id == seen.driver_id) & (LEASES.c.counter == seen.counter)
+    free = update(LEASES).where(LEASES.c.sweep_id == ledger.sweep_id, or_(LEASES.c.released, unchanged))
+    mine = {"driver_id": driver.id, "driver": asdict(driver), "released": False, "counter": LEASES.c.counter + 1}
+    with ledger.fence.engine.begin() as connection:
+        return bool(connection.execute(free.values(**mine)).rowcount)
+
+
+class Fence:
+    """Begins the transactions that write a sweep's rows, and lets none through of a driver that has lost its lease.
+
+    Args:
+        engine: The ledger's.
+        sweep_id: The sweep's row.
+
+    Attributes:
+        engine: See above; what only reads may use it directly.
+        sweep_id: See above.
+        lease: This driver's; None for commands and readers, whose transactions are not checked.
+    """
+
+    def __init__(self, engine: Engine, sweep_id: int) -> None:
+        self.engine, self.sweep_id = engine, sweep_id
+        self.lease: Lease | None = None
+        self._check = _CHECKS[engine.dialect.name]
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """Begin a transaction whose first statement locks the lease's row, if there is a lease.
+
+        In SQLite this takes the write lock before anything is read.
+
+        Raises:
+            LeaseLostError: Another driver has taken the sweep over; nothing is written.
+        """
+        with self.engine.begin() as connection:
+            if self.lease is not None:
+                found = connection.exec_driver_sql(self._check, (self.sweep_id, self.lease.id))
+                if not found.rowcount:
+                    raise self.lease.lose(connection)
+            yield connection

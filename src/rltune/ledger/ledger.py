@@ -1,0 +1,429 @@
+"""Keep the ledger of a sweep: the values, reports, checkpoints, states, seeds and costs of its trials, as typed rows.
+
+The ledger is the source of truth and commits first. Optuna's study (`rltune.ledger.optuna_study`) and what MLflow shows
+(`rltune.tracking`) are derived from it and can be rebuilt. Writing runs in the driver; reading runs anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Table, delete, func, insert, or_, select, update
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+
+from rltune.config.criteria import Criteria
+from rltune.config.settings_file import FORMAT
+from rltune.config.uris import redact_address, redact_error
+from rltune.errors import StudyError, StudyUnavailableError, describe_exception
+from rltune.formatting import spell_command
+from rltune.ledger.disk_full import is_disk_full
+from rltune.ledger.lease import Fence, Lease, LeaseState, read_lease
+from rltune.ledger.tables import (
+    DELIVERIES,
+    LEASES,
+    REPORTS,
+    REQUESTS,
+    SWEEP_TRIALS,
+    SWEEPS,
+    TRIAL_DELIVERIES,
+    add_tables,
+    begin_alone,
+    connect_ledger,
+    file_of,
+    has_table,
+)
+from rltune.ledger.trial_table import REPORT_COLUMNS, TrialTable, make_report
+from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, SweepRequest, TrialRecord
+
+_REQUEST_COLUMNS = [REQUESTS.c[entry.name] for entry in fields(SweepRequest)]
+_SWEEP_COLUMNS = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
+_REOPENED = "to be tried again"  # The stop reason of a failed trial that was reopened and has not started yet.
+# A wrong login or database is known by PostgreSQL's message alone: its driver has no class of its own for these errors.
+_REFUSED = re.compile(r"authentication failed|no password supplied|does not exist|no pg_hba\.conf entry")
+
+
+class MissingSweepError(StudyError):
+    """The database has no sweep of this name."""
+
+
+@dataclass(frozen=True)
+class PendingTrial:
+    """A trial of which a tracker lacks more than reports.
+
+    Attributes:
+        kind: TRIALS or CERTIFY.
+        number: Its number.
+        revision: Counts the changes of the trial that trackers show.
+        delivered: The revision that the tracker has; 0 before it was told of the trial.
+        checkpoint: The path of the checkpoint whose files the tracker has; '' if there were none to deliver, None
+            before the delivery.
+    """
+
+    kind: str
+    number: int
+    revision: int
+    delivered: int
+    checkpoint: str | None
+
+
+class Ledger:
+    """The ledger of one sweep.
+
+    Args:
+        url: An SQLAlchemy URL.
+        name: The sweep.
+        create: Whether to add the sweep; otherwise it has to exist.
+
+    Attributes:
+        trials: The trials of the search.
+        runs: The runs of the certification.
+        fence: Begins the transactions that write, and has the driver's lease.
+        sweep_id: The id of the sweep's row.
+
+    Raises:
+        StudyError: The sweep to add was begun already, or the sweep to open is missing, has another format or cannot be
+            read.
+    """
+
+    def __init__(self, url: str, name: str, *, create: bool = False) -> None:
+        self.url, self.name = url, name
+        try:
+            self._engine = connect_ledger(url)
+            row = _find_or_add_sweep(self._engine, name) if create else _find_sweep(self._engine, name)
+        except Exception as error:
+            raise make_storage_error(url, error) from None
+        if row is None:
+            raise MissingSweepError(
+                f"the sweep '{name}' is not in its ledger", "a ledger of this sweep", spell_command("list")
+            )
+        self.sweep_id, format_number = row
+        if format_number != FORMAT:
+            raise StudyError(
+                f"sweep={name}: its ledger has format {format_number}",
+                f"format {FORMAT}, which this version of rltune reads",
+                "run the sweep again, or open it with the version that wrote it",
+            )
+        self.fence = Fence(self._engine, self.sweep_id)
+        self.trials = TrialTable(self.fence, TRIALS)
+        self.runs = TrialTable(self.fence, CERTIFY)
+        if create:
+            self.require_new()
+
+    @property
+    def criteria(self) -> Criteria:
+        """The criteria by which trials are judged besides their scores."""
+        return self.trials.criteria
+
+    def judge_by(self, criteria: Criteria) -> Ledger:
+        """Judge all trials by the sweep's criteria from now on, and return the ledger."""
+        self.trials.criteria = self.runs.criteria = criteria
+        return self
+
+    def table(self, kind: str) -> TrialTable:
+        """Return the trials of a kind."""
+        return self.trials if kind == TRIALS else self.runs
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the ledger is a file on this machine, rather than rows in a server's database."""
+        return file_of(self.url) is not None
+
+    # -- the sweep ----------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> SweepRecord:
+        """Read the sweep's record."""
+        with self._engine.connect() as connection:
+            row = connection.execute(select(*_SWEEP_COLUMNS).where(SWEEPS.c.id == self.sweep_id)).mappings().one()
+        return SweepRecord(**row)
+
+    def change_sweep(self, **facts: Any) -> None:
+        """Change fields of the sweep's record.
+
+        Args:
+            facts: The new values by the names of the record's fields.
+        """
+        with self.fence.begin() as connection:
+            connection.execute(update(SWEEPS).where(SWEEPS.c.id == self.sweep_id).values(**facts))
+
+    def require_new(self) -> None:
+        """Refuse a sweep that has settings or trials; without them its driver was killed before it could begin.
+
+        Raises:
+            StudyError: The sweep has been begun.
+        """
+        if self.sweep().config is not None or self.trials.num_trials:
+            name = self.name
+            raise StudyError(f"name={name}: a sweep of this name exists", "a new name", "choose another name=")
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease of the driver that writes through this object; None for commands and readers."""
+        return self.fence.lease
+
+    def check_lease(self) -> None:
+        """Read the lease's row, and refuse to go on if it names another driver; without effect for readers.
+
+        Files outside the ledger have no fence of their own, so a driver calls this before it writes them.
+
+        Raises:
+            LeaseLostError: Another driver has taken the sweep over.
+        """
+        if self.lease:
+            self.lease.check()
+            with self.fence.begin():
+                pass
+
+    def has_lost_lease(self) -> bool:
+        """Return whether another driver has taken the sweep over, as far as known while the database is down."""
+        with contextlib.suppress(StudyError, SQLAlchemyError):
+            self.check_lease()
+        return self.lease is not None and self.lease.is_lost
+
+    def read_lease(self) -> LeaseState:
+        """Read which driver holds the sweep's lease."""
+        return read_lease(self._engine, self.sweep_id)
+
+    def close(self) -> None:
+        """Close all connections, so that the file can be moved or copied."""
+        self._engine.dispose()
+
+    # -- requests to its driver ---------------------------------------------------------------------------------------
+
+    def ask(self, kind: str, payload: Mapping[str, Any], asked_by: str, *, is_taken: bool = False) -> int:
+        """Leave a request for the sweep's driver, and return its id; see `SweepRequest` for the arguments.
+
+        Args:
+            kind: The kind of the request.
+            payload: Its details.
+            asked_by: The user and host, or the trial, that it comes from.
+            is_taken: Whether it counts as carried out: a driver keeps such a request for later drivers.
+
+        Raises:
+            StudyError: The ledger cannot be written.
+        """
+        row = {"kind": kind, "payload": dict(payload), "asked_by": asked_by, "asked_s": time.time()}
+        row |= {"taken_s": row["asked_s"]} if is_taken else {}
+        try:
+            with self._engine.begin() as connection:
+                added = connection.execute(insert(REQUESTS).returning(REQUESTS.c.id), row | {"sweep_id": self.sweep_id})
+                return int(added.scalar_one())
+        except SQLAlchemyError as error:
+            raise make_storage_error(self.url, error) from None
+
+    def read_requests(self, *kinds: str, waiting: bool = True) -> list[SweepRequest]:
+        """Read the requests to the sweep's driver, the oldest first.
+
+        Args:
+            kinds: The kinds of requests to read; none for all.
+            waiting: Whether to leave out those that a driver has taken.
+        """
+        conditions = [REQUESTS.c.sweep_id == self.sweep_id]
+        conditions += [REQUESTS.c.kind.in_(kinds)] if kinds else []
+        conditions += [REQUESTS.c.taken_s.is_(None)] if waiting else []
+        statement = select(*_REQUEST_COLUMNS).where(*conditions).order_by(REQUESTS.c.id)
+        with self._engine.connect() as connection:
+            rows = connection.execute(statement).mappings().all()
+        return [SweepRequest(**row) for row in rows]
+
+    def take_request(self, number: int) -> None:
+        """Mark a request as taken: it was carried out, or no longer counts."""
+        with self.fence.begin() as connection:
+            connection.execute(update(REQUESTS).where(REQUESTS.c.id == number).values(taken_s=time.time()))
+
+    def withdraw_request(self, number: int) -> bool:
+        """Delete a request; return False if a driver has taken it already."""
+        with self._engine.begin() as connection:
+            statement = delete(REQUESTS).where(REQUESTS.c.id == number, REQUESTS.c.taken_s.is_(None))
+            return bool(connection.execute(statement).rowcount)
+
+    def reopen_failed(self, request: SweepRequest) -> list[TrialRecord]:
+        """Set failed trials and runs to RUNNING, and take the request for it, in one transaction.
+
+        They keep their numbers, values, reports and checkpoints, and go on from the checkpoints.
+
+        Args:
+            request: Names the trials by kind. Those that have not failed stay as they are.
+
+        Returns:
+            The reopened trials and runs.
+        """
+        columns = SWEEP_TRIALS.c
+        is_named = or_(
+            *((columns.kind == kind) & columns.number.in_(numbers) for kind, numbers in request.payload.items())
+        )
+        has_failed = (columns.sweep_id == self.sweep_id) & (columns.state == "FAIL") & is_named
+        values = {"state": "RUNNING", "stop_reason": _REOPENED, "ended_s": None, "traceback": None, "log": None}
+        reopen = update(SWEEP_TRIALS).where(has_failed).values(**values, revision=columns.revision + 1)
+        with self.fence.begin() as connection:
+            reopened = connection.execute(reopen.returning(columns.kind, columns.number)).all()
+            connection.execute(update(REQUESTS).where(REQUESTS.c.id == request.id).values(taken_s=time.time()))
+        return [self.table(kind).record(number) for kind, number in sorted(reopened)]
+
+    # -- what trackers have -------------------------------------------------------------------------------------------
+
+    def read_pending_trials(self, tracker: str, *, with_checkpoints: bool = False) -> list[PendingTrial]:
+        """Read the trials of which a tracker lacks more than reports, in the order in which they were proposed.
+
+        Args:
+            tracker: Its name.
+            with_checkpoints: Whether it also takes the checkpoint's files of each trial that is COMPLETE.
+        """
+        marks = TRIAL_DELIVERIES
+        delivered = func.coalesce(marks.c.revision, 0)
+        pending = SWEEP_TRIALS.c.revision > delivered
+        if with_checkpoints:
+            pending |= (SWEEP_TRIALS.c.state == "COMPLETE") & marks.c.checkpoint.is_(None)
+        columns = SWEEP_TRIALS.c
+        statement = (
+            select(columns.kind, columns.number, columns.revision, delivered, marks.c.checkpoint)
+            .outerjoin(marks, (marks.c.trial_id == columns.id) & (marks.c.tracker == tracker))
+            .where(columns.sweep_id == self.sweep_id, pending)
+            .order_by(columns.id)
+        )
+        with self._engine.connect() as connection:
+            return [PendingTrial(*row) for row in connection.execute(statement)]
+
+    def mark_trial(self, tracker: str, kind: str, number: int, **marks: Any) -> None:
+        """Record what a tracker has of a trial.
+
+        Args:
+            tracker: Its name.
+            kind: TRIALS or CERTIFY.
+            number: The trial's.
+            marks: ``revision`` and ``checkpoint`` as in `PendingTrial`; a revision of 0 delivers the trial again.
+        """
+        columns = SWEEP_TRIALS.c
+        of_trial = (columns.sweep_id == self.sweep_id) & (columns.kind == kind) & (columns.number == number)
+        with self.fence.begin() as connection:
+            trial_id = connection.execute(select(columns.id).where(of_trial)).scalar_one()
+            _upsert(connection, TRIAL_DELIVERIES, {"tracker": tracker, "trial_id": trial_id}, marks)
+
+    def read_delivered_report(self, tracker: str) -> int:
+        """Return the id of the last report that a tracker has; 0 before the first."""
+        mine = (DELIVERIES.c.sweep_id == self.sweep_id) & (DELIVERIES.c.tracker == tracker)
+        with self._engine.connect() as connection:
+            return int(connection.execute(select(DELIVERIES.c.report).where(mine)).scalar() or 0)
+
+    def mark_reports(self, tracker: str, report: int) -> None:
+        """Record that a tracker has all reports up to this id."""
+        with self.fence.begin() as connection:
+            _upsert(connection, DELIVERIES, {"tracker": tracker, "sweep_id": self.sweep_id}, {"report": report})
+
+    def read_reports_after(self, mark: int, limit: int) -> list[tuple[int, str, Report]]:
+        """Return the reports that came after another one, in the order in which they came.
+
+        Args:
+            mark: The other report's id; 0 is before the first.
+            limit: The largest number of reports.
+
+        Returns:
+            Each report's id, its trial's kind, and the report.
+        """
+        newer = (
+            select(REPORTS.c.id, SWEEP_TRIALS.c.kind, SWEEP_TRIALS.c.number, *REPORT_COLUMNS)
+            # The + 0 keeps SQLite from going through all reports of all trials, by the index of the trials.
+            .join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id + 0)
+            .where(SWEEP_TRIALS.c.sweep_id == self.sweep_id, REPORTS.c.id > mark)
+            .order_by(REPORTS.c.id)
+            .limit(limit)
+        )
+        with self._engine.connect() as connection:
+            rows: Sequence[Any] = connection.execute(newer).all()
+        return [(int(row[0]), str(row[1]), make_report(*row[2:])) for row in rows]
+
+    def forget_mlflow(self, tracker: str) -> None:
+        """Forget the runs of MLflow and everything delivered to it: another store is to get all of it."""
+        trials = select(SWEEP_TRIALS.c.id).where(SWEEP_TRIALS.c.sweep_id == self.sweep_id)
+        of_sweep = DELIVERIES.c.sweep_id == self.sweep_id
+        with self.fence.begin() as connection:
+            marks = TRIAL_DELIVERIES.c
+            connection.execute(delete(TRIAL_DELIVERIES).where(marks.tracker == tracker, marks.trial_id.in_(trials)))
+            connection.execute(delete(DELIVERIES).where(of_sweep, DELIVERIES.c.tracker == tracker))
+            for table, mine in ((SWEEP_TRIALS, SWEEP_TRIALS.c.sweep_id), (SWEEPS, SWEEPS.c.id)):
+                connection.execute(update(table).where(mine == self.sweep_id).values(mlflow_run_id=None))
+        self.trials.forget_mlflow_runs()
+        self.runs.forget_mlflow_runs()
+
+
+def _upsert(connection: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Update the row with a key, or insert it; nobody else does, because only the driver with the lease writes."""
+    mine = [table.c[name] == value for name, value in key.items()]
+    if not connection.execute(update(table).where(*mine).values(**values)).rowcount:
+        connection.execute(insert(table), {**key, **values})
+
+
+def find_sweeps(engine: Engine, names: Iterable[str]) -> dict[str, int]:
+    """Find the rows of sweeps by their names; one that is missing, or has another format, is left out."""
+    wanted = select(SWEEPS.c.name, SWEEPS.c.id).where(SWEEPS.c.name.in_(list(names)), SWEEPS.c.format == FORMAT)
+    with engine.connect() as connection:
+        return {str(row.name): int(row.id) for row in connection.execute(wanted)}
+
+
+def _find_sweep(engine: Engine, name: str) -> tuple[int, int] | None:
+    """Return the id of a sweep's row and its format; None if there is no such sweep."""
+    if not has_table(engine, SWEEPS):
+        return None
+    with engine.connect() as connection:
+        return _read_sweep(connection, name)
+
+
+def _find_or_add_sweep(engine: Engine, name: str) -> tuple[int, int]:
+    """Return the id of a sweep's row and its format; add the tables and the sweep if they do not exist yet."""
+    with begin_alone(engine) as connection:
+        add_tables(connection)
+        if existing := _read_sweep(connection, name):
+            return existing
+        row = {"name": name, "format": FORMAT, "key": uuid.uuid4().hex}
+        sweep_id = int(connection.execute(insert(SWEEPS).returning(SWEEPS.c.id), row).scalar_one())
+        connection.execute(insert(LEASES), {"sweep_id": sweep_id})
+    return sweep_id, FORMAT
+
+
+def _read_sweep(connection: Connection, name: str) -> tuple[int, int] | None:
+    row = connection.execute(select(SWEEPS.c.id, SWEEPS.c.format).where(SWEEPS.c.name == name)).first()
+    return (int(row.id), int(row.format)) if row else None
+
+
+def check_storage(url: str) -> None:
+    """Refuse a database that cannot be used, before a sweep begins; a SQLite file is created later.
+
+    Args:
+        url: The setting ``study.storage``.
+
+    Raises:
+        StudyError: The database is of an unsupported kind, or cannot be reached.
+    """
+    try:
+        engine = connect_ledger(url)
+        if engine.dialect.name != "sqlite":
+            engine.connect().close()
+        engine.dispose()
+    except Exception as error:
+        raise make_storage_error(url, error) from None
+
+
+def make_storage_error(url: str, error: Exception) -> StudyError:
+    """Make the error of a database that cannot be used, without the login in its address.
+
+    It is unavailable if the disk is full or the server is down, but not if the server refuses the login.
+    """
+    if isinstance(error, StudyError):  # Damage is named already.
+        return error
+    is_away = isinstance(error, (OperationalError, InterfaceError)) and not url.startswith("sqlite")
+    is_unavailable = is_disk_full(error) or (is_away and not _REFUSED.search(str(error)))
+    return (StudyUnavailableError if is_unavailable else StudyError)(
+        f"study.storage={_redact_url(url)} cannot be opened: {redact_error(url, describe_exception(error))}",
+        "room for it on its disk" if is_disk_full(error) else "a database that can be reached",
+        "study.storage=postgresql+psycopg://user@host/database, or study.storage=null for a file in the sweep's folder",
+    )
+
+
+def _redact_url(url: str) -> str:
+    """Remove the login from an address; text that is no URL may hold a password anywhere."""
+    return redact_address(url) if "://" in url else "***"

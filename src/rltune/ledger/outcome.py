@@ -1,0 +1,144 @@
+"""Describe how a sweep ended: its counts, its cost, and ``summary.json``. Runs in the driver."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rltune.config.criteria import Criteria
+from rltune.config.schema import RunConfig
+from rltune.ledger.ranking import find_front, find_nearest
+from rltune.records import TrialRecord
+
+EXIT_WINNER, EXIT_NONE = 0, 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A sweep's end, as ``summary.json`` has it.
+
+    Attributes:
+        name: The sweep.
+        status: complete, stopped (its wall time is over, or its disk full), interrupted or failed.
+        trials: total, complete, pruned, failed, interrupted.
+        winner: name, trial (None for a baseline that the search did not try), params, objective, checkpoint (relative
+            to the folder), evaluation; None without.
+        model: name, version, uri, alias; None when nothing was registered.
+        cost: env_steps, env_steps_saved, train_s, wall_s, slots, efficiency; certify_env_steps, certify_train_s.
+        certified: `Certification.summary`; None when nothing was certified.
+        front: The whole trials that no other one beats in both objectives, the highest objective first: trial, params,
+            objective, and the second objective by its name. None without a second objective.
+        reason: Why it ended early; None at its natural end.
+        exit_code: What the command ends with.
+    """
+
+    name: str
+    status: str
+    trials: Mapping[str, int]
+    winner: Mapping[str, Any] | None
+    model: Mapping[str, Any] | None
+    cost: Mapping[str, float]
+    certified: Mapping[str, Any] | None = None
+    reason: str | None = None
+    front: Sequence[Mapping[str, Any]] | None = None
+    exit_code: int = EXIT_WINNER
+    folder: Path = field(default_factory=Path)
+
+    def __repr__(self) -> str:
+        """How it ended, in a line."""
+        best = f", winner trial {self.winner['trial']}" if self.winner and self.winner["trial"] is not None else ""
+        return f"<Outcome of {self.name}: {self.status}, {self.trials['total']} trials{best}; {self.folder}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what ``summary.json`` has."""
+        return {key: value for key, value in asdict(self).items() if key not in ("folder", "exit_code")}
+
+    def save(self) -> None:
+        """Write ``summary.json`` whole or not at all."""
+        draft = self.folder / ".summary.json"
+        draft.write_text(json.dumps(self.to_dict(), indent=2) + "\n")
+        draft.rename(self.folder / "summary.json")
+
+
+def load_outcome(folder: Path) -> Outcome | None:
+    """Load how a sweep ended from its ``summary.json``; None where there is none that can be read."""
+    try:
+        content = json.loads((folder / "summary.json").read_text())
+        exit_code = EXIT_NONE if content["status"] == "failed" else EXIT_WINNER
+        return Outcome(**content, folder=folder, exit_code=exit_code)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def count_states(records: Sequence[TrialRecord]) -> dict[str, int]:
+    """Count trials by how they ended."""
+    states = Counter(record.state for record in records)
+    return {
+        "total": len(records),
+        "complete": states["COMPLETE"],
+        "pruned": states["PRUNED"],
+        "failed": states["FAIL"],
+        "interrupted": states["RUNNING"],
+    }
+
+
+def describe_front(records: Sequence[TrialRecord], criteria: Criteria) -> list[dict[str, Any]] | None:
+    """Describe the Pareto front as the summary has it; None without a second objective."""
+    if criteria.second is None:
+        return None
+    return [
+        {"trial": one.number, "objective": one.score, criteria.second: one.second, "params": dict(one.params)}
+        for one in find_front(records, criteria.direction)
+    ]
+
+
+def explain_no_winner(records: Sequence[TrialRecord], *, is_running: bool = False) -> str:
+    """Explain why no trial can win.
+
+    Args:
+        records: All trials.
+        is_running: Whether the sweep still runs, so that there may be a winner later.
+    """
+    if (nearest := find_nearest(records)) is None:
+        has_failed = records and all(record.state == "FAIL" for record in records)
+        if is_running:
+            return "every trial has failed so far" if has_failed else "no trial has reported a return yet"
+        return f"{'every trial failed' if has_failed else 'no trial reported a return'}, so there is no winner"
+    bounds = " and ".join(f"{check.name} {check.bound}" for check in nearest.checks)
+    why = ", ".join(map(str, nearest.broken))
+    verdict = " yet" if is_running else ", so there is no winner"
+    return f"no trial keeps {bounds}{verdict}; the nearest is trial {nearest.number}: {why}"
+
+
+def compute_cost(
+    records: Sequence[TrialRecord], config: RunConfig, slots: float, wall_s: float, runs: Sequence[TrialRecord] = ()
+) -> dict[str, float]:
+    """Compute what the sweep took, and what early stopping saved.
+
+    Args:
+        records: All trials.
+        config: Its budget per trial.
+        slots: Trials at once; on a cluster their mean over the time.
+        wall_s: Seconds from the command's start, all drivers.
+        runs: Those of the certification, which are counted apart.
+
+    Returns:
+        ``efficiency`` is the training seconds of trials and runs over slots x wall seconds.
+    """
+    replicates = config.replicates
+    stopped = [record for record in records if record.state == "PRUNED"]
+    train_s, certify_s = (sum(record.train_s for record in group) for group in (records, runs))
+    return {
+        "env_steps": replicates * sum(record.env_steps for record in records),
+        "env_steps_saved": replicates * sum(max(0, config.budget.env_steps - record.env_steps) for record in stopped),
+        "train_s": round(train_s, 3),
+        "wall_s": round(wall_s, 3),
+        "slots": round(slots, 2),
+        "efficiency": round((train_s + certify_s) / (slots * wall_s), 4) if wall_s else 0.0,
+        "certify_env_steps": sum(record.env_steps for record in runs),
+        "certify_train_s": round(certify_s, 3),
+    }

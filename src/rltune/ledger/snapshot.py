@@ -1,0 +1,207 @@
+"""Read all rows of a sweep from its ledger, and afterwards only what has changed. Runs anywhere.
+
+Every display of a sweep is made from such a snapshot, see `rltune.views.sweep_view`. Displays read again and again,
+so that a second snapshot of a thousand trials has to cost milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+
+from sqlalchemy import ColumnElement, Connection, Engine, and_, func, or_, select
+
+from rltune.ledger.tables import LEASES, REPORTS, REQUESTS, SWEEP_TRIALS, SWEEPS
+from rltune.ledger.trial_table import COLUMNS, make_record, make_report
+from rltune.records import TRIALS, Report, SweepRecord, TrialRecord
+
+_SWEEP = [SWEEPS.c[entry.name] for entry in fields(SweepRecord)]
+_REPORT = (
+    REPORTS.c.id,
+    REPORTS.c.trial_id,
+    REPORTS.c.nominal_steps,
+    REPORTS.c.env_steps,
+    REPORTS.c.objective,
+    REPORTS.c.time_s,
+)
+
+
+@dataclass(frozen=True)
+class LedgerSnapshot:
+    """The rows of one sweep at one moment.
+
+    Attributes:
+        record: The sweep as a whole.
+        driver_id: The id of the last driver that held the sweep's lease; None before the first.
+        trials: The search's trials and the certification's runs by their row's id, in the order in which they began.
+            They are not judged by the sweep's criteria.
+        revisions: How often each of these rows has changed what MLflow shows.
+        reports: The reports of the search's trials in the order in which they came, without the numbers beside the
+            objective.
+        last_report: The id of the newest report that was read.
+        last_reports_s: When each trial's newest report came, by the trial's row, in seconds of the epoch.
+    """
+
+    record: SweepRecord
+    driver_id: str | None = None
+    trials: Mapping[int, TrialRecord] = field(default_factory=dict)
+    revisions: Mapping[int, int] = field(default_factory=dict)
+    reports: tuple[Report, ...] = ()
+    last_report: int = 0
+    last_reports_s: Mapping[int, float] = field(default_factory=dict)
+
+
+def read_snapshots(
+    engine: Engine, sweep_ids: Sequence[int], since: Mapping[int, LedgerSnapshot] | None = None
+) -> dict[int, LedgerSnapshot]:
+    """Read several sweeps of one database with as many queries as one of them takes.
+
+    Args:
+        engine: The ledger's.
+        sweep_ids: The sweeps' rows.
+        since: Earlier snapshots by the same ids. Trials that have ended by then are not read again.
+
+    Returns:
+        The snapshots by the sweeps' ids; a sweep that does not exist is left out.
+    """
+    earlier = since or {}
+    with engine.connect() as connection:
+        records, drivers = _read_sweeps(connection, sweep_ids)
+        revisions: dict[int, dict[int, int]] = {sweep_id: {} for sweep_id in records}
+        first_read, live = set(records.keys() - earlier.keys()), set[int]()
+        whole: set[int] = set()
+        scan = select(SWEEP_TRIALS.c.id, SWEEP_TRIALS.c.sweep_id, SWEEP_TRIALS.c.revision, SWEEP_TRIALS.c.state)
+        for row_id, sweep_id, revision, state in connection.execute(
+            scan.where(SWEEP_TRIALS.c.sweep_id.in_(revisions)).order_by(SWEEP_TRIALS.c.id)
+        ):
+            revisions[sweep_id][row_id] = revision
+            if sweep_id in first_read:
+                continue
+            known = earlier[sweep_id].trials.get(row_id)
+            if known is not None and known.state == "RUNNING":
+                live.add(row_id)
+            elif known is None or state == "RUNNING" or revision != earlier[sweep_id].revisions[row_id]:
+                # An earlier read did not look for reports of this trial, so that the newest report tells nothing of it.
+                whole.add(row_id)
+        changed = _read_trials(connection, SWEEP_TRIALS.c.sweep_id.in_(first_read), SWEEP_TRIALS.c.id.in_(live | whole))
+        marks = [earlier[trial.sweep_id].last_report for trial in changed.values() if trial.row_id in live]
+        wanted: list[ColumnElement[bool]] = [REPORTS.c.trial_id.in_(whole)] if whole else []
+        if first_read:
+            of_sweeps = select(SWEEP_TRIALS.c.id).where(SWEEP_TRIALS.c.sweep_id.in_(first_read))
+            wanted.append(REPORTS.c.trial_id.in_(of_sweeps))
+        if marks:
+            wanted.append(and_(REPORTS.c.trial_id.in_(live), REPORTS.c.id > min(marks)))
+        if changed:
+            _add_reports(connection, changed, or_(*wanted), earlier)
+    return {
+        sweep_id: _merge(record, drivers[sweep_id], revisions[sweep_id], changed, sweep_id, earlier.get(sweep_id))
+        for sweep_id, record in records.items()
+    }
+
+
+@dataclass
+class _ChangedTrial:
+    """A trial that was read, and its reports that were read with it."""
+
+    row_id: int
+    sweep_id: int
+    record: TrialRecord
+    reports: list[tuple[int, Report]] = field(default_factory=list)
+    numbers: Mapping[str, float] | None = None
+
+
+def _read_sweeps(
+    connection: Connection, sweep_ids: Iterable[int]
+) -> tuple[dict[int, SweepRecord], dict[int, str | None]]:
+    """Read the sweeps' own rows and the ids of their last drivers."""
+    statement = select(SWEEPS.c.id.label("row"), LEASES.c.driver_id, *_SWEEP)
+    statement = statement.outerjoin(LEASES, LEASES.c.sweep_id == SWEEPS.c.id).where(SWEEPS.c.id.in_(sweep_ids))
+    records, drivers = {}, {}
+    for row in connection.execute(statement.order_by(SWEEPS.c.id)).mappings():
+        records[row["row"]] = SweepRecord(**{column.name: row[column.name] for column in _SWEEP})
+        drivers[row["row"]] = row["driver_id"]
+    return records, drivers
+
+
+def _read_trials(connection: Connection, *conditions: ColumnElement[bool]) -> dict[int, _ChangedTrial]:
+    """Read trials that meet one of the conditions, without their reports."""
+    enqueued = {}
+    requests = select(REQUESTS.c.sweep_id, REQUESTS.c.trial, REQUESTS.c.asked_by).where(REQUESTS.c.trial.is_not(None))
+    trials = select(SWEEP_TRIALS.c.id, SWEEP_TRIALS.c.sweep_id, *COLUMNS).where(or_(*conditions))
+    rows = connection.execute(trials.order_by(SWEEP_TRIALS.c.id)).mappings().all()
+    sweep_ids = {row["sweep_id"] for row in rows}
+    if sweep_ids:
+        for sweep_id, number, asked_by in connection.execute(requests.where(REQUESTS.c.sweep_id.in_(sweep_ids))):
+            enqueued[sweep_id, number] = asked_by
+    changed = {}
+    for row in rows:
+        asked_by = enqueued.get((row["sweep_id"], row["number"])) if row["kind"] == TRIALS else None
+        changed[row["id"]] = _ChangedTrial(row["id"], row["sweep_id"], make_record(dict(row), {}, {}, asked_by))
+    return changed
+
+
+def _add_reports(
+    connection: Connection,
+    changed: Mapping[int, _ChangedTrial],
+    condition: ColumnElement[bool],
+    earlier: Mapping[int, LedgerSnapshot],
+) -> None:
+    """Read the reports that meet a condition and add them to their trials.
+
+    Only of the newest report of each trial are all numbers read: these are most of a ledger.
+    """
+    newest: dict[int, int] = {}
+    for report_id, row_id, nominal_steps, env_steps, objective, time_s in connection.execute(
+        select(*_REPORT).where(condition).order_by(REPORTS.c.id)
+    ):
+        trial = changed.get(row_id)
+        known = earlier.get(trial.sweep_id) if trial else None
+        if trial is None or (known and row_id in known.trials and nominal_steps in known.trials[row_id].reports):
+            continue
+        report = make_report(trial.record.number, nominal_steps, env_steps, objective, {}, time_s)
+        trial.reports.append((report_id, report))
+        newest[row_id] = report_id
+    if len(newest) > 100:  # As in a first read, where a list of all ids would be too long for a statement.
+        last = select(func.max(REPORTS.c.id)).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id)
+        last = last.where(SWEEP_TRIALS.c.sweep_id.in_({changed[row_id].sweep_id for row_id in newest}))
+        is_newest = REPORTS.c.id.in_(last.group_by(REPORTS.c.trial_id))
+    else:
+        is_newest = REPORTS.c.id.in_(newest.values())
+    if newest:
+        for row_id, numbers in connection.execute(select(REPORTS.c.trial_id, REPORTS.c.numbers).where(is_newest)):
+            if row_id in newest:
+                changed[row_id].numbers = numbers
+
+
+def _merge(
+    record: SweepRecord,
+    driver_id: str | None,
+    revisions: Mapping[int, int],
+    changed: Mapping[int, _ChangedTrial],
+    sweep_id: int,
+    since: LedgerSnapshot | None,
+) -> LedgerSnapshot:
+    """Make a sweep's snapshot of an earlier one and the trials that have changed since."""
+    trials, reports = dict(since.trials) if since else {}, []
+    last_reports_s = dict(since.last_reports_s) if since else {}
+    for row_id, trial in changed.items():
+        if trial.sweep_id != sweep_id:
+            continue
+        known = trials.get(row_id)
+        curve = dict(known.reports) if known else {}
+        for _, report in trial.reports:
+            curve[report.nominal_steps] = report.objective
+            last_reports_s[row_id] = report.time_s
+        numbers = trial.numbers if trial.numbers is not None else known.numbers if known else {}
+        trials[row_id] = replace(trial.record, reports=curve, numbers=numbers)
+        reports += [(report_id, trial.record.kind, report) for report_id, report in trial.reports]
+    reports.sort(key=lambda read: read[0])
+    return LedgerSnapshot(
+        record=record,
+        driver_id=driver_id,
+        trials=trials,
+        revisions=revisions,
+        reports=(since.reports if since else ()) + tuple(report for _, kind, report in reports if kind == TRIALS),
+        last_report=max(since.last_report if since else 0, reports[-1][0] if reports else 0),
+        last_reports_s=last_reports_s,
+    )

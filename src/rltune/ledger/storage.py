@@ -1,0 +1,175 @@
+"""Open the ledger of a sweep's folder: a file in the folder, or rows in a database that several sweeps share.
+
+A file is checked for damage, and a copy of it is kept as a backup. Runs in the driver; reading runs anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import sqlite3
+from pathlib import Path
+
+import yaml
+from omegaconf import OmegaConf
+
+from rltune.config.criteria import read_criteria
+from rltune.config.settings_file import FORMAT, read_settings
+from rltune.config.uris import HIDDEN
+from rltune.errors import StudyError
+from rltune.formatting import spell_command
+from rltune.ledger.damage import find_damage, make_damage_error, suggest_recovery
+from rltune.ledger.journal import choose_journal, connect_file
+from rltune.ledger.ledger import Ledger, make_storage_error
+from rltune.ledger.sweep_folder import LEDGER, LEDGER_COPY, SETTINGS, make_distant_ledger_error
+from rltune.ledger.tables import file_of
+
+STUDY = "study.db"
+_STUDY_SECTION = re.compile(r"^study:\n(?: .*\n)+", re.MULTILINE)
+logger = logging.getLogger(__name__)
+
+
+def make_storage_url(configured: str | None, folder: Path, file: str = LEDGER) -> str:
+    """Return the URL of the ledger or of Optuna's study: the configured one, or that of a SQLite file in the folder."""
+    return configured or f"sqlite:///{folder / file}"
+
+
+def open_ledger(folder: str | Path, ledger_url: str | None = None) -> Ledger:
+    """Open the ledger of a sweep's folder for reading.
+
+    Args:
+        folder: The sweep's folder; for a sweep that is known by its name see `rltune.ledger.sweep_ref.SweepRef`.
+        ledger_url: As for `locate_ledger`.
+
+    Raises:
+        StudyError: There is no ledger, it cannot be read, or its address needs a login, which is stored in no file.
+    """
+    ledger = Ledger(*locate_ledger(Path(folder), ledger_url))
+    return ledger.judge_by(read_criteria(read_settings(Path(folder))))
+
+
+def locate_ledger(folder: Path, ledger_url: str | None = None) -> tuple[str, str]:
+    """Return the address of the ledger of a sweep's folder, and the sweep's name in it.
+
+    Args:
+        folder: The sweep's folder.
+        ledger_url: The ledger's address with its login, for a sweep whose settings name a database; None is the address
+            in the settings, which has no login. A sweep that keeps its ledger in a file is read from that file.
+
+    Raises:
+        StudyError: The folder holds none, its settings cannot be read, or the address needs a login.
+    """
+    if not (folder / SETTINGS).is_file():
+        raise StudyError(f"{folder} is no sweep's folder", "a folder with config.yaml in it", spell_command("list"))
+    if configured := _read_storage(folder):
+        configured = ledger_url or configured
+        require_login(configured, folder.name)
+    url = make_storage_url(configured, folder)
+    file = file_of(url)
+    if file is not None and not file.is_file():  # SQLite would create an empty file.
+        if read_settings(folder).get("storage"):
+            raise make_distant_ledger_error(folder)
+        raise StudyError(f"{file} is missing", "the sweep's ledger", spell_command("list"))
+    return url, folder.name if configured else _read_sweep_name(folder)
+
+
+def _read_storage(folder: Path) -> str | None:
+    """Read ``study.storage`` of a sweep's settings.
+
+    A list of sweeps reads it of each. To load all settings takes ten times as long, so a file that looks as rltune
+    writes it is not loaded whole.
+    """
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):
+        text = (folder / SETTINGS).read_text()
+        if text.startswith(f"format: {FORMAT}\n") and (section := _STUDY_SECTION.search(text)):
+            storage: str | None = yaml.safe_load(section[0])["study"]["storage"]
+            return storage
+    storage = OmegaConf.select(read_settings(folder), "study.storage")
+    return storage
+
+
+def require_login(ledger_url: str, name: str) -> None:
+    """Refuse a ledger's address from a settings file, which leaves the login out.
+
+    Args:
+        ledger_url: The address.
+        name: The name of the sweep.
+
+    Raises:
+        StudyError: The login is missing.
+    """
+    if HIDDEN in ledger_url:
+        raise StudyError(
+            f"study.storage={ledger_url}: the login is kept in no file, so the ledger of {name} cannot be read",
+            "the whole address, or one without a password, which PGPASSWORD or ~/.pgpass holds",
+            "add study.storage=... to the command, ledger_url=... to a call from Python",
+        )
+
+
+def start_ledger(configured: str | None, folder: Path, *, new: bool) -> Ledger:
+    """Open the ledger of a sweep's folder for the sweep's driver.
+
+    Args:
+        configured: The setting ``study.storage``; None is a file in the folder.
+        folder: The folder of the sweep.
+        new: Whether to create the ledger, for a sweep that has not been begun.
+
+    Raises:
+        StudyError: The ledger is missing or damaged, or the new sweep has been begun already.
+    """
+    url = make_storage_url(configured, folder)
+    if new or configured:
+        return Ledger(url, folder.name, create=new)
+    path = folder / LEDGER
+    if not path.exists():
+        raise StudyError(f"{path} is missing", "the sweep's ledger", suggest_recovery(path))
+    if damage := find_damage(path):  # The whole file is checked before anything is written into it.
+        raise make_damage_error(path, damage)
+    return Ledger(url, _read_sweep_name(folder))
+
+
+def set_journal(ledger: Ledger, shared: bool) -> None:
+    """Set the journal of a ledger that is a file. Only the driver that holds the lease may do that.
+
+    Args:
+        ledger: The ledger.
+        shared: Whether other hosts use the sweep's folder.
+
+    Raises:
+        StudyError: The file cannot be written.
+    """
+    if file := file_of(ledger.url):
+        ledger.close()  # An open connection would keep the journal as it is.
+        try:
+            choose_journal(file, shared)
+        except sqlite3.Error as error:
+            raise make_storage_error(ledger.url, error) from None
+
+
+def save_copy(folder: Path) -> None:
+    """Back up the ledger's file, in case that it is damaged one day.
+
+    A damaged file is not copied. If the disk is full, the earlier backup stays.
+    """
+    path, draft = folder / LEDGER, folder / f".{LEDGER_COPY}"
+    if not path.exists() or find_damage(path):
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(path)) as ledger, contextlib.closing(sqlite3.connect(draft)) as copy:
+            ledger.backup(copy)
+            copy.execute("UPDATE leases SET released = 1")  # No driver works on the copy.
+            copy.commit()
+        draft.rename(folder / LEDGER_COPY)
+    except (sqlite3.Error, OSError) as error:
+        draft.unlink(missing_ok=True)
+        logger.warning("no copy of %s was made: %s", path, error)
+
+
+def _read_sweep_name(folder: Path) -> str:
+    """Read the sweep's name from the ledger's file, because the folder may have been renamed."""
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(connect_file(folder / LEDGER)) as ledger:
+        names = [str(name) for (name,) in ledger.execute("SELECT name FROM sweeps")]
+        if len(names) == 1:
+            return names[0]
+    return folder.name

@@ -1,0 +1,168 @@
+"""Name a sweep and say where it is kept: the one value that everything takes which reads a sweep. Runs anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rltune.checkpoints.clients import make_address
+from rltune.checkpoints.store import open_store
+from rltune.config.uris import HIDDEN, redact_settings
+from rltune.errors import StudyError, choices
+from rltune.formatting import spell_command
+from rltune.ledger.sweep_folder import (
+    SETTINGS,
+    is_half_made,
+    make_resume_command,
+    refresh_sweep,
+    spell_output_dir,
+)
+
+if TYPE_CHECKING:
+    from rltune.ledger.ledger import Ledger
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True, repr=False)
+class SweepRef:
+    """Which sweep is meant, and where its folder, its stored files and its ledger are.
+
+    Neither ``repr`` nor pickle keeps a password: ``***`` stands in its place. A reference that was sent to another
+    process therefore finds every sweep that needs none; for any other sweep it is refused, and needs the whole address.
+
+    Attributes:
+        name: The sweep's name, or ``latest`` for the newest one.
+        output_dir: The folder of all sweeps.
+        storage: The setting ``storage`` with which the sweep was run, such as ``s3://bucket/prefix``. A sweep that is
+            not in ``output_dir`` is fetched from there: everything but its checkpoints, which are fetched when they are
+            used.
+        ledger_url: The address of the sweep's ledger with its login, where its settings name a database. None is the
+            address in the settings, which has no login.
+    """
+
+    name: str = LATEST
+    output_dir: str | Path = "outputs"
+    storage: str | None = None
+    ledger_url: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        sweep: str | Path,
+        output_dir: str | Path = "outputs",
+        storage: str | None = None,
+        ledger_url: str | None = None,
+    ) -> SweepRef:
+        """Make the reference of a sweep that is given by its name, as ``latest``, or by its folder.
+
+        Args:
+            sweep: The name or the folder.
+            output_dir: The folder of all sweeps, where a name is given.
+            storage: As for the class.
+            ledger_url: As for the class.
+        """
+        if (Path(sweep) / SETTINGS).is_file():
+            folder = Path(sweep).absolute()
+            return cls(folder.name, folder.parent, storage, ledger_url)
+        return cls(str(sweep), output_dir, storage, ledger_url)
+
+    def folder(self, key: str = "sweep") -> Path:
+        """Find the sweep's folder, and fetch the sweep's files into it where they are in the storage alone.
+
+        Args:
+            key: The setting that named the sweep, for the error.
+
+        Raises:
+            StudyError: There is no such sweep; the nearest name is given. Or the storage cannot be used.
+        """
+        times = self._list_stored() | {folder.name: _read_time(folder) for folder in self._list_local()}
+        name = max(times, key=lambda name: times[name]) if self.name == LATEST and times else self.name
+        folder = self.root / name
+        if name in times:
+            return self._update(folder)
+        if is_half_made(folder):
+            raise StudyError(
+                f"{key}={name}: nothing was begun in {folder}",
+                "a sweep whose folder holds its settings",
+                spell_command(f"run name={name}{spell_output_dir(self.root)} algo=... env=..."),
+            )
+        raise StudyError(f"{key}={name}: no such sweep in {self.root}", choices(name, times), spell_command("list"))
+
+    def list_folders(self) -> list[Path]:
+        """List the folders of all sweeps, the newest last, whatever sweep is meant.
+
+        Raises:
+            StudyError: The storage cannot be used.
+        """
+        for name in self._list_stored():
+            self._update(self.root / name)
+        return sorted(self._list_local(), key=_read_time)
+
+    def is_stored(self) -> bool:
+        """Return whether the storage has the sweep.
+
+        Raises:
+            StudyError: The storage cannot be used.
+        """
+        return self.name in self._list_stored()
+
+    def open_ledger(self) -> Ledger:
+        """Open the sweep's ledger, for reading.
+
+        Raises:
+            StudyError: There is no such sweep, its ledger cannot be read, or the ledger's address needs a login.
+        """
+        folder = self.folder()
+        from rltune.ledger.storage import open_ledger  # Brings SQLAlchemy, for which a wrong name need not wait.
+
+        return open_ledger(folder, self.ledger_url)
+
+    def resume_command(self) -> str:
+        """Return the command that resumes the sweep.
+
+        Raises:
+            StudyError: There is no such sweep.
+        """
+        return make_resume_command(self.folder())
+
+    @property
+    def root(self) -> Path:
+        """The folder of all sweeps as an absolute path."""
+        return Path(self.output_dir).expanduser().absolute()
+
+    def _list_local(self) -> Iterable[Path]:
+        return (path.parent for path in self.root.glob(f"*/{SETTINGS}"))
+
+    def _list_stored(self) -> dict[str, float]:
+        """List the storage's sweeps by name, with the time of their settings in seconds since the epoch."""
+        if self.storage is None:
+            return {}
+        if HIDDEN in self.storage:
+            raise StudyError(
+                f"storage={self.storage}: the login is kept in no file", "the whole address", "storage=..."
+            )
+        store = open_store(self.root, make_address(self.storage))
+        store.check()
+        return store.list_folders(holding=SETTINGS)
+
+    def _update(self, folder: Path) -> Path:
+        """Fetch a sweep's files where the storage has newer ones."""
+        refresh_sweep(folder, self.storage)
+        return folder
+
+    def _redact(self) -> dict[str, Any]:
+        redacted: dict[str, Any] = redact_settings(vars(self))
+        return redacted
+
+    def __repr__(self) -> str:
+        return f"SweepRef({', '.join(f'{key}={value!r}' for key, value in self._redact().items())})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self._redact()
+
+
+def _read_time(folder: Path) -> float:
+    return (folder / SETTINGS).stat().st_mtime

@@ -1,0 +1,386 @@
+"""Write and read the trials of one kind in a ledger: those of the search, or the runs of the certification.
+
+Each method that writes does so in one transaction. Writing runs in the driver; reading runs anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any, cast
+
+from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy.exc import DBAPIError
+
+from rltune.config.criteria import NO_CRITERIA
+from rltune.errors import StudyError
+from rltune.formatting import spell_command
+from rltune.ledger.lease import Fence
+from rltune.ledger.tables import REPORTS, REQUESTS, SWEEP_TRIALS, TRIAL_DELIVERIES
+from rltune.records import TRIALS, CheckpointRecord, Report, TrialRecord, trial_dir_of
+
+CHECKPOINTS = {"best": "checkpoint", "latest": "latest"}  # A worker's names of its checkpoints: a record's names.
+_DERIVED = ("reports", "numbers", "checks", "second", "scored", "enqueued_by")  # Fields of a record without a column.
+COLUMNS = [SWEEP_TRIALS.c[entry.name] for entry in fields(TrialRecord) if entry.name not in _DERIVED]
+_NAMES = frozenset(column.name for column in COLUMNS)
+REPORT_COLUMNS = (
+    REPORTS.c.nominal_steps,
+    REPORTS.c.env_steps,
+    REPORTS.c.objective,
+    REPORTS.c.numbers,
+    REPORTS.c.time_s,
+)  # In the order of the arguments of `make_report`.
+
+# These statements are built once, because SQLAlchemy is slow to recognize an equal one at each report.
+_ADD_REPORT = insert(REPORTS)
+_CHANGE = update(SWEEP_TRIALS).where(SWEEP_TRIALS.c.id == bindparam("row"), SWEEP_TRIALS.c.state == "RUNNING")
+
+
+class TrialTable:
+    """The trials of one kind.
+
+    Since only one driver writes, it caches the trials that have not ended, and reads them without a query.
+
+    Args:
+        fence: Begins the ledger's transactions.
+        kind: TRIALS or CERTIFY of `rltune.records`.
+
+    Attributes:
+        criteria: The criteria by which trials are judged whenever they are read.
+    """
+
+    def __init__(self, fence: Fence, kind: str) -> None:
+        self._fence, self._engine, self._sweep_id, self.kind = fence, fence.engine, fence.sweep_id, kind
+        self.criteria = NO_CRITERIA
+        self._of_kind = (SWEEP_TRIALS.c.sweep_id == self._sweep_id) & (SWEEP_TRIALS.c.kind == kind)
+        self._row_ids: dict[int, int] = {}
+        self._open: dict[int, TrialRecord] = {}  # The cached trials, by their numbers.
+        self._changing = threading.Lock()  # A tracker's thread changes the cache, too: it records runs of MLflow.
+        self._num_trials: int | None = None
+
+    @property
+    def num_trials(self) -> int:
+        """How many trials were proposed so far."""
+        if self._num_trials is None:
+            with self._engine.connect() as connection:
+                count = connection.execute(select(func.count()).where(self._of_kind)).scalar_one()
+            self._num_trials = int(count)
+        return self._num_trials
+
+    def clear_cache(self) -> None:
+        """Forget what was read so far, because another driver may have written since."""
+        with self._changing:
+            self._open.clear()
+            self._num_trials = None
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def add(
+        self, params: Mapping[str, Any], seeds: Iterable[int], request: int | None = None, **facts: Any
+    ) -> TrialRecord:
+        """Add a trial with the next number.
+
+        Args:
+            params: Sampled values by name.
+            seeds: One for each replicate.
+            request: The id of the request that enqueued the trial, which is taken in the same transaction; None for a
+                trial that the search proposes.
+            facts: Further fields of `TrialRecord`: drawn, key, of_trial, seed_index.
+        """
+        number = self.num_trials
+        row = {"params": dict(params), "seeds": list(seeds), "began_s": time.time(), **_to_row(facts)}
+        with self._begin(number) as connection:
+            row |= {"sweep_id": self._sweep_id, "kind": self.kind, "number": number, "state": "RUNNING", "revision": 1}
+            added = connection.execute(insert(SWEEP_TRIALS).returning(SWEEP_TRIALS.c.id), row)
+            self._row_ids[number] = added.scalar_one()
+            if request is not None:
+                taken = {"taken_s": time.time(), "trial": number}
+                connection.execute(update(REQUESTS).where(REQUESTS.c.id == request).values(**taken))
+        self._num_trials = number + 1
+        return self.record(number)
+
+    def add_report(
+        self, report: Report, checkpoints: Mapping[str, CheckpointRecord] | None = None, **facts: Any
+    ) -> bool:
+        """Add a report and the checkpoints that came with it, in one transaction.
+
+        If the connection is lost, as by a restart of PostgreSQL, the report is written once more.
+
+        Args:
+            report: The report. It is not kept if the trial has one at this mark or a later one, because it has trained
+                the same steps again.
+            checkpoints: Checkpoints by the fields of `TrialRecord`, ``checkpoint`` and ``latest``.
+            facts: Further fields of `TrialRecord`: train_s, node.
+
+        Returns:
+            Whether the report was kept.
+
+        Raises:
+            StudyError: The trial has ended.
+        """
+        facts |= checkpoints or {}
+        try:
+            return self._add_report(report, facts)
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                raise
+        # This reads the trial again: the commit may have succeeded although its answer was lost.
+        return self._add_report(report, facts)
+
+    def _add_report(self, report: Report, facts: Mapping[str, Any]) -> bool:
+        trial = self.record(report.number)
+        if report.nominal_steps <= max(trial.reports, default=-1):
+            self.change(report.number, **facts)
+            return False
+        objective = report.objective
+        content = {
+            "trial_id": self._find_row(report.number),
+            "nominal_steps": report.nominal_steps,
+            "env_steps": report.env_steps,
+            "objective": None if math.isnan(objective) else objective,
+            "numbers": {name: value for name, value in report.numbers.items() if math.isfinite(value)},
+            "time_s": report.time_s or time.time(),
+        }
+        # A trial that trains some steps again has sampled no fewer.
+        facts = {**facts, "env_steps": max(trial.env_steps, report.env_steps)}
+        with self._begin(report.number) as connection:
+            self._write(connection, report.number, facts)
+            connection.execute(_ADD_REPORT, content)
+        cast(dict[int, float], self._open[report.number].reports)[report.nominal_steps] = objective
+        self._remember(report.number, facts | {"numbers": content["numbers"]})
+        return True
+
+    def change(self, number: int, **facts: Any) -> None:
+        """Change fields of a trial that has not ended.
+
+        Args:
+            number: The trial's number.
+            facts: The new values by the fields of `TrialRecord`.
+
+        Raises:
+            StudyError: The trial has ended.
+        """
+        if facts:
+            self.record(number)
+            with self._begin(number) as connection:
+                self._write(connection, number, facts)
+            self._remember(number, facts)
+
+    def start(self, number: int, **facts: Any) -> TrialRecord:
+        """Record that a trial starts or goes on, so that MLflow shows it as running; return it."""
+        self._revise(number, stop_reason=None, **facts)
+        return self.record(number)
+
+    def interrupt(self, number: int, **facts: Any) -> None:
+        """Record that a trial was interrupted: it stays RUNNING, and a resumed sweep goes on with it."""
+        self._revise(number, stop_reason="interrupted", **facts)
+
+    def end(self, number: int, state: str, reason: str, **facts: Any) -> TrialRecord:
+        """End a trial and return it.
+
+        Args:
+            number: The trial's number.
+            state: COMPLETE, PRUNED or FAIL.
+            reason: Why it ended.
+            facts: Further fields of `TrialRecord`.
+
+        Raises:
+            StudyError: The trial has ended already.
+        """
+        self._revise(number, state=state, stop_reason=reason, ended_s=time.time(), **facts)
+        with self._changing:
+            return self.criteria.judge(self._open.pop(number))
+
+    def set_mlflow_run(self, number: int, run_id: str) -> None:
+        """Record the id of a trial's MLflow run, which a slow server may return after the trial has ended."""
+        self._overwrite(number, mlflow_run_id=run_id)
+        self._remember(number, {"mlflow_run_id": run_id})
+
+    def _overwrite(self, number: int, **values: Any) -> None:
+        """Change columns of a trial, whether it has ended or not."""
+        statement = update(SWEEP_TRIALS).where(self._of_kind, SWEEP_TRIALS.c.number == number)
+        with self._fence.begin() as connection:
+            connection.execute(statement.values(**values))
+
+    def forget_training_states(self, keep: Collection[str]) -> list[CheckpointRecord]:
+        """Remove the latest states of complete trials whose best policy a tracker has; return those to be dropped.
+
+        Args:
+            keep: The folders of the trials that keep their latest state.
+        """
+        columns = SWEEP_TRIALS.c
+        delivered = select(TRIAL_DELIVERIES.c.trial_id).where(TRIAL_DELIVERIES.c.checkpoint != "")
+        sent = select(columns.number).where(self._of_kind, columns.state == "COMPLETE", columns.id.in_(delivered))
+        with self._engine.connect() as connection:
+            numbers = [int(number) for (number,) in connection.execute(sent)]
+        forgotten = []
+        for record in self.records(numbers) if numbers else ():
+            if record.latest and record.checkpoint and trial_dir_of(self.kind, record.number) not in keep:
+                self._overwrite(record.number, **_to_row({"latest": None}))
+                if record.latest.path != record.checkpoint.path:
+                    forgotten.append(record.latest)
+        return forgotten
+
+    def forget_mlflow_runs(self) -> None:
+        """Forget the MLflow runs of the cached trials, after `Ledger.forget_mlflow` has removed them from the table."""
+        with self._changing:
+            for number, record in list(self._open.items()):  # The driver's thread may add trials meanwhile.
+                self._open[number] = replace(record, mlflow_run_id=None)
+
+    @contextlib.contextmanager
+    def _begin(self, number: int) -> Iterator[Connection]:
+        """Begin a transaction that changes a trial, and remove the trial from the cache if the transaction fails.
+
+        If the connection is lost during the commit, only the database knows whether it has committed.
+        """
+        try:
+            with self._fence.begin() as connection:
+                yield connection
+        except BaseException:
+            with self._changing:
+                self._open.pop(number, None)
+            self._num_trials = None
+            raise
+
+    def _revise(self, number: int, **facts: Any) -> None:
+        """Change fields of a trial that MLflow shows."""
+        self.record(number)
+        with self._begin(number) as connection:
+            self._write(connection, number, facts, {"revision": SWEEP_TRIALS.c.revision + 1})
+        self._remember(number, facts)
+
+    def _write(
+        self, connection: Connection, number: int, facts: Mapping[str, Any], more: Mapping[str, Any] | None = None
+    ) -> None:
+        statement = _CHANGE.values(**_to_row(facts), **(more or {}))
+        if not connection.execute(statement, {"row": self._find_row(number)}).rowcount:
+            raise StudyError(f"trial {number} has ended", "a trial that is RUNNING", spell_command("show"))
+
+    def _remember(self, number: int, facts: Mapping[str, Any]) -> None:
+        with self._changing:
+            if number in self._open:
+                self._open[number] = replace(self._open[number], **facts)
+
+    def _find_row(self, number: int) -> int:
+        """Return the id of a trial's row."""
+        if number not in self._row_ids:
+            statement = select(SWEEP_TRIALS.c.id).where(self._of_kind, SWEEP_TRIALS.c.number == number)
+            with self._engine.connect() as connection:
+                self._row_ids[number] = connection.execute(statement).scalar_one()
+        return self._row_ids[number]
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def records(self, numbers: Iterable[int] | None = None) -> list[TrialRecord]:
+        """Read trials from the database in the order of their numbers; any thread may call this.
+
+        Args:
+            numbers: The trials to read; None for all.
+        """
+        condition = self._of_kind if numbers is None else self._of_kind & SWEEP_TRIALS.c.number.in_(list(numbers))
+        trials = select(SWEEP_TRIALS.c.id, *COLUMNS).where(condition).order_by(SWEEP_TRIALS.c.number)
+        with self._engine.connect() as connection:
+            rows = connection.execute(trials).mappings().all()
+            curves: dict[int, dict[int, float]] = {row["id"]: {} for row in rows}
+            points = select(REPORTS.c.trial_id, REPORTS.c.nominal_steps, REPORTS.c.objective)
+            points = points.join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id).where(condition)
+            for row_id, nominal_steps, objective in connection.execute(points.order_by(REPORTS.c.id)):
+                curves.setdefault(row_id, {})[nominal_steps] = math.nan if objective is None else objective
+            newest = select(func.max(REPORTS.c.id)).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id)
+            newest = newest.where(condition).group_by(REPORTS.c.trial_id)
+            last = select(REPORTS.c.trial_id, REPORTS.c.numbers).where(REPORTS.c.id.in_(newest))
+            numbers_by_row = {row.trial_id: row.numbers for row in connection.execute(last)}
+        users = self._read_users()
+        records = (
+            make_record(dict(row), curves[row["id"]], numbers_by_row.get(row["id"], {}), users.get(row["number"]))
+            for row in rows
+        )
+        return [self.criteria.judge(record) for record in records]
+
+    def _read_users(self) -> dict[int, str]:
+        """Read the users who have enqueued trials, by the trials' numbers."""
+        if self.kind != TRIALS:
+            return {}
+        conditions = REQUESTS.c.sweep_id == self._sweep_id, REQUESTS.c.trial.is_not(None)
+        with self._engine.connect() as connection:
+            rows = connection.execute(select(REQUESTS.c.trial, REQUESTS.c.asked_by).where(*conditions)).all()
+        return {int(number): str(user) for number, user in rows}
+
+    def record(self, number: int) -> TrialRecord:
+        """Return a trial by its number."""
+        if number not in self._open:
+            (record,) = self.records([number])
+            if record.state != "RUNNING":
+                return record
+            self._open[number] = record
+        cached = self._open[number]
+        return self.criteria.judge(replace(cached, reports=dict(cached.reports)))
+
+    def read_curves(self) -> list[Report]:
+        """Read the reports of all trials in their order of arrival, without their numbers besides the objective."""
+        columns = (SWEEP_TRIALS.c.number, *REPORT_COLUMNS[:3], REPORTS.c.time_s)
+        statement = select(*columns).join(SWEEP_TRIALS, SWEEP_TRIALS.c.id == REPORTS.c.trial_id).where(self._of_kind)
+        with self._engine.connect() as connection:
+            rows = connection.execute(statement.order_by(REPORTS.c.id)).all()
+        return [make_report(*row[:4], {}, row.time_s) for row in rows]
+
+    def read_reports(self, number: int) -> list[Report]:
+        """Read the reports of a trial in the order of their marks."""
+        statement = select(*REPORT_COLUMNS).where(REPORTS.c.trial_id == self._find_row(number))
+        with self._engine.connect() as connection:
+            rows = connection.execute(statement.order_by(REPORTS.c.nominal_steps))
+            return [make_report(number, *row) for row in rows]
+
+
+def make_report(
+    number: int,
+    nominal_steps: int,
+    env_steps: int,
+    objective: float | None,
+    numbers: Mapping[str, float],
+    time_s: float,
+) -> Report:
+    """Make a report from the values of a row of `REPORTS`."""
+    value = math.nan if objective is None else objective
+    return Report(number, nominal_steps, value, numbers, time_s, env_steps - nominal_steps)
+
+
+def _to_row(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert fields of a record into the columns of a row.
+
+    Raises:
+        TypeError: A record has no such field.
+    """
+    if unknown := facts.keys() - _NAMES:
+        raise TypeError(f"a trial has no {', '.join(sorted(unknown))}")
+    plain: dict[str, Any] = {}
+    for name, value in facts.items():
+        if isinstance(value, CheckpointRecord):
+            value = value.to_dict()
+        elif isinstance(value, Mapping):
+            value = dict(value)
+        plain[name] = list(value) if isinstance(value, tuple) else value
+    return plain
+
+
+def make_record(
+    row: Mapping[str, Any], curve: Mapping[int, float], numbers: Mapping[str, float], enqueued_by: str | None
+) -> TrialRecord:
+    """Make the record of a trial of a row of `SWEEP_TRIALS`.
+
+    Args:
+        row: Its `COLUMNS` by name; its ``id`` is left out.
+        curve: The objective by nominal steps.
+        numbers: All numbers of the newest report.
+        enqueued_by: See `TrialRecord`.
+    """
+    values = {name: value for name, value in row.items() if name in _NAMES}
+    for name in CHECKPOINTS.values():
+        values[name] = CheckpointRecord(**values[name]) if values[name] else None
+    for name in ("seeds", "returns"):
+        values[name] = tuple(values[name] or ())
+    return TrialRecord(reports=curve, numbers=numbers, enqueued_by=enqueued_by, **values)

@@ -1,0 +1,189 @@
+"""Compare sweeps by their winners, with confidence intervals: as a table, a figure and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rltune.config.schema import ObjectiveConfig
+from rltune.envs.objective import AS_RETURN, Shown
+from rltune.errors import StudyError
+from rltune.formatting import format_count, format_duration, format_interval, format_objective, spell_command
+from rltune.ledger.outcome import load_outcome
+from rltune.ledger.sweep_folder import make_resume_command
+from rltune.ledger.sweep_ref import SweepRef
+from rltune.statistics import probability_of_improvement
+from rltune.views.sweep_view import SweepView, load_view
+
+HEADINGS = ("sweep", "winner", "{}", "95% interval", "better than the first", "env steps", "time", "how measured")
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One sweep's winner.
+
+    Attributes:
+        name: The sweep's name.
+        winner: The winner's algorithm and trial.
+        score: The IQM over seeds of a certified winner; else the mean over fresh episodes of the winner's only policy.
+        low: The lower end of the score's 95% interval; None where there are too few values for an interval.
+        high: The upper end of the interval.
+        scores: The score of each certified seed, failed seeds included; empty where the winner was not certified.
+        better: The probability that a run of this winner beats a run of the first sweep's winner; None where it is
+            unknown.
+        cost: The sweep's cost, as in ``summary.json``.
+        measured: How the score was measured, for a person.
+        shown: Turns scores into the values that a person knows.
+    """
+
+    name: str
+    winner: str
+    score: float
+    low: float | None
+    high: float | None
+    scores: tuple[float, ...]
+    better: float | None
+    cost: dict[str, float]
+    measured: str
+    shown: Shown = AS_RETURN
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Sweeps on one environment, in the order in which the user named them."""
+
+    env: str
+    rows: tuple[ComparisonRow, ...]
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """Return the cells of each row of the table, in the order of `HEADINGS`."""
+        return [
+            (
+                row.name,
+                row.winner,
+                format_objective(row.shown(row.score)),
+                format_interval(row.shown.turn(vars(row))),
+                "-" if row.better is None else f"{row.better:.2f}",
+                format_count(row.cost.get("env_steps", 0)),
+                format_duration(row.cost.get("wall_s", 0.0)),
+                row.measured,
+            )
+            for row in self.rows
+        ]
+
+    def markdown(self) -> str:
+        """Return the table as Markdown."""
+        headings = tuple(heading.format(self.rows[0].shown.label) for heading in HEADINGS)
+        lines = [headings, tuple("---" for _ in headings), *self.cells()]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        note = "Intervals of a certified sweep are over training seeds, of another one over one policy's episodes."
+        return f"{self.env}\n\n{table}\n\n{note}\n"
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write ``comparison.md`` and the figure ``comparison.html`` into a folder, which is created where missing."""
+        from rltune.views.plotly_figures import draw_intervals  # A wrong setting need not wait for Plotly.
+
+        folder.mkdir(parents=True, exist_ok=True)
+        text, page = folder / "comparison.md", folder / "comparison.html"
+        text.write_text(self.markdown(), encoding="utf-8")
+        rows: list[dict[str, Any]] = [
+            {"name": f"{row.name}<br>{row.winner}", "iqm": row.shown(row.score), **row.shown.turn(vars(row))}
+            | {"per_seed": [{"mean": row.shown(score)} for score in row.scores]}
+            for row in self.rows
+        ]
+        best = max(zip(self.rows, rows, strict=True), key=lambda pair: pair[0].score)[1]["name"]
+        draw_intervals(rows, best, f"{self.rows[0].shown.label} on {self.env}").write_html(page)
+        return [text, page]
+
+
+def compare_sweeps(
+    sweeps: Sequence[str | Path],
+    output_dir: str | Path = "outputs",
+    storage: str | None = None,
+    ledger_url: str | None = None,
+) -> Comparison:
+    """Compare sweeps on one environment, each to the first.
+
+    Args:
+        sweeps: The sweeps' names, or the paths of their folders.
+        output_dir: The folder of all sweeps.
+        storage: The setting ``storage`` with which the sweeps were run; a sweep outside ``output_dir`` is fetched
+            from there.
+        ledger_url: The address of the sweeps' ledgers with its login, where their settings name a database.
+
+    Raises:
+        StudyError: There is no such sweep, a sweep has no winner, or the environments or objectives differ.
+    """
+    if not sweeps:
+        raise StudyError("sweeps=[] names none", "two or more sweeps", spell_command("list"))
+    folders = [SweepRef.of(sweep, output_dir, storage).folder("sweeps") for sweep in sweeps]
+    compared = [load_view(folder, ledger_url) for folder in folders]
+    environments = [str(view.settings["env"]["id"]) for view in compared]
+    _require_equal(compared, "is on", "on ", environments, "sweeps on one environment")
+    objectives = [_describe_objective(view) for view in compared]
+    _require_equal(compared, "has objective", "", objectives, "sweeps with one objective")
+    rows: list[ComparisonRow] = []
+    for view in compared:
+        rows.append(_make_row(view, rows[0].scores if rows else ()))
+    return Comparison(environments[0], tuple(rows))
+
+
+def _require_equal(compared: Sequence[SweepView], verb: str, link: str, values: Sequence[str], allowed: str) -> None:
+    """Refuse sweeps that differ in a value by which their scores can be compared.
+
+    Args:
+        compared: The sweeps.
+        verb: Links a sweep to its value, in the error.
+        link: Links the first sweep to its value, in the error.
+        values: The value of each sweep.
+        allowed: What would be right, for the error.
+
+    Raises:
+        StudyError: The value of a sweep differs from the first sweep's.
+    """
+    for view, value in zip(compared, values, strict=True):
+        if value != values[0]:
+            what = f"sweeps={view.name} {verb} {value}, and {compared[0].name} {link}{values[0]}"
+            raise StudyError(what, allowed, spell_command("list"))
+
+
+def _describe_objective(view: SweepView) -> str:
+    """Describe how a sweep's scores are measured: scores that are measured differently cannot be compared."""
+    objective = {**asdict(ObjectiveConfig()), **(view.settings.get("objective") or {})}
+    return ", ".join(f"{key}={objective[key]}" for key in ("kind", "key", "direction", "over"))
+
+
+def _make_row(view: SweepView, first_scores: Sequence[float]) -> ComparisonRow:
+    """Make the row of a sweep.
+
+    Args:
+        view: The sweep.
+        first_scores: The scores of the first sweep's certified seeds; empty for the first sweep itself.
+    """
+    outcome = load_outcome(view.folder)
+    algo, cost = str(view.settings["algo"]["name"]), dict(outcome.cost if outcome else {})
+    certification = view.record.certification or {}
+    configurations, name = certification.get("configurations", ()), certification.get("winner")
+    best = next((configuration for configuration in configurations if configuration["name"] == name), None)
+    if best:
+        failed = [best["failed_score"]] * len(best["failed_seeds"]) if best.get("failed_score") is not None else []
+        scores = (*(float(seed["mean"]) for seed in best["per_seed"]), *failed)
+        better = probability_of_improvement(scores, list(first_scores)) if first_scores else None
+        per_seed = "all reports" if view.criteria.scored is None else f"{certification['episodes']} episodes"
+        measured = f"{len(scores)} fresh seeds x {per_seed}"
+        interval = float(best["iqm"]), best["low"], best["high"]
+        label = f"{algo}, {best['name']}"
+        return ComparisonRow(view.name, label, *interval, scores, better, cost, measured, view.shown)
+    winner = view.record.winner or {}
+    evaluation = winner.get("evaluation")
+    if not evaluation:
+        raise StudyError(
+            f"sweeps={view.name} has no winner that was tested on fresh episodes",
+            "sweeps that ended with a winner",
+            make_resume_command(view.folder, view.settings),
+        )
+    interval = float(evaluation["mean"]), float(evaluation["low"]), float(evaluation["high"])
+    measured = f"not certified: one policy, {evaluation['episodes']} episodes"
+    return ComparisonRow(view.name, f"{algo}, trial {winner['trial']}", *interval, (), None, cost, measured, view.shown)

@@ -1,0 +1,176 @@
+"""Show a sweep in the terminal: a live table, or a line every 15 s if the stream is not a terminal.
+
+The console draws views and keeps nothing of a sweep but the last one, see `rltune.views.progress`. It never raises.
+What it prints except for the progress is written to the sweep's log, too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TextIO
+
+from rich.console import Console as RichConsole
+from rich.live import Live
+from rich.text import Text
+
+from rltune.config.uris import redact
+from rltune.formatting import format_clock
+from rltune.ledger.sweep_folder import TOLD
+from rltune.views.closing_page import ClosingPage, render_closing_page
+from rltune.views.progress import Line, describe_changes, describe_progress, render_live_table
+from rltune.views.sweep_view import SweepView
+
+_log = logging.getLogger(__name__)
+_sweep_log = logging.getLogger(TOLD)
+_sweep_log.propagate = False
+_sweep_log.setLevel(logging.INFO)
+_P = ParamSpec("_P")
+PLAIN_WIDTH = 120  # Of the closing page if there is no terminal to ask.
+SILENCE_S = 300.0  # Between two plain lines that say the same.
+
+
+def _log_errors(method: Callable[Concatenate[Console, _P], None]) -> Callable[Concatenate[Console, _P], None]:
+    """Log what the method raises: a closed pipe or an odd terminal must not end a sweep that is otherwise well."""
+
+    @functools.wraps(method)
+    def quiet(self: Console, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        try:
+            with self._lock:
+                method(self, *args, **kwargs)
+        except Exception:
+            _log.log(self._error_level, "the console could not show something", exc_info=True)
+            self._error_level = logging.DEBUG  # A broken stream stays broken, so that one warning is enough.
+
+    return quiet
+
+
+class _QuietConsole(RichConsole):
+    """rich's console, which by itself ends the process when its reader goes away (``... | head``)."""
+
+    def on_broken_pipe(self) -> None:
+        """Fall silent; the sweep goes on."""
+        self.quiet = True
+
+
+class Console:
+    """Draws a sweep. May be used from several threads.
+
+    Args:
+        stream: Where to write; None is standard output. A stream with a method ``show_progress`` gets the progress by
+            it, as a notebook's cell does, in which one line is replaced again and again.
+        plain_every_s: Seconds between two lines of progress if ``stream`` is not a terminal.
+
+    Attributes:
+        draw_every_s: How often a view is wanted, in seconds.
+    """
+
+    clock: Callable[[], float] = staticmethod(time.monotonic)
+
+    def __init__(self, stream: TextIO | None = None, plain_every_s: float = 15.0) -> None:
+        out = stream if stream is not None else sys.stdout
+        # FORCE_COLOR makes rich call a file a terminal, so that the stream itself is asked.
+        is_terminal = bool(getattr(out, "isatty", lambda: False)())
+        self._rich = _QuietConsole(
+            file=out,
+            force_terminal=is_terminal,
+            width=None if is_terminal else PLAIN_WIDTH,
+            highlight=False,
+            emoji=False,
+            markup=False,
+            force_jupyter=False,  # The stream decides.
+        )
+        self._show_progress: Callable[[str], None] | None = getattr(out, "show_progress", None)
+        self._is_live = is_terminal and not self._rich.is_dumb_terminal
+        self.draw_every_s = 0.25 if self._is_live else 1.0
+        self._plain_every_s = 1.0 if self._show_progress else plain_every_s
+        self._live: Live | None = None
+        self._view: SweepView | None = None
+        self._is_closed = False
+        self._drawn_s = self.clock()
+        self._printed, self._printed_s = "", -math.inf
+        self._error_level = logging.WARNING
+        self._lock = threading.RLock()  # Housekeeping draws while the main thread prints notes and closes.
+
+    @_log_errors
+    def draw(self, view: SweepView) -> None:
+        """Print what has happened since the last view, and draw the progress if it is time to; call it often."""
+        before = self._view
+        if self._is_closed or (before and before.read_s > view.read_s):
+            return
+        self._view = view
+        for line in describe_changes(before, view):
+            self._print(line)
+        if self._is_live:
+            self._draw_table(view)
+        elif _has_news(before, view) or self.clock() - self._drawn_s >= self._plain_every_s:
+            self._draw_line(view)
+
+    @_log_errors
+    def note(self, text: str) -> None:
+        """Print one line above the table, such as a warning."""
+        self._print(Line(text, "yellow"))
+
+    @_log_errors
+    def close(self, page: ClosingPage | None = None) -> None:
+        """Remove the table and draw no more.
+
+        Args:
+            page: The closing page, which is printed; None prints nothing.
+        """
+        self._is_closed = True
+        if self._live:
+            self._live.stop()
+            self._live = None
+            atexit.unregister(self.close)
+        for part in render_closing_page(page) if page else ():
+            if isinstance(part, str):  # Commands and paths are copied from here, so that they are never wrapped.
+                self._rich.print(Text(redact(part)), soft_wrap=True)
+            else:
+                self._rich.print(part)
+            if text := str(part).strip() if isinstance(part, str | Text) else "":
+                _sweep_log.info("%s", text)
+
+    def _draw_table(self, view: SweepView) -> None:
+        if self._live is None:
+            self._live = Live(console=self._rich, auto_refresh=False, transient=True)
+            self._live.start()
+            atexit.register(self.close)  # A driver that dies must not leave the cursor hidden.
+        self._live.update(render_live_table(view, self._rich.height), refresh=True)
+
+    def _draw_line(self, view: SweepView) -> None:
+        """Print the progress, unless it is what was printed last: that stands above."""
+        self._drawn_s = now_s = self.clock()
+        text = " | ".join(describe_progress(view))
+        if text == self._printed and now_s - self._printed_s < SILENCE_S:
+            return
+        self._printed, self._printed_s = text, now_s
+        text = redact(f"[{format_clock(view.elapsed_s)}] {text}")
+        if self._show_progress:
+            self._show_progress(text)
+        else:
+            self._rich.print(Text(text), soft_wrap=True)
+
+    def _print(self, line: Line) -> None:
+        _sweep_log.info("%s", line.text)
+        if not line.is_printed:
+            return
+        text = Text(redact(line.text), line.style)
+        if line.is_cut and self._is_live:
+            text.truncate(self._rich.width, overflow="ellipsis")
+        self._rich.print(text, soft_wrap=not self._is_live)
+
+
+def _has_news(before: SweepView | None, view: SweepView) -> bool:
+    """Return whether there is progress to show at once: first steps, a first wait, policies that begin to play."""
+    if before is None:
+        return False
+    playing, played = (each.driver.episodes.name if each.driver.episodes else "" for each in (view, before))
+    first_steps = view.driver.env_steps and not before.pace.env_steps
+    return bool(first_steps or (view.driver.wait and not before.driver.wait) or (playing and playing != played))

@@ -1,0 +1,132 @@
+"""Write a sweep's report: one HTML page with Plotly figures that needs no network.
+
+``sweep_view`` reads the sweep, ``plotly_figures`` draws, ``templates/report.html`` is the page with all its text. A
+report can be written of a sweep in any state, also while it runs.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rltune.certification.result import label
+from rltune.formatting import (
+    format_count,
+    format_duration,
+    format_interval,
+    format_objective,
+    format_params,
+    spell_command,
+)
+from rltune.ledger.ledger import Ledger
+from rltune.ledger.outcome import load_outcome
+from rltune.views.analysis import build_space, list_rungs
+from rltune.views.closing_page import warn_of_few_seeds
+from rltune.views.sweep_view import SweepView, load_view, read_folder
+from rltune.views.wording import compare_values, describe_verdict, suggest_commands
+
+FOLDER, PAGE = "report", "index.html"
+logger = logging.getLogger(__name__)
+
+
+def write_report(
+    sweep: Path, ledger: Ledger | None = None, ledger_url: str | None = None, status: str | None = None
+) -> Path:
+    """Write the report of a sweep into its folder, in place of an earlier one.
+
+    Args:
+        sweep: The sweep's folder.
+        ledger: If it is open already.
+        ledger_url: Where it is opened otherwise, as for `rltune.ledger.storage.open_ledger`.
+        status: As for `rltune.views.sweep_view.read_folder`, with a ledger that is open already.
+
+    Returns:
+        The folder ``report`` in it, with ``index.html``.
+
+    Raises:
+        StudyError: It is no sweep's folder, or its ledger cannot be read.
+    """
+    view = read_folder(sweep, ledger, status) if ledger else load_view(sweep, ledger_url)
+    folder = sweep / FOLDER
+    folder.mkdir(exist_ok=True)
+    draft = folder / f".{PAGE}"
+    draft.write_text(render_page(view), encoding="utf-8")
+    draft.replace(folder / PAGE)  # Whoever reads the earlier page meanwhile has the whole of it.
+    return folder
+
+
+def try_report(
+    sweep: Path, ledger: Ledger | None, note: Callable[[str], None], status: str | None = None
+) -> Path | None:
+    """Do as `write_report`, but only note what goes wrong: a sweep must not fail for its report.
+
+    Args:
+        sweep: The sweep's folder.
+        ledger: The sweep's.
+        note: Takes the reason, in one line, if there is no report.
+        status: As for `write_report`.
+    """
+    try:
+        return write_report(sweep, ledger, status=status)
+    except Exception as error:
+        logger.exception("no report")
+        how = spell_command(f"report sweep={sweep.name}")
+        note(f"no report could be made ({type(error).__name__}: {error}); {how}")
+        return None
+
+
+def render_page(view: SweepView) -> str:
+    """Render the whole page of a sweep as HTML."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # A typing error need not wait for these imports.
+
+    from rltune.views.importance import MIN_TRIALS, NUM_NULL_SWEEPS, NUM_SHUFFLES, measure_importance
+    from rltune.views.plotly_figures import draw_figures
+
+    importance = measure_importance(build_space(view), [trial.record for trial in view.trials])
+    drawn = draw_figures(view, importance)
+    numbered = list(enumerate((name, figure) for name, figures in drawn.items() for figure in figures))
+    pages = Environment(
+        loader=PackageLoader("rltune.views"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters |= {
+        "count": format_count,
+        "duration": format_duration,
+        "interval": format_interval,
+        "params": format_params,
+        "score": format_objective,
+    }
+    outcome = load_outcome(view.folder)
+    return pages.get_template("report.html").render(
+        view=view,
+        cost=outcome.cost if outcome else {},
+        verdict=describe_verdict(view),
+        label=label,
+        few_seeds=warn_of_few_seeds(len((view.record.certification or {}).get("seeds", ()))),
+        values=compare_values(view),
+        rungs=list_rungs(view),
+        commands=suggest_commands(view),
+        importance=importance,
+        min_trials=MIN_TRIALS,
+        num_shuffles=NUM_SHUFFLES,
+        num_null_sweeps=NUM_NULL_SWEEPS,
+        figures={
+            name: [(number, figure.layout.height) for number, (other, figure) in numbered if other == name]
+            for name in drawn
+        },
+        # <!--<script> or </script> in a value would swallow the page or end the script. Plotly (7.1) escapes, too.
+        plots_json=f"[{','.join(str(figure.to_json()) for _, (_, figure) in numbered)}]".replace("<", "\\u003c"),
+        plotly=_read_plotly().replace("</script", "<\\/script"),  # Its own closing tag would end the script.
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+def _read_plotly() -> str:
+    """Read Plotly's script."""
+    return importlib.resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")

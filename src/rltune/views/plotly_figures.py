@@ -1,0 +1,304 @@
+"""Draw a sweep's figures by Plotly and ``optuna.visualization``, all in one style.
+
+``html`` puts them on its page. Importing this takes a third of a second: import it inside a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optuna
+import plotly.graph_objects as go
+from optuna import visualization
+
+from rltune.formatting import format_interval, format_params, format_value
+from rltune.records import BASELINE
+from rltune.search.dimensions import Dimension
+from rltune.views.analysis import (
+    axis_of,
+    build_optuna_study,
+    build_space,
+    follow_best_so_far,
+    list_rungs,
+    list_varied_parameters,
+)
+from rltune.views.importance import Importance
+from rltune.views.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapshot
+
+WINNER, WHOLE, STOPPED, FAILED, INK, LINES = "#d9480f", "#3b6fb6", "#a9b4c0", "#c92a2a", "#24313f", "#e4e8ec"
+SAVED = "#dfe5ec"
+MAX_TICKS = 6
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+STATES = {  # in the order in which they are drawn: what matters most comes on top
+    "FAIL": FAILED,
+    "PRUNED": STOPPED,
+    INTERRUPTED: INK,
+    WAITING: INK,
+    "RUNNING": INK,
+    "COMPLETE": WHOLE,
+}
+AXIS = {
+    "automargin": True,
+    "gridcolor": LINES,
+    "zeroline": False,
+    "showline": True,
+    "linecolor": STOPPED,
+    "title": {"standoff": 8},
+}
+THEME = go.layout.Template(
+    layout={
+        "margin": {"l": 10, "r": 10, "t": 10, "b": 10},
+        "font": {"family": FONT, "size": 13, "color": INK},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "hoverlabel": {"font": {"family": FONT, "size": 12}, "align": "left"},
+        "hovermode": "closest",
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
+        "xaxis": AXIS,
+        "yaxis": AXIS,
+    }
+)
+
+
+def draw_figures(view: SweepView, importance: Importance | None = None) -> dict[str, list[go.Figure]]:
+    """Draw the figures for which the sweep has data, by name; several figures of one name stand side by side.
+
+    Args:
+        view: The sweep.
+        importance: What its scores depend on; drawn where a parameter stands out.
+    """
+    winner, order = view.winner_trial, list(STATES)
+    trials = sorted(view.trials, key=lambda trial: (trial.number == winner, order.index(trial.state), trial.number))
+    tried = [trial for trial in trials if trial.score is not None]
+    drawn: dict[str, list[go.Figure]] = {}
+    if any(trial.curve for trial in trials):
+        drawn["curves"] = [draw_curves(view, trials)]
+    if tried:
+        drawn["best"] = draw_best_so_far(view)
+    if view.certified:
+        rows = [row | {"per_seed": [view.shown.turn(run) for run in row["per_seed"]]} for row in view.certified]
+        drawn["certification"] = [draw_intervals(rows, rows[0]["name"], f"certified {view.label}")]
+    if importance and importance.outstanding:
+        drawn["importance"] = [draw_importance(importance)]
+    space = build_space(view)
+    study = build_optuna_study(space, tried, is_cost=view.shown.is_cost)
+    if len(view.ranked) > 1 and (varied := list_varied_parameters(space, study)):
+        drawn["slices"] = [draw_slice(view, tried, study, dimension) for dimension in varied]
+        drawn["parallel"] = [draw_parallel(study, varied)]
+    if any(trial.second is not None for trial in tried):
+        drawn["front"] = [draw_front(view, tried)]
+    if trials:
+        drawn["cost"] = [draw_cost(view)]
+    return drawn
+
+
+def style_figure(figure: go.Figure, height: int, **layout: Any) -> go.Figure:
+    """Give a figure, ours or Optuna's, the style of all and a height in pixels."""
+    return figure.update_layout(template=THEME, height=height, **{"title": None, "showlegend": False} | layout)
+
+
+def choose_style(view: SweepView, trial: TrialSnapshot) -> tuple[str, str]:
+    """Choose a trial's label in legends, and its colour."""
+    return ("winner", WINNER) if trial.number == view.winner_trial else (trial.state_word, STATES[trial.state])
+
+
+def draw_curves(view: SweepView, trials: Sequence[TrialSnapshot]) -> go.Figure:
+    """Draw each trial's objective over its environment steps, the rungs as dotted lines.
+
+    Optuna's own figure of them has one style for all: who won and who was stopped could not be seen.
+    """
+    figure, named = go.Figure(), set()
+    for trial in trials:
+        if not (curve := trial.curve):
+            continue
+        label, colour = choose_style(view, trial)
+        figure.add_scatter(
+            x=list(curve),
+            y=[value if np.isfinite(value) else np.nan for value in curve.values()],
+            mode="lines" if len(curve) > 1 else "markers",
+            name=label,
+            legendgroup=label,
+            showlegend=label not in named,
+            line={"color": colour, "width": 3.5 if label == "winner" else 1.6},
+            marker={"color": colour, "size": 6},
+            hovertemplate=f"trial {trial.number}, {label}<br>%{{x:,}} steps: %{{y:.4g}}"
+            f"<br>{format_params(trial.params).replace(' ', '<br>')}<extra></extra>",
+        )
+        named.add(label)
+    for level in list_rungs(view):
+        figure.add_vline(level, line={"color": STOPPED, "width": 1, "dash": "dot"})
+    x = {"title_text": "environment steps", "rangemode": "tozero"}
+    return style_figure(figure, 430, showlegend=True, xaxis=x, yaxis_title_text=f"mean {view.label}")
+
+
+def draw_best_so_far(view: SweepView) -> list[go.Figure]:
+    """Draw the best score against environment steps of all trials, and against seconds."""
+    moments = follow_best_so_far(view)
+    axes = {
+        "environment steps, all trials": [moment.env_steps for moment in moments],
+        "seconds since the first trial began": [round(moment.seconds, 2) for moment in moments],
+    }
+    line = {"color": WHOLE, "width": 2.5, "shape": "hv"}
+    return [
+        style_figure(
+            go.Figure(go.Scatter(x=xs, y=[moment.best for moment in moments], mode="lines", line=line)),
+            300,
+            xaxis={"title_text": title, "rangemode": "tozero"},
+            yaxis_title_text="best score so far",
+        )
+        for title, xs in axes.items()
+    ]
+
+
+def draw_intervals(rows: Sequence[Mapping[str, Any]], best: str | None, title: str) -> go.Figure:
+    """Draw certified returns: IQM, 95% interval and each seed's mean, one row a configuration, the first on top.
+
+    Args:
+        rows: With name, iqm, low, high (None without an interval) and per_seed.
+        best: The name that is highlighted.
+        title: The axis's.
+    """
+    figure = go.Figure()
+    for row in rows:
+        name, iqm = row["name"], row["iqm"]
+        low, high = (iqm, iqm) if row["low"] is None else (row["low"], row["high"])
+        colour = WINNER if name == best else INK if name == BASELINE else WHOLE
+        seeds = [one["mean"] for one in row["per_seed"]]
+        bar = {"array": [max(0, high - iqm)], "arrayminus": [max(0, iqm - low)], "thickness": 3, "width": 7}
+        figure.add_scatter(
+            x=seeds,
+            y=[name] * len(seeds),
+            mode="markers",
+            marker={"color": colour, "size": 9, "opacity": 0.35},
+            hovertemplate="one seed: %{x:.4g}<extra></extra>",
+        )
+        figure.add_scatter(
+            x=[iqm],
+            y=[name],
+            mode="markers",
+            marker={"color": colour, "size": 12, "symbol": "diamond"},
+            error_x={"symmetric": False, "color": colour, **bar},
+            hovertemplate=f"{name}: IQM %{{x:.4g}}, 95% interval {format_interval(row)}<extra></extra>",
+        )
+    names = [row["name"] for row in rows]
+    y = {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": names}
+    return style_figure(figure, 90 + 54 * len(rows), xaxis_title_text=title, yaxis=y)
+
+
+def draw_importance(importance: Importance) -> go.Figure:
+    """Draw importances as bars, the largest on top; grey those within what chance reaches, which is a dotted line."""
+    names, increases = list(importance.increases), list(importance.increases.values())
+    bars = go.Bar(
+        x=increases,
+        y=names,
+        orientation="h",
+        marker_color=[WHOLE if name in importance.outstanding else STOPPED for name in names],
+        hovertemplate="%{y}: %{x:.0%}<extra></extra>",
+    )
+    y = {"autorange": "reversed", "type": "category", "categoryorder": "array", "categoryarray": names}
+    x = {"title_text": "increase of the squared error when this parameter is shuffled", "tickformat": ".0%"}
+    figure = go.Figure(bars).add_vline(importance.chance, line={"color": INK, "width": 1, "dash": "dot"})
+    return style_figure(figure, 80 + 32 * len(names), xaxis=x, yaxis=y)
+
+
+def draw_slice(view: SweepView, tried: Sequence[TrialSnapshot], study: optuna.Study, one: Dimension) -> go.Figure:
+    """Let Optuna draw each trial's score over one parameter, coloured by how the trial ended, not when it came.
+
+    Args:
+        view: The sweep.
+        tried: The study's trials, in its order.
+        study: By `analysis.build_optuna_study`.
+        one: The parameter.
+    """
+    figure = visualization.plot_slice(study, params=[axis_of(one)], target_name="score")
+    trace, x = figure.data[0], figure.layout.xaxis
+    mine = [(tried[number], *choose_style(view, tried[number])) for number in trace.marker.color]
+    trace.marker = {
+        "color": [colour for _, _, colour in mine],
+        "size": [13 if label == "winner" else 8 for _, label, _ in mine],
+        "line": {"color": "#ffffff", "width": 1},
+    }
+    texts = [f"trial {e.number}, {label}<br>{one.name}={format_value(e.params[one.name])}" for e, label, _ in mine]
+    trace.update(text=texts, hovertemplate="%{text}<br>score %{y:.4g}<extra></extra>", cliponaxis=False)
+    if one.kind == "choice":
+        x.update(tickvals=x.categoryarray, ticktext=[format_value(value) for value in one.args])
+    elif x.type == "log":
+        ticks = sorted(set(trace.x))
+        if len(ticks) > MAX_TICKS:
+            ticks = [float(f"{tick:.2g}") for tick in np.geomspace(ticks[0], ticks[-1], 4)]
+        x.update(tickvals=ticks, ticktext=[format_value(tick) for tick in ticks])
+    if one.kind == "one_minus_loguniform":  # of 1 - x Optuna has the logarithm, and a reader wants x
+        x.update(title_text=one.name, autorange="reversed", ticktext=[format_value(1 - tick) for tick in x.tickvals])
+    return style_figure(figure, 250)
+
+
+def draw_parallel(study: optuna.Study, varied: Sequence[Dimension]) -> go.Figure:
+    """Let Optuna draw a line a trial, through its score and all its values."""
+    axes = [axis_of(one) for one in varied]
+    figure = visualization.plot_parallel_coordinate(study, params=axes, target_name="score")
+    figure.update_traces(line_width=1.8, opacity=0.8, selector={"mode": "lines"})
+    figure.update_annotations(bgcolor="rgba(255,255,255,0.7)", font_size=11)
+    figure.for_each_annotation(lambda tick: tick.update(text=_round_tick(tick.text)))
+    return style_figure(figure, 430, margin={"l": 60, "t": 20})
+
+
+def _round_tick(text: str) -> str:
+    """Round a tick that is a number, which Optuna writes out where the values are choices."""
+    try:
+        return format_value(float(text))
+    except ValueError:
+        return text
+
+
+def draw_front(view: SweepView, tried: Sequence[TrialSnapshot]) -> go.Figure:
+    """Draw each trial's score over its second objective, and the Pareto front as a stair: what is had at each value."""
+    figure, second, front = go.Figure(), view.criteria.second, view.front
+    line = {"color": INK, "width": 1.5, "shape": "hv"}
+    stair = front[::-1]
+    points = [trial.second for trial in stair], [trial.score for trial in stair]
+    figure.add_scatter(x=points[0], y=points[1], mode="lines", line=line, name="front", showlegend=True)
+    for bound in (one for one in view.criteria.constraints if one.name == second):
+        figure.add_vline(bound.limit, line={"color": FAILED, "width": 1, "dash": "dot"})
+    on_front = {trial.number for trial in front}
+    groups: dict[str, list[TrialSnapshot]] = {}
+    for trial in tried:
+        if trial.second is not None:
+            label = "breaks a constraint" if trial.broken else choose_style(view, trial)[0]
+            groups.setdefault(label, []).append(trial)
+    for label, group in groups.items():
+        why = [f"<br>{check}" for trial in group for check in trial.record.broken[:1]] or [""] * len(group)
+        figure.add_scatter(
+            x=[trial.second for trial in group],
+            y=[trial.score for trial in group],
+            mode="markers",
+            name=label,
+            showlegend=True,
+            marker={
+                "color": FAILED if group[0].broken else choose_style(view, group[0])[1],
+                "size": [13 if trial.number in on_front else 8 for trial in group],
+                "opacity": 0.5 if label in ("stopped", "running", "interrupted") else 1.0,
+                "symbol": "diamond" if group[0].broken else "circle",
+            },
+            text=[
+                f"trial {trial.number}, {label}{note}<br>{format_params(trial.params).replace(' ', '<br>')}"
+                for trial, note in zip(group, why, strict=True)
+            ],
+            hovertemplate=f"%{{text}}<br>score %{{y:.4g}}, {second} %{{x:.4g}}<extra></extra>",
+        )
+    return style_figure(figure, 380, showlegend=True, xaxis_title_text=second, yaxis_title_text="score")
+
+
+def draw_cost(view: SweepView) -> go.Figure:
+    """Draw environment steps of each trial: trained, and not trained because it was stopped."""
+    names = [str(trial.number) for trial in view.trials]
+    trained = [trial.env_steps for trial in view.trials]
+    saved = [max(0, view.env_steps - trial.env_steps) if trial.state == "PRUNED" else 0 for trial in view.trials]
+    colours = [WINNER if trial.number == view.winner_trial else WHOLE for trial in view.trials]
+    figure = go.Figure()
+    for label, heights, colour in (("trained", trained, colours), ("saved by stopping", saved, SAVED)):
+        text = f"trial %{{x}}: %{{y:,}} steps {label}<extra></extra>"
+        figure.add_bar(x=names, y=heights, name=label, marker_color=colour, hovertemplate=text)
+    x = {"title_text": "trial", "type": "category"}
+    return style_figure(figure, 280, barmode="stack", bargap=0.25, xaxis=x, yaxis_title_text="environment steps")

@@ -1,0 +1,242 @@
+"""Describe a running sweep in words: what has happened between two views, its progress, and the live table.
+
+Everything here is a function of one or two `SweepView`s. `rltune.views.console` prints what these return.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rltune.formatting import (
+    STATE_WORDS,
+    classify_failure,
+    first_line,
+    format_clock,
+    format_count,
+    format_duration,
+    format_number,
+    format_objective,
+    format_params,
+)
+from rltune.records import BASELINE
+from rltune.views.sweep_view import INTERRUPTED, WAITING, SweepView, TrialSnapshot
+
+LONG_SWEEP_S = 3600.0  # A sweep that takes longer is announced, with the settings that make it shorter.
+BAR_WIDTH = 16
+LINES_BESIDE_TABLE = 8  # The lines of a terminal that the live table leaves free.
+STATE_STYLES = {"COMPLETE": "green", "PRUNED": "yellow", "FAIL": "red", INTERRUPTED: "magenta"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line about something that has happened.
+
+    Attributes:
+        text: What is printed.
+        style: How rich shows it.
+        is_cut: Whether a terminal shows only what fits into one of its lines.
+        is_printed: Whether it is printed; otherwise only the sweep's log has it.
+    """
+
+    text: str
+    style: str = ""
+    is_cut: bool = False
+    is_printed: bool = True
+
+
+def describe_changes(before: SweepView | None, view: SweepView) -> Iterator[Line]:
+    """Describe what has happened between two views of a sweep, in one line each.
+
+    Args:
+        before: The earlier view; None if the sweep was not shown before.
+        view: The later one.
+    """
+    if before is None:
+        yield Line(_describe_start(view))
+        before = view
+    if None not in (before.driver.slots, view.driver.slots) and before.driver.slots != view.driver.slots:
+        yield Line(f"trials at once: {view.driver.slots}, {before.driver.slots} before")
+    earlier = {trial.number: trial for trial in before.trials}
+    explained = {classify_failure(first_line(trial.reason)) for trial in before.trials if trial.went_wrong}
+    for trial in sorted(view.trials, key=_order_by_end):
+        yield from _describe_trial(earlier.get(trial.number), trial, view, explained)
+    yield from _describe_overshoot(before, view)
+    earlier = {run.number: run for run in before.runs}
+    ended = [run for run in sorted(view.runs, key=_order_by_end) if _has_just_ended(earlier.get(run.number), run)]
+    for num_later, run in zip(reversed(range(len(ended))), ended, strict=True):
+        yield _describe_run(run, view, num_later)
+    if before.mean_env_steps_per_s is None and view.mean_env_steps_per_s is not None:
+        yield from _forecast(view)
+
+
+def _order_by_end(trial: TrialSnapshot) -> tuple[float, int]:
+    """Order trials by their ends; those that have not ended come last, by their numbers."""
+    return trial.record.ended_s or math.inf, trial.number
+
+
+def _has_just_ended(known: TrialSnapshot | None, trial: TrialSnapshot) -> bool:
+    """Return whether a trial has ended, perhaps once more, since it was known."""
+    return trial.has_ended and not (known and known.record.ended_s == trial.record.ended_s)
+
+
+def _describe_start(view: SweepView) -> str:
+    parts = [f"{format_number(view.num_trials, 'trial')} of up to {format_count(view.env_steps)} env steps"]
+    if view.driver.slots is not None:
+        parts.append(f"{view.driver.slots} at a time")
+    text = f"sweep {view.name}: {', '.join(parts)}"
+    if view.trials:
+        unfinished = len(view.trials) - view.num_ended
+        text += f"; {len(view.trials)} begun before: {view.num_ended} ended, {unfinished} to go on"
+    return text
+
+
+def _describe_trial(
+    known: TrialSnapshot | None, trial: TrialSnapshot, view: SweepView, explained: set[str]
+) -> Iterator[Line]:
+    """Describe that a trial has begun, has ended or was interrupted.
+
+    Args:
+        known: The trial as it was before; None if it is new.
+        trial: The trial as it is.
+        view: The sweep.
+        explained: The kinds of failures that were explained; one that is explained now is added.
+    """
+    if known is None and trial.record.enqueued_by:
+        yield Line(f"trial {trial.number} has what {trial.record.enqueued_by} enqueued", "yellow")
+    if known is None or (trial.state == "RUNNING" and known.state not in (WAITING, "RUNNING")):
+        yield Line(f"trial {trial.number} begins: {format_params(trial.params)}", is_printed=False)
+    if not _has_just_ended(known, trial) and not (trial.state == INTERRUPTED and known and known.state != INTERRUPTED):
+        return
+    word, reason = STATE_WORDS[trial.state], first_line(trial.reason)
+    if trial.went_wrong and classify_failure(reason) not in explained:
+        explained.add(classify_failure(reason))
+        word += ", diverged" if trial.record.diverged else ""
+        log = f"; see {view.folder / trial.record.log}" if trial.record.log else ""
+        yield Line(f"trial {trial.number} {word}: {reason}{log}", "red")
+        return
+    facts = f"{format_objective(trial.score):>7}  {format_params(trial.params)}"
+    facts += f"  {trial.broken}" if trial.broken else ""
+    yield Line(f"trial {trial.number:>3} {word:<11} {facts}", STATE_STYLES.get(trial.state, ""), is_cut=True)
+
+
+def _describe_run(run: TrialSnapshot, view: SweepView, num_later: int) -> Line:
+    """Describe that a run of the certification has ended, before a number of others that have ended meanwhile."""
+    owner = BASELINE if run.record.of_trial is None else f"trial {run.record.of_trial}"
+    name = f"seed {(run.record.seed_index or 0) + 1} of {owner}"
+    if run.state == "COMPLETE":
+        return Line(f"certified {name}: {format_objective(run.score)} ({describe_runs(view, num_later)})", "yellow")
+    log = f"; see {view.folder / run.record.log}" if run.record.log else ""
+    return Line(f"certifying {name} failed, which counts against it: {first_line(run.reason)}{log}", "yellow")
+
+
+def _describe_overshoot(before: SweepView, view: SweepView) -> Iterator[Line]:
+    """Describe the first trial whose iterations are longer than its budget."""
+    if not view.env_steps or any(_overshoots(trial, view) for trial in before.trials):
+        return
+    for trial in view.trials:
+        if _overshoots(trial, view):
+            facts = f"{format_count(trial.env_steps)} env steps of a budget of {format_count(view.env_steps)}"
+            yield Line(f"trial {trial.number} has taken {facts}: one iteration takes so many", "yellow")
+            return
+
+
+def _overshoots(trial: TrialSnapshot, view: SweepView) -> bool:
+    return bool(trial.record.reports) and trial.env_steps >= 2 * view.env_steps
+
+
+def _forecast(view: SweepView) -> Iterator[Line]:
+    """Announce how long a slow sweep takes, and which settings make it shorter."""
+    pace, left_s = view.mean_env_steps_per_s, view.time_left_s
+    if not pace or not left_s or left_s < LONG_SWEEP_S:
+        return
+    fewer = max(1, view.env_steps // 5)
+    certify_s = view.certification_env_steps_left / pace
+    saved = f", certify=off about {format_duration(certify_s)} less" if certify_s else ""
+    yield Line(
+        f"{format_count(pace)} env steps/s: this sweep takes up to about {format_duration(left_s)}; "
+        f"budget.env_steps={fewer} would take about {format_duration(left_s * fewer / view.env_steps)}{saved}",
+        "yellow",
+    )
+
+
+def describe_runs(view: SweepView, num_later: int = 0) -> str:
+    """Describe how many of the certification's runs have ended, without the latest ones of them."""
+    up_to = "" if view.is_searched else "up to "
+    return f"{view.num_runs_ended - num_later} of {up_to}{view.num_runs} runs"
+
+
+def describe_progress(view: SweepView) -> tuple[str, str, str]:
+    """Describe how far a sweep is: the numbers of its trials, its pace, and its best trial."""
+    states = Counter(trial.state for trial in view.trials if trial.state != WAITING)
+    words = ", ".join(
+        f"{states[state]} {STATE_WORDS[state]}" for state in STATE_WORDS if states[state] or state == "COMPLETE"
+    )
+    best = view.best
+    score = f"best {format_objective(best.score)} by trial {best.number}" if best else "best -"
+    return f"{words} of {view.num_trials}", _describe_pace(view), score
+
+
+def _describe_pace(view: SweepView) -> str:
+    left_s = view.time_left_s
+    if episodes := view.driver.episodes:
+        text = f"{episodes.name}: {episodes.done} of {episodes.total} episodes"
+        return text if left_s is None else f"{text}, about {format_duration(left_s)} left"
+    pace = view.env_steps_per_s
+    parts = [f"{format_count(pace)} env steps/s" if pace else "no environment step yet"]
+    if view.is_certifying:
+        parts = [f"certifying: {describe_runs(view)} done", *(parts if pace and left_s is not None else [])]
+        parts += [f"{len(view.playing)} playing episodes"] if view.playing else []
+    parts += [] if left_s is None else [f"about {format_duration(left_s)} left"]
+    if (first_s := view.first_report_s) is not None:
+        parts.append(f"first report in about {format_duration(first_s)}")
+    is_running = any(trial.state == "RUNNING" for trial in (*view.trials, *view.runs))
+    if view.driver.wait:
+        return ", ".join([*parts, view.driver.wait] if is_running else [view.driver.wait])
+    return ", ".join(parts)
+
+
+def render_live_table(view: SweepView, height: int) -> RenderableType:
+    """Render the live table.
+
+    Args:
+        view: The sweep.
+        height: The number of the terminal's lines.
+    """
+    counts, pace, score = describe_progress(view)
+    top, pace_row = Table.grid(expand=True), Table.grid(padding=(0, 2, 0, 0))
+    top.add_column(no_wrap=True, overflow="crop", ratio=1)
+    top.add_column(no_wrap=True, justify="right")
+    top.add_row(Text(counts, "bold"), Text(format_clock(view.elapsed_s), "dim"))
+    bar = ProgressBar(total=100, completed=view.percent, width=BAR_WIDTH)
+    pace_row.add_row(bar, Text(pace))
+    line = Text.assemble((score, "bold green"), "  ", format_params(view.best.params) if view.best else "")
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return Group("", top, pace_row, line, _render_running(view, max(1, height - LINES_BESIDE_TABLE)))
+
+
+def _render_running(view: SweepView, num_rows: int) -> RenderableType:
+    running = [trial for trial in view.trials if trial.state == "RUNNING"]
+    if not running:
+        is_explained = view.is_certifying or view.driver.wait or view.driver.episodes
+        return Text("" if is_explained else "waiting for trials to start ...", "dim")
+    table = Table(box=None, expand=True, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("trial", justify="right", no_wrap=True)
+    table.add_column("progress", width=BAR_WIDTH)
+    table.add_column("env steps", justify="right", no_wrap=True)
+    table.add_column(view.shown.name if view.shown.is_cost else "objective", justify="right", no_wrap=True)
+    table.add_column("score", justify="right", no_wrap=True)
+    table.add_column("params", ratio=1, no_wrap=True, overflow="ellipsis")
+    for trial in running[:num_rows]:
+        bar = ProgressBar(total=max(1, view.env_steps), completed=trial.env_steps, width=BAR_WIDTH)
+        values = format_objective(trial.objective), format_objective(trial.score), format_params(trial.params)
+        table.add_row(str(trial.number), bar, format_count(trial.env_steps), *map(Text, values))
+    more = len(running) - num_rows
+    return Group(table, Text(f"... and {more} more running", "dim")) if more > 0 else table

@@ -1,0 +1,132 @@
+"""Read the views of many sweeps again and again, such as for a list. Runs anywhere.
+
+A ledger in a file is read when the file has changed. The ledgers of one PostgreSQL database are read together, with as
+many queries as one of them takes. Both read only what has changed since the last time.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from rltune.errors import StudyError
+from rltune.ledger.ledger import Ledger, find_sweeps, make_storage_error
+from rltune.ledger.storage import locate_ledger
+from rltune.ledger.sweep_folder import SETTINGS
+from rltune.ledger.tables import connect_ledger, file_of
+from rltune.views.sweep_view import SweepView, read_views
+
+_Version = tuple[int, ...]
+
+
+class SweepReader:
+    """Reads the views of sweeps, and keeps them for the next time. May be used from several threads.
+
+    Args:
+        ledger_url: The address of the sweeps' ledgers with its login, see `rltune.ledger.storage.locate_ledger`.
+    """
+
+    def __init__(self, ledger_url: str | None = None) -> None:
+        self._ledger_url = ledger_url
+        self._locations: dict[Path, tuple[_Version, tuple[str, str]]] = {}
+        self._views: dict[Path, tuple[_Version, int, SweepView]] = {}
+        self._engines: dict[str, Engine] = {}
+        self._lock = threading.Lock()
+
+    def read(self, folders: Iterable[Path]) -> dict[Path, SweepView | StudyError]:
+        """Read sweeps.
+
+        Args:
+            folders: The sweeps' folders.
+
+        Returns:
+            The view of each folder's sweep, or why it cannot be read.
+        """
+        results: dict[Path, SweepView | StudyError] = {}
+        names: dict[str, dict[str, Path]] = defaultdict(dict)
+        with self._lock:
+            for folder in folders:
+                try:
+                    url, name = self._locate(folder)
+                    if file := file_of(url):
+                        results[folder] = self._read_file(folder, file, url, name)
+                    else:
+                        names[url][name] = folder
+                except StudyError as error:
+                    results[folder] = error
+            for url, folders_by_name in names.items():
+                try:
+                    results |= self._read_database(url, folders_by_name)
+                except SQLAlchemyError as error:
+                    results |= dict.fromkeys(folders_by_name.values(), make_storage_error(url, error))
+        return {
+            folder: result.in_folder(folder) if isinstance(result, SweepView) else result
+            for folder, result in results.items()
+        }
+
+    def _locate(self, folder: Path) -> tuple[str, str]:
+        version = _read_version(folder / SETTINGS)
+        known = self._locations.get(folder)
+        if known is None or known[0] != version:
+            known = self._locations[folder] = version, locate_ledger(folder, self._ledger_url)
+        return known[1]
+
+    def _read_file(self, folder: Path, file: Path, url: str, name: str) -> SweepView:
+        version = _read_version(file, file.with_name(f"{file.name}-wal"))
+        known_version, _, view = self._views.get(folder, ((), 0, None))
+        if view is None or version != known_version:
+            with closing(Ledger(url, name)) as ledger:
+                # A sweep that was begun anew under the same name has another key.
+                is_same = view is not None and view.record.key == ledger.sweep().key
+                view = SweepView.read(ledger, view if is_same else None)
+            self._views[folder] = version, ledger.sweep_id, view
+        return view
+
+    def _read_database(self, url: str, folders: Mapping[str, Path]) -> dict[Path, SweepView | StudyError]:
+        """Read the sweeps of one database.
+
+        Args:
+            url: The database's address.
+            folders: The sweeps' folders by their names.
+        """
+        if url not in self._engines:
+            self._engines[url] = connect_ledger(url)
+        engine = self._engines[url]
+        ids = find_sweeps(engine, folders)
+        since = {}
+        for name, sweep_id in ids.items():
+            _, known_id, view = self._views.get(folders[name], ((), 0, None))
+            if view is not None and known_id == sweep_id:
+                since[sweep_id] = view
+        views = read_views(engine, list(ids.values()), since)
+        results: dict[Path, SweepView | StudyError] = {}
+        for name, folder in folders.items():
+            if view := views.get(ids.get(name, 0)):
+                self._views[folder] = (), ids[name], view
+                results[folder] = view
+                continue
+            try:  # The sweep is missing or has another format, which opening its ledger explains.
+                with closing(Ledger(url, name)) as ledger:
+                    results[folder] = SweepView.read(ledger)
+            except StudyError as error:
+                results[folder] = error
+        return results
+
+
+def _read_version(*paths: Path) -> _Version:
+    """Return numbers that change when one of these files does; a file that is missing has none."""
+    numbers: list[int] = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        numbers += [status.st_ino, status.st_mtime_ns, status.st_size]
+    return tuple(numbers)

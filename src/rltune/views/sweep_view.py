@@ -1,0 +1,644 @@
+"""Compute everything that a display shows of a sweep from one snapshot of its ledger.
+
+The console, `watch`, `list`, `show`, the service, reports and data frames are functions of a `SweepView`. They compute
+no progress, pace or ranks of their own. Reading a view again costs only what has changed since. Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from rltune.certification.result import spell_params
+from rltune.config.criteria import Criteria, read_criteria
+from rltune.envs.objective import Shown
+from rltune.errors import StudyUnavailableError
+from rltune.formatting import STATE_WORDS, first_line
+from rltune.ledger.outcome import count_states
+from rltune.ledger.ranking import find_front, rank_records
+from rltune.ledger.snapshot import LedgerSnapshot, read_snapshots
+from rltune.ledger.storage import open_ledger
+from rltune.records import CERTIFY, TRIALS, Report, SweepRecord, TrialRecord, trial_dir_of
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from rltune.ledger.ledger import Ledger
+
+INTERRUPTED = "INTERRUPTED"  # The state of an unfinished trial whose worker has gone.
+WAITING = "WAITING"  # The state of a trial of a running sweep that no worker has started yet.
+PACE_WINDOW_S = 30.0  # The present pace is measured over this time.
+MIN_PACE_S = 8.0  # The time left is estimated this long after the first steps, which are slower than later ones.
+MIN_FIRST_REPORT_S = 30.0  # The time to the first report is estimated if it is longer than that.
+FIRST_STEPS_S = 2.0  # The first steps that are known before a report were taken at most this long before.
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """The progress of policies that play episodes after all training.
+
+    Attributes:
+        name: Who plays.
+        done: Episodes so far.
+        total: Episodes in all.
+    """
+
+    name: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class DriverState:
+    """What only the sweep's driver knows. A view that another process reads goes without it.
+
+    Attributes:
+        env_steps: Environment steps of each seed that running trials have taken in all, as their workers say between
+            two reports, by the trial's folder (`rltune.records.trial_dir_of`).
+        slots: How many trials run at once; None if unknown.
+        wait: What trials wait for that could run, as a sentence; empty if none waits.
+        episodes: The policies that play at the sweep's end; None before that.
+    """
+
+    env_steps: Mapping[str, int] = field(default_factory=dict)
+    slots: int | None = None
+    wait: str = ""
+    episodes: Episodes | None = None
+
+
+UNKNOWN_DRIVER = DriverState()
+
+
+@dataclass(frozen=True)
+class TrialSnapshot:
+    """One trial of the search, or one of the certification's runs.
+
+    Attributes:
+        record: The trial as the ledger has it, where a higher score is always the better one.
+        state: A state of the ledger, `INTERRUPTED` or `WAITING`.
+        env_steps: Environment steps of each seed, also those since the last report if they are known.
+        heard_steps: The newest number of steps that the worker or the ledger has reported. It falls if the trial
+            repeats steps after an interruption.
+        score: The score by which trials are ranked, with its natural sign; None before the first finite report.
+        shown: Gives values their natural sign.
+        last_report_s: When the newest report came, in seconds of the epoch; None before the first.
+    """
+
+    record: TrialRecord
+    state: str
+    env_steps: int
+    heard_steps: int
+    score: float | None
+    shown: Shown
+    last_report_s: float | None = None
+
+    @property
+    def number(self) -> int:
+        """The number among the trials of its kind."""
+        return self.record.number
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """The sampled values by name."""
+        return self.record.params
+
+    @property
+    def reason(self) -> str | None:
+        """Why the trial ended or was interrupted; None while it runs."""
+        return self.record.stop_reason
+
+    @property
+    def broken(self) -> str:
+        """The constraints that the trial breaks, in words; empty if it keeps them all."""
+        return self.record.breaks
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the trial has ended and is not only interrupted."""
+        return self.record.state != "RUNNING"
+
+    @property
+    def went_wrong(self) -> bool:
+        """Whether the trial has failed or diverged, so that its reason tells what is wrong."""
+        return self.state == "FAIL" or self.record.diverged
+
+    @property
+    def state_word(self) -> str:
+        """The state in one word: waiting, running, complete, stopped, failed or interrupted."""
+        return STATE_WORDS[self.state]
+
+    @property
+    def explanation(self) -> str:
+        """Why the trial cannot win, why it ended or where it runs, and who enqueued it; empty if nothing is known."""
+        record, parts = self.record, [f"cannot win: {self.broken}"] if self.broken else []
+        if self.state == "RUNNING" and record.node:
+            parts.append(f"on {record.node}")
+        elif self.has_ended and record.stop_reason:
+            parts.append(first_line(record.stop_reason))
+        return "; ".join(parts + ([f"enqueued by {record.enqueued_by}"] if record.enqueued_by else []))
+
+    @property
+    def second(self) -> float | None:
+        """The value in the sweep's second objective; None without one."""
+        return self.record.second
+
+    @property
+    def curve(self) -> dict[int, float]:
+        """The objective by nominal steps, with its natural sign; NaN while no episode has ended."""
+        return {steps: self.shown(objective) or 0.0 for steps, objective in self.record.reports.items()}
+
+    @property
+    def objective(self) -> float | None:
+        """The objective of the newest report, with its natural sign; None before the first report."""
+        return self.shown(list(self.record.reports.values())[-1]) if self.record.reports else None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How quickly a sweep samples, measured from one reading to the next.
+
+    Attributes:
+        began_s: The time of the first reading.
+        samples: Pairs of a time and of all environment steps that were sampled by then, since the first reading.
+        first: The first pair with steps; None before.
+    """
+
+    began_s: float
+    samples: tuple[tuple[float, int], ...]
+    first: tuple[float, int] | None = None
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps since the first reading."""
+        return self.samples[-1][1]
+
+    def add(self, now_s: float, env_steps: int, num_reporting: int) -> Pace:
+        """Add what was sampled since the last reading.
+
+        Args:
+            now_s: The time of this reading.
+            env_steps: Environment steps since the last one.
+            num_reporting: The number of trials whose steps are known by their reports alone. The samples always hold
+                two reports of each, however slow the trials are.
+        """
+        if not env_steps:
+            return self
+        total, samples, first = self.env_steps + env_steps, self.samples, self.first
+        if first is None:
+            # Processes were started and networks built before the first steps, which tells nothing of the pace.
+            pause_s = math.inf if num_reporting else FIRST_STEPS_S
+            samples, first = ((max(samples[-1][0], now_s - pause_s), 0),), (now_s, total)
+        samples, start = (*samples, (now_s, total)), 0
+        while len(samples) - start > 2 * num_reporting + 1 and samples[start + 1][0] <= now_s - PACE_WINDOW_S:
+            start += 1
+        return Pace(self.began_s, samples[start:], first)
+
+    def measure_present(self, now_s: float) -> float:
+        """Measure the environment steps per second over about the last 30 s."""
+        then_s, env_steps = self.samples[0]
+        return (self.env_steps - env_steps) / max(1.0, now_s - then_s)
+
+    def measure_mean(self, now_s: float) -> float | None:
+        """Measure the environment steps per second since the first ones; None as long as these tell too little."""
+        if self.first is None or now_s - self.first[0] < MIN_PACE_S:
+            return None
+        return (self.env_steps - self.first[1]) / (now_s - self.first[0]) or None
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """A sweep at one moment, in the units that a person knows.
+
+    Attributes:
+        record: What the ledger knows of the sweep as a whole.
+        settings: The sweep's composed settings; empty before its driver has begun.
+        criteria: What trials are judged by besides their scores.
+        shown: Turns scores of the ledger into values with their natural sign.
+        trials: The search's trials, in order.
+        runs: The certification's runs, in order.
+        driver: What only the driver knows.
+        pace: How quickly the sweep samples.
+        read_s: When the view was read, on this process's monotonic clock.
+        episodes_began: When the playing of `DriverState.episodes` was first seen, and how many were done by then.
+        snapshot: The rows from which the view was made.
+    """
+
+    record: SweepRecord
+    settings: Mapping[str, Any]
+    criteria: Criteria
+    shown: Shown
+    trials: tuple[TrialSnapshot, ...]
+    runs: tuple[TrialSnapshot, ...]
+    driver: DriverState
+    pace: Pace
+    read_s: float
+    episodes_began: tuple[float, int] | None
+    snapshot: LedgerSnapshot = field(repr=False)
+
+    @classmethod
+    def read(
+        cls,
+        ledger: Ledger,
+        since: SweepView | None = None,
+        driver: DriverState = UNKNOWN_DRIVER,
+        *,
+        now_s: float | None = None,
+    ) -> SweepView:
+        """Read a sweep.
+
+        Args:
+            ledger: The sweep's.
+            since: The view that was read before, so that only changes are read and the pace is known.
+            driver: What the sweep's driver knows, if this process is the driver.
+            now_s: The monotonic time; None is the present.
+        """
+        known = {ledger.sweep_id: since} if since else {}
+        return read_views(ledger.fence.engine, [ledger.sweep_id], known, driver, now_s=now_s)[ledger.sweep_id]
+
+    def in_folder(self, folder: Path) -> SweepView:
+        """Return the view of a sweep whose folder was moved or renamed since its driver ran."""
+        return replace(self, record=replace(self.record, name=folder.name, folder=str(folder)))
+
+    def end_as(self, status: str) -> SweepView:
+        """Return the view of a sweep that ends, before its ledger says so."""
+
+        def interrupt(trial: TrialSnapshot) -> TrialSnapshot:
+            return replace(trial, state=INTERRUPTED) if trial.state in (WAITING, "RUNNING") else trial
+
+        trials, runs = tuple(map(interrupt, self.trials)), tuple(map(interrupt, self.runs))
+        return replace(self, record=replace(self.record, status=status), trials=trials, runs=runs)
+
+    # -- the sweep ----------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The sweep's name."""
+        return self.record.name
+
+    @property
+    def status(self) -> str:
+        """The state: running, complete, stopped, interrupted or failed."""
+        return self.record.status or "running"
+
+    @property
+    def folder(self) -> Path:
+        """The sweep's folder on the machine of its last driver."""
+        return Path(self.record.folder or "")
+
+    @property
+    def elapsed_s(self) -> float:
+        """The seconds since this process has first read the sweep."""
+        return self.read_s - self.pace.began_s
+
+    @property
+    def driver_id(self) -> str | None:
+        """The id of the last driver in the sweep's lease; None before the first."""
+        return self.snapshot.driver_id
+
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """The search's reports in the order in which they came, as the ledger has them: higher is better."""
+        return self.snapshot.reports
+
+    @property
+    def budget(self) -> Mapping[str, Any]:
+        """The settings of the sweep's budget."""
+        return self.settings.get("budget") or {}
+
+    @property
+    def num_trials(self) -> int:
+        """The number of trials that the budget has, or of those that were begun if these are more."""
+        return max(int(self.budget.get("trials") or 0), len(self.trials))
+
+    @property
+    def env_steps(self) -> int:
+        """A trial's whole budget, in environment steps of each seed."""
+        return int(self.budget.get("env_steps") or 0)
+
+    @property
+    def replicates(self) -> int:
+        """The number of seeds of a trial."""
+        return int(self.settings.get("replicates") or 1)
+
+    @property
+    def label(self) -> str:
+        """The name of what the score measures, with its direction if less is better."""
+        return self.shown.label
+
+    # -- progress -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """The numbers of trials: total, complete, pruned, failed, interrupted (among them those that run)."""
+        return count_states([trial.record for trial in self.trials])
+
+    @property
+    def num_ended(self) -> int:
+        """The number of trials that have ended."""
+        return self.counts["total"] - self.counts["interrupted"]
+
+    @cached_property
+    def sampled_env_steps(self) -> int:
+        """The environment steps of all trials and seeds together, without those of the certification."""
+        return self.replicates * sum(trial.env_steps for trial in self.trials)
+
+    @cached_property
+    def percent(self) -> int:
+        """The progress of the search: a running trial counts by its steps. 100 only if the sweep is complete."""
+        if self.status == "complete":
+            return 100
+        budget = self.env_steps or math.inf
+        shares = sum(1.0 if trial.has_ended else min(1.0, trial.env_steps / budget) for trial in self.trials)
+        total = self.budget.get("total_env_steps")
+        share = max(shares / max(1, self.num_trials), self.sampled_env_steps / total if total else 0.0)
+        return min(99, math.floor(100 * share))
+
+    @cached_property
+    def is_searched(self) -> bool:
+        """Whether all trials of the budget have ended, so that only certification or evaluation is left."""
+        total = self.budget.get("total_env_steps")
+        is_spent = self.num_ended >= self.num_trials or self.sampled_env_steps >= (total or math.inf)
+        return bool(self.trials) and is_spent and self.num_ended == len(self.trials)
+
+    @property
+    def env_steps_per_s(self) -> float:
+        """The environment steps per second over about the last 30 s, of all trials, runs and seeds together."""
+        return self.pace.measure_present(self.read_s)
+
+    @property
+    def mean_env_steps_per_s(self) -> float | None:
+        """The environment steps per second since the first ones; None for a few seconds after them."""
+        return self.pace.measure_mean(self.read_s)
+
+    @cached_property
+    def search_env_steps_left(self) -> float:
+        """The environment steps that the search will still take, all seeds together.
+
+        A trial still to come is expected to take as long as those that have ended, among them one imagined whole trial.
+        """
+        ended = [trial.env_steps for trial in self.trials if trial.state in ("COMPLETE", "PRUNED")]
+        unfinished = sum(max(0, self.env_steps - trial.env_steps) for trial in self.trials if not trial.has_ended)
+        expected = (sum(ended) + self.env_steps) / (len(ended) + 1)
+        to_begin = self.replicates * (self.num_trials - len(self.trials)) * expected
+        if total := self.budget.get("total_env_steps"):
+            to_begin = min(to_begin, max(0.0, total - self.sampled_env_steps - self.replicates * unfinished))
+        return self.replicates * unfinished + to_begin
+
+    @cached_property
+    def certification_env_steps_left(self) -> int:
+        """The environment steps that the certification's runs will still take."""
+        sampled = sum(min(self.env_steps, run.env_steps) for run in self.runs if not run.has_ended)
+        return max(0, self.num_runs_left * self.env_steps - sampled)
+
+    @cached_property
+    def time_left_s(self) -> float | None:
+        """An estimate of the seconds until search, certification and evaluation are over; None while it is unknown."""
+        if (episodes := self.driver.episodes) and self.episodes_began:
+            began_s, first = self.episodes_began
+            played = episodes.done - first
+            return (episodes.total - episodes.done) * (self.read_s - began_s) / played or None if played else None
+        if not (pace := self.mean_env_steps_per_s):
+            return None
+        return (self.search_env_steps_left + self.certification_env_steps_left) / pace + self._play_left_s or None
+
+    @cached_property
+    def is_certifying(self) -> bool:
+        """Whether nothing but the certification is left to run."""
+        is_searching = any(trial.state == "RUNNING" for trial in self.trials)
+        is_retraining = any(run.state == "RUNNING" for run in self.runs)
+        return bool(self.num_runs) and not is_searching and (is_retraining or self.is_searched)
+
+    @cached_property
+    def first_report_s(self) -> float | None:
+        """An estimate of the seconds until the first report of all; None after it, or if it comes soon."""
+        running = [trial.env_steps for trial in self.trials if trial.state == "RUNNING"]
+        pace = self.mean_env_steps_per_s
+        if not pace or not running or any(trial.record.reports for trial in self.trials):
+            return None
+        left = max(0.0, self.env_steps / int(self.budget.get("reports") or 1) - max(running))
+        seconds = left * self.replicates * len(running) / pace
+        return seconds if seconds >= MIN_FIRST_REPORT_S else None
+
+    # -- certification ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def num_runs(self) -> int:
+        """The number of the certification's runs; while trials still run, the most that it can become."""
+        certify = self.settings.get("certify") or {}
+        seeds, top = int(certify.get("seeds") or 0), int(certify.get("top") or 0)
+        if not (self.is_searched and seeds):
+            return max(seeds * (top + 1), len(self.runs))
+        if not self.ranked:
+            return 0
+        baseline = [spell_params(run.params) for run in self.runs if run.record.of_trial is None][:1]
+        finalists = {spell_params(trial.params) for trial in self.ranked[:top]}
+        return max(seeds * len(finalists | set(baseline or [""])), len(self.runs))
+
+    @property
+    def num_runs_ended(self) -> int:
+        """The number of the certification's runs that have ended."""
+        return sum(run.has_ended for run in self.runs)
+
+    @property
+    def num_runs_left(self) -> int:
+        """The number of the certification's runs that have not ended."""
+        return self.num_runs - self.num_runs_ended
+
+    @property
+    def playing(self) -> list[TrialSnapshot]:
+        """The certification's runs that are trained and whose policies play their episodes."""
+        return [run for run in self.runs if run.state == "RUNNING" and 0 < self.env_steps <= run.env_steps]
+
+    @property
+    def _play_left_s(self) -> float:
+        """The seconds in which the runs' policies will play, each as long as those that have played."""
+        times_s = [
+            run.record.ended_s - run.last_report_s
+            for run in self.runs
+            if run.state == "COMPLETE" and run.record.ended_s and run.last_report_s
+        ]
+        running = sum(run.state == "RUNNING" for run in (*self.runs, *self.trials))
+        return self.num_runs_left * sum(times_s) / max(1, len(times_s)) / max(1, running)
+
+    @cached_property
+    def certified(self) -> list[dict[str, Any]]:
+        """The certified configurations, the best first, with natural scores; empty without certification."""
+        rows = (self.record.certification or {}).get("configurations") or ()
+        return [self.shown.turn(row) for row in rows]
+
+    # -- ranks --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def ranked(self) -> list[TrialSnapshot]:
+        """The trials that can win, the best first; see `rltune.ledger.ranking.rank_records`."""
+        return self._select(rank_records(trial.record for trial in self.trials))
+
+    @cached_property
+    def ordered(self) -> list[TrialSnapshot]:
+        """All trials: those that can win, the best first, and then the others by their numbers."""
+        ranked = {trial.number for trial in self.ranked}
+        return self.ranked + [trial for trial in self.trials if trial.number not in ranked]
+
+    @cached_property
+    def front(self) -> list[TrialSnapshot]:
+        """The whole trials that no other one beats in both objectives, the highest score first."""
+        return self._select(find_front((trial.record for trial in self.trials), self.criteria.direction))
+
+    def _select(self, records: Iterable[TrialRecord]) -> list[TrialSnapshot]:
+        """Return the trials of some of their records."""
+        trials = {trial.number: trial for trial in self.trials}
+        return [trials[record.number] for record in records]
+
+    @property
+    def winner_trial(self) -> int | None:
+        """The winner's number; None without a winner, and if the winner is a baseline that the search did not try."""
+        return self.record.winner.get("trial") if self.record.winner else None
+
+    @property
+    def best(self) -> TrialSnapshot | None:
+        """The best trial by the search's own score; None before one can win."""
+        return next(iter(self.ranked), None)
+
+
+def read_views(
+    engine: Engine,
+    sweep_ids: Sequence[int],
+    since: Mapping[int, SweepView] | None = None,
+    driver: DriverState = UNKNOWN_DRIVER,
+    *,
+    now_s: float | None = None,
+) -> dict[int, SweepView]:
+    """Read several sweeps of one database with as many queries as one of them takes.
+
+    Args:
+        engine: The ledger's.
+        sweep_ids: The sweeps' rows.
+        since: The views that were read before, by the same ids.
+        driver: What the driver of the sweep knows, if this process is the driver of the only one.
+        now_s: The monotonic time; None is the present.
+
+    Returns:
+        The views by the sweeps' ids; a sweep that does not exist is left out.
+    """
+    earlier = since or {}
+    now_s = time.monotonic() if now_s is None else now_s
+    snapshots = read_snapshots(engine, sweep_ids, {sweep_id: view.snapshot for sweep_id, view in earlier.items()})
+    return {
+        sweep_id: _make_view(snapshot, earlier.get(sweep_id), driver, now_s) for sweep_id, snapshot in snapshots.items()
+    }
+
+
+def read_folder(folder: Path, ledger: Ledger, status: str | None = None) -> SweepView:
+    """Read the sweep of a folder, which may have been moved or renamed since its driver ran.
+
+    Args:
+        folder: The sweep's folder.
+        ledger: The sweep's ledger.
+        status: How the sweep ends, if it is about to: the ledger says so only after everything is published.
+    """
+    view = SweepView.read(ledger).in_folder(folder)
+    return view.end_as(status) if status else view
+
+
+def load_view(folder: Path, ledger_url: str | None = None) -> SweepView:
+    """Open the ledger of a sweep's folder, and read the sweep.
+
+    Args:
+        folder: The sweep's folder.
+        ledger_url: As for `rltune.ledger.storage.open_ledger`.
+
+    Raises:
+        StudyError: It is no sweep's folder, its ledger cannot be read, or no driver has begun the sweep yet.
+    """
+    with closing(open_ledger(folder, ledger_url)) as ledger:
+        view = read_folder(folder, ledger)
+    if not view.settings:
+        raise StudyUnavailableError(f"sweep={folder.name} has not begun yet", "a sweep that runs or has ended")
+    return view
+
+
+def _make_view(snapshot: LedgerSnapshot, since: SweepView | None, driver: DriverState, now_s: float) -> SweepView:
+    settings, criteria, shown = _read_settings(snapshot.record, since)
+    known = {(trial.record.kind, trial.number): trial for trial in (*since.trials, *since.runs)} if since else {}
+    is_running, replicates = snapshot.record.status in (None, "running"), int(settings.get("replicates") or 1)
+    trials: dict[str, list[TrialSnapshot]] = {TRIALS: [], CERTIFY: []}
+    sampled = 0
+    for row_id, record in snapshot.trials.items():
+        before = known.get((record.kind, record.number))
+        # A snapshot keeps the record of a trial that has not changed.
+        is_unchanged = since and since.snapshot.trials.get(row_id) is record and settings is since.settings
+        if before and before.has_ended and is_unchanged:
+            trials[record.kind].append(before)
+            continue
+        state = record.state
+        if state == "RUNNING" and (record.stop_reason or not is_running):
+            state = INTERRUPTED
+        elif state == "RUNNING" and snapshot.revisions[row_id] == 1 and not record.reports:
+            # The first revision proposes a trial, the second one records that its worker has started.
+            state = WAITING
+        record = criteria.judge(record)
+        heard = record.env_steps
+        if state == "RUNNING":
+            heard = driver.env_steps.get(trial_dir_of(record.kind, record.number), heard)
+        trial = TrialSnapshot(
+            record=record,
+            state=state,
+            env_steps=max(record.env_steps, heard),
+            heard_steps=heard,
+            score=shown(record.score),
+            shown=shown,
+            last_report_s=snapshot.last_reports_s.get(row_id),
+        )
+        trials[record.kind].append(trial)
+        new_steps = max(0, heard - (before.heard_steps if before else 0))
+        sampled += new_steps * (replicates if record.kind == TRIALS else 1)
+    num_running = sum(trial.state == "RUNNING" for kind in trials.values() for trial in kind)
+    num_reporting = num_running - len(driver.env_steps)
+    return SweepView(
+        record=snapshot.record,
+        settings=settings,
+        criteria=criteria,
+        shown=shown,
+        trials=tuple(trials[TRIALS]),
+        runs=tuple(trials[CERTIFY]),
+        driver=driver,
+        pace=since.pace.add(now_s, sampled, max(0, num_reporting)) if since else Pace(now_s, ((now_s, 0),)),
+        read_s=now_s,
+        episodes_began=_follow_episodes(driver.episodes, since, now_s),
+        snapshot=snapshot,
+    )
+
+
+def _read_settings(record: SweepRecord, since: SweepView | None) -> tuple[Mapping[str, Any], Criteria, Shown]:
+    """Read a sweep's settings, what they ask of trials, and what their scores measure."""
+    if since and since.record.config == record.config:
+        return since.settings, since.criteria, since.shown
+    settings = load_settings(record.config or "")
+    return settings, read_criteria(settings), Shown.of(settings.get("objective"))
+
+
+def load_settings(text: str) -> Mapping[str, Any]:
+    """Load settings that rltune has written as YAML; empty text has none.
+
+    OmegaConf takes ten times as long as the loader in C, which reads whatever OmegaConf has written.
+    """
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    settings: Mapping[str, Any] = yaml.load(text, Loader=loader) or {}  # noqa: S506
+    return settings
+
+
+def _follow_episodes(episodes: Episodes | None, since: SweepView | None, now_s: float) -> tuple[float, int] | None:
+    """Return when the playing of episodes was first seen, and how many were done by then."""
+    if episodes is None:
+        return None
+    if since and since.driver.episodes and since.driver.episodes.name == episodes.name:
+        return since.episodes_began
+    return now_s, episodes.done

@@ -1,0 +1,168 @@
+"""Print the tables of the commands `list`, `show` and `evaluate`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+from rltune.certification.result import Certification
+from rltune.envs.objective import Shown
+from rltune.errors import RltuneError
+from rltune.formatting import (
+    first_line,
+    format_count,
+    format_objective,
+    format_params,
+    spell_command,
+)
+from rltune.ledger.sweep_ref import SweepRef
+
+# The settings of a command line that distinguish one sweep from another.
+DISTINGUISHING = ("algo=", "env=", "env.id=", "experiment=")
+
+if TYPE_CHECKING:
+    from rltune.policies.evaluation import Evaluation
+    from rltune.views.sweep_view import SweepView
+
+
+def list_sweeps(ref: SweepRef, stream: TextIO | None = None) -> None:
+    """Print one line for each sweep, the newest last; a sweep whose ledger cannot be read is listed with the reason.
+
+    Args:
+        ref: Says where the sweeps are; its name is not used.
+        stream: Where to print; None is standard output.
+    """
+    folders = ref.list_folders()
+    from rltune.views.sweep_reader import SweepReader  # Brings SQLAlchemy, for which a wrong setting need not wait.
+
+    views = SweepReader(ref.ledger_url).read(folders)
+    rows: list[tuple[str, ...]] = [("sweep", "status", "trials", "best", "certified", "env steps", "begun", "typed")]
+    reasons = []
+    for folder in folders:
+        view = views[folder]
+        if isinstance(view, RltuneError):
+            rows.append((folder.name, "unreadable", *[""] * 6))
+            reasons.append(f"{folder.name}: {first_line(view.what)}")
+        else:
+            rows.append(_describe_sweep(view))
+    out = _open_console(stream)
+    if folders:
+        out.print(_fit_columns(rows, out.width), crop=False)
+        out.print("trials: complete/stopped/failed of those begun")
+        for reason in reasons:
+            out.print(reason, soft_wrap=True)
+    else:
+        out.print(f"no sweeps in {ref.root}; start one: {spell_command('run algo=ppo env=cartpole')}", soft_wrap=True)
+
+
+def _describe_sweep(view: SweepView) -> tuple[str, ...]:
+    counts, record = view.counts, view.record
+    return (
+        view.name,
+        record.status or "?",
+        f"{counts['complete']}/{counts['pruned']}/{counts['failed']} of {counts['total']}",
+        format_objective(view.best.score if view.best else None),
+        format_objective(view.certified[0]["iqm"] if view.certified else None),
+        format_count(view.sampled_env_steps),
+        (record.began or "")[:16].replace("T", " "),
+        " ".join(word for word in (record.command or "").split() if word.startswith(DISTINGUISHING)),
+    )
+
+
+def _fit_columns(rows: Sequence[tuple[str, ...]], width: int) -> Table:
+    """Make a table of the leading columns that fit a terminal; a column that does not fit is left out as a whole.
+
+    Args:
+        rows: The headings, then the sweeps. The first two columns are always kept whole, because users copy them.
+        width: The terminal's width in characters.
+    """
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    kept = [index for index in range(len(widths)) if index < 2 or sum(widths[: index + 1]) + index <= width]
+    for index in kept:
+        table.add_column(rows[0][index], no_wrap=True, min_width=widths[index])
+    for row in rows[1:]:
+        table.add_row(*(row[index] for index in kept))
+    return table
+
+
+def show_sweep(ref: SweepRef, stream: TextIO | None = None) -> None:
+    """Print a sweep's trials, the best first.
+
+    Args:
+        ref: The sweep.
+        stream: Where to print; None is standard output.
+
+    Raises:
+        StudyError: There is no such sweep, or its ledger cannot be read.
+    """
+    folder = ref.folder()
+    from rltune.ledger.storage import open_ledger
+    from rltune.views.closing_page import describe_certification, explain_scores
+    from rltune.views.sweep_view import read_folder  # Brings SQLAlchemy, for which a wrong name need not wait.
+    from rltune.views.wording import describe_verdict
+
+    with closing(open_ledger(folder, ref.ledger_url)) as ledger:
+        view = read_folder(folder, ledger)
+    shown, criteria, record = view.shown, view.criteria, view.record
+    out = _open_console(stream)
+    out.print(f"{folder.name}: {record.status or '?'}, {folder}", soft_wrap=True)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    second = [criteria.second] if criteria.second else []
+    score_heading = shown.label if shown.is_cost else "score"
+    for heading in ("trial", "state", score_heading, *second, "env steps", "values", "why it ended, or where it runs"):
+        table.add_column(heading, overflow="fold")
+    front = {trial.number for trial in view.front}
+    for trial in view.ordered:
+        row = [str(trial.number), trial.state_word, format_objective(trial.score)]
+        row += [format_objective(trial.second) + " *" * (trial.number in front)] if second else []
+        table.add_row(*row, format_count(trial.env_steps), format_params(trial.params), trial.explanation)
+    out.print(table)
+    if second:
+        out.print(f"* on the front: no other complete trial beats it in both score and {criteria.second}")
+    if record.certification:
+        for part in describe_certification(Certification.from_dict(record.certification).summary(), shown):
+            out.print(part)
+    if view.trials:
+        out.print(describe_verdict(view), style="bold", soft_wrap=True)
+    if view.trials and (record.certification or (record.winner or {}).get("evaluation")):
+        out.print(explain_scores(criteria.scored, bool(record.certification)), soft_wrap=True)
+
+
+def show_evaluation(
+    uri: str, info: Mapping[str, Any], result: Evaluation, env: str | None = None, stream: TextIO | None = None
+) -> None:
+    """Print the result of an evaluation.
+
+    Args:
+        uri: The policy's URI, as the user typed it.
+        info: What the policy's files say about its origin.
+        result: The evaluation.
+        env: The id of the environment, where it was not the one in which the policy was trained.
+        stream: Where to print; None is standard output.
+    """
+    table = Table.grid(padding=(0, 2))
+    table.add_row("policy", f"{uri}  ({info.get('algo', '?')}, trial {info.get('trial', '?')})")
+    table.add_row("environment", str(env or (info.get("env") or {}).get("id", "?")))
+    table.add_row("episodes", str(len(result.returns)))
+    shown = Shown.of((info.get("env") or {}).get("objective"))
+    values = shown.turn(vars(result))
+    has_interval = values["low"] is not None  # Fewer than five episodes give no interval.
+    interval = f"  (95% interval {values['low']:.2f} to {values['high']:.2f})" if has_interval else ""
+    table.add_row(f"mean {shown.label}", f"{values['mean']:.2f}{interval}")
+    table.add_row("IQM", f"{values['iqm']:.2f}")
+    table.add_row("least, greatest", "{:.2f}, {:.2f}".format(*sorted((values["min"], values["max"]))))
+    mean_length = sum(result.lengths) / len(result.lengths)
+    table.add_row("episode length", f"{mean_length:.1f} steps ({min(result.lengths)} to {max(result.lengths)})")
+    _open_console(stream).print(table)
+
+
+def _open_console(stream: TextIO | None) -> Console:
+    """Open a console as wide as the terminal; a pipe or a file gets wide lines, so that none of them is wrapped."""
+    is_terminal = (stream or sys.stdout).isatty()
+    return Console(file=stream, highlight=False, markup=False, emoji=False, width=None if is_terminal else 200)

@@ -1,0 +1,97 @@
+"""The program ``rltune``: its commands, what it says of a wrong one, and what a shell completes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rltune
+from rltune.cli.application.program import list_commands, main
+
+SHELL = """
+eval "$(rltune -sc install=bash)"
+while read -r COMP_LINE; do
+    COMP_LINE="${COMP_LINE/_/}"; COMP_POINT=${#COMP_LINE}; read -ra COMP_WORDS <<< "$COMP_LINE"
+    [[ "$COMP_LINE" == *" " ]] && COMP_WORDS+=("")
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=(); hydra_bash_completion; echo "${COMPREPLY[*]}"
+done
+"""
+
+
+def type_in(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["rltune", *words])
+    main()
+
+
+def test_without_a_command_each_has_its_line(monkeypatch, capsys):
+    type_in(monkeypatch)
+    shown = capsys.readouterr().out
+    for name in (
+        "run",
+        "resume",
+        "list",
+        "show",
+        "evaluate",
+        "report",
+        "compare",
+        "export",
+        "record",
+        "stop",
+        "enqueue",
+        "retry",
+        "watch",
+    ):
+        assert f"\n  rltune {name} " in shown
+    assert max(map(len, shown.splitlines())) <= 120
+    assert next(iter(list_commands())) == "run"
+
+
+def test_the_version_is_the_packages(monkeypatch, capsys):
+    type_in(monkeypatch, "--version")
+    assert capsys.readouterr().out == f"rltune {rltune.__version__}\n"
+
+
+def test_a_command_that_is_none_is_answered_with_the_nearest(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as left:
+        type_in(monkeypatch, "runn", "algo=dqn")
+    assert left.value.code == 2
+    lines = capsys.readouterr().err
+    assert "'run'" in lines
+    assert "run algo=dqn" in lines
+
+
+def test_a_command_is_run_with_the_words_after_it(monkeypatch, capsys):
+    type_in(monkeypatch, "list", "algos")
+    assert "dqn" in capsys.readouterr().out
+
+
+def test_modules_of_the_present_folder_are_found(monkeypatch, capsys, tmp_path):
+    """As `python -m` finds them: `rltune run env.id=heating:Heating-v0` with heating.py here."""
+    (tmp_path / "only_here.py").write_text("answer = 42")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    type_in(monkeypatch, "list", "algos")
+    assert importlib.import_module("only_here").answer == 42
+
+
+@pytest.mark.slow
+def test_bash_completes_commands_groups_options_and_keys(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "rltune"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nfrom rltune.cli.application.program import main\nmain()\n")
+    program.chmod(0o755)
+    lines = ["rltune re", "rltune run algo=d", "rltune run algo=ppo env=cart", "rltune run budget.tr", "rltune nope x"]
+    done = subprocess.run(
+        ["bash", "-c", SHELL], input="\n".join(lines) + "\n", capture_output=True, text=True, check=True, cwd=tmp_path,
+        env={**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    offered = [line.split() for line in done.stdout.splitlines()]
+    assert offered == [
+        ["record", "report", "resume", "retry"],
+        ["algo=dqn", "algo=dreamerv3"], ["env=cartpole"], ["budget.trials="], [],
+    ]  # fmt: skip

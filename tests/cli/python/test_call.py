@@ -1,0 +1,101 @@
+"""What a call asks for, and what it refuses as the command does; a notebook of the examples runs one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from composing import compose
+from ended import write_sweep
+
+import rltune
+from rltune.config.validation import parse_config
+
+
+@pytest.fixture
+def asked(monkeypatch, tmp_path) -> list[Any]:
+    """The requests that a call makes, instead of running them."""
+    monkeypatch.chdir(tmp_path)
+    folder, requests = write_sweep(tmp_path / "done", 2), []
+
+    def run(config, **more):
+        requests.append((config, more))
+        return SimpleNamespace(folder=folder)
+
+    monkeypatch.setattr("rltune.driver.run.run_sweep", run)
+    return requests
+
+
+def test_a_call_asks_for_what_the_command_composes(asked):
+    done = rltune.sweep(
+        "algo=dqn",
+        "env=acrobot",
+        "~space.gamma",
+        budget={"trials": np.int64(4), "env_steps": 1e5},
+        space={"lr": ("loguniform", 1e-4, 1e-2)},
+        certify="off",
+        name="mine",
+    )
+    words = ("algo=dqn", "env=acrobot", "~space.gamma", "budget.trials=4", "budget.env_steps=100000")
+    wanted = compose("run", *words, "space.lr=[loguniform,1e-4,1e-2]", "certify=off", "name=mine")
+    ((config, more),) = asked
+    assert config == parse_config(wanted)
+    assert more["typed"].endswith("++space.lr=['\"'\"'loguniform'\"'\"',0.0001,0.01]' 'certify='\"'\"'off'\"'\"''")
+    assert "mine" not in more["typed"], "a name can be used once"
+    assert (done.name, len(done.trials)) == ("done", 2)
+
+
+def test_a_call_may_search_what_the_spaces_file_lacks(asked):
+    rltune.sweep(space={"fcnet_hiddens": ["choice", [64, 64], [256, 256]]}, env={"kwargs": {"render_mode": None}})
+    ((config, _),) = asked
+    assert config.space["fcnet_hiddens"] == ["choice", [64, 64], [256, 256]]
+    assert config.space["lr"]
+    assert config.env.kwargs == {"render_mode": None}
+
+
+REFUSED = [
+    (("algo=pp0",), {}, "algo=pp0"),
+    (("ppo",), {}, "ppo"),
+    ((3,), {}, "3"),
+    ((), {"algo": "pp0"}, "algo=pp0"),
+    ((), {"algo": 3}, ""),
+    ((), {"budget": 4}, "budget"),
+    ((), {"budget": {"trials": "many"}}, "budget.trials="),
+    ((), {"budget": {"trials": 0}}, "budget.trials=0"),
+    ((), {"budget": {"trils": 4}}, "budget.trils=4"),
+    ((), {"bugdet": {"trials": 4}}, "bugdet"),
+    ((), {"env": {"idd": "CartPole-v1"}}, "env.idd"),
+    ((), {"env": object}, "env="),
+    ((), {"space": {"lr": float("nan")}}, "space.lr=nan"),
+    ((), {"space": {"lrr": 1e-3}}, "space.lrr"),
+    ((), {"certify": "off", "name": "a/b"}, "name='a/b'"),
+    (("algo=sac", "env=cartpole"), {}, "algo=sac"),
+    ((), {"output_dir": "/proc/x"}, "output_dir=/proc/x"),
+    ((), {"config_dir": "/no/such"}, "config_dir=/no/such"),
+]
+
+
+@pytest.mark.parametrize(("words", "settings", "what"), REFUSED)
+def test_a_call_refuses_in_three_parts_and_leaves_nothing(words, settings, what, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(rltune.RltuneError) as refused:
+        rltune.sweep(*words, **settings)
+    assert refused.value.what.startswith(what)
+    assert refused.value.allowed
+    assert refused.value.fix
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("config", [rltune.RunConfig(), rltune.RunConfig(seed="one"), "algo=ppo", None, {}])
+def test_a_request_that_is_none_is_refused_by_its_key(config):
+    with pytest.raises(rltune.RltuneError) as refused:
+        rltune.run_sweep(config)
+    assert refused.value.fix
+
+
+def test_the_public_names_are_there_and_nothing_is_imported_for_them():
+    assert [name for name in rltune.__all__ if not hasattr(rltune, name)] == []
+    assert rltune.__doc__
+    assert all(f"{name}(" in rltune.__doc__ for name in ("sweep", "open_sweep", "load_policy", "evaluate"))

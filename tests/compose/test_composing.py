@@ -1,0 +1,156 @@
+"""Settings composed in a program that runs, and a person's own files beside ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import composing
+import pytest
+from omegaconf import OmegaConf
+from toy import TOY
+
+from rltune.compose.composing import change_settings, compose_settings, find_own_dir, read_request
+from rltune.config.schema import RunConfig
+from rltune.errors import ConfigError, RltuneError
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def compose(*words: str, config_dir: Path | None = None):
+    return read_request(compose_settings("run", RunConfig, words, config_dir), words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        TOY,
+        ("budget.trials=3", "certify=off", "seed=7", "~tuned"),
+        ("space.lr=[loguniform,1e-5,1e-2]", "algo=dqn", "env=gym", "env.id='a:B'", "name=null"),
+        ("algo.training.lr=1e-4", "+algo.training.quality=0.9", "resources.max_concurrent=null", "tracking.uri='x=y'"),
+    ],
+)
+def test_what_the_tests_compose_is_what_hydra_composes(words):
+    """They set values in a copy of what it has composed before."""
+    assert composing.compose("run", *words) == compose_settings("run", RunConfig, words)
+
+
+def test_an_own_environment_is_found_in_conf_of_the_present_folder(tmp_path, monkeypatch):
+    write(tmp_path / "conf" / "env" / "mine.yaml", "name: mine\nid: Pendulum-v1\n")
+    monkeypatch.chdir(tmp_path)
+    assert compose("env=mine").env.id == "Pendulum-v1"
+    monkeypatch.chdir("/")
+    with pytest.raises(RltuneError) as refused:
+        compose("env=mine")
+    assert refused.value.key == "env"
+
+
+def test_an_own_folder_of_groups_may_have_any_name(tmp_path):
+    folder = tmp_path / "it's mine, all"
+    write(folder / "env" / "mine.yaml", "name: mine\nid: Pendulum-v1\n")
+    assert compose("env=mine", config_dir=folder).env.id == "Pendulum-v1"
+    with pytest.raises(ConfigError) as refused:
+        compose("env=mine", config_dir=tmp_path / "absent")
+    assert refused.value.key == "config_dir"
+
+
+def test_a_file_with_the_name_of_one_of_ours_is_named_as_unused(tmp_path, monkeypatch, capsys):
+    own = write(tmp_path / "conf" / "env" / "cartpole.yaml", "name: cartpole\nid: Pendulum-v1\n")
+    monkeypatch.chdir(tmp_path)
+    assert compose("env=cartpole").env.id == "CartPole-v1"
+    assert str(own) in capsys.readouterr().err
+    assert compose("env=acrobot").env.id == "Acrobot-v1"
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("others", [("settings.yaml",), ("model/ppo.yaml",)])
+def test_conf_of_another_program_is_none_of_ours(others, tmp_path, monkeypatch):
+    for name in others:
+        write(tmp_path / "conf" / name, "x: 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert find_own_dir() is None
+    write(tmp_path / "conf" / "space" / "mine.yaml", "lr: 1\n")
+    assert find_own_dir() == tmp_path / "conf"
+
+
+def test_a_program_that_uses_hydra_itself_goes_on_with_its_own(tmp_path):
+    import hydra
+
+    write(tmp_path / "theirs.yaml", "x: 1\n")
+    with hydra.initialize_config_dir(version_base="1.3", config_dir=str(tmp_path)):
+        assert compose("seed=3").seed == 3
+        with pytest.raises(RltuneError):
+            compose("seed=none")
+        assert hydra.compose("theirs").x == 1
+
+
+@pytest.mark.parametrize("word", ["seed=1,2", "tuned=null", "--multirun", "algo=pp0", "seed='", "=", ""])
+def test_what_cannot_be_composed_is_answered_in_three_parts(word):
+    with pytest.raises(RltuneError) as refused:
+        compose(word)
+    assert refused.value.what
+    assert refused.value.allowed
+    assert refused.value.fix
+
+
+def test_certify_off_with_seeds_is_refused():
+    with pytest.raises(ConfigError) as refused:
+        compose("certify=off", "certify.seeds=2")
+    assert refused.value.key == "certify.seeds"
+
+
+@pytest.mark.parametrize(("replicates", "fix"), [(1, 4000), (3, 12_000)])
+def test_steps_for_less_than_one_trial_are_refused(replicates, fix):
+    words, one = ("budget.env_steps=1000", "budget.trials=4", f"replicates={replicates}"), 1000 * replicates
+    assert compose(*words, f"budget.total_env_steps={one}").budget.total_env_steps == one
+    with pytest.raises(ConfigError) as refused:
+        compose(*words, f"budget.total_env_steps={one - 1}")
+    assert refused.value.key == "budget.total_env_steps"
+    assert refused.value.fix == f"budget.total_env_steps={fix}"
+
+
+@pytest.mark.parametrize(("algo", "space", "strange"), [("ppo", "dqn", "n_step"), ("dqn", "ppo_lstm", "lambda_")])
+def test_the_space_of_another_algorithm_is_named_as_such(algo, space, strange):
+    with pytest.raises(ConfigError) as refused:
+        compose(f"algo={algo}", f"space={space}")
+    assert refused.value.key == "space"
+    assert strange in refused.value.what
+    for setting in (f"algo={algo}", f"algo={space[:3]}", f"space={space}"):
+        assert setting in refused.value.fix
+
+
+def test_a_space_that_fits_may_be_any(tmp_path):
+    """Another algorithm's too: where all of its parameters are there it is a question of ranges."""
+    write(tmp_path / "space" / "dqn_mine.yaml", "lr: [loguniform, 1e-4, 1e-2]\n")
+    assert list(compose("algo=ppo", "space=dqn_mine", config_dir=tmp_path).space) == ["lr"]
+    assert "use_lstm" in compose("algo=ppo", "space=ppo_lstm").space
+
+
+def test_composed_settings_are_changed_key_by_key():
+    settings = "budget: {trials: 4, env_steps: 10}\nnotify: null\nenv: {kwargs: {}}\n"
+    changed = change_settings(settings, ["budget.trials=1e2", "notify='${oc.env:HOOK}'", "++env.kwargs.x=1"])
+    assert OmegaConf.to_container(changed) == {
+        "budget": {"trials": 100, "env_steps": 10},
+        "notify": "${oc.env:HOOK}",
+        "env": {"kwargs": {"x": 1}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("word", "key"),
+    [
+        ("budget.trails=3", "budget.trails"),
+        ("cluster=address", "cluster"),
+        ("budget.trials=1,2", "budget.trials"),
+        ("~notify", ""),
+        ("a b", ""),
+    ],
+)
+def test_what_changes_no_single_key_is_refused(word, key):
+    with pytest.raises(RltuneError) as refused:
+        change_settings("budget: {trials: 4}\nnotify: null\n", [word])
+    assert refused.value.key == key

@@ -1,0 +1,61 @@
+"""What Hydra and OmegaConf raise, in words that say what to type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rltune.compose.composing import compose_settings
+from rltune.compose.explaining import describe_type, find_type
+from rltune.config.schema import RunConfig
+from rltune.errors import RltuneError
+
+
+@pytest.mark.parametrize(
+    ("word", "allowed", "fix"),
+    [
+        ("budget.trials=abc", "a whole number", "budget.trials=24"),
+        ("budget.trials=", "a whole number", "budget.trials=24"),
+        ("budget.trials=[4,8]", "a whole number", "budget.trials=24"),
+        ("budget.trials=null", "a whole number", "budget.trials=24"),
+        ("failures.stall_s=soon", "a number", "failures.stall_s=300"),
+        ("budget.wall_time_s=soon", "a number or null", "run --help"),
+        ("report=maybe", "true or false", "report=True"),
+        ("budget.trils=4", "one of: env_steps, reports, total_env_steps, trials", "budget.trials=4"),
+        ("lr=0.001", "one of: algo, budget", "space.lr=0.001"),
+        ("gama=0.9", "one of: algo, budget", "space.gamma=0.9"),
+        ("trials=4", "one of: algo, budget", "budget.trials=4"),
+        ("grad_clip=1", "one of: algo, budget", "algo.training.grad_clip=1"),
+        ("space.learning_rate=[uniform,0,1]", "one of: clip_param", "space.lr=[uniform,0,1]"),
+        ("nonesuch=4", "one of: algo, budget", "run --help"),
+        ("env=FrozenLake-v1", "one of: acrobot", "env=gym env.id=FrozenLake-v1"),
+        ("env=heating:Heating-v0", "one of: acrobot", "env=gym env.id=heating:Heating-v0"),
+        ("env=CartPole-v1", "one of: acrobot", "env=cartpole"),
+        ("env=ale_py:ALE/Pong-v5", "one of: acrobot", "env=pong"),
+        ("env=MountainCarContinuous-v0", "one of: acrobot", "env=gym env.id=MountainCarContinuous-v0"),
+        ("env=cartpol", "one of: acrobot", "env=cartpole"),
+        ("space.novelty=4", "one of", "+space.novelty=4 adds a key"),
+    ],
+)
+def test_a_wrong_word_names_its_type_and_what_to_type(word: str, allowed: str, fix: str) -> None:
+    with pytest.raises(RltuneError) as refused:
+        compose_settings("run", RunConfig, [word])
+    assert refused.value.what.startswith(word)
+    assert refused.value.allowed.startswith(allowed)
+    assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("seed", "a whole number"),
+        ("budget.total_env_steps", "a whole number or null"),
+        ("name", "text or null"),
+        ("report", "true or false"),
+        ("space.lr", "a value of the key's type"),
+        ("no.such.key", "a value of the key's type"),
+    ],
+)
+def test_a_settings_type_is_read_from_the_schema(key: str, shown: Any) -> None:
+    assert describe_type(find_type(RunConfig, key)) == shown

@@ -1,0 +1,123 @@
+"""Values and typed words as Hydra's overrides."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from rltune.compose.composing import compose_settings
+from rltune.compose.overrides import quote_free_text, spell_settings, spell_value, write_whole_numbers
+from rltune.config.schema import RunConfig
+from rltune.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        ("budget.env_steps=1e5", "budget.env_steps=100000"),
+        ("budget.env_steps=1e5,2.0e5", "budget.env_steps=100000,200000"),
+        ("budget.total_env_steps=3.0", "budget.total_env_steps=3"),
+        ("budget.env_steps=1.5", "budget.env_steps=1.5"),
+        ("budget.env_steps=inf", "budget.env_steps=inf"),
+        ("budget.total_env_steps=null", "budget.total_env_steps=null"),
+        ("budget.wall_time_s=1e3", "budget.wall_time_s=1e3"),
+        ("algo.training.lr=1e0", "algo.training.lr=1e0"),
+        ("no.such.key=1e5", "no.such.key=1e5"),
+        ("-m", "-m"),
+    ],
+)
+def test_a_whole_number_may_be_written_as_a_float(typed, read):
+    assert write_whole_numbers(typed, RunConfig) == read
+
+
+def read_back(value):
+    """What Hydra reads where a value was spelled."""
+    parsed = OverridesParser.create().parse_override(f"key={spell_value('key', value)}")
+    return parsed.value()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0, -3, 10**12, 1e-5, 1e300, -0.5, True, False, None, "", "null", "true", "1e5", "a b", "it's", '"', "\\", "a\\'b",
+     "\\\\'", "end\\", "x=y,z", "{a: 1}", "[1]", "é", "(", "#", ["loguniform", 1e-4, 1e-2], [], [[64, 64], [256]],
+     {"a": 1, "b": ["c", None]}],
+)  # fmt: skip
+def test_a_value_is_read_back_as_it_was(value):
+    assert read_back(value) == value
+    assert type(read_back(value)) is type(value)
+
+
+def test_any_text_is_read_back_as_it_was():
+    draw = random.Random(0)
+    texts = ["".join(draw.choices("\\'\"ab,=$ {}[]()#", k=draw.randint(0, 6))).replace("$", "") for _ in range(500)]
+    assert [text for text in texts if read_back(text) != text] == []
+
+
+def test_values_of_numpy_tuples_and_paths_are_taken():
+    assert read_back(np.float32(0.5)) == 0.5
+    assert read_back(np.int64(3)) == 3
+    assert read_back(np.bool_(True)) is True
+    assert read_back(np.array([1, 2])) == [1, 2]
+    assert read_back((1, "a")) == [1, "a"]
+    assert read_back(Path("/a b")) == "/a b"
+
+
+@pytest.mark.parametrize("value", [object(), dict, {1, 2}, b"x", lambda: 1])
+def test_a_value_that_no_setting_can_have_is_refused_by_its_key(value):
+    with pytest.raises(ConfigError) as refused:
+        list(spell_settings({"env": {"kwargs": {"size": value}}}))
+    assert refused.value.what.startswith("env.kwargs.size=")
+
+
+def test_nested_settings_are_spelled_by_their_keys():
+    given = {"algo": "dqn", "budget": {"trials": 4}, "space": {"lr": 1e-3}, "env": {"kwargs": {}}}
+    assert list(spell_settings(given)) == ["algo='dqn'", "budget.trials=4", "++space.lr=0.001", "++env.kwargs={}"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "bound"),
+    [
+        ("constraints.train_s=< 60", "< 60"),
+        ("constraints.train_s=<60", "<60"),
+        ("constraints.train_s=>= -1e3", ">= -1e3"),
+        ("+constraints.episode_length_mean=> 100", "> 100"),
+        ('constraints.train_s="< 60"', "< 60"),
+        ("constraints.train_s=null", None),
+    ],
+)
+def test_a_bound_is_typed_without_hydras_quotes(typed, bound):
+    settings = compose_settings("run", RunConfig, [typed])
+    assert bound in settings.constraints.values()
+
+
+def test_what_is_no_bound_is_left_as_it_was_typed():
+    for word in (
+        "space.lr=[uniform,0,1]",
+        "name=<x",
+        "--cfg",
+        "constraints={train_s: '< 60'}",
+        "constraints.train_s=60",
+    ):
+        assert quote_free_text(word) == word
+
+
+@pytest.mark.parametrize("value", ['mail -s "$RLTUNE_SWEEP" me@x.org', "cat > told.json", "https://h.example/x?a=b&c"])
+def test_a_command_to_be_told_needs_no_quotes_of_hydra(value):
+    (parsed,) = OverridesParser.create().parse_overrides([quote_free_text(f"notify={value}")])
+    assert parsed.value() == value
+
+
+@pytest.mark.parametrize("word", ["notify=null", "notify='cat > x'", "notify=${oc.env:RLTUNE_NOTIFY}", "name=a"])
+def test_what_hydra_reads_by_itself_is_left_as_it_is(word):
+    assert quote_free_text(word) == word
+
+
+@pytest.mark.parametrize("name", ["1.10", "1e3", "007", "true", "1_0", "nan", "12"])
+def test_a_name_that_looks_like_a_number_stays_text(name):
+    for key in ("name", "sweep"):
+        (parsed,) = OverridesParser.create().parse_overrides([quote_free_text(f"{key}={name}")])
+        assert parsed.value() == name

@@ -1,0 +1,102 @@
+"""A sweep as its driver leaves it on disk, and a stand-in for the driver: it holds the lease and looks for requests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rltune.config.schema import RunConfig
+from rltune.config.settings_file import format_settings, write_settings
+from rltune.driver.housekeeping import Housekeeping
+from rltune.driver.requests.inbox import Inbox
+from rltune.ledger.lease import take_lease
+from rltune.ledger.ledger import Ledger
+from rltune.ledger.outcome import Outcome, count_states
+from rltune.ledger.storage import set_journal, start_ledger
+from rltune.ledger.sweep_ref import SweepRef
+from rltune.records import Report, TrialRecord
+
+
+class Stopper:
+    """Ends nothing; remembers why it was asked to."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+
+    def request(self, reason: str, signal: int | None = None) -> None:
+        self.reason = self.reason or reason
+
+
+@dataclass
+class Mine:
+    """The sweep ``mine`` of four trials; its ledger is open, as its driver has it."""
+
+    folder: Path
+    config: RunConfig
+    ledger: Ledger
+
+    @property
+    def ref(self) -> SweepRef:
+        return SweepRef("mine", self.folder.parent)
+
+    @contextlib.contextmanager
+    def drive(self) -> Iterator[Stopper]:
+        """Be its driver: claim the folder, note that it runs, look for requests."""
+        stopper = Stopper()
+        inbox = Inbox(self.ledger, stopper)  # type: ignore[arg-type]
+        with take_lease(self.ledger), Housekeeping([(0.1, inbox.read)]):
+            self.ledger.change_sweep(status="running", config=format_settings(self.config))
+            yield stopper
+
+    def begin(self, **params: Any) -> TrialRecord:
+        record = self.ledger.trials.add(params or {"lr": 1e-3}, [1], drawn={})
+        return self.ledger.trials.start(record.number)
+
+    def report(self, number: int, *marks: int) -> None:
+        for mark in marks:
+            self.ledger.trials.add_report(Report(number, mark, float(mark), {"objective": float(mark)}))
+
+    def train(self, number: int, env_steps: int) -> None:
+        """End it after so many environment steps of each seed."""
+        self.ledger.trials.end(number, "COMPLETE", "whole budget", env_steps=env_steps)
+
+    def fail(self, number: int) -> None:
+        self.ledger.trials.end(number, "FAIL", "it broke", traceback="line 1", log="trials/0/failure.txt")
+
+    def end(self, status: str) -> None:
+        """End it as its driver does: the summary first."""
+        records = self.ledger.trials.records()
+        Outcome("mine", status, count_states(records), None, None, {}, folder=self.folder).save()
+        self.ledger.change_sweep(status=status)
+
+
+@pytest.fixture
+def make_mine(request_of: Callable[..., Any], tmp_path: Path) -> Iterator[Callable[..., Mine]]:
+    """Make the sweep, from overrides; nobody drives it."""
+    with contextlib.ExitStack() as stack:
+
+        def make(*overrides: str) -> Mine:
+            words = ("name=mine", "budget.trials=4", "budget.env_steps=1000", "certify=off", "tracking=off")
+            config = request_of(*words, *overrides)
+            config = replace(config, wider={})
+            folder = tmp_path / "outputs" / "mine"
+            folder.mkdir(parents=True)
+            write_settings(folder, config)
+            ledger = start_ledger(None, folder, new=True)
+            set_journal(ledger, shared=False)
+            stack.callback(ledger.close)
+            ledger.change_sweep(status="running", config=format_settings(config))
+            return Mine(folder, config, ledger)
+
+        yield make
+
+
+@pytest.fixture
+def mine(make_mine: Callable[..., Mine]) -> Mine:
+    """The sweep as plain settings make it."""
+    return make_mine()

@@ -1,0 +1,75 @@
+"""The driver's sweep on its console."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from ledger import add_reports, make_ledger
+
+from rltune.driver.display import MAX_SHARE, Display
+from rltune.ledger.ledger import Ledger
+from rltune.views.console import Console
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = make_ledger(tmp_path, "mine")
+    made.change_sweep(status="running", config=yaml.safe_dump({"budget": {"trials": 4, "env_steps": 1000}}))
+    made.trials.start(made.trials.add({"lr": 0.1}, [1]).number)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def slots() -> Any:
+    return SimpleNamespace(count=2, describe_wait=lambda: "")
+
+
+def test_what_only_the_driver_knows_is_drawn(ledger: Ledger, slots: Any, stream: io.StringIO) -> None:
+    display = Display(ledger, Console(stream, plain_every_s=0), slots, lambda: {"trials/0": 400})
+    display.show_episodes("the best play", 3, 200)
+    display.draw()
+    assert "2 at a time" in stream.getvalue()
+    assert "3 of 200 episodes" in stream.getvalue()
+
+
+def test_the_last_changes_are_drawn_before_the_end(ledger: Ledger, slots: Any, stream: io.StringIO) -> None:
+    display = Display(ledger, Console(stream), slots)
+    display.draw()
+    add_reports(ledger, 0, {1000: 7.0})
+    ledger.trials.end(0, "COMPLETE", "whole budget")
+    display.close()
+    display.draw()
+    assert stream.getvalue().count("trial   0 complete") == 1
+
+
+def test_drawing_takes_little_of_the_drivers_time(
+    ledger: Ledger, slots: Any, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, drawn = [0.0], []
+    display = Display(ledger, Console(stream), slots)
+    monkeypatch.setattr(Display, "clock", staticmethod(lambda: now[0]))
+
+    def draw_slowly(view: object) -> None:
+        drawn.append(now[0])
+        now[0] += 1.0
+
+    monkeypatch.setattr(display._console, "draw", draw_slowly)
+    while now[0] < 100:
+        display.draw()
+        now[0] += 0.25
+    assert len(drawn) <= 100 * MAX_SHARE + 1
+
+
+def test_a_ledger_that_is_away_ends_nothing(ledger: Ledger, slots: Any, stream: io.StringIO) -> None:
+    def fail() -> dict[str, int]:
+        raise OSError("no route to the database")
+
+    Display(ledger, Console(stream), slots, fail).close()
+    assert stream.getvalue() == ""

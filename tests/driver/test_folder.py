@@ -1,0 +1,256 @@
+"""A sweep's folder is made, its lease held and given back."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rltune.checkpoints.clients import StoreUnavailableError, make_address
+from rltune.checkpoints.store import open_store
+from rltune.config.uris import hide_login
+from rltune.driver import folder as folder_module
+from rltune.driver import run as run_module
+from rltune.driver.context import SweepContext
+from rltune.driver.folder import RedactingFormatter, hold_sweep, open_folder
+from rltune.driver.plan import make_plan
+from rltune.driver.run import check_request
+from rltune.errors import StudyError, UnavailableError
+from rltune.ledger.storage import save_copy, start_ledger
+from rltune.ledger.sweep_ref import SweepRef
+
+
+def context_of(folder: Path, storage: str | None = None, resumed: bool = True) -> SweepContext:
+    cluster, study = SimpleNamespace(address=None), SimpleNamespace(storage=storage)
+    plan: Any = SimpleNamespace(config=SimpleNamespace(study=study, cluster=cluster, storage=None, name=None))
+    return SweepContext(plan, name=folder.name, folder=folder, resumed=resumed, began=0.0)
+
+
+def begin(folder: Path) -> None:
+    """Leave what a driver leaves that has begun a sweep."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.closing(start_ledger(None, folder, new=True)) as ledger:
+        ledger.change_sweep(config="format: 6")
+
+
+def test_one_driver_at_a_time_has_a_sweep(tmp_path: Path) -> None:
+    begin(tmp_path)
+    with hold_sweep(context_of(tmp_path)), pytest.raises(UnavailableError) as refused, hold_sweep(context_of(tmp_path)):
+        pass
+    assert (refused.value.key, refused.value.exit_code) == ("sweep", 75)
+    with hold_sweep(context_of(tmp_path)):
+        pass
+
+
+def test_a_sweep_that_was_begun_meanwhile_is_not_begun_again(tmp_path: Path) -> None:
+    begin(tmp_path)
+    with pytest.raises(StudyError) as refused, hold_sweep(context_of(tmp_path, resumed=False)):
+        pass
+    assert (refused.value.key, refused.value.exit_code) == ("name", 2)
+
+
+def test_a_driver_clears_what_a_killed_one_left(tmp_path: Path) -> None:
+    begin(tmp_path)
+    (tmp_path / ".tune").mkdir()
+    with hold_sweep(context_of(tmp_path)):
+        assert not (tmp_path / ".tune").exists()
+
+
+def test_a_copy_of_the_ledger_is_held_by_nobody(tmp_path: Path) -> None:
+    begin(tmp_path)
+    with hold_sweep(context_of(tmp_path)) as ledger:
+        save_copy(tmp_path)
+        assert ledger.lease is not None
+        (tmp_path / "copy").mkdir()
+        (tmp_path / "ledger.backup.db").rename(tmp_path / "copy/ledger.db")
+        with contextlib.closing(start_ledger(None, tmp_path / "copy", new=False)) as copy:
+            state = copy.read_lease()
+            assert (state.driver, state.driver_id) == (None, ledger.lease.id)
+
+
+def test_a_new_sweep_survives_a_bucket_that_goes_away_later(
+    request_of: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only before the first trial, when nothing is lost, is the folder of a new sweep removed."""
+    monkeypatch.setattr(folder_module, "_check_shared", lambda *_: None)
+    folder = tmp_path / "outputs" / "x"
+    plan = make_plan(request_of("cluster=address", "name=x", f"output_dir={folder.parent}"))
+    context = SweepContext(plan, "x", folder, False, time.monotonic())
+    with pytest.raises(StoreUnavailableError), open_folder(context):
+        raise StoreUnavailableError("storage=s3://x does not answer", "", "")
+    assert (folder / "ledger.db").exists()
+
+
+def die_in(step: str, context: SweepContext) -> None:
+    """Make a sweep's folder in a process that is killed as this step begins."""
+
+    def die(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if (child := os.fork()) == 0:
+        try:
+            owner, _, name = step.rpartition(".")
+            setattr(logging if owner else folder_module, name, die)
+            with open_folder(context):
+                die()
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("step", "begun"),
+    [
+        ("hold_sweep", False),
+        ("_clear_leftovers", False),
+        ("list_sessions", False),
+        ("write_settings", False),
+        ("logging.FileHandler", True),
+        ("nothing of it", True),
+    ],
+)
+def test_a_folder_whose_driver_was_killed_has_a_way_on(
+    step: str, begun: bool, request_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    config = request_of("tracking=off", "name=x")
+    folder = tmp_path / "outputs/x"
+    context = SweepContext(make_plan(config), "x", folder, False, time.monotonic())
+    die_in(step, context)
+    if begun:
+        with pytest.raises(StudyError, match="name=x") as refused:
+            check_request(config)
+        assert "resume sweep=x" in refused.value.fix
+        assert SweepRef("x", tmp_path / "outputs").folder() == folder
+        start_ledger(None, folder, new=False).close()
+    else:
+        with pytest.raises(StudyError) as refused:
+            SweepRef("x", tmp_path / "outputs").folder()
+        assert refused.value.key == "sweep"
+        assert "run name=x" in refused.value.fix
+        check_request(config)
+        with open_folder(context):
+            pass
+        assert SweepRef("x", tmp_path / "outputs").folder() == folder
+
+
+def test_a_logged_traceback_holds_no_login() -> None:
+    hide_login("http://me:open/sesame@mlflow.example")
+    try:
+        raise ValueError("host 'sesame@mlflow.example'")
+    except ValueError:
+        record = logging.LogRecord("rltune", logging.ERROR, __file__, 1, "lost open/sesame", (), sys.exc_info())
+    shown = RedactingFormatter("%(message)s").format(record)
+    assert "lost ***" in shown
+    assert "sesame" not in shown
+
+
+# -- one sweep, driven from several machines by turns ------------------------------------------------------------------
+
+
+@pytest.fixture
+def drive(
+    request_of: Callable[..., Any], s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: io.StringIO
+) -> Callable[..., list[int]]:
+    """Go on with the sweep ``turns`` on a machine by name, where one more trial is added; without a Ray."""
+
+    def go_on(
+        machine: str, *words: str, killed: bool = False, meanwhile: Callable[[], object] = lambda: None
+    ) -> list[int]:
+        numbers: list[int] = []
+
+        def work(context: SweepContext) -> Any:
+            with contextlib.ExitStack() as stack:
+                held = stack.enter_context(hold_sweep(context)) if context.resumed else None
+                if killed:  # it stores nothing any more
+                    patch = stack.enter_context(monkeypatch.context())
+                    patch.setattr(folder_module, "store_results", lambda *_: None)
+                ledger = stack.enter_context(open_folder(context, held))
+                ledger.trials.add({"quality": 0.5}, [ledger.trials.num_trials])
+                numbers.extend(record.number for record in ledger.trials.records())
+                meanwhile()
+                ledger.close()
+                save_copy(context.folder)
+
+        monkeypatch.setattr(run_module, "_run_interruptibly", work)
+        storage = make_address(s3, tmp_path.name)
+        place = f"output_dir={tmp_path / machine}", "name=turns", f"storage={storage!r}", "tracking=off", "resume=auto"
+        run_module.run_sweep(request_of(*place, *words), stream=stream)
+        return numbers
+
+    return go_on
+
+
+@pytest.mark.slow  # a server
+def test_a_driver_that_was_taken_over_stores_nothing(drive: Callable[..., list[int]]) -> None:
+    def take_over() -> None:
+        assert drive("b", "take_over=true") == [0, 1]
+        assert drive("b") == [0, 1, 2]
+
+    assert drive("a") == [0]
+    assert drive("a", meanwhile=take_over) == [0, 1]
+    assert drive("c") == [0, 1, 2, 3]
+
+
+@pytest.mark.slow  # a server
+def test_a_machine_goes_on_from_where_another_one_came(
+    drive: Callable[..., list[int]], tmp_path: Path, stream: io.StringIO
+) -> None:
+    assert drive("a") == [0]
+    assert drive("b") == [0, 1]
+    assert drive("b") == [0, 1, 2]
+    assert stream.getvalue() == ""
+    assert drive("a") == [0, 1, 2, 3], "not from its own ledger, which knows one trial"
+    assert drive("b", "budget.trials=90") == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_a_ledger_that_another_machine_still_has_is_not_gone_without(
+    drive: Callable[..., list[int]], tmp_path: Path, s3: str, stream: io.StringIO
+) -> None:
+    assert drive("a", "name=kept") == [0]
+    assert drive("b", "name=kept", killed=True) == [0, 1]
+    with pytest.raises(StudyError) as refused:
+        drive("a", "name=kept")
+    assert refused.value.key == "sweep"
+    assert "take_over=true" in refused.value.fix
+    assert (tmp_path / "a/kept/ledger.db").exists(), "nothing is moved"
+    assert drive("a", "name=kept", "take_over=true") == [0, 1], "the killed driver's trial is lost"
+    store = open_store("", make_address(make_address(s3, tmp_path.name), "kept"))
+    assert json.loads(store.read("driver.json") or b"")["ended"]
+    assert drive("b", "name=kept") == [0, 1, 2]
+    (aside,) = (tmp_path / "b/kept").glob("ledger.2*.db")
+    assert str(aside) in stream.getvalue(), "a ledger that the storage never had is kept"
+    with contextlib.closing(sqlite3.connect(aside)) as opened:
+        assert opened.execute("SELECT number FROM sweep_trials").fetchall() == [(0,), (1,)]
+
+
+@pytest.mark.slow
+def test_two_machines_that_begin_at_once_do_not_both_go_on(
+    drive: Callable[..., list[int]], tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert drive("a", "name=race") == [0]
+    follow = run_module.follow_sweep
+
+    def be_late(folder: Path, **options: Any) -> str | None:
+        monkeypatch.setattr(run_module, "follow_sweep", follow)
+        found = follow(folder, **options)
+        assert drive("b", "name=race") == [0, 1], "meanwhile"
+        return found
+
+    monkeypatch.setattr(run_module, "follow_sweep", be_late)
+    with pytest.raises(StudyError) as refused:
+        drive("a", "name=race")
+    assert refused.value.key == "sweep"
+    assert drive("b", "name=race") == [0, 1, 2], "nothing of the late one's went into the storage"

@@ -1,0 +1,244 @@
+"""All that is checked before the first trial, and that checking leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+
+from rltune.algorithms.build import build_config
+from rltune.cluster.resources import Machine
+from rltune.driver.plan import make_plan
+from rltune.errors import ConfigError, ResourceError, RltuneError
+
+SAFE = ("tracking=off",)
+
+
+def test_a_plain_request_becomes_a_plan_that_fits_the_machine(make):
+    made = make()
+    assert made.space.names[0] == "lr"
+    assert made.build.env.id == "CartPole-v1"
+    assert made.share_of(Machine(2, 0)).bundles == [{"CPU": 1.0}]
+    assert made.request.limit == 24, "no more at once than there are trials"
+    assert made.notes == ()
+
+
+@pytest.mark.parametrize(("published", "num_notes"), [(1_000_000, 1), (100_000, 0), (None, 0)])
+def test_settings_published_for_more_steps_are_noted(make, published, num_notes):
+    notes = make(published__env_steps=published, budget__env_steps=100_000).notes
+    assert ["1,000,000" in note and "budget.env_steps=100000" in note for note in notes] == [True] * num_notes
+
+
+@pytest.mark.parametrize(
+    ("env_steps", "grace_fraction", "num_notes"), [(100_000, 0.2, 0), (10_000, 0.2, 1), (10_000, 0.5, 0)]
+)
+def test_a_first_verdict_before_the_first_episode_is_noted(make, env_steps, grace_fraction, num_notes):
+    """Eight environments of CartPole, which truncates at 500 steps: 4,000 steps."""
+    made = make(
+        budget__env_steps=env_steps,
+        scheduler__args__grace_fraction=grace_fraction,
+        algo__env_runners__num_envs_per_env_runner=8,
+        published__env_steps=None,
+    )
+    assert sum("4,000" in note and "scheduler.args.grace_fraction" in note for note in made.notes) == num_notes
+    quiet = make(scheduler={"kind": "none", "args": {}}, budget__env_steps=env_steps, published__env_steps=None)
+    assert quiet.notes == ()
+
+
+def test_few_trials_of_a_wide_network_get_the_cpus_that_would_idle(make):
+    few = {"budget__trials": 2}
+    assert make(**few).share_of(Machine(4, 0)).threads == 1
+    wide = make(**few, algo__rl_module__model_config__fcnet_hiddens=[512, 64])
+    assert wide.share_of(Machine(4, 0)).threads == 2
+
+
+def test_each_trial_has_seeds_of_its_own_one_per_replicate(make):
+    made, other = make(replicates=3), make(replicates=3, seed=1)
+    assert made.seeds(5) == made.seeds(5), "a trial that is continued has the same seeds"
+    every, others = ([seed for number in range(50) for seed in one.seeds(number)] for one in (made, other))
+    assert len(every) == len(set(every)) == 150
+    assert all(type(seed) is int and 0 <= seed < 2**31 for seed in every)
+    assert not set(every) & set(others), "another sweep's seed gives other seeds"
+
+
+def test_more_replicates_keep_the_seeds_of_fewer(make):
+    assert make(replicates=3).seeds(4)[:1] == make(replicates=1).seeds(4)
+
+
+def test_what_a_worker_builds_from_travels_as_plain_values(make):
+    sent = make().assignment_build()
+    assert json.loads(json.dumps(sent)) == sent
+    plain = {"id": "CartPole-v1", "kwargs": {}, "wrappers": [], "normalise_observations": False, "rewards": {}}
+    assert sent["env"] == plain
+    assert sent["algo"]["name"] == "ppo"
+
+
+@pytest.mark.parametrize(("env_runners", "learners", "gpus"), [(0, 0, 0), (2, 0, 0), (0, 0, 0.5), (1, 1, 1), (3, 2, 4)])
+def test_a_share_has_the_bundles_that_rllib_itself_would_ask_for(make, env_runners, learners, gpus):
+    """RLlib finds each env runner's by its number. A learner gets a CPU here, which RLlib spares beside a GPU."""
+    own = {"algo__env_runners__num_env_runners": env_runners, "algo__learners__num_learners": learners}
+    made = make(**own, resources__gpus_per_trial=gpus, cluster__num_cpus=8, cluster__num_gpus=4)
+    config = build_config(made.build, {}, 0)
+    theirs = config.algo_class.default_resource_request(config).bundles
+    ours = made.share_of(Machine(8, 4)).bundles
+    assert [{"GPU": 0.0, **bundle} for bundle in ours] == [{"GPU": 0.0, **bundle} for bundle in theirs]
+
+
+def test_remote_env_runners_count_as_cpus(make):
+    with pytest.raises(ResourceError, match="num_env_runners=64"):
+        make(algo__env_runners__num_env_runners=64)
+
+
+REFUSED = {
+    "a space of what the algorithm has not": ({"space__lrr": ["uniform", 0, 1]}, "space.lrr"),
+    "a range that makes no sense": ({"space__lr": ["uniform", 1, 0]}, "space.lr"),
+    "more CPUs than there are": ({"resources__cpus_per_trial": 4096}, "resources.cpus_per_trial=4096"),
+    "an environment that is not there": ({"env__id": "NoSuchEnv-v0"}, "env.id=NoSuchEnv-v0"),
+    "a folder that is a file": ({"output_dir": "/etc/passwd"}, "output_dir=/etc/passwd"),
+    "a scheduler that is not there": ({"scheduler__kind": "ahsa"}, "scheduler.kind=ahsa"),
+    "a scheduler's argument out of range": ({"scheduler__args__grace_fraction": 5}, "scheduler.args.grace_fraction=5"),
+    "a scheduler's unknown argument": ({"scheduler__args__grace": 1}, "scheduler.args.grace=1"),
+    "a searcher that is not there": ({"searcher__kind": "tpee"}, "searcher.kind=tpee"),
+    "a searcher's unknown argument": ({"searcher__args__n_startup": 1}, "searcher.args.n_startup=1"),
+    "an MLflow server that does not answer": (
+        {"tracking": {"kind": "server", "uri": "http://me:s3cret@127.0.0.1:9", "register": True}},
+        "tracking.uri=http://***@127.0.0.1:9",
+    ),
+    "an MLflow server that is named without tracking=server": (
+        {"tracking": {"kind": "local", "uri": "http://127.0.0.1:9"}},
+        "tracking.uri=http://127.0.0.1:9",
+    ),
+    "a folder as MLflow's store": ({"tracking": {"kind": "server", "uri": "./mlruns"}}, "tracking.uri=./mlruns"),
+}
+
+
+@pytest.mark.parametrize(("changes", "what"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_work_is_refused_in_three_parts_before_anything_is_written(make, changes, what):
+    with pytest.raises(RltuneError) as refused:
+        make(**changes)
+    error = refused.value
+    assert error.what.startswith(what)
+    assert error.allowed
+    assert error.fix
+    assert "s3cret" not in error.pretty()
+
+
+def test_a_gpu_is_asked_for_only_where_there_is_one(make, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(ResourceError) as refused:
+        make(resources__gpus_per_trial=0.25)
+    assert refused.value.key == "resources.gpus_per_trial"
+
+
+@pytest.mark.parametrize(("trials", "gpus"), [(4, 0.25), (3, 1 / 3), (6, 1 / 6), (1, 1.0)])
+def test_trials_per_gpu_are_a_fraction_of_each(make, trials, gpus):
+    made = make(resources__trials_per_gpu=trials, cluster__num_gpus=2, cluster__num_cpus=64)
+    assert (made.request.gpus, made.build.gpus) == (gpus, gpus)
+    assert made.notes == make().notes
+
+
+def test_a_fraction_that_wastes_a_gpu_gets_one_note(make):
+    notes = make(resources__gpus_per_trial=0.3, cluster__num_gpus=1).notes
+    (note,) = [note for note in notes if "GPU" in note]
+    assert "10%" in note, "which stay idle"
+
+
+def test_a_running_ray_is_asked_for_its_resources_only_once_connected(make):
+    made = make(cluster__address="auto", resources__cpus_per_trial=4096)
+    with pytest.raises(ResourceError, match="4096"):
+        made.share_of(Machine(64, 0))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
+def test_a_folder_in_which_nobody_may_write_is_refused(make):
+    with pytest.raises(ConfigError, match="output_dir=/proc/x") as refused:
+        make(output_dir="/proc/x")
+    assert refused.value.fix == "output_dir=/path/to/sweeps"
+
+
+SENSELESS = [
+    ("space__gamma", ["uniform", 0.9, 1.2], "space.gamma=[uniform, 0.9, 1.2]", "space.gamma=0.99"),
+    ("space__lr", ["choice", 1e-3, 0.0], "space.lr=[choice, 0.001, 0.0]", "space.lr=0.0003"),
+    ("space__lr", "abc", "space.lr=abc", "space.lr=0.0003"),
+    ("algo__training__gamma", 1.5, "algo.training.gamma=1.5", "algo.training.gamma=0.99"),
+    ("algo__training__grad_clip", -1, "algo.training.grad_clip=-1", "algo.training.grad_clip=0.5"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "what", "fix"), SENSELESS)
+def test_a_value_that_makes_no_sense_is_refused(make, key, value, what, fix):
+    with pytest.raises(ConfigError) as refused:
+        make(**{key: value})
+    assert refused.value.what.startswith(what)
+    assert refused.value.fix == fix
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kind", "able"),
+    [(("algo=sac", "env=cartpole"), "discrete", "dqn"), (("algo=dqn", "env=pendulum"), "continuous", "sac")],
+)
+def test_actions_that_an_algorithm_lacks_are_refused_early(request_of, overrides, kind, able):
+    with pytest.raises(ConfigError) as refused:
+        make_plan(request_of("tracking=off", *overrides))
+    assert kind in refused.value.allowed
+    assert "ppo, a2c" in refused.value.allowed
+    assert able in refused.value.allowed
+
+
+@pytest.mark.parametrize("elsewhere", ["algo.env_runners.num_env_runners=1", "env.vectorize=async"])
+def test_shaped_rewards_are_refused_where_true_returns_would_not_come_back(elsewhere, request_of):
+    with pytest.raises(ConfigError) as refused:
+        make_plan(request_of("env=pendulum", "env.rewards.scale=0.1", elsewhere))
+    assert elsewhere.split("=")[0] in refused.value.fix
+    make_plan(request_of("env=pendulum", elsewhere))
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("mysql://me:s3cret@db.example/rl", "PostgreSQL"),
+        ("postgresql+psycopg://me:s3cret@127.0.0.1:1/rl", "refused"),
+        ("nonsense", "parse"),
+    ],
+)
+def test_a_storage_that_cannot_be_used_is_refused_before_a_folder_is(make, address, why):
+    with pytest.raises(RltuneError, match=why) as refused:
+        make(study__storage=address)
+    assert refused.value.key == "study.storage"
+    assert "s3cret" not in refused.value.pretty()
+
+
+def test_a_file_for_several_sweeps_is_not_made_by_a_check(make, tmp_path):
+    make(study__storage=f"sqlite:///{tmp_path}/shared.db")
+
+
+GRID = {"num_epochs": ["choice", 5, 10, 20], "minibatch_size": ["pow2", 64, 128]}
+
+
+@pytest.mark.parametrize(
+    ("trials", "tried", "named"),
+    [(4, 4, ["budget.trials=6"]), (6, 6, []), (24, 6, ["budget.trials=24"])],
+)
+def test_a_grid_ends_after_its_last_point_and_says_so(make, trials, tried, named):
+    made = make(space=GRID, searcher={"kind": "grid"}, budget__trials=trials)
+    assert made.config.budget.trials == tried
+    notes = [note for note in made.notes if "grid" in note]
+    assert [re.findall(r"budget\.trials=\d+", note) for note in notes] == [[setting] for setting in named]
+    assert all("6 points" in note for note in notes)
+
+
+def test_a_grid_takes_no_half_of_a_warm_start(make):
+    starts = [{"num_epochs": 10}, {"num_epochs": 5, "minibatch_size": 64}, {"num_epochs": 5, "minibatch_size": 64}]
+    made = make(space=GRID, searcher={"kind": "grid"}, warm_start=starts)
+    whole = {"num_epochs": 5, "log2(minibatch_size)": 6}
+    assert [made.given(number) for number in range(3)] == [{}, whole, {}]
+    assert make(space=GRID, warm_start=starts).given(0) == {"num_epochs": 10}
+
+
+def test_a_sobol_sequence_is_that_of_the_sweeps_seed(make):
+    first, second, other = (
+        make(searcher={"kind": "qmc"}, seed=seed).sampler(number) for seed, number in ((5, 1), (5, 2), (6, 1))
+    )
+    assert (first._sweep_seed, second._sweep_seed, other._sweep_seed) == (5, 5, 6)

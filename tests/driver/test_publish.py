@@ -1,0 +1,62 @@
+"""What a person is shown at a sweep's start and end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rltune.driver.publish import (
+    notify_users,
+    notify_users_of_crash,
+    publish_outcome,
+    start_console,
+)
+from rltune.errors import StudyError, UnavailableError
+from rltune.ledger.outcome import Outcome
+
+
+def outcome(folder, status="complete", **trials):
+    counts = {"total": 2, "complete": 2, "pruned": 0, "failed": 0, "interrupted": 0} | trials
+    cost = {"env_steps": 10, "env_steps_saved": 0, "train_s": 1.0, "wall_s": 2.0, "slots": 1, "efficiency": 0.5}
+    cost |= {"certify_env_steps": 0, "certify_train_s": 0.0}
+    return Outcome("mine", status, counts, None, None, cost, folder=folder)
+
+
+@pytest.mark.parametrize(("status", "resumes"), [("complete", False), ("interrupted", True)])
+def test_only_what_is_unfinished_is_told_how_to_go_on(open_mine, stream, status, resumes):
+    with open_mine("certify=off", "report=false") as sweep:
+        start_console(sweep)
+        ended = replace(outcome(sweep.context.folder, status), folder=Path(sweep.context.folder))
+        ended.save()
+        publish_outcome(sweep, [], ended, None)
+    assert ("sweeps.resume" in stream.getvalue()) is resumes
+
+
+def test_an_error_that_ends_a_sweep_is_told_like_any_end(open_mine, tmp_path, stream):
+    message = tmp_path / "message.json"
+    with open_mine(f"notify='cat > {message}'") as sweep:
+        notify_users_of_crash(sweep, StudyError("the ledger is gone: postgresql://me:s3cret@host"))
+    content = json.loads(message.read_text())
+    assert (content["name"], content["status"], content["winner"]) == ("mine", "failed", None)
+    assert content["reason"].startswith("StudyError: ")
+    assert content["reason"].endswith("postgresql://***@host")
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [(UnavailableError("disk"), "interrupted 75"), (StudyError("ledger"), "failed 2"), (ValueError("bug"), "failed 1")],
+)
+def test_an_error_ends_a_sweep_with_the_commands_exit_code(open_mine, tmp_path, error, end):
+    notify = f"echo $RLTUNE_STATUS $RLTUNE_EXIT_CODE > {tmp_path / 'end'}"
+    with open_mine(f"notify='{notify}'") as sweep:
+        notify_users_of_crash(sweep, error)
+    assert (tmp_path / "end").read_text().strip() == end
+
+
+def test_nobody_to_tell_changes_nothing_and_is_said(open_mine, stream, tmp_path):
+    with open_mine("notify='echo no mail >&2; exit 1'") as sweep:
+        notify_users(sweep, outcome(tmp_path))
+    assert "no mail" in stream.getvalue()

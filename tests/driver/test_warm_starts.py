@@ -1,0 +1,215 @@
+"""What a search tries first, when ranges are widened, and what it is shown of earlier sweeps."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from composing import compose
+from ledger import add_reports, make_ledger
+
+from rltune.config.settings_file import write_settings
+from rltune.config.validation import parse_config
+from rltune.driver.plan import make_plan
+from rltune.errors import ConfigError, RltuneError
+
+SAFE = ("tracking=off",)
+
+
+def test_a_persons_warm_starts_come_first_and_the_tuned_settings_after_them(make):
+    (tuned,) = make().warm_starts
+    assert (tuned["lr"], tuned["num_epochs"], tuned["train_batch_size_per_learner"]) == (1e-3, 20, 256)
+    assert set(tuned) == {dimension.name for dimension in make().space.dimensions}
+    given, after = make(warm_start=[{"lr": 2e-3}]).warm_starts
+    assert given == {"lr": 2e-3}
+    assert after == tuned
+
+
+def test_without_anything_to_search_there_is_nothing_to_warm_start(make):
+    assert make(space={"lr": 3e-4}, warm_start=[]).warm_starts == ()
+
+
+def test_a_warm_start_of_what_is_not_searched_is_left_out_with_a_note(make):
+    made = make(warm_start=[{"lr": 1e-3, "vf_loss_coeff": 0.7}])
+    assert made.warm_starts[0] == {"lr": 1e-3}
+    assert any("vf_loss_coeff" in note for note in made.notes)
+
+
+def test_a_warm_start_outside_its_range_is_said_and_not_dropped_in_silence(make):
+    made = make(warm_start=[{"lr": 5.0, "num_epochs": 10}])
+    assert any("lr=5.0" in note for note in made.notes)
+    assert not any("num_epochs" in note for note in made.notes)
+
+
+def test_a_warm_start_at_the_end_of_a_range_is_within_it(make):
+    made = make(warm_start=[{"gamma": 0.95, "lambda_": 0.99, "minibatch_size": 64}])
+    assert made.notes == ()
+    assert made.space.encode(made.warm_starts[0]).keys() == {"1-gamma", "lambda_", "log2(minibatch_size)"}
+
+
+def test_tuned_settings_widen_our_ranges_and_none_of_ones_own(make, tmp_path_factory):
+    assert make().config.space["entropy_coeff"] == ["loguniform", 1e-8, 0.02]
+    own = tmp_path_factory.mktemp("conf")
+    (own / "space").mkdir()
+    (own / "space" / "mine.yaml").write_text("lr: [loguniform, 1e-4, 1e-2]\nentropy_coeff: [uniform, 0.001, 0.1]\n")
+    settings = compose("run", *SAFE, "space=mine", f"hydra.searchpath=[{own}]")
+    made = make_plan(parse_config(settings))
+    assert made.config.space == {"lr": ["loguniform", 1e-4, 1e-2], "entropy_coeff": ["uniform", 0.001, 0.1]}
+    assert made.notes == (), "nobody typed the value that lies outside of it"
+    assert made.given(0).keys() == {"lr"}
+    typed = make(space={"entropy_coeff": ["loguniform", 1e-4, 1e-2]})
+    assert typed.config.space == {"entropy_coeff": ["loguniform", 1e-4, 1e-2]}, "nor one of the command line"
+
+
+def test_a_wider_range_that_names_no_range_to_widen_is_refused(make):
+    with pytest.raises(ConfigError) as refused:
+        make(wider={"lr": ["loguniform", 1e-5, 0.1]})
+    assert refused.value.key == "wider.lr"
+
+
+def test_a_warm_start_of_an_unknown_name_is_refused_with_the_nearest(make):
+    with pytest.raises(ConfigError) as refused:
+        make(warm_start=[{"lr": 1e-3}, {"lrr": 1e-3}])
+    assert refused.value.what.startswith("warm_start[1].lrr")
+    assert "'lr'" in refused.value.allowed
+
+
+def test_a_warm_start_that_is_no_mapping_is_refused(make):
+    with pytest.raises(ConfigError) as refused:
+        make(warm_start=[1e-3])
+    assert refused.value.what.startswith("warm_start[0]=0.001")
+
+
+def write_earlier(request_of, name, *overrides, trials=(), changed=None):
+    """An ended sweep of CartPole, 1000 steps a trial, over learning rates; trials are (state, params, reports)."""
+    plan = make_plan(request_of("tracking=off", "budget.env_steps=1000", *OVER_LR, *overrides))
+    folder = Path(plan.config.output_dir) / name
+    folder.mkdir(parents=True)
+    write_settings(folder, plan.config)
+    with closing(make_ledger(folder, name)) as ledger:
+        for number, (state, params, reports) in enumerate(trials):
+            ledger.trials.add(params, [number], drawn=params)
+            add_reports(ledger, number, reports)
+            if state != "RUNNING":
+                ledger.trials.end(number, "PRUNED" if state == "diverged" else state, "", diverged=state == "diverged")
+
+
+OVER_LR = ("~tuned", "~space", "+space.lr=[loguniform,1e-4,1e-2]")
+WHOLE, HALF = {500: 1.0, 1000: 2.0}, {500: 1.5}
+TRIALS = [
+    ("COMPLETE", {"lr": 1e-3}, WHOLE),
+    ("PRUNED", {"lr": 2e-3}, HALF),
+    ("diverged", {"lr": 9e-3}, HALF),
+    ("COMPLETE", {"lr": 1e-5}, WHOLE),  # outside of the range
+    ("FAIL", {"lr": 3e-3}, HALF),
+    ("RUNNING", {"lr": 4e-3}, HALF),
+]
+
+
+def show(records):
+    return [(record.state, record.diverged, record.params["lr"], dict(record.reports)) for record in records]
+
+
+def test_trials_of_earlier_sweeps_inside_the_space_are_taken(request_of):
+    write_earlier(request_of, "first", trials=TRIALS)
+    write_earlier(request_of, "second", trials=[("COMPLETE", {"lr": 5e-3}, WHOLE)])
+    ours = (*OVER_LR, "budget.env_steps=1000", "searcher.from_sweeps=[first,second]")
+    made = make_plan(request_of("tracking=off", *ours))
+    assert show(made.earlier) == [
+        ("COMPLETE", False, 1e-3, WHOLE),
+        ("PRUNED", False, 2e-3, HALF),
+        ("PRUNED", True, 9e-3, HALF),
+        ("COMPLETE", False, 5e-3, WHOLE),
+    ]
+    counted = {note.partition(";")[0].split()[-1]: re.findall(r"\d+", note) for note in made.notes[-2:]}
+    assert counted == {"first": ["3", "6"], "second": ["1", "1"]}, "how many are taken of how many"
+
+
+@pytest.mark.parametrize(
+    ("budget", "state", "reports"), [(500, "COMPLETE", {500: 1.0}), (1000, "COMPLETE", WHOLE), (2000, "PRUNED", WHOLE)]
+)
+def test_earlier_trials_count_as_far_as_this_budget_goes(request_of, budget, state, reports):
+    write_earlier(request_of, "first", trials=TRIALS[:1])
+    changes = f"budget.env_steps={budget}", "searcher.from_sweeps=[first]"
+    (record,) = make_plan(request_of("tracking=off", *OVER_LR, *changes)).earlier
+    assert (record.state, dict(record.reports)) == (state, reports)
+
+
+def test_settings_that_neither_sweep_searches_are_told_where_they_differ(request_of):
+    write_earlier(request_of, "first", "algo.training.gamma=0.5", trials=TRIALS[:1])
+    made = make_plan(request_of("tracking=off", *OVER_LR, "searcher.from_sweeps=[first]"))
+    assert "gamma=0.5" in made.notes[-1]
+    assert "0.99" in made.notes[-1], "this sweep's own"
+    alike = make_plan(request_of("tracking=off", *OVER_LR, "searcher.from_sweeps=[first]", "algo.training.gamma=0.5"))
+    assert not any("gamma" in note for note in alike.notes)
+
+
+def test_an_earlier_trial_without_a_report_inside_this_budget_is_left_out(request_of):
+    """It is no bad one: nothing is known of it."""
+    write_earlier(request_of, "first", trials=[("COMPLETE", {"lr": 1e-3}, {900: 400.0, 1000: 500.0})])
+    changes = "budget.env_steps=800", "searcher.from_sweeps=[first]"
+    assert make_plan(request_of("tracking=off", *OVER_LR, *changes)).earlier == ()
+
+
+def test_a_resumed_sweep_goes_on_though_an_earlier_ones_settings_are_unknown(request_of):
+    write_earlier(request_of, "first", trials=TRIALS[:1])
+    config = request_of("tracking=off", *OVER_LR, "searcher.from_sweeps=[first]")
+    settings = Path(config.output_dir) / "first" / "config.yaml"
+    settings.write_text(settings.read_text() + "of_another_version: 1\n")
+    made = make_plan(config, resumed=True)
+    assert made.earlier == ()
+    assert "searcher.from_sweeps=[first]" in made.notes[-1]
+    with pytest.raises(RltuneError, match="from_sweeps"):
+        make_plan(config)
+
+
+def test_earlier_trials_are_judged_by_this_sweeps_constraints(request_of):
+    """Optuna wants the same constraints of all trials that it is shown."""
+    write_earlier(request_of, "first", trials=TRIALS[:1])
+    changes = "searcher.from_sweeps=[first]", "constraints.train_s='< 60'"
+    (record,) = make_plan(request_of("tracking=off", *OVER_LR, *changes)).earlier
+    assert [check.name for check in record.checks] == ["train_s"]
+
+
+def test_what_only_one_of_two_sweeps_searches_has_the_others_value(request_of):
+    """CartPole's algorithm file has num_epochs=10 here, and lr=3e-4."""
+    write_earlier(request_of, "first", "algo.training.num_epochs=10", trials=TRIALS[:2])
+
+    def take(*changes):
+        plain = "tracking=off", *OVER_LR, "searcher.from_sweeps=[first]"
+        return [one.params for one in make_plan(request_of(*plain, *changes)).earlier]
+
+    assert take("+space.num_epochs=[choice,5,10]") == [{"lr": 1e-3, "num_epochs": 10}, {"lr": 2e-3, "num_epochs": 10}]
+    assert take("+space.num_epochs=[choice,5,20]") == []
+    assert take("+space.num_epochs=10") == [{"lr": 1e-3, "num_epochs": 10}, {"lr": 2e-3, "num_epochs": 10}]
+    assert take("+space.num_epochs=5") == []
+    assert take("space.lr=2e-3", "+space.num_epochs=[choice,5,10]") == [{"num_epochs": 10, "lr": 2e-3}]
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "fix"),
+    [
+        ("env=acrobot", "env.id=Acrobot-v1", "first"),
+        ("algo=a2c", "algo.class=", "first"),
+        ("objective.direction=min", "objective.direction=", "first"),
+        ("searcher.from_sweeps=[firsst]", "searcher.from_sweeps=firsst", "sweeps.list"),
+        ("searcher.from_sweeps=[latest]", "searcher.from_sweeps=[latest]", "sweeps.list"),
+        ("searcher=cmaes", "searcher.from_sweeps=[first]: searcher=cmaes", "searcher=rf"),
+        ("searcher=random", "searcher.from_sweeps=[first]: searcher=random", "searcher=rf"),
+    ],
+)
+def test_an_earlier_sweep_that_teaches_nothing_is_refused(request_of, change, what, fix):
+    write_earlier(request_of, "first", trials=TRIALS)
+    with pytest.raises(RltuneError) as refused:
+        make_plan(request_of("tracking=off", "searcher.from_sweeps=[first]", *OVER_LR, change))
+    assert what in refused.value.what
+    assert fix in refused.value.fix
+
+
+def test_a_resumed_sweep_goes_on_without_an_earlier_one_that_is_gone(request_of):
+    config = request_of("tracking=off", "searcher.from_sweeps=[gone]")
+    made = make_plan(config, resumed=True)
+    assert made.earlier == ()
+    assert "searcher.from_sweeps=gone" in made.notes[-1]

@@ -1,0 +1,122 @@
+"""A trial's worker learns where to go on from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from saved import write_checkpoint
+
+from rltune.certification.finalists import EVALUATION_SEED, derive_own_seed
+from rltune.checkpoints.store import open_store
+from rltune.cluster.resources import Share
+from rltune.driver.context import SweepContext
+from rltune.driver.plan import make_plan
+from rltune.driver.tune.assignments import build_assignment, choose_newest
+from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
+from rltune.search.seeds import derive_certification_seeds, derive_trial_seeds
+
+NEW = TrialRecord(3, "RUNNING", {"lr": 0.1}, seeds=(7, 8))
+
+
+@pytest.fixture
+def assign(request_of: Callable[..., Any], tmp_path: Path) -> Callable[[TrialRecord, list[str]], Any]:
+    plan = make_plan(request_of("tracking=off", "replicates=2"))
+    context = SweepContext(plan, "mine", tmp_path, False, 0.0)
+    return lambda record, notes: build_assignment(
+        context, open_store(tmp_path), Share(2.0, 0.0, 0), notes.append, record
+    )
+
+
+def save(folder: Path, kind: str, env_steps: int) -> CheckpointRecord:
+    state = {"env_steps": env_steps, "objective": 5.0}
+    saved = write_checkpoint(folder, "trials/3", kind, state)
+    return replace(saved, sequence=env_steps)  # as the ledger numbers them
+
+
+def test_a_new_trial_starts_from_nothing(assign: Callable[..., Any]) -> None:
+    notes: list[str] = []
+    task = assign(NEW, notes)
+    assert (task.number, task.params, task.seeds, task.threads) == (3, {"lr": 0.1}, (7, 8), 2)
+    assert (task.latest, task.older, task.best, notes) == (None, None, None, [])
+
+
+def test_each_attempt_has_a_folder_of_its_own(assign: Callable[..., Any]) -> None:
+    """The worker of an earlier attempt may have been cut off, and come back."""
+    attempts = {assign(record, []).attempt for record in (NEW, NEW, replace(NEW, node="n2"))}
+    assert len(attempts) == 3
+    assert "" not in attempts
+
+
+def test_a_trial_goes_on_from_its_newest_checkpoint(assign: Callable[..., Any], tmp_path: Path) -> None:
+    best, latest = save(tmp_path, "best", 100), save(tmp_path, "latest", 200)
+    notes: list[str] = []
+    task = assign(replace(NEW, checkpoint=best, latest=latest), notes)
+    assert (task.latest, task.older, task.best, notes) == (latest.to_dict(), best.to_dict(), best.to_dict(), [])
+
+
+def test_a_trial_goes_on_with_its_replay_memory(assign: Callable[..., Any], tmp_path: Path) -> None:
+    fill = lambda folder: (folder / "replay").mkdir()  # noqa: E731
+    latest = write_checkpoint(tmp_path, "trials/3", "latest", {"env_steps": 100, "objective": None}, fill)
+    best = save(tmp_path, "best", 200)
+    task = assign(replace(NEW, checkpoint=best, latest=latest), [])
+    assert (task.latest, task.best, task.replay_gb) == (latest.to_dict(), best.to_dict(), 0.2)
+
+
+def test_a_damaged_checkpoint_is_named_and_passed_over(assign: Callable[..., Any], tmp_path: Path) -> None:
+    best, latest = save(tmp_path, "best", 100), save(tmp_path, "latest", 200)
+    record = replace(NEW, checkpoint=best, latest=latest)
+    notes: list[str] = []
+    (tmp_path / latest.path / "state.json").write_text("t")
+    assert assign(record, notes).latest == best.to_dict()
+    (tmp_path / best.path / "state.json").write_text("t")
+    task = assign(record, notes)
+    assert (task.latest, task.best) == (None, None)
+    assert latest.path in notes[0]
+    assert best.path in notes[0], "from which it goes on"
+    assert latest.path in notes[1]
+    assert best.path not in notes[1], "it starts anew"
+    assert len(notes) == 2
+
+
+def test_a_run_of_the_certification_plays_at_its_end(assign: Callable[..., Any]) -> None:
+    task = assign(replace(NEW, kind=CERTIFY, seed_index=0), [])
+    assert (task.kind, task.trial_dir, task.episodes > 0, task.evaluation_seed > 0) == (
+        "certify",
+        "certify/3",
+        True,
+        True,
+    )
+    assert (assign(NEW, []).episodes, assign(NEW, []).kind) == (0, "trials")
+
+
+def test_each_training_seed_plays_start_states_of_its_own(request_of: Callable[..., Any], tmp_path: Path) -> None:
+    """Two sweeps differ, and configurations are compared seed by seed on the same start states."""
+    config = make_plan(request_of("tracking=off", "certify.seeds=5", "certify.episodes=50"))
+
+    def play(sweep: str, number: int, seed_index: int) -> range:
+        context = SweepContext(config, sweep, tmp_path, False, 0.0)
+        run = TrialRecord(number, "RUNNING", {}, kind=CERTIFY, seed_index=seed_index)
+        task = build_assignment(context, open_store(tmp_path), Share(1.0, 0.0, 0), lambda note: None, run)
+        return range(task.evaluation_seed, task.evaluation_seed + task.episodes)
+
+    sweeps = ("cartpole-1", "cartpole-2")
+    played = [env_seed for sweep in sweeps for seed_index in range(5) for env_seed in play(sweep, 3, seed_index)]
+    assert len(set(played)) == len(played) == 2 * 5 * 50
+    assert play("cartpole-1", 4, 2) == play("cartpole-1", 3, 2)
+    others = [derive_trial_seeds(0, number, 1)[0] for number in range(24)]
+    others += derive_certification_seeds(0, 5, others)
+    others += range(EVALUATION_SEED, EVALUATION_SEED + 100)
+    others += (first + episode for first in map(derive_own_seed, sweeps) for episode in range(100))
+    assert not set(played) & set(others)
+    assert max(played) < 2**31
+
+
+def test_the_newest_checkpoint_is_the_one_recorded_last(tmp_path: Path) -> None:
+    """One that is damaged sends its trial back to fewer steps."""
+    best, again = save(tmp_path, "best", 300), replace(save(tmp_path, "latest", 200), sequence=301)
+    assert choose_newest([again, best]) == choose_newest([best, again]) == again
+    assert choose_newest([]) is None

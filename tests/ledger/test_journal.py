@@ -1,0 +1,137 @@
+"""A write-ahead log on a local disk, a rollback journal where hosts share a file."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ledger import SPACE, add_reports, ask
+
+from rltune.config.settings_file import FORMAT
+from rltune.ledger import journal
+from rltune.ledger.journal import choose_journal, find_network_file_system
+from rltune.ledger.optuna_study import open_optuna_study
+from rltune.ledger.storage import open_ledger, set_journal, start_ledger
+from rltune.search.views import tell_as_pruned
+
+
+@pytest.fixture
+def mount(monkeypatch: pytest.MonkeyPatch):
+    """Say what is mounted where, below a local root."""
+
+    def say(**kinds: str) -> None:
+        table = [SimpleNamespace(mountpoint="/", fstype="ext4")]
+        table += [SimpleNamespace(mountpoint=folder, fstype=kind) for folder, kind in kinds.items()]
+        monkeypatch.setattr(journal.psutil, "disk_partitions", lambda all: table)
+
+    return say
+
+
+def mode_of(file: Path) -> str:
+    """Return the journal that a file keeps, as a reader sees it."""
+    with closing(sqlite3.connect(file)) as raw:
+        (mode,) = raw.execute("pragma journal_mode").fetchone()
+    return str(mode)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.yaml").write_text(f"format: {FORMAT}\nstudy:\n  storage: null\n")
+    return tmp_path
+
+
+def drive(folder: Path, *, new: bool, shared: bool = False) -> tuple[str, str]:
+    """Do what a driver does; return the journals of ledger and study while it is at work."""
+    with closing(start_ledger(None, folder, new=new)) as ledger:
+        set_journal(ledger, shared)
+        url, records = f"sqlite:///{folder / 'study.db'}", ledger.trials.records()
+        with closing(open_optuna_study(url, "s", tell_as_pruned, SPACE.distributions(), records, shared=shared)):
+            number, _ = ask(ledger)
+            add_reports(ledger, number, {100: 1.0})
+            return mode_of(folder / "ledger.db"), mode_of(folder / "study.db")
+
+
+def test_a_disk_that_other_hosts_see_has_a_rollback_journal(folder: Path) -> None:
+    assert drive(folder, new=True, shared=True) == ("delete", "delete")
+    assert drive(folder, new=False) == ("wal", "wal"), "resumed on this machine alone"
+
+
+def test_on_a_local_disk_readers_do_not_block_the_sweep(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert drive(folder, new=True) == ("wal", "wal")
+    assert "PostgreSQL" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "kind", ["nfs", "nfs4", "cifs", "lustre", "9p", "beegfs", "gpfs", "ceph", "gfs2", "virtiofs", "fuse.sshfs"]
+)
+def test_on_a_network_file_system_the_journal_is_plain(
+    kind: str, folder: Path, mount, caplog: pytest.LogCaptureFixture
+) -> None:
+    mount(**{str(folder): kind})
+    with caplog.at_level(logging.WARNING, "rltune"):
+        assert drive(folder, new=True) == ("delete", "delete")
+    assert not list(folder.glob("*-wal"))
+    assert f"({kind})" in caplog.text
+    assert "study.storage=postgresql" in caplog.text
+
+
+def test_a_sweep_that_was_moved_gets_the_journal_of_its_new_place(folder: Path, mount) -> None:
+    assert drive(folder, new=True) == ("wal", "wal")
+    mount(**{str(folder): "nfs4"})
+    assert drive(folder, new=False) == ("delete", "delete")
+    mount()
+    assert drive(folder, new=False) == ("wal", "wal")
+
+
+def test_a_reader_leaves_the_journal_as_the_driver_chose_it(folder: Path, mount) -> None:
+    """The host whose disk it is sees a local file, while the driver works on it over the network."""
+    mount(**{str(folder): "nfs4"})
+    with closing(start_ledger(None, folder, new=True)) as ledger:
+        set_journal(ledger, shared=False)
+        mount()
+        with closing(open_ledger(folder)) as read:
+            assert read.trials.records() == []
+        assert mode_of(folder / "ledger.db") == "delete"
+        ask(ledger)
+        with closing(open_ledger(folder)) as read:
+            assert len(read.trials.records()) == 1
+
+
+@pytest.mark.parametrize(
+    ("mounts", "found"),
+    [
+        ({}, None),
+        ({"/data": "nfs4"}, "nfs4"),
+        ({"/data": "nfs4", "/data/local": "xfs"}, None),
+        ({"/data/local": "fuse.glusterfs"}, "fuse.glusterfs"),
+        ({"/data/loc": "nfs"}, None),
+        ({"/data": "fuseblk"}, None),
+        ({"/data": "fuse.fuse-overlayfs"}, None),
+        ({"/data": "NFS"}, "nfs"),
+    ],
+)
+def test_the_innermost_mount_decides(mounts: dict[str, str], found: str | None, mount) -> None:
+    mount(**mounts)
+    assert find_network_file_system(Path("/data/local/sweep/ledger.db")) == found
+
+
+def test_a_link_is_followed_to_where_the_file_lies(tmp_path: Path, mount) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "outputs").symlink_to(tmp_path / "shared")
+    mount(**{str(tmp_path / "shared"): "ceph"})
+    assert find_network_file_system(tmp_path / "outputs" / "ledger.db") == "ceph"
+
+
+def test_a_file_that_somebody_writes_is_not_changed_under_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "TIMEOUT_S", 0.1)
+    file = tmp_path / "one.db"
+    with closing(sqlite3.connect(file)) as writer:
+        writer.execute("create table a (b)")
+        writer.execute("begin immediate")
+        writer.execute("insert into a values (1)")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            choose_journal(file)

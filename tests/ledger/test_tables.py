@@ -1,0 +1,192 @@
+"""The ledger's tables in a file and in PostgreSQL: beside Optuna's, made by several drivers at once."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import optuna
+import postgres
+import pytest
+from ledger import SPACE, add_reports, ask, make_ledger
+from sqlalchemy import create_engine, inspect, make_url, text
+
+from rltune.errors import StudyError
+from rltune.ledger import tables
+from rltune.ledger.ledger import Ledger, MissingSweepError
+from rltune.ledger.optuna_study import open_optuna_study
+from rltune.records import ToldTrial, TrialRecord
+from rltune.search.views import tell_as_pruned
+
+NUM_DRIVERS = 4
+
+
+def test_marks_of_reports_only_grow(tmp_path: Path) -> None:
+    with closing(make_ledger(tmp_path)) as ledger:
+        add_reports(ledger, ask(ledger)[0], {100: 1.0, 200: 2.0})
+        last = ledger.read_reports_after(0, 10)[-1][0]
+        with sqlite3.connect(tmp_path / "ledger.db") as raw:
+            raw.execute("delete from reports")
+        add_reports(ledger, 0, {300: 3.0})
+        assert ledger.read_reports_after(last, 10), "an id that was used once would be taken for sent"
+
+
+# -- PostgreSQL ----------------------------------------------------------------------------------------------------
+
+needs_server = pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with postgres.server() as found:
+        yield found
+
+
+@needs_server
+@pytest.mark.slow
+def test_ours_stand_beside_optunas_and_a_users_tables(address: str) -> None:
+    url = postgres.database(address, "beside")
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("create table reports (mine integer)"))
+        connection.execute(text("create table sweeps (mine integer)"))
+    ledger = Ledger(url, "sweep", create=True)
+    number, params = ask(ledger)
+    add_reports(ledger, number, {100: 1.0})
+
+    def tell(record: TrialRecord, lowest: float | None) -> ToldTrial:
+        return ToldTrial(record.state, record.score, record.scores)
+
+    study = open_optuna_study(url, "sweep", tell, SPACE.distributions(), ledger.trials.records())
+    study.tell(ledger.trials.end(number, "COMPLETE", "whole budget"))
+    study.close()
+    tables = {schema: set(inspect(engine).get_table_names(schema)) for schema in ("public", "rltune")}
+    assert tables["rltune"] == {
+            "sweeps", "leases", "sweep_trials", "reports", "requests", "deliveries", "trial_deliveries",
+        }  # fmt: skip
+    assert {"reports", "sweeps", "trials", "studies"} <= tables["public"]
+    assert [column["name"] for column in inspect(engine).get_columns("reports", "public")] == ["mine"]
+    assert optuna.load_study(study_name="sweep", storage=url).best_value == 1.0
+    again = Ledger(url, "sweep")
+    (found,) = again.trials.records()
+    assert (found.state, dict(found.params), dict(found.reports)) == ("COMPLETE", params, {100: 1.0})
+    for one in (ledger, again):
+        one.close()
+    engine.dispose()
+
+
+@needs_server
+@pytest.mark.slow
+def test_looking_into_a_database_makes_nothing(address: str) -> None:
+    url = postgres.database(address, "looked-into")
+    with pytest.raises(MissingSweepError, match="sweep"):
+        Ledger(url, "sweep")
+    engine = create_engine(url)
+    assert "rltune" not in inspect(engine).get_schema_names()
+    engine.dispose()
+
+
+@needs_server
+@pytest.mark.slow
+def test_sweeps_that_start_together_keep_every_report(address: str) -> None:
+    url = postgres.database(address, "together")
+
+    line = threading.Barrier(NUM_DRIVERS, timeout=60)
+
+    def drive(sweep: int) -> None:
+        line.wait()
+        with closing(Ledger(url, f"sweep-{sweep}", create=True)) as ledger:
+            for _ in range(2):
+                number, _ = ask(ledger)
+                add_reports(ledger, number, {step: float(step + sweep) for step in range(100, 600, 100)})
+                ledger.trials.end(number, "COMPLETE", "whole budget")
+
+    with ThreadPoolExecutor(NUM_DRIVERS) as pool:
+        list(pool.map(drive, range(NUM_DRIVERS)))
+    for sweep in range(NUM_DRIVERS):
+        with closing(Ledger(url, f"sweep-{sweep}")) as ledger:
+            curve = {step: float(step + sweep) for step in range(100, 600, 100)}
+            assert [dict(record.reports) for record in ledger.trials.records()] == [curve] * 2
+            marks = [mark for mark, _, _ in ledger.read_reports_after(0, 100)]
+            assert len(marks) == 10
+            assert marks == sorted(marks)
+
+
+@needs_server
+@pytest.mark.slow
+def test_postgresql_takes_what_a_file_takes(address: str) -> None:
+    url = postgres.database(address, "rare")
+    ledger = Ledger(url, "sweep", create=True)
+    ledger.trials.add({"grad_clip": math.inf, "name": "a\0b"}, [2**62], drawn=None)
+    add_reports(ledger, 0, {2**40: math.inf, 2**41: math.nan})
+    ledger.trials.end(0, "FAIL", "a byte \0", traceback="caf\udce9 " * 10_000, train_s=1e12)
+    ledger.change_sweep(winner={"objective": math.nan})
+    with closing(Ledger(url, "sweep")) as again:
+        (found,) = again.trials.records()
+        assert (found.params, found.seeds, found.drawn) == ({"grad_clip": math.inf, "name": "a\0b"}, (2**62,), None)
+        assert repr(dict(found.reports)) == repr({2**40: math.inf, 2**41: math.nan})
+        assert (found.stop_reason, found.train_s, found.env_steps) == (r"a byte \0", 1e12, 2**41)
+    ledger.close()
+
+
+@needs_server
+@pytest.mark.slow
+def test_a_refused_login_tells_no_password(address: str) -> None:
+    wrong = f"postgresql+psycopg://{address}postgres".replace(postgres.SPELT, "s3cret-word")
+    with pytest.raises(StudyError, match=r"study\.storage=") as refused:
+        Ledger(wrong, "sweep")
+    assert "s3cret" not in refused.value.pretty()
+
+
+@needs_server
+@pytest.mark.slow
+def test_a_role_that_may_make_no_schema_uses_one(address: str) -> None:
+    url = postgres.database(address, "prepared")
+    Ledger(url, "first", create=True).close()
+    with create_engine(url).begin() as connection:
+        connection.execute(text("create role guest login password 'guest-word'"))
+        connection.execute(text("grant usage on schema rltune to guest"))
+        for what in ("tables", "sequences"):
+            connection.execute(text(f"grant all on all {what} in schema rltune to guest"))
+    guest = make_url(url).set(username="guest", password="guest-word").render_as_string(hide_password=False)
+    with closing(Ledger(guest, "second", create=True)) as ledger:
+        assert ledger.sweep().name == "second"
+
+
+@needs_server
+@pytest.mark.slow
+def test_a_server_that_starts_again_is_waited_for(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second without one would lose the reports of that second, and end the sweep at its next proposal."""
+    import psycopg
+
+    url = postgres.database(address, "restart")
+    ledger = Ledger(url, "sweep", create=True)
+    study = open_optuna_study(url, "sweep", tell_as_pruned, SPACE.distributions(), [])
+    for engine, ask_it in (
+        (ledger._engine, lambda: ledger.sweep().name),
+        (study._storage.engine, lambda: study._storage.get_study_name_from_id(study._study_id)),
+    ):
+        engine.dispose()
+        connect, refusals = engine.dialect.connect, [psycopg.OperationalError("refused")] * 3
+
+        def refuse(*args: Any, connect: Any = connect, refusals: Any = refusals, **options: Any) -> Any:
+            if refusals:
+                raise refusals.pop()
+            return connect(*args, **options)
+
+        monkeypatch.setattr(engine.dialect, "connect", refuse)
+        assert ask_it() == "sweep"
+        assert refusals == []
+    monkeypatch.setattr(tables, "RESTART_S", 0.0)
+    study._storage.engine.dispose()
+    refusals.append(psycopg.OperationalError("refused"))
+    with pytest.raises(optuna.exceptions.StorageInternalError):  # one that stays away is not waited for for ever
+        ask_it()
+    ledger.close()
+    study.close()

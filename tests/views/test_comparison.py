@@ -1,0 +1,38 @@
+"""Sweeps side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ended import make_certification, write_sweep
+
+from rltune.errors import StudyError
+from rltune.views.comparison import compare_sweeps
+
+
+def test_certified_sweeps_have_the_chance_to_beat_the_first(tmp_path: Path) -> None:
+    write_sweep(tmp_path / "one", 3, make_certification())
+    write_sweep(tmp_path / "two", 3, make_certification() | {"winner": "baseline"})
+    found = compare_sweeps(["one", "two"], tmp_path)
+    assert [(row.name, row.score, row.better) for row in found.rows] == [("one", 99.0, None), ("two", 81.0, 0.0)]
+    table = [[cell.strip() for cell in line.split("|")] for line in found.markdown().splitlines()]
+    assert table[4][1:6] == ["one", "ppo, trial 3", "99", "95 to 103", "-"]
+    assert table[5][1:6] == ["two", "ppo, baseline", "81", "70 to 90", "0.00"]
+    text, page = found.save(tmp_path / "comparison")
+    assert text.read_text() == found.markdown()
+    assert "Plotly.newPlot" in page.read_text()
+
+
+def test_what_cannot_be_compared_is_refused_by_its_key(tmp_path: Path) -> None:
+    write_sweep(tmp_path / "one", 3, make_certification())
+    write_sweep(tmp_path / "bare", 3)
+    write_sweep(tmp_path / "other", 3, make_certification(), "complete", "env=acrobot")
+    cost = ("objective.kind=info", "objective.key=energy", "objective.direction=min")
+    write_sweep(tmp_path / "cost", 3, make_certification(), "complete", *cost)
+    for names in ([], ["onee"], ["one", "bare"], ["one", "other"], ["one", "cost"]):
+        with pytest.raises(StudyError) as refused:
+            compare_sweeps(names, tmp_path)
+        assert refused.value.key == "sweeps", names
+        assert all(name in refused.value.what for name in names[1:])
+        assert refused.value.fix

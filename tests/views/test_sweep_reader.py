@@ -1,0 +1,108 @@
+"""Many sweeps are read again and again: each change is seen, and what has not changed is not read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import postgres
+import pytest
+from ended import damage_table, write_sweep
+from ledger import add_reports
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+
+from rltune.errors import StudyError
+from rltune.ledger.ledger import Ledger
+from rltune.ledger.storage import open_ledger
+from rltune.views.sweep_reader import SweepReader
+from rltune.views.sweep_view import SweepView
+
+
+@pytest.fixture
+def statements() -> Iterator[list[str]]:
+    """The statements that are executed from now on."""
+    executed: list[str] = []
+
+    def note(connection: object, cursor: object, statement: str, *others: object) -> None:
+        executed.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield executed
+    event.remove(Engine, "before_cursor_execute", note)
+
+
+def read(reader: SweepReader, folder: Path) -> SweepView:
+    view = reader.read([folder])[folder]
+    assert isinstance(view, SweepView), view
+    return view
+
+
+def test_a_ledger_that_has_not_changed_is_not_read_again(tmp_path: Path, statements: list[str]) -> None:
+    folder, reader = write_sweep(tmp_path / "s", 2, None, "running"), SweepReader()
+    assert read(reader, folder).best
+    statements.clear()
+    assert len(read(reader, folder).trials) == 2
+    assert statements == []
+    with closing(open_ledger(folder)) as ledger:
+        add_reports(ledger, ledger.trials.add({"lr": 1e-3}, [1]).number, {200: 999.0})
+    view = read(reader, folder)
+    assert [trial.curve for trial in view.trials][2:] == [{200: 999.0}]
+
+
+def test_a_sweep_is_named_after_its_folder(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path / "s", 1).rename(tmp_path / "renamed")
+    view = read(SweepReader(), folder)
+    assert (view.name, view.folder) == ("renamed", folder)
+
+
+def test_a_sweep_that_was_begun_anew_is_read_anew(tmp_path: Path) -> None:
+    folder, reader = write_sweep(tmp_path / "s", 4), SweepReader()
+    assert len(read(reader, folder).trials) == 4
+    shutil.rmtree(folder)
+    write_sweep(tmp_path / "s", 2)
+    assert len(read(reader, folder).trials) == 2
+
+
+def test_each_sweep_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    good, bad, missing = write_sweep(tmp_path / "good", 1), write_sweep(tmp_path / "bad"), tmp_path / "missing"
+    damage_table(bad / "ledger.db", "sweep_trials")
+    results = SweepReader().read([good, bad, missing])
+    assert [isinstance(results[folder], StudyError) for folder in (good, bad, missing)] == [False, True, True]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
+def test_the_sweeps_of_one_database_are_read_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statements: list[str]
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", postgres.PASSWORD)
+    reader, num_sweeps = SweepReader(), 20
+    with postgres.server() as address:
+        postgres.database(address, "sweeps")
+        url = f"postgresql+psycopg://sweeper@{address.rpartition('@')[2]}sweeps"
+        folders = []
+        for number in range(num_sweeps + 1):
+            folder = write_sweep(tmp_path / f"s{number}", 0, None, "complete", f"study.storage='{url}'")
+            (folder / "ledger.db").unlink()
+            folders.append(folder)
+        lost = folders.pop()
+        for number, folder in enumerate(folders):
+            with closing(Ledger(url, folder.name, create=True)) as ledger:
+                add_reports(ledger, ledger.trials.add({"lr": 0.1}, [1]).number, {200: float(number)})
+        statements.clear()
+        first = reader.read(folders)
+        assert len(statements) < num_sweeps
+        curves = [view.trials[0].curve for view in first.values() if isinstance(view, SweepView)]
+        assert curves == [{200: float(number)} for number in range(num_sweeps)]
+        with closing(Ledger(url, "s3")) as ledger:
+            add_reports(ledger, 0, {400: 400.0})
+        statements.clear()
+        second = reader.read(folders)[folders[3]]
+        assert len(statements) < num_sweeps
+        assert isinstance(second, SweepView)
+        assert second.trials[0].curve == {200: 3.0, 400: 400.0}
+        results = reader.read([lost, *folders])
+        assert [folder for folder, result in results.items() if isinstance(result, StudyError)] == [lost]
