@@ -39,7 +39,7 @@ from rltune.search.space import parse_space
 from rltune.views import available
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXT = "\n\n".join(page.read_text() for page in PAGES)
 HOMES = (ROOT, ROOT / "src" / "rltune")  # a path in the text begins in one of them
 OWN_BLOCK = re.compile(r"`(conf/\w+/\w+\.yaml)`[^`\n]*:\n\n((?:    .+\n)+)")
@@ -210,8 +210,9 @@ def test_every_link_leads_to_a_file_and_to_a_heading_in_it() -> None:
 
 
 def test_the_sites_navigation_has_every_page_of_docs() -> None:
-    listed = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted([*(page.name for page in (ROOT / "docs").glob("*.md")), "settings.md"])
+    listed = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = [str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted(listed) == sorted([*pages, "settings.md"])
 
 
 def load_script(name: str) -> Any:
