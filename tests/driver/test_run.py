@@ -26,7 +26,7 @@ from rltune.config.validation import parse_config
 from rltune.driver import run as pipeline
 from rltune.driver.context import SweepContext
 from rltune.driver.plan import make_plan
-from rltune.driver.requests.asking import ask_retry, stop_sweep
+from rltune.driver.requests.actions import request_retry, stop_sweep
 from rltune.driver.run import resume_sweep
 from rltune.driver.stopper import SweepStopper
 from rltune.errors import RltuneError, StudyError, UnavailableError
@@ -324,7 +324,7 @@ def test_a_stop_from_elsewhere_ends_certification_too_and_it_goes_on(
                 if any(run.reports for run in opened.runs.records()):
                     break
         (tmp_path / "outputs" / "toy" / "room").touch()  # What failed works from now on.
-        ask_retry(SweepRef("toy", root))
+        request_retry(SweepRef("toy", root))
         stop_sweep(SweepRef("toy", root), wait=False, stream=stream)
 
     starts = "warm_start=[{quality:0.5,fault:null},{quality:0.9,fault:save},{quality:0.4,fault:null}]"

@@ -24,7 +24,7 @@ from rltune.compat.patching import are_replacements_on
 from rltune.compat.ray_start import find_logs
 from rltune.config.settings_file import format_settings
 from rltune.driver.housekeeping import Housekeeping
-from rltune.driver.requests.asking import enqueue_configuration, stop_sweep
+from rltune.driver.requests.actions import enqueue_configuration, stop_sweep
 from rltune.driver.requests.inbox import Inbox
 from rltune.driver.requests.watching import watch_sweep
 from rltune.driver.run import resume_sweep, run_sweep

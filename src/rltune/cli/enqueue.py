@@ -24,7 +24,7 @@ def work(settings: DictConfig) -> int:
     if client := find_service_of(settings):
         return print_state(client.enqueue(settings.sweep, **values))
     ref = locate_sweep(settings)
-    from rltune.driver.requests.asking import enqueue_configuration
+    from rltune.driver.requests.actions import enqueue_configuration
 
     enqueue_configuration(ref, values)
     return 0

@@ -23,7 +23,7 @@ def work(settings: DictConfig) -> int:
     if client := find_service_of(settings):
         return print_state(client.retry(settings.sweep, trials))
     ref = locate_sweep(settings)
-    from rltune.driver.requests.asking import retry_failed
+    from rltune.driver.requests.actions import retry_failed
 
     changes = {"tracking": {"uri": settings.tracking.uri}}
     outcome = retry_failed(ref, trials, changes=changes)

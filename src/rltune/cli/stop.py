@@ -22,7 +22,7 @@ def work(settings: DictConfig) -> int:
         done = client.stop(settings.sweep)
         return print_state(client.wait(settings.sweep)[0] if settings.wait else done)
     ref = locate_sweep(settings)
-    from rltune.driver.requests.asking import stop_sweep
+    from rltune.driver.requests.actions import stop_sweep
 
     stop_sweep(ref, wait=settings.wait)
     return 0

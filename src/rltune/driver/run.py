@@ -36,6 +36,7 @@ from rltune.driver import plan
 from rltune.driver.context import SweepContext
 from rltune.driver.folder import hold_sweep, make_name_taken_error, open_folder
 from rltune.driver.plan import Plan, make_plan
+from rltune.driver.requests.inbox import prepare_requests
 from rltune.driver.signals import stop_on_signals
 from rltune.driver.warm_starts import widen_ranges
 from rltune.errors import StudyError
@@ -278,7 +279,7 @@ def _start(context: SweepContext) -> Outcome:
         ledger = None
         if context.resumed:  # First of all: processes that a killed driver left running must not meet new ones.
             ledger = stack.enter_context(hold_sweep(context))
-            _prepare_requests(context, ledger)
+            prepare_requests(ledger, context.retry)
         context = replace(context, plan=plan.measure_share(context.plan))
         server = stack.enter_context(acquire_fork_server(bool(modules) and can_fork_workers(cluster)))
         # The check registers classes with Ray: beside Ray's start that is safe only in another process.
@@ -290,16 +291,6 @@ def _start(context: SweepContext) -> Outcome:
             share = context.plan.share_of(*(() if cluster.autoscale else nodes))  # a larger node may be to come
             slots = Slots(share.bundles, context.plan.request.limit, nodes, cluster.autoscale)
             return _run(context, ledger, share, slots)
-
-
-def _prepare_requests(context: SweepContext, ledger: Ledger) -> None:
-    """Withdraw the requests to stop that were for an earlier driver, and ask for what this one is to try again."""
-    from rltune.driver.requests.asked_sweep import describe_user
-    from rltune.driver.requests.inbox import withdraw_stops
-
-    withdraw_stops(ledger)
-    if context.retry:
-        ledger.ask(RETRY, context.retry, describe_user())
 
 
 def _import_modules() -> None:

@@ -32,7 +32,7 @@ from rltune.cluster.stale_processes import GONE, RUNNING, ProcessMark, mark_proc
 from rltune.compose.composing import COMPOSED
 from rltune.compose.overrides import spell_value
 from rltune.config.uris import redact_address
-from rltune.driver.requests.asked_sweep import open_asked
+from rltune.driver.requests.handle import open_handle
 from rltune.errors import UnavailableError
 from rltune.formatting import spell_command
 from rltune.ledger.lease import LeaseState, LeaseWatch
@@ -161,9 +161,9 @@ class SweepProcesses:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(submission.process["pid"]), signal.SIGTERM)
         elif state != GONE or not submission.process:
-            with open_asked(SweepRef(submission.name, self._folder.sweeps)) as sweep:
+            with open_handle(SweepRef(submission.name, self._folder.sweeps)) as sweep:
                 if not sweep.ledger.read_requests(STOP):
-                    sweep.ask(STOP, {})
+                    sweep.send(STOP, {})
 
     def read_history(self, submission: Submission) -> dict[str, Any]:
         """Return ``last_request`` and ``last_driver`` of a sweep that is about to start, see `Submission`."""

@@ -15,11 +15,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rltune.compose.composing import change_settings
-from rltune.driver.requests.asked_sweep import open_asked
-from rltune.driver.requests.asking import ask_retry, enqueue_configuration
+from rltune.driver.requests.actions import enqueue_configuration, request_retry
 from rltune.errors import ConfigError, StudyError, choices
 from rltune.ledger.sweep_ref import SweepRef
-from rltune.records import ENQUEUE
 from rltune.service.checking import CheckedSweep, CheckRequest, check_in_child
 from rltune.service.dispatcher import Dispatcher
 from rltune.service.folder import ServiceFolder
@@ -125,17 +123,14 @@ class SweepService:
     def _retry(self, name: str, trials: Any) -> Sequence[str]:
         if trials is not None and not (isinstance(trials, list) and all(isinstance(number, int) for number in trials)):
             raise ConfigError(f"trials={trials!r}", "numbers of trials, or none for all that failed", "trials=[3,5]")
-        ask_retry(SweepRef(name, self.folder.sweeps), trials)
+        request_retry(SweepRef(name, self.folder.sweeps), trials)
         return ()
 
     def _enqueue(self, name: str, space: Any) -> Sequence[str]:
         """Enqueue a configuration; return a larger budget if the sweep's has no room for it."""
         if not isinstance(space, dict):
             raise ConfigError(f"space={space!r}", "values of searched parameters by name", 'space={"lr": 1e-3}')
-        ref = SweepRef(name, self.folder.sweeps)
-        enqueue_configuration(ref, space, stream=io.StringIO())
-        with open_asked(ref) as sweep:
-            return sweep.spent().spell_larger(len(sweep.ledger.read_requests(ENQUEUE))).split()
+        return enqueue_configuration(SweepRef(name, self.folder.sweeps), space, stream=io.StringIO()).split()
 
 
 def _read_overrides(arguments: Mapping[str, Any]) -> Sequence[str]:

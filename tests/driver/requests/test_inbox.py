@@ -1,4 +1,4 @@
-"""What a driver does about what it was asked."""
+"""A driver carries out the requests of users."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from signal import SIGINT
 
 import pytest
 
-from rltune.driver.requests.inbox import Inbox, withdraw_stops
+from rltune.driver.requests.inbox import Inbox, describe_user, prepare_requests
 from rltune.ledger import ledger as ledger_module
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
 
@@ -34,7 +34,7 @@ def test_a_stop_ends_the_sweep_as_an_interrupt_would(mine):
 
 def test_a_stop_that_was_meant_for_a_killed_driver_ends_no_other(mine):
     mine.ledger.ask(STOP, {}, "maria@host")
-    withdraw_stops(mine.ledger)
+    prepare_requests(mine.ledger)
     stopper = Stopper()
     box = Inbox(mine.ledger, stopper)
     box.read()
@@ -43,7 +43,7 @@ def test_a_stop_that_was_meant_for_a_killed_driver_ends_no_other(mine):
 
 def test_a_stop_while_the_driver_still_starts_counts(mine, monkeypatch):
     """By whatever clock: that of the machine on which it is asked may be an hour behind."""
-    withdraw_stops(mine.ledger)
+    prepare_requests(mine.ledger)
     with monkeypatch.context() as behind:
         behind.setattr(ledger_module.time, "time", lambda: 1.0)
         mine.ledger.ask(STOP, {}, "maria@host")
@@ -85,3 +85,7 @@ def test_what_failed_is_reopened_once_and_only_that(mine):
     assert "maria@host" in line
     assert box.reopen_failed(lines.append) == []
     assert [record.state for record in mine.ledger.trials.records()] == ["RUNNING", "COMPLETE"]
+
+
+def test_a_request_names_its_user_and_their_machine():
+    assert describe_user().count("@") == 1

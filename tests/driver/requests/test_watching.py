@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rltune.driver.requests import watching
+from rltune.driver.requests import handle
 from rltune.driver.requests.watching import watch_sweep
 from rltune.records import CERTIFY, RETRY, TRIALS
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(watching, "POLL_S", 0.05)
+    monkeypatch.setattr(handle, "POLL_S", 0.05)
 
 
 def wait_for(stream, text):
@@ -84,7 +84,7 @@ def test_an_interrupt_leaves_the_sweep_as_it_is(mine, stream, monkeypatch):
         raise KeyboardInterrupt
 
     with mine.drive() as stopper:
-        monkeypatch.setattr(watching.time, "sleep", interrupt)
+        monkeypatch.setattr(handle.time, "sleep", interrupt)
         with pytest.raises(KeyboardInterrupt):
             watch_sweep(mine.ref, stream=stream)
         monkeypatch.undo()

@@ -7,12 +7,17 @@ writes trials.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from signal import SIGINT
+from typing import TYPE_CHECKING
 
-from rltune.driver.stopper import SweepStopper
-from rltune.ledger.ledger import Ledger
+from rltune.formatting import name_user
 from rltune.records import ENQUEUE, RETRY, STOP, SweepRequest, TrialRecord
+
+if TYPE_CHECKING:
+    from rltune.driver.stopper import SweepStopper
+    from rltune.ledger.ledger import Ledger
 
 
 class Inbox:
@@ -53,17 +58,25 @@ class Inbox:
         return reopen_failed(self._ledger, notify) if RETRY in self._waiting else []
 
 
-def withdraw_stops(ledger: Ledger) -> None:
-    """Withdraw the stop requests that were sent to an earlier driver; their senders notice it (`asking.stop_sweep`).
+def prepare_requests(ledger: Ledger, retry: Mapping[str, Sequence[int]] | None = None) -> None:
+    """Withdraw the requests to stop that were sent to an earlier driver, and request the retries of this command.
 
     A driver does so as soon as it holds the sweep's lease, and obeys every later request. Times of requests are not
-    compared, because the clocks of machines differ.
+    compared, because the clocks of machines differ. Those who requested a stop notice that it was withdrawn.
 
     Args:
         ledger: The sweep's ledger.
+        retry: The numbers of the failed trials and runs that this driver retries, by TRIALS and CERTIFY.
     """
     for request in ledger.read_requests(STOP):
         ledger.withdraw_request(request.id)
+    if retry:
+        ledger.ask(RETRY, retry, describe_user())
+
+
+def describe_user() -> str:
+    """Return the user and the host that send a request, such as ``maria@host``."""
+    return f"{name_user()}@{socket.gethostname()}"
 
 
 def reopen_failed(ledger: Ledger, notify: Callable[[str], None]) -> list[TrialRecord]:

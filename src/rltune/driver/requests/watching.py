@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from signal import SIGINT
 from typing import TextIO
 
-from rltune.driver.requests.asked_sweep import AskedSweep, open_asked
+from rltune.driver.requests.handle import SweepHandle, open_handle
 from rltune.errors import EXIT_TRY_AGAIN
 from rltune.formatting import spell_command
 from rltune.ledger.outcome import EXIT_NONE, EXIT_WINNER, load_outcome
@@ -16,8 +15,7 @@ from rltune.views.closing_page import make_closing_page
 from rltune.views.console import Console
 from rltune.views.sweep_view import SweepView
 
-POLL_S = 1.0  # Between two reads of the ledger.
-EXIT_CODES = {"failed": EXIT_NONE, "interrupted": 128 + SIGINT}
+EXIT_CODES = {"failed": EXIT_NONE, "interrupted": 128 + SIGINT, "running": EXIT_TRY_AGAIN}
 
 
 def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
@@ -34,7 +32,7 @@ def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
     Raises:
         StudyError: There is no such sweep.
     """
-    with open_asked(ref) as sweep:
+    with open_handle(ref) as sweep:
         console = Console(stream)
         try:
             status = _follow(sweep, console)
@@ -45,34 +43,16 @@ def watch_sweep(ref: SweepRef, *, stream: TextIO | None = None) -> int:
             raise
         finally:
             console.close()
-        if status == "running":
-            message = f"{sweep.name}: its driver is gone without an end; to go on: {sweep.resume_command}"
-            print(message, file=stream or sys.stdout, flush=True)
-            return EXIT_TRY_AGAIN
-        show_end(sweep, console, status, stream)
+        if status != "running" and sweep.folder and (outcome := load_outcome(sweep.folder)):
+            is_unfinished = outcome.trials["interrupted"] or status == "interrupted"
+            resume = sweep.resume_command if is_unfinished else None
+            console.close(make_closing_page(SweepView.read(sweep.ledger), outcome, None, resume))
+        else:  # The closing page needs the summary, which lies in the sweep's folder.
+            print(sweep.describe_end(), file=stream or sys.stdout, flush=True)
         return EXIT_CODES.get(status, EXIT_WINNER)
 
 
-def show_end(sweep: AskedSweep, console: Console, status: str, stream: TextIO | None = None) -> None:
-    """Show the closing page of a sweep that has ended.
-
-    Args:
-        sweep: The sweep.
-        console: The console in which it was watched.
-        status: The state in which it ended.
-        stream: Where to print one line instead, if this machine does not have the sweep's folder; None is standard
-            output.
-    """
-    outcome = load_outcome(sweep.folder) if sweep.folder else None
-    if outcome is None:  # The closing page needs the summary, which lies in the sweep's folder.
-        print(sweep.describe_end(status), file=stream or sys.stdout, flush=True)
-        return
-    is_unfinished = outcome.trials["interrupted"] or status == "interrupted"
-    resume = sweep.resume_command if is_unfinished else None
-    console.close(make_closing_page(SweepView.read(sweep.ledger), outcome, None, resume))
-
-
-def _follow(sweep: AskedSweep, console: Console) -> str:
+def _follow(sweep: SweepHandle, console: Console) -> str:
     """Draw the sweep until it has ended.
 
     Returns:
@@ -82,12 +62,12 @@ def _follow(sweep: AskedSweep, console: Console) -> str:
     if view.status != "running" and not sweep.find_driver():
         return view.status
     was_running = False
-    while True:
+
+    def draw_until_ended() -> bool:
+        nonlocal view, was_running
+        view = SweepView.read(sweep.ledger, view)
         console.draw(view)
         was_running |= view.status == "running"
-        if was_running and view.status != "running":
-            return view.status
-        if sweep.lease.look() is False:
-            return sweep.status()
-        time.sleep(POLL_S)
-        view = SweepView.read(sweep.ledger, view)
+        return was_running and view.status != "running"  # An earlier end stays in the ledger until a driver has begun.
+
+    return view.status if sweep.wait_until(draw_until_ended) else sweep.read_status()

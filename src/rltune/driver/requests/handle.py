@@ -1,14 +1,14 @@
-"""Open a sweep to send it requests or to watch it: its ledger, its settings and its driver. Runs anywhere."""
+"""Open a sweep from outside its driver, to watch it or to send it a request. Runs anywhere."""
 
 from __future__ import annotations
 
 import contextlib
-import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,8 +20,9 @@ from rltune.config.criteria import read_criteria
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import read_settings
 from rltune.config.validation import parse_config
+from rltune.driver.requests.inbox import describe_user
 from rltune.errors import StudyError
-from rltune.formatting import name_user, spell_command
+from rltune.formatting import spell_command
 from rltune.ledger.journal import has_write_ahead_log
 from rltune.ledger.lease import LeaseWatch, find_driver
 from rltune.ledger.ledger import Ledger, MissingSweepError
@@ -31,17 +32,19 @@ from rltune.ledger.sweep_ref import LATEST, SweepRef
 from rltune.ledger.tables import file_of
 from rltune.views.sweep_view import SweepView
 
+POLL_S = 0.5  # The pause between two looks of a process that waits, in seconds.
+
 
 @dataclass(frozen=True)
-class AskedSweep:
-    """A sweep to which requests are sent, with its ledger open.
+class SweepHandle:
+    """A sweep with its ledger open, as a process sees it that is not its driver.
 
     Attributes:
         name: The sweep's name.
         ledger: The sweep's ledger.
-        settings: The settings in the sweep's folder. Where this machine has no folder of the sweep, the settings with
+        settings: The settings in the sweep's folder. If this machine has no folder of the sweep, the settings with
             which the sweep was started, as its ledger has them.
-        folder: The sweep's folder; None where this machine has none.
+        folder: The sweep's folder; None if this machine has none.
     """
 
     name: str
@@ -54,7 +57,7 @@ class AskedSweep:
         """The sweep's settings as a typed config."""
         return parse_config(self.settings)
 
-    def spent(self) -> SpentBudget:
+    def compute_spent(self) -> SpentBudget:
         """Return how much of its budget the search has spent."""
         trials = self.ledger.trials.records()
         return SpentBudget(self.config, len(trials), self.config.replicates * sum(trial.env_steps for trial in trials))
@@ -66,76 +69,80 @@ class AskedSweep:
             return make_resume_command(self.folder)
         return spell_command(f"resume sweep={self.name}") + "   # where its folder is"
 
-    def status(self) -> str:
+    def read_status(self) -> str:
         """Return ``running`` or the state in which the sweep ended; a killed driver leaves ``running`` behind."""
         return self.ledger.sweep().status or "running"
 
-    def describe_end(self, status: str) -> str:
-        """Describe the end of the sweep with the number of its ended trials.
-
-        Args:
-            status: The sweep's state, as `status` returns it.
-        """
-        view = SweepView.read(self.ledger)
-        return f"{self.name}: {status}, {view.num_ended} of {view.num_trials} trials ended"
+    def describe_end(self) -> str:
+        """Describe how a sweep without a driver ended, and how to resume it if it has not reached its end."""
+        view, status = SweepView.read(self.ledger), self.read_status()
+        how = "its driver is gone without an end" if status == "running" else status
+        resume = f"; to go on: {self.resume_command}" if status in ("running", "interrupted") else ""
+        return f"{self.name}: {how}, {view.num_ended} of {view.num_trials} trials ended{resume}"
 
     def find_driver(self) -> str | None:
-        """Return where the sweep's driver runs, or None without one; takes seconds where it ran on another machine."""
+        """Return the location of the sweep's driver, or None without one; this may take seconds."""
         return find_driver(self.ledger)
 
-    @cached_property
-    def lease(self) -> LeaseWatch:
-        """Observes the lease without waiting, for loops that ask again and again whether the sweep has a driver."""
-        return LeaseWatch(self.ledger.read_lease)
-
-    def require_driver(self, what: str) -> str:
-        """Return where the sweep's driver runs.
+    def require_driver(self, verb: str) -> str:
+        """Return the location of the sweep's driver.
 
         Args:
-            what: The verb for what cannot be done without a driver, such as ``stop``.
+            verb: The request that only a driver can carry out, such as ``stop``.
 
         Raises:
             StudyError: The sweep has no driver.
         """
         if driver := self.find_driver():
             return driver
-        status = self.status()
+        status = self.read_status()
         how = "its driver was killed" if status == "running" else f"it has ended ({status})"
         raise StudyError(
-            f"sweep={self.name}: nothing to {what}, {how}",
+            f"sweep={self.name}: nothing to {verb}, {how}",
             f"a sweep that runs: {spell_command('list')} shows them",
             f"{self.resume_command} goes on with it, or extends it by budget.trials=...",
         )
 
-    def ask(self, kind: str, payload: dict[str, object]) -> int:
-        """Leave a request for the sweep's driver, and return the request's id.
+    def wait_until(self, condition: Callable[[], bool]) -> bool:
+        """Wait until a condition holds; return False if the sweep has no driver any more before it does."""
+        lease = LeaseWatch(self.ledger.read_lease)
+        while not condition():
+            if lease.look() is False:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def send(self, kind: str, payload: Mapping[str, Any]) -> int:
+        """Write a request for the sweep's driver into the ledger, and return the request's id.
 
         Args:
             kind: The kind of request, such as ``STOP`` of `rltune.records`.
-            payload: What the driver needs to know beyond the kind.
+            payload: The details that the driver needs beyond the kind.
 
         Raises:
             StudyError: The ledger is a file that only the driver's machine may write, or a copy that no driver reads.
         """
-        file = file_of(self.ledger.url)
-        if file and self.folder and not self.find_driver() and not has_newest(find_store(self.folder)):
-            raise StudyError(
-                f"sweep={self.name}: its ledger here is a copy of an older state, which no driver reads",
-                "the same command typed where it ran last",
-                "study.storage=postgresql+psycopg://host/db, when a sweep is started, takes requests from everywhere",
-            )
-        driver = self.ledger.read_lease().driver
-        if file and driver and driver.boot != read_boot_id() and has_write_ahead_log(file):
-            raise StudyError(
-                f"sweep={self.name}: its ledger is a file that only the machine of its driver may write",
-                f"the same command typed there, {driver.describe()}",
-                "study.storage=postgresql+psycopg://host/db, when a sweep is started, takes requests from everywhere",
-            )
+        if file := file_of(self.ledger.url):
+            if self.folder and not self.find_driver() and not has_newest(find_store(self.folder)):
+                raise self._make_read_only_error(
+                    "its ledger here is a copy of an older state, which no driver reads",
+                    "the same command typed where it ran last",
+                )
+            driver = self.ledger.read_lease().driver
+            if driver and driver.boot != read_boot_id() and has_write_ahead_log(file):
+                raise self._make_read_only_error(
+                    "its ledger is a file that only the machine of its driver may write",
+                    f"the same command typed there, {driver.describe()}",
+                )
         return self.ledger.ask(kind, payload, describe_user())
+
+    def _make_read_only_error(self, problem: str, allowed: str) -> StudyError:
+        fix = "study.storage=postgresql+psycopg://host/db, when a sweep is started, takes requests from everywhere"
+        return StudyError(f"sweep={self.name}: {problem}", allowed, fix)
 
 
 @contextlib.contextmanager
-def open_asked(ref: SweepRef) -> Iterator[AskedSweep]:
+def open_handle(ref: SweepRef) -> Iterator[SweepHandle]:
     """Open a sweep to send it requests or to watch it.
 
     Args:
@@ -157,12 +164,7 @@ def open_asked(ref: SweepRef) -> Iterator[AskedSweep]:
         with contextlib.closing(ledger):
             settings = cast(DictConfig, OmegaConf.create(ledger.sweep().config or ""))
             settings.pop("format", None)
-            yield AskedSweep(ref.name, ledger.judge_by(read_criteria(settings)), settings, None)
+            yield SweepHandle(ref.name, ledger.judge_by(read_criteria(settings)), settings, None)
         return
     with contextlib.closing(open_ledger(folder, ref.ledger_url)) as ledger:
-        yield AskedSweep(folder.name, ledger, read_settings(folder), folder)
-
-
-def describe_user() -> str:
-    """Return the user and the host that send a request, such as ``maria@host``."""
-    return f"{name_user()}@{socket.gethostname()}"
+        yield SweepHandle(folder.name, ledger, read_settings(folder), folder)

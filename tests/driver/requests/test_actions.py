@@ -1,4 +1,4 @@
-"""Stop, enqueue and retry, asked of a sweep with and without a driver."""
+"""Stop, enqueue and retry, for sweeps with and without a driver."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 from rltune.driver import run as pipeline
 from rltune.driver.context import SweepContext
 from rltune.driver.plan import make_plan
-from rltune.driver.requests import asking
-from rltune.driver.requests.asked_sweep import describe_user
-from rltune.driver.requests.asking import ask_retry, enqueue_configuration, stop_sweep
-from rltune.driver.requests.inbox import withdraw_stops
+from rltune.driver.requests import handle
+from rltune.driver.requests.actions import enqueue_configuration, request_retry, retry_failed, stop_sweep
+from rltune.driver.requests.inbox import describe_user, prepare_requests
 from rltune.errors import ConfigError, StudyError
 from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS
 
@@ -22,7 +21,7 @@ VALUES = {"lr": 1e-3}
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(asking, "POLL_S", 0.05)
+    monkeypatch.setattr(handle, "POLL_S", 0.05)
 
 
 def wait_for(condition):
@@ -67,7 +66,7 @@ def test_a_stop_that_a_new_driver_does_not_heed_is_told(mine, stream, monkeypatc
     with ThreadPoolExecutor(1) as pool, mine.drive() as stopper:
         answer = pool.submit(stop_sweep, mine.ref, stream=stream)
         wait_for(lambda: mine.ledger.read_requests(STOP))
-        withdraw_stops(mine.ledger)
+        prepare_requests(mine.ledger)
         with pytest.raises(StudyError) as refused:
             answer.result(30)
         assert refused.value.key == "sweep"
@@ -192,8 +191,7 @@ def test_failed_trials_and_runs_are_tried_again_but_not_whole_ones(mine):
     mine.ledger.trials.end(2, "PRUNED", "weak")
     mine.ledger.runs.add({"lr": 1e-3}, [9], key="k", of_trial=2, seed_index=0)
     mine.ledger.runs.end(0, "FAIL", "it broke")
-    retry = ask_retry(mine.ref)
-    assert (retry.sweep, retry.trials, retry.runs, retry.driver) == ("mine", [1], [0], None)
+    assert request_retry(mine.ref) == {TRIALS: [1], CERTIFY: [0]}
     assert [(request.kind, request.payload) for request in mine.ledger.read_requests()] == [
         (RETRY, {TRIALS: [1], CERTIFY: [0]})
     ]
@@ -203,7 +201,7 @@ def test_failed_trials_and_runs_are_tried_again_but_not_whole_ones(mine):
 def test_what_did_not_fail_is_not_tried_again(trials, key, mine):
     mine.begin()
     with pytest.raises(StudyError) as refused:
-        ask_retry(mine.ref, trials)
+        request_retry(mine.ref, trials)
     assert refused.value.key == key
     assert ("RUNNING" in refused.value.what) is (trials == [0])
     assert mine.ledger.read_requests() == []
@@ -214,7 +212,7 @@ def test_a_running_sweep_tries_again_what_was_asked(mine, stream):
     mine.report(0, 100)
     mine.fail(0)
     with mine.drive(), ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(asking.retry_failed, mine.ref, stream=stream)
+        answer = pool.submit(retry_failed, mine.ref, stream=stream)
         wait_for(lambda: mine.ledger.read_requests(RETRY))
         (again,) = mine.ledger.reopen_failed(mine.ledger.read_requests(RETRY)[0])
         assert answer.result(30) is None
@@ -229,7 +227,7 @@ def test_one_that_does_not_run_is_gone_on_with(mine, stream, monkeypatch):
     mine.end("failed")
     resumed = []
     monkeypatch.setattr("rltune.driver.run.resume_sweep", lambda ref, **more: resumed.append((ref, more["retry"])))
-    asking.retry_failed(mine.ref, stream=stream)
+    retry_failed(mine.ref, stream=stream)
     assert resumed == [(mine.ref, {TRIALS: [0], CERTIFY: []})]
     assert mine.ledger.read_requests(RETRY) == [], "the resume asks: its ledger may be another one, fetched anew"
 
@@ -259,7 +257,7 @@ def test_one_that_is_stopped_meanwhile_is_not_gone_on_with(mine, stream, monkeyp
     monkeypatch.setattr("rltune.driver.run.resume_sweep", lambda *_, **__: pytest.fail("it was stopped"))
     with ThreadPoolExecutor(1) as pool:
         with mine.drive():
-            answer = pool.submit(asking.retry_failed, mine.ref, stream=stream)
+            answer = pool.submit(retry_failed, mine.ref, stream=stream)
             wait_for(lambda: mine.ledger.read_requests(RETRY))
             mine.end("interrupted")
         assert answer.result(30) is None

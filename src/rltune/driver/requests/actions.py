@@ -1,0 +1,232 @@
+"""Stop a sweep, enqueue a configuration or retry failed trials, whoever runs the sweep and wherever.
+
+A request is a row of the sweep's ledger, which the sweep's driver reads about once a second (`inbox`). Runs anywhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rltune.algorithms.arguments import build_search_space
+from rltune.driver.requests.handle import SweepHandle, open_handle
+from rltune.errors import ConfigError, StudyError
+from rltune.formatting import format_number, format_params, spell_command
+from rltune.ledger.sweep_ref import SweepRef
+from rltune.records import CERTIFY, ENQUEUE, RETRY, STOP, TRIALS, TrialRecord
+from rltune.search.samplers import name_sampler
+
+if TYPE_CHECKING:
+    from rltune.ledger.outcome import Outcome
+
+
+def stop_sweep(ref: SweepRef, *, wait: bool = True, stream: TextIO | None = None) -> str:
+    """End a running sweep cleanly, as Ctrl-C in its own terminal does: the latest training states are kept.
+
+    Args:
+        ref: The sweep; see `rltune.driver.requests.handle.open_handle`.
+        wait: Whether to wait until the sweep's driver has ended. An interrupt while waiting does not withdraw the
+            request.
+        stream: Where to print what happens; None is standard output.
+
+    Returns:
+        ``interrupted``, or the other state in which the sweep ended meanwhile; ``running`` without waiting.
+
+    Raises:
+        StudyError: There is no such sweep, it does not run, or its driver dies before it has ended the sweep.
+    """
+    with open_handle(ref) as sweep:
+        driver = sweep.require_driver("stop")
+        request = sweep.send(STOP, {})
+        _print(stream, f"{sweep.name}: its driver, {driver}, was asked to stop")
+        if not wait:
+            return "running"
+
+        def is_withdrawn() -> bool:
+            return all(request != other.id for other in sweep.ledger.read_requests(STOP, waiting=False))
+
+        if sweep.wait_until(is_withdrawn) or sweep.read_status() == "running":
+            raise _make_unstopped_error(sweep, request, driver)
+        _print(stream, sweep.describe_end())
+        return sweep.read_status()
+
+
+def _make_unstopped_error(sweep: SweepHandle, request: int, driver: str) -> StudyError:
+    """Explain that a driver ended without having ended its sweep, and withdraw the request to stop."""
+    if sweep.find_driver():
+        return StudyError(
+            f"sweep={sweep.name}: it goes on, another driver has begun since and was not asked",
+            "a request to the driver that works on it",
+            spell_command(f"stop sweep={sweep.name}"),
+        )
+    sweep.ledger.withdraw_request(request)
+    return StudyError(
+        f"sweep={sweep.name}: its driver, {driver}, is gone without an end of the sweep",
+        "what was recorded is kept",
+        f"{sweep.resume_command} goes on with it",
+    )
+
+
+def enqueue_configuration(ref: SweepRef, values: Mapping[str, Any], *, stream: TextIO | None = None) -> str:
+    """Enqueue a configuration as the sweep's next trial, which counts in its budget.
+
+    If the sweep does not run, then the configuration waits for the next resume.
+
+    Args:
+        ref: As for `stop_sweep`.
+        values: The values of searched parameters by name; the sweep's searcher draws those that are left out.
+        stream: As for `stop_sweep`.
+
+    Returns:
+        The larger budget that the configuration needs, such as ``budget.trials=49``; empty if the budget suffices.
+
+    Raises:
+        ConfigError: A parameter is not searched, a value is out of its range, or no value is given.
+        StudyError: There is no such sweep, or it runs and has no trial left to start.
+    """
+    with open_handle(ref) as sweep:
+        checked = check_configuration(sweep, values)
+        num_waiting = len(sweep.ledger.read_requests(ENQUEUE))
+        spent = sweep.compute_spent()
+        larger = spent.spell_larger(num_waiting + 1)
+        driver = sweep.find_driver()
+        # Without the sweep's folder the settings are those of its start, and the budget may have grown since.
+        if driver and sweep.folder and (reason := spent.explain(num_waiting)):
+            raise StudyError(
+                f"sweep={sweep.name}: {reason}",
+                "a sweep with trials left, or one that does not run",
+                f"{sweep.resume_command} {larger}, when it has ended and this command was typed again",
+            )
+        sweep.send(ENQUEUE, checked)
+        when = "is the next trial that begins" if driver else f"is tried by {sweep.resume_command} {larger}".rstrip()
+        _print(stream, f"{sweep.name}: enqueued {format_params(checked)}; it {when}")
+        return larger
+
+
+def check_configuration(sweep: SweepHandle, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Check a configuration against a sweep's search space, and return its values by the names of the space.
+
+    Args:
+        sweep: The sweep.
+        values: The values by name; a name with dots may be written as nested mappings.
+
+    Raises:
+        ConfigError: A parameter is not searched, a value is out of its range, or no value is given.
+    """
+    config = sweep.config
+    if name_sampler(config.searcher.kind) == "grid":
+        raise ConfigError(
+            f"sweep={sweep.name} searches a grid, each of whose points it tries anyway",
+            "a sweep with another searcher",
+            spell_command("run searcher=rf ..."),
+        )
+    checked = build_search_space(config.algo, config.space).check_values(values)
+    if not checked:
+        raise ConfigError(
+            "space has no values to be tried", "at least one", spell_command(f"enqueue sweep={sweep.name} space.lr=...")
+        )
+    return checked
+
+
+def request_retry(ref: SweepRef, trials: Sequence[int] | None = None) -> dict[str, list[int]]:
+    """Request that a sweep retries failed trials, with their numbers and values, from their last checkpoints.
+
+    A driver that works on the sweep does so at once. Otherwise the request waits for the next resume.
+
+    Args:
+        ref: As for `stop_sweep`.
+        trials: The trials' numbers; None is every failed trial and every failed run of the certification.
+
+    Returns:
+        The numbers of what is retried, by TRIALS and CERTIFY of `rltune.records`.
+
+    Raises:
+        StudyError: There is no such sweep, or no failed trial that can be retried.
+    """
+    with open_handle(ref) as sweep:
+        numbers = _choose_failed(sweep, trials)
+        sweep.send(RETRY, numbers)
+        return numbers
+
+
+def retry_failed(
+    ref: SweepRef,
+    trials: Sequence[int] | None = None,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    stream: TextIO | None = None,
+) -> Outcome | None:
+    """Retry failed trials: by a request to the sweep's driver, or by resuming the sweep if it does not run.
+
+    Args:
+        ref: As for `stop_sweep`.
+        trials: As for `request_retry`.
+        changes: As for `rltune.driver.run.resume_sweep`.
+        stream: As for `stop_sweep`.
+
+    Returns:
+        The outcome of the resumed sweep; None if its own driver retries them, or was stopped meanwhile.
+
+    Raises:
+        StudyError: As for `request_retry`, or the sweep cannot be resumed.
+    """
+    with open_handle(ref) as sweep:
+        name, numbers = sweep.name, _choose_failed(sweep, trials)
+        if driver := sweep.find_driver():
+            request = sweep.send(RETRY, numbers)
+            _print(stream, f"{name}: its driver, {driver}, was asked to try {_describe(numbers)} again")
+            if sweep.wait_until(lambda: all(request != other.id for other in sweep.ledger.read_requests(RETRY))):
+                _print(stream, f"{name}: tried again as soon as a slot is free")
+                return None
+            if sweep.read_status() == "interrupted":  # A user who has stopped it meanwhile does not want it resumed.
+                _print(stream, sweep.describe_end())
+                return None
+    _print(stream, f"{name}: going on with it, to try {_describe(numbers)} again")
+    from rltune.driver.run import resume_sweep
+
+    # The resumed sweep adds the request itself, because it may continue from a ledger that it fetches anew.
+    return resume_sweep(replace(ref, name=name), changes=changes, stream=stream, retry=numbers)
+
+
+def _choose_failed(sweep: SweepHandle, numbers: Sequence[int] | None) -> dict[str, list[int]]:
+    """Choose what is retried; see `request_retry`.
+
+    Raises:
+        StudyError: No trial has failed that can be retried, or the number of one is not among them.
+    """
+    trials = sweep.ledger.trials.records()
+    failed = [trial.number for trial in trials if _can_be_retried(trial, sweep.config.budget.env_steps)]
+    show = spell_command(f"show sweep={sweep.name}")
+    if numbers:
+        states = {trial.number: trial.state for trial in trials}
+        for number in numbers:
+            if number not in failed:
+                state = f"trial {number} is {states[number]}, not failed" if number in states else "no such trial"
+                allowed = f"trials that failed: {', '.join(map(str, failed)) or 'none did'}"
+                raise StudyError(f"trials=[{number}]: {state}", allowed, show)
+        return {TRIALS: list(numbers), CERTIFY: []}
+    runs = [run.number for run in sweep.ledger.runs.records() if run.state == "FAIL"]
+    if numbers is None and (failed or runs):
+        return {TRIALS: failed, CERTIFY: runs}
+    raise StudyError(
+        f"sweep={sweep.name}: no trial failed that could be tried again", "a sweep with failed trials", show
+    )
+
+
+def _can_be_retried(record: TrialRecord, env_steps: int) -> bool:
+    """Return whether a trial failed before it had its whole budget; after that there is nothing left to train."""
+    return record.state == "FAIL" and max(record.reports, default=0) < env_steps
+
+
+def _describe(numbers: Mapping[str, Sequence[int]]) -> str:
+    """Describe what is retried, as in ``2 trials (3, 5)``."""
+    trials, runs = numbers[TRIALS], numbers[CERTIFY]
+    parts = [f"{format_number(len(trials), 'trial')} ({', '.join(map(str, trials))})"] if trials else []
+    parts += [f"{format_number(len(runs), 'run')} of the certification"] if runs else []
+    return " and ".join(parts)
+
+
+def _print(stream: TextIO | None, text: str) -> None:
+    print(text, file=stream or sys.stdout, flush=True)
