@@ -22,8 +22,8 @@ COMPILE := $(BIN)/python -m compileall -q -j 0 \
 
 help:
 	@echo 'make sweep [ARGS="algo=ppo env=acrobot budget.trials=8"]   search, register the winner'
-	@echo 'make test  [ARGS="-k console"]                             every test'
-	@echo 'make test-fast                                             those without Ray and training: some three minutes'
+	@echo 'make test  [ARGS="-k console"]                             all tests but the nightly ones: eight minutes'
+	@echo 'make test-fast                                             those without Ray and training: one minute'
 	@echo 'make test-all                                              every test, with an hour of simulated crashes'
 	@echo 'make ui                                                    MLflow in the browser, every trial in it'
 	@echo 'make lint | make format                                    ruff and mypy | let ruff rewrite'
@@ -35,16 +35,19 @@ help:
 sweep: $(VENV)/.for-use
 	@$(BIN)/python -m sweeps.run $(ARGS)
 
+# tests/conftest.py puts the tests that share a Ray, a server or a sweep into one group, which one worker runs.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder --max-worker-restart=0
+
 test: $(VENV)/.for-tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(ARGS)
+	@$(PYTEST) -m "not nightly" $(ARGS)
 
 test-fast: $(VENV)/.for-tests
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -m fast $(ARGS)
+	@$(PYTEST) -m "fast and not nightly" $(ARGS)
 
 # Each day begins with a seed of its own, which a failure prints.
 test-all: $(VENV)/.for-tests
 	@RLTUNE_CRASH_S=$${RLTUNE_CRASH_S:-3600} RLTUNE_CRASH_SEED=$${RLTUNE_CRASH_SEED:-$$(date +%Y%m%d)0000} \
-		$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(ARGS)
+		$(PYTEST) $(ARGS)
 
 ui: $(VENV)/.for-use
 	@MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui $(ARGS)

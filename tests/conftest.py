@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import io
+import json
 import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import migrations  # noqa: F401
+import postgres
 import psutil
 import pytest
 from checkpoints import actions, checkpoint, made_store, outputs, store  # noqa: F401
 from composing import compose
 from s3 import Server, s3_server
 from server import put_store
+from xdist.scheduler import LoadGroupScheduling
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each of some hundred processes compiles rltune for itself
@@ -44,12 +48,20 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 HERE = Path(__file__).parent
 TIMEOUT_S = {"fast": 300, "ray": 1500, "slow": 1500}  # generous: on a busy machine; what takes longer hangs
+# Costly fixtures that live as long as a worker of pytest-xdist. All tests of a group run in one worker, so that each
+# fixture is made once; a test belongs to the first group of which it uses a fixture. Other tests go by their file.
+GROUPS = {
+    "finished_sweep": {"finished_sweep"},
+    "ray": {"ray_cluster", "toy_run", "checkpoint"},
+    "servers": {"s3_instance", "server", "postgres_server"},
+}
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest looks at -m
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark and limit every test, and begin with the files that wait for sweeps, the longest first."""
-    waiting: Counter[Path] = Counter()
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # Before pytest looks at -m, and pytest-xdist at the groups.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
+    """Mark, limit and group every test, and begin with the groups that take longest."""
+    weights: Counter[str] = Counter()
+    groups: dict[pytest.Item, str] = {}
     for item in items:
         kind = choose_mark(item)
         if item.get_closest_marker(kind) is None:
@@ -58,21 +70,68 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="RLTUNE_COMPAT=off leaves out what it tests"))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S[kind]))
-        waiting[item.path] += {"fast": 0, "ray": 1, "slow": 2}[kind]
-    items.sort(key=lambda item: -waiting[item.path])  # stable: a file's own order stays
+        groups[item] = choose_group(item)
+        item.add_marker(pytest.mark.xdist_group(groups[item]))
+        weights[groups[item]] += {"fast": 0, "ray": 1, "slow": 2}[kind]
+    items.sort(key=lambda item: -weights[groups[item]])  # The order within a file stays.
+    if file := getattr(config, "workerinput", {}).get("groups_file"):
+        Path(file).write_text(json.dumps({item.nodeid: group for item, group in groups.items()}))
+    return (yield)
 
 
 def choose_mark(item: pytest.Item) -> str:
-    """Return fast, ray or slow: what the test says, else what its folder and its fixtures say."""
+    """Return fast, ray or slow: the mark on the test, else by its folder and its fixtures."""
     for kind in TIMEOUT_S:
         if item.get_closest_marker(kind):
             return kind
-    asked = set(getattr(item, "fixturenames", ()))
+    fixtures = set(getattr(item, "fixturenames", ()))
     folder = item.path.relative_to(HERE).parts[0]
-    trains = folder == "conformance" and "ray_cluster" in asked
-    if folder in ("whole", "pending") or trains or asked & {"finished_sweep", "server"}:
+    trains = folder == "conformance" and "ray_cluster" in fixtures
+    if folder in ("whole", "pending") or trains or fixtures & (GROUPS["finished_sweep"] | GROUPS["servers"]):
         return "slow"
-    return "ray" if asked & {"ray_cluster", "toy_run", "checkpoint"} else "fast"  # stock RLlib starts one
+    return "ray" if fixtures & GROUPS["ray"] else "fast"  # Stock RLlib starts a Ray for ``checkpoint``.
+
+
+def choose_group(item: pytest.Item) -> str:
+    """Return the group whose tests one worker runs: that of a costly fixture, else the test's file."""
+    if marker := item.get_closest_marker("xdist_group"):
+        return str(marker.args[0])
+    fixtures = set(getattr(item, "fixturenames", ()))
+    for group, costly in GROUPS.items():
+        if fixtures & costly:
+            return group
+    return item.path.relative_to(HERE).as_posix()
+
+
+# pytest-xdist 3.8 hands groups to its controller as suffixes of the tests' ids, which pytest 9.2 ignores
+# (https://github.com/pytest-dev/pytest-xdist/issues/1386). The first worker writes them into a file instead.
+GROUPS_FILE = Path(os.environ["XDG_STATE_HOME"]) / "groups.json"
+
+
+class GroupScheduling(LoadGroupScheduling):
+    """Distribute tests by group, as the first worker has written them down."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        group = _read_groups().get(nodeid)
+        return group or super()._split_scope(nodeid)
+
+
+@functools.cache
+def _read_groups() -> dict[str, str]:
+    return dict(json.loads(GROUPS_FILE.read_text()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell the first worker where to write the groups."""
+    if node.workerinput["workerid"] == "gw0":
+        node.workerinput["groups_file"] = str(GROUPS_FILE)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling | None:
+    """Make the scheduler of ``--dist loadgroup``."""
+    return GroupScheduling(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +151,15 @@ def s3_instance() -> Iterator[Server]:
 def s3(s3_instance: Server) -> str:
     """The address of a place in its bucket, as ``storage`` takes it."""
     return s3_instance.storage
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """The address of one PostgreSQL server for all tests that need one; each makes a database of its own in it."""
+    if reason := postgres.missing():
+        pytest.skip(reason)
+    with postgres.server() as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,10 @@ class Storage:
         return self.open("first")
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow), "memory"])
+ON_SERVER = [pytest.mark.slow, pytest.mark.xdist_group("servers")]
+
+
+@pytest.fixture(params=["local", pytest.param("s3", marks=ON_SERVER), "memory"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
     kind, name = request.param, request.node.name.replace("[", "-").replace("]", "")
     if kind == "local":  # The machines share the folder.

@@ -14,7 +14,7 @@ import pytest
 from joined import finish, ray_head, sweep
 from joining import OTHER_VERSION, join, submit_sweep
 
-pytestmark = pytest.mark.slow  # Rays of its own
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # It starts Rays of its own.
 
 TOKEN = secrets.token_hex(32)
 MODE = {"RAY_AUTH_MODE": "token"}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from joined import another_machine, clean_environment, finish, needs_mounts, ray_head, start_sweep, sweep
 
-pytestmark = pytest.mark.slow  # Rays of its own
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # It starts Rays of its own.
 
 OPEN = {"RAY_AUTH_MODE": "disabled"}
 

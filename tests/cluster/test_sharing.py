@@ -19,7 +19,7 @@ from rltune.errors import StudyError
 from rltune.ledger.storage import open_ledger
 from rltune.records import TrialRecord
 
-pytestmark = pytest.mark.slow  # Rays of its own
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # It starts Rays of its own.
 
 OPEN = {"RAY_AUTH_MODE": "disabled"}
 

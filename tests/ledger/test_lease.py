@@ -45,19 +45,14 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgres.server() as address:
-        yield address
+ON_SERVER = [pytest.mark.slow, pytest.mark.xdist_group("servers")]
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=ON_SERVER)])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'ledger.db'}"
-    if reason := postgres.missing():
-        pytest.skip(reason)
-    return postgres.database(request.getfixturevalue("server"), f"lease-{time.monotonic_ns()}")
+    return postgres.database(request.getfixturevalue("postgres_server"), f"lease-{time.monotonic_ns()}")
 
 
 @pytest.fixture(autouse=True)
@@ -465,11 +460,13 @@ def test_a_process_of_another_container_is_watched_not_asked() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
-def test_an_idle_transaction_of_a_stopped_driver_is_ended(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_transaction_of_a_stopped_driver_is_ended(
+    postgres_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from rltune.ledger import tables
 
     monkeypatch.setattr(tables, "IDLE_S", 1.0)
-    held = Ledger(postgres.database(server, "idle"), "mine", create=True)
+    held = Ledger(postgres.database(postgres_server, "idle"), "mine", create=True)
     give_to(held, make_far_driver())
     connection = held.fence.engine.connect()
     connection.execute(update(LEASES).values(counter=LEASES.c.counter))

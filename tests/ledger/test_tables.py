@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sqlite3
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -42,10 +41,9 @@ def test_marks_of_reports_only_grow(tmp_path: Path) -> None:
 needs_server = pytest.mark.skipif(bool(postgres.missing()), reason=postgres.missing())
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with postgres.server() as found:
-        yield found
+@pytest.fixture
+def address(postgres_server: str) -> str:
+    return postgres_server
 
 
 @needs_server

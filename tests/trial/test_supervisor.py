@@ -123,7 +123,7 @@ def test_steps_in_a_long_iteration_are_progress(tmp_path: Path, exits: list[int]
 # -- the sweep's end ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.slow)])
+@pytest.fixture(params=["local", pytest.param("s3", marks=[pytest.mark.slow, pytest.mark.xdist_group("servers")])])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "local":
         return open_store(tmp_path)

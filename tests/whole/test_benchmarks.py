@@ -37,7 +37,7 @@ LIGHT = (
     "zoo",
 )
 HEAVY = ("plain_ray",)  # these import RLlib as they start
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.nightly]
 
 
 def speed_record(**contenders):

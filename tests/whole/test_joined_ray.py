@@ -18,6 +18,8 @@ from whole_sweep import list_missing
 
 from rltune.ledger.storage import open_ledger
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[2]
 TOKEN = secrets.token_hex(32)
 TRIALS = 4

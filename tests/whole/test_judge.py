@@ -15,7 +15,7 @@ from benchmarks import defaults, judge
 from benchmarks.judge import STRATEGIES, Replay, Strategy, replay
 from benchmarks.judge_pool import Pool, read_pools
 
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.nightly]
 STEPS = 1000
 
 

@@ -16,6 +16,8 @@ from joined import another_machine, finish, needs_mounts, ray_head, start_sweep,
 
 from rltune.ledger.storage import open_ledger
 
+pytestmark = pytest.mark.nightly
+
 OPEN = {"RAY_AUTH_MODE": "disabled"}
 
 

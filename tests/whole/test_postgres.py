@@ -46,16 +46,15 @@ SPACE = parse_space({"lr": ["loguniform", 1e-5, 1e-2]})
 WORD = "tracking-word-of-honour"  # the login of the MLflow server, which must appear nowhere either
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    with postgres.server() as found:
-        yield found
+@pytest.fixture
+def address(postgres_server: str) -> str:
+    return postgres_server
 
 
 @pytest.fixture(scope="module")
-def mlflow_server(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def mlflow_server(postgres_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Started at once, since its tables take seconds; wait for it where it is needed."""
-    server = Server(tmp_path_factory.mktemp("mlflow"), postgres.database(address, "mlflow")).start()
+    server = Server(tmp_path_factory.mktemp("mlflow"), postgres.database(postgres_server, "mlflow")).start()
     yield server
     server.kill()
 

@@ -29,7 +29,7 @@ ROOT = DEPLOY.parent
 KUBERAY = ROOT / "tests/support/kuberay"
 LOCKED = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
 
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.nightly]
 
 
 def read(name: str) -> Any:

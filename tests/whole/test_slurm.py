@@ -12,7 +12,7 @@ from joined import clean_environment
 from recipes import DEPLOY
 from whole_sweep import list_missing
 
-pytestmark = pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing())
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(bool(slurm.missing()), reason=slurm.missing())]
 
 TRIALS = 2
 WORDS = (

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = "from setuptools.build_meta import build_wheel; build_wheel('dist')"
 
