@@ -5,11 +5,15 @@ A hook of mkdocs (mkdocs.yml names it). No such page is kept, so that none can b
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
 
+from rltune.cli.application.command import SweepConfig
 from rltune.compose.commented import Setting, read_keys
+from rltune.compose.explaining import describe_allowed
+from rltune.config.schema import RunConfig
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 # Each group of choices, and what it decides; those in LISTED have too many alike for a table of keys each.
@@ -34,7 +38,8 @@ INTRODUCTION = """\
 # Settings
 
 Every key below can be typed behind the command: `python -m sweeps.run budget.trials=8`. A group is chosen by the
-name of a file: `scheduler=median` takes `conf/scheduler/median.yaml`. This page is made from the files in `conf/`.
+name of a file: `scheduler=median` takes `conf/scheduler/median.yaml`. This page is made from the files in `conf/` and
+the bounds in `src/rltune/config/schema.py`.
 """
 
 
@@ -58,7 +63,7 @@ def make_page(conf: Path) -> str:
     alike = [settings for path, settings in of_choices.items() if path.parent.name in ALIKE]
     said = [one for settings in (of_run, *alike) for one in settings if one.meaning]
     meanings = {one.key: one.meaning for one in reversed(said)}  # of a key that stands elsewhere without a comment
-    parts = [INTRODUCTION, "## A sweep\n", "`python -m sweeps.run`\n", make_table(of_run, meanings)]
+    parts = [INTRODUCTION, "## A sweep\n", "`python -m sweeps.run`\n", make_table(of_run, meanings, RunConfig)]
     for group, decides in GROUPS.items():
         parts += [f"## {group}\n", f"{decides}\n"]
         if group in LISTED:
@@ -66,21 +71,31 @@ def make_page(conf: Path) -> str:
         for path, settings in of_choices.items():
             if path.parent.name == group:
                 parts += [f"### {group}={path.stem}\n", escape(read_heading(path)) + "\n"]
-                parts.append(make_table(settings, meanings))
+                parts.append(make_table(settings, meanings, RunConfig))
     parts.append("## The other commands\n")
     for command in COMMANDS:
         parts += [f"### sweeps.{command}\n", f"`{read_heading(conf / f'{command}.yaml')}`\n"]
-        parts.append(make_table(read_keys(conf / f"{command}.yaml"), meanings))
+        schema = getattr(importlib.import_module(f"rltune.cli.{command}"), f"{command.capitalize()}Config", SweepConfig)
+        parts.append(make_table(read_keys(conf / f"{command}.yaml"), meanings, schema))
     return "\n".join(parts)
 
 
-def make_table(settings: list[Setting], meanings: dict[str, str]) -> str:
-    """Return a table of keys; one without a comment has the meaning that ``meanings`` gives it."""
+def make_table(settings: list[Setting], meanings: dict[str, str], schema: type) -> str:
+    """Return a table of keys.
+
+    Args:
+        settings: The keys of a file.
+        meanings: The meanings of keys that have no comment in this file.
+        schema: The dataclass that declares which values are allowed.
+    """
     if not settings:
         return ""
-    found = [(one, one.meaning or meanings.get(one.key, "")) for one in settings]
-    rows = [f"| `{one.key}` | `{one.value}` | {escape(meaning)} |" for one, meaning in found]
-    return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows, ""])
+    rows = [
+        f"| `{setting.key}` | `{setting.value}` | {describe_allowed(schema, setting.key)} "
+        f"| {escape(setting.meaning or meanings.get(setting.key, ''))} |"
+        for setting in settings
+    ]
+    return "\n".join(["| key | default | allowed | meaning |", "|---|---|---|---|", *rows, ""])
 
 
 def read_heading(path: Path) -> str:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+from omegaconf import OmegaConf
 
 from rltune.algorithms.arguments import (
+    TRAINING_BOUNDS,
     apply_params,
     build_search_space,
+    check_argument,
     check_values,
     count_gpus,
     list_arguments,
     locate_argument,
     values_of,
 )
+from rltune.compose.composing import conf_dir
 from rltune.errors import ConfigError
 from rltune.search.space import Space
 
@@ -81,6 +87,46 @@ def test_two_numbers_of_gpus_that_differ_are_refused():
     with pytest.raises(ConfigError, match=r" 2 GPUs .*trials_per_gpu=1 ") as refused:
         count_gpus({"learners": {"num_learners": 2, "num_gpus_per_learner": 1}}, 1.0, "resources.trials_per_gpu=1")
     assert refused.value.fix == "~algo.learners.num_gpus_per_learner"
+
+
+@pytest.mark.parametrize("name", sorted(TRAINING_BOUNDS))
+def test_a_suggested_value_is_accepted_and_a_negative_one_refused(name):
+    with pytest.raises(ConfigError, match=f"algo.training.{name}=-1") as refused:
+        check_argument(f"algo.training.{name}", -1)
+    key, _, suggested = refused.value.fix.partition("=")
+    check_argument(key, float(suggested))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "passes"),
+    [
+        ("gamma", 1, True),
+        ("gamma", 1.0000001, False),
+        ("lr", 0, False),
+        ("lr", "abc", False),
+        ("lr", True, False),
+        ("lr", None, True),
+        ("lr", [[0, 1e-3], [1000, 0.0]], True),
+        ("vf_clip_param", math.inf, True),
+        ("entropy_coeff", 0, True),
+        ("minibatch_size", 0, False),
+        ("argument_of_a_users_own", -1, True),
+    ],
+)
+def test_the_edges_of_the_bounds_of_training(name, value, passes):
+    if passes:
+        check_argument(f"space.{name}", value)
+    else:
+        with pytest.raises(ConfigError):
+            check_argument(f"space.{name}", value)
+
+
+@pytest.mark.parametrize("file", sorted(conf_dir().glob("algo/*.yaml")), ids=lambda file: file.stem)
+def test_the_values_of_each_algo_file_lie_within_the_bounds(file):
+    training = OmegaConf.to_container(OmegaConf.load(file))["training"]
+    for name, value in training.items():
+        if value != "???":
+            check_argument(f"algo.training.{name}", value)
 
 
 UNREAD = {

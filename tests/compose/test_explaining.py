@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from rltune.compose.composing import compose_settings
-from rltune.compose.explaining import describe_type, find_type
+from rltune.compose.explaining import describe_allowed
 from rltune.config.schema import RunConfig
 from rltune.errors import RltuneError
 
@@ -20,7 +18,7 @@ from rltune.errors import RltuneError
         ("budget.trials=[4,8]", "a whole number", "budget.trials=24"),
         ("budget.trials=null", "a whole number", "budget.trials=24"),
         ("failures.stall_s=soon", "a number", "failures.stall_s=300"),
-        ("budget.wall_time_s=soon", "a number or null", "run --help"),
+        ("budget.wall_time_s=soon", "a number, at least 1, or null", "run --help"),
         ("report=maybe", "true or false", "report=True"),
         ("budget.trils=4", "one of: env_steps, reports, total_env_steps, trials", "budget.trials=4"),
         ("lr=0.001", "one of: algo, budget", "space.lr=0.001"),
@@ -49,13 +47,15 @@ def test_a_wrong_word_names_its_type_and_what_to_type(word: str, allowed: str, f
 @pytest.mark.parametrize(
     ("key", "shown"),
     [
-        ("seed", "a whole number"),
-        ("budget.total_env_steps", "a whole number or null"),
+        ("seed", "a whole number, from 0 to 4294967295"),
+        ("budget.total_env_steps", "a whole number, at least 1, or null"),
+        ("resources.trials_per_gpu", "a whole number, from 1 to 100, or auto, or null"),
+        ("engine", "one of: fast, rllib"),
         ("name", "text or null"),
         ("report", "true or false"),
-        ("space.lr", "a value of the key's type"),
-        ("no.such.key", "a value of the key's type"),
+        ("space.lr", ""),
+        ("no.such.key", ""),
     ],
 )
-def test_a_settings_type_is_read_from_the_schema(key: str, shown: Any) -> None:
-    assert describe_type(find_type(RunConfig, key)) == shown
+def test_a_settings_type_and_bounds_are_read_from_the_schema(key: str, shown: str) -> None:
+    assert describe_allowed(RunConfig, key) == shown

@@ -27,6 +27,8 @@ def test_each_single_value_is_a_field_with_its_default() -> None:
     for section in ("budget", "certify", "resources", "objective"):
         assert [key for key, field in shown.items() if key.startswith(f"{section}.") and not field.meaning] == []
     assert "objective.second.direction" in shown
+    assert shown["engine"].choices == ("fast", "rllib")
+    assert "at least 1" in shown["replicates"].allowed
     assert "callbacks" not in shown, "a list is no single value"
 
 

@@ -40,10 +40,6 @@ def test_a_score_is_of_the_last_reports_or_of_all():
     for over, score in ((None, 4.0), ("end", 4.0), ("training", 3.0)):
         settings = {"objective": {"over": over}} if over else {}
         assert read_criteria(settings).judge(trial).score == score
-    with pytest.raises(ConfigError) as refused:
-        read_criteria({"objective": {"over": "trainig"}})
-    assert refused.value.key == "objective.over"
-    assert "'training'" in refused.value.allowed
 
 
 def test_what_was_not_measured_breaks_a_bound():
@@ -116,5 +112,3 @@ def test_settings_name_bounds_and_a_second_objective():
     found = read_criteria(wanted)
     assert [(one.name, one.bound) for one in found.constraints] == [("train_s", "< 60")]
     assert (found.second, found.direction) == ("train_s", "max")
-    with pytest.raises(ConfigError, match=r"objective\.second\.direction=up"):
-        read_criteria({"objective": {"second": {"key": "train_s", "direction": "up"}}})

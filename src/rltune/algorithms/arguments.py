@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rltune.config.bounds import check_bounds
+from rltune.config.bounds import Bounds
 from rltune.config.capabilities import UNKNOWN, Capabilities, find_capabilities
 from rltune.errors import ConfigError, choices, nearest
 from rltune.formatting import format_value
@@ -15,6 +16,24 @@ from rltune.search.space import Space, parse_space
 Path = tuple[str, ...]  # from an algo file's section down to the argument
 META = ("name", "class")
 _REPLAY = "training.replay_buffer_config"
+
+_COUNT = Bounds(1)
+_WEIGHT = Bounds(0)
+_RATE = Bounds(0, exclusive_minimum=True, example=3e-4)
+# The bounds of those arguments of `training` that mean the same for every algorithm. RLlib checks few of them.
+TRAINING_BOUNDS = {
+    "gamma": Bounds(0, 1, example=0.99),
+    "lambda_": Bounds(0, 1, example=0.95),
+    "tau": Bounds(0, 1, example=0.005),
+    **dict.fromkeys(("lr", "actor_lr", "critic_lr", "value_lr"), _RATE),
+    "alpha_lr": Bounds(0, example=3e-4),  # With 0, SAC's temperature is not learned.
+    "initial_alpha": Bounds(0, exclusive_minimum=True, example=1),
+    "clip_param": Bounds(0, math.inf, exclusive_minimum=True, example=0.2),
+    "vf_clip_param": Bounds(0, math.inf, exclusive_minimum=True, example=10),
+    "grad_clip": Bounds(0, math.inf, exclusive_minimum=True, example=0.5),
+    **dict.fromkeys(("entropy_coeff", "vf_loss_coeff", "kl_coeff", "beta"), _WEIGHT),
+    **dict.fromkeys(("num_epochs", "minibatch_size", "train_batch_size", "train_batch_size_per_learner"), _COUNT),
+}
 
 
 def list_arguments(algo: Mapping[str, Any]) -> dict[str, list[Path]]:
@@ -91,20 +110,35 @@ def values_of(algo: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]
 
 
 def check_values(algo: Mapping[str, Any], space: Space) -> None:
-    """Refuse arguments that would change nothing, and fixed values and ranges of `training` that make no sense.
+    """Refuse arguments that have no effect, and values and ranges of `training` outside of their bounds.
 
     Raises:
-        ConfigError: Names the first, its bounds and a usual value.
+        ConfigError: Names the first of them, what is allowed and what to type.
     """
     check_unread(algo, space, find_capabilities(algo) or UNKNOWN)
     for name, value in (algo.get("training") or {}).items():
-        check_bounds(f"algo.training.{name}", str(name), value)
+        check_argument(f"algo.training.{name}", value)
     for name, value in space.fixed.items():
-        check_bounds(f"space.{name}", name.rpartition(".")[2], value)
+        check_argument(f"space.{name}", value)
     for dimension in space.dimensions:
-        values = dimension.args if dimension.kind == "choice" else dimension.ends()
-        for value in values:
-            check_bounds(f"space.{dimension.name}", dimension.name.rpartition(".")[2], value, dimension)
+        for value in dimension.args if dimension.kind == "choice" else dimension.ends():
+            check_argument(f"space.{dimension.name}", value, dimension)
+
+
+def check_argument(key: str, value: Any, written: Any = None) -> None:
+    """Refuse a value that lies outside of its argument's bounds.
+
+    Args:
+        key: The setting, whose last part is the argument's name. Arguments without bounds are not checked.
+        value: A fixed value or an end of a range. Lists, which RLlib reads as schedules, are not checked.
+        written: The whole range, if ``value`` is an end of it.
+
+    Raises:
+        ConfigError: The value lies outside of the bounds.
+    """
+    bounds = TRAINING_BOUNDS.get(key.rpartition(".")[2])
+    if bounds is not None and not isinstance(value, list | tuple | dict):
+        bounds.check(key, value, written)
 
 
 def check_unread(algo: Mapping[str, Any], space: Space, row: Capabilities) -> None:

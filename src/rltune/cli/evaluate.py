@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rltune.cli.application.command import PolicyConfig, command, make_source, use_tracking
+from rltune.config.bounds import bounded
 from rltune.errors import ConfigError
 
 
@@ -14,7 +15,7 @@ from rltune.errors import ConfigError
 class EvaluateConfig(PolicyConfig):
     """The settings of conf/evaluate.yaml."""
 
-    episodes: int = MISSING
+    episodes: int = bounded(minimum=1, example=100)
     seed: int = MISSING
     deterministic: bool = MISSING
     env: dict[str, Any] = field(default_factory=dict)
@@ -27,8 +28,6 @@ def work(settings: DictConfig) -> int:
     """Evaluate the policy and print the result."""
     source = make_source(settings, "evaluate")
     use_tracking(settings)
-    if settings.episodes < 1:
-        raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
     if settings.video and not settings.deterministic:
         raise ConfigError(
             "video=true with deterministic=false: sampled episodes cannot be played a second time for the film",

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from omegaconf import MISSING, DictConfig
+from omegaconf import DictConfig
 
 from rltune.cli.application.command import PolicyConfig, command, make_source, use_tracking
+from rltune.config.bounds import bounded
 
 
 @dataclass
@@ -12,7 +13,7 @@ class ExportConfig(PolicyConfig):
     """The settings of conf/export.yaml."""
 
     out: str | None = None
-    format: str = MISSING
+    format: str = bounded(choices=("onnx", "torch"))
 
 
 def work(settings: DictConfig) -> int:

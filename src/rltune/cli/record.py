@@ -6,7 +6,7 @@ from pathlib import Path
 from omegaconf import MISSING, DictConfig
 
 from rltune.cli.application.command import PolicyConfig, command, make_source, use_tracking
-from rltune.errors import ConfigError
+from rltune.config.bounds import bounded
 from rltune.formatting import spell_command
 
 
@@ -14,7 +14,7 @@ from rltune.formatting import spell_command
 class RecordConfig(PolicyConfig):
     """The settings of conf/record.yaml."""
 
-    episodes: int = MISSING
+    episodes: int = bounded(minimum=1, example=100)
     seed: int = MISSING
     deterministic: bool = MISSING
     out: str = MISSING
@@ -25,8 +25,6 @@ def work(settings: DictConfig) -> int:
     """Play the episodes, write them to a file and print a summary."""
     source = make_source(settings, "record")
     use_tracking(settings)
-    if settings.episodes < 1:
-        raise ConfigError(f"episodes={settings.episodes} is out of range", "at least 1", "episodes=100")
     from rltune.algorithms.datasets import record_episodes
     from rltune.policies.multi_agent import require_single_agent
     from rltune.policies.policy import load_bundle

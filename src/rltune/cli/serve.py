@@ -7,8 +7,8 @@ from omegaconf import MISSING, DictConfig
 
 from rltune.cli.application.command import command
 from rltune.cli.application.multirun import read_start
+from rltune.config.bounds import bounded
 from rltune.config.validation import to_typed
-from rltune.errors import ConfigError
 
 
 @dataclass
@@ -24,9 +24,9 @@ class ServeConfig:
 
     output_dir: str = MISSING
     host: str = MISSING
-    port: int = MISSING
+    port: int = bounded(minimum=0, maximum=65535, example=8288)
     names: list[str] = field(default_factory=list)
-    width: int = MISSING
+    width: int = bounded(minimum=1)
     storage: str | None = None
     cluster: Cluster = field(default_factory=Cluster)
 
@@ -34,12 +34,6 @@ class ServeConfig:
 def work(settings: DictConfig) -> int:
     """Run the service."""
     config = to_typed(ServeConfig, settings)
-    if config.width < 1:
-        raise ConfigError(f"width={config.width} is out of range", "width of at least 1", "width=1")
-    if not 0 <= config.port <= 65535:
-        raise ConfigError(
-            f"port={config.port} is out of range", "port from 1 to 65535, or 0 for any free one", "port=8288"
-        )
     print("starting the service ...", flush=True)
     from rltune.service.serving import ServiceSettings, serve
 

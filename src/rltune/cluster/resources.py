@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rltune.cluster.gpus import list_gpus
-from rltune.config.validation import MAX_ON_GPU
+from rltune.config.schema import MAX_ON_GPU
 from rltune.errors import ResourceError
 
 EPSILON = 1e-6  # 3 x 0.3333 must fit in 1

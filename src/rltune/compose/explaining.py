@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 from omegaconf import Container, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rltune.config.bounds import list_bounds
 from rltune.config.uris import redact_address
 from rltune.config.validation import find_meant
 from rltune.errors import RltuneError, choices, nearest
@@ -77,7 +78,7 @@ def _explain_key(cause: OmegaConfBaseException, schema: type, words: Sequence[st
         is_open = OmegaConf.is_missing(parent, cause.key) or OmegaConf.is_interpolation(parent, str(cause.key))
         usual = None if is_open else parent.get(cause.key)
         fix = help_line if usual is None or isinstance(usual, Container) else f"{cause.full_key}={usual}"
-        allowed = describe_type(find_type(schema, str(cause.full_key)))
+        allowed = describe_allowed(schema, str(cause.full_key)) or "a value of the key's type"
         return RltuneError(f"{override}: {str(cause).splitlines()[0]}", allowed, fix)
     above, _, last = str(cause.full_key).rpartition(".")
     settings = OmegaConf.to_container(parent) if isinstance(parent, DictConfig) else {}
@@ -89,8 +90,16 @@ def _explain_key(cause: OmegaConfBaseException, schema: type, words: Sequence[st
     return RltuneError(f"{override}: no such key", allowed, fix)
 
 
-def describe_type(kind: Any) -> str:
-    """Describe a setting's type for a person: ``a whole number or null``."""
-    words = [TYPES[one] for one in (kind, *get_args(kind)) if one in TYPES]
-    optional = " or null" if type(None) in get_args(kind) else ""
-    return f"{words[0]}{optional}" if words else "a value of the key's type"
+def describe_allowed(schema: type, key: str) -> str:
+    """Describe the values that a setting may have, such as ``a whole number, at least 1, or null``.
+
+    Returns:
+        The description; empty for a key with values of any type, as those of ``algo`` and ``space`` have.
+    """
+    kind, bounds = find_type(schema, key), list_bounds(schema).get(key)
+    types = (kind, *get_args(kind))
+    name = next((TYPES[part] for part in types if part in TYPES), "")
+    if bounds is not None:
+        name = str(bounds) if bounds.minimum is None else f"{name}, {bounds}"
+    comma = "," if bounds is not None else ""
+    return f"{name}{comma} or null" if name and type(None) in types else name

@@ -16,7 +16,9 @@ from omegaconf import OmegaConf
 
 from rltune.compose.commented import read_keys
 from rltune.compose.composing import compose_with_choices, conf_dir, find_own_dir
+from rltune.compose.explaining import describe_allowed
 from rltune.compose.overrides import spell_value
+from rltune.config.bounds import list_bounds
 from rltune.config.schema import RunConfig
 from rltune.config.settings_file import flatten_settings
 from rltune.config.uris import redact_address, redact_notify
@@ -30,11 +32,15 @@ class Field:
         key: Its name, with dots.
         default: Its value if nothing is typed, as YAML spells it.
         meaning: Its comment in ``conf/``; empty without one.
+        allowed: The values that it may have, as errors describe them; empty if any value may be right.
+        choices: Words to choose from; empty for numbers and free text.
     """
 
     key: str
     default: str
     meaning: str
+    allowed: str = ""
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,15 +70,18 @@ def make_form(words: Sequence[str] = ()) -> Form:
     Raises:
         RltuneError: A word is wrong.
     """
-    composed, choices = compose_with_choices("run", RunConfig, words)
-    chosen = {group: choice for group, choice in choices.items() if "/" not in group}
+    composed, options = compose_with_choices("run", RunConfig, words)
+    chosen = {group: option for group, option in options.items() if "/" not in group}
     meanings = _read_meanings(chosen)
     sections: dict[str, list[Field]] = {}
     # Interpolations stay as they are written, since the value of ${oc.env:NAME} may be secret or missing.
     for key, value in flatten_settings(OmegaConf.to_container(composed, resolve=False)):
         if not isinstance(value, (list, dict)):
             section = key.partition(".")[0] if "." in key else "sweep"
-            sections.setdefault(section, []).append(Field(key, _spell_default(key, value), meanings.get(key, "")))
+            allowed, bounds = describe_allowed(RunConfig, key), list_bounds(RunConfig).get(key)
+            choices = bounds.choices if bounds else ()
+            default = _spell_default(key, value)
+            sections.setdefault(section, []).append(Field(key, default, meanings.get(key, ""), allowed, choices))
     return Form({group: sorted({path.stem for path in _find_files(group)}) for group in sorted(chosen)}, sections)
 
 

@@ -1,70 +1,116 @@
-"""Bound the arguments of `training` whose meaning every algorithm shares; RLlib checks few of them."""
+"""Declare which values a setting may have at its field in the schema, and refuse all others."""
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, get_type_hints
 
-from rltune.errors import ConfigError
+from omegaconf import MISSING, OmegaConf
+
+from rltune.errors import ConfigError, choices, nearest
 
 
-class Bounds(NamedTuple):
-    """Where an argument's value makes sense.
+@dataclass(frozen=True)
+class Bounds:
+    """The values that a setting may have. None is allowed wherever the setting's type allows it.
 
     Attributes:
-        low: The least value.
-        high: The greatest value.
-        usual: One to suggest.
-        is_open: Whether `low` itself makes no sense.
+        minimum: The smallest number; None if numbers are not allowed.
+        maximum: The largest number. The default excludes infinity alone, which ``math.inf`` allows.
+        exclusive_minimum: Whether the minimum itself is excluded.
+        choices: The words that are allowed. ``package.module:Class`` stands for the name of any class or function.
+        example: A value that errors suggest; None is the nearest choice, or the minimum.
     """
 
-    low: float
-    high: float
-    usual: float
-    is_open: bool = False
+    minimum: float | None = None
+    maximum: float = sys.float_info.max
+    exclusive_minimum: bool = False
+    choices: tuple[str, ...] = ()
+    example: Any = None
 
     def __str__(self) -> str:
-        least = f"above {self.low:g}" if self.is_open else f"at least {self.low:g}"
-        return least if self.high == math.inf else f"{least} and at most {self.high:g}"
+        words = f"one of: {', '.join(self.choices)}" if self.minimum is None else ", ".join(self.choices)
+        if self.minimum is None:
+            return words
+        if self.exclusive_minimum:
+            numbers = f"above {_format(self.minimum)}"
+        elif self.maximum < sys.float_info.max:
+            numbers = f"from {_format(self.minimum)} to {_format(self.maximum)}"
+        else:
+            numbers = f"at least {_format(self.minimum)}"
+        return f"{numbers}, or {words}" if words else numbers
+
+    def allows(self, value: Any) -> bool:
+        """Return whether a value lies within the bounds."""
+        if isinstance(value, str):
+            return value in self.choices or (":" in value and any(":" in choice for choice in self.choices))
+        if self.minimum is None or isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return self.minimum <= value <= self.maximum and not (self.exclusive_minimum and value == self.minimum)
+
+    def check(self, key: str, value: Any, written: Any = None) -> None:
+        """Refuse a value outside of the bounds.
+
+        Args:
+            key: The setting.
+            value: Its value. A list is allowed if it has elements and all of them are allowed.
+            written: What the setting says, if ``value`` is only a part of it.
+
+        Raises:
+            ConfigError: The value is not allowed.
+        """
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        if value is None or (all(map(self.allows, value)) and len(value) if is_list else self.allows(value)):
+            return
+        example = self.minimum if self.example is None else self.example
+        if self.minimum is None:
+            close = nearest(str(value), self.choices) or self.choices[0]
+            raise ConfigError(f"{key}={value} is unknown", choices(str(value), self.choices), f"{key}={close}")
+        spelled = str(value).replace(", ", ",") if written is None else f"{written}: {value}"
+        raise ConfigError(f"{key}={spelled} is out of range", str(self), f"{key}={_format(example)}")
 
 
-_RATE = Bounds(0, math.inf, 3e-4, is_open=True)
-_COUNT = Bounds(1, math.inf, 1)
-_WEIGHT = Bounds(0, math.inf, 0)
-
-BOUNDS = {
-    "gamma": Bounds(0, 1, 0.99),
-    "lambda_": Bounds(0, 1, 0.95),
-    "tau": Bounds(0, 1, 0.005),
-    **dict.fromkeys(("lr", "actor_lr", "critic_lr", "value_lr"), _RATE),
-    "alpha_lr": Bounds(0, math.inf, 3e-4),  # 0 leaves SAC's temperature as it is
-    "initial_alpha": Bounds(0, math.inf, 1, is_open=True),
-    "clip_param": Bounds(0, math.inf, 0.2, is_open=True),
-    "vf_clip_param": Bounds(0, math.inf, 10, is_open=True),
-    "grad_clip": Bounds(0, math.inf, 0.5, is_open=True),
-    **dict.fromkeys(("entropy_coeff", "vf_loss_coeff", "kl_coeff", "beta"), _WEIGHT),
-    **dict.fromkeys(("num_epochs", "minibatch_size", "train_batch_size", "train_batch_size_per_learner"), _COUNT),
-}
+def _format(value: Any) -> str:
+    return f"{value:.10g}" if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
-def check_bounds(key: str, name: str, value: Any, shown: Any = None) -> None:
-    """Refuse a value that is no number, or lies out of its argument's bounds; None, lists and unknown names pass.
+def bounded(default: Any = MISSING, **bounds: Any) -> Any:
+    """Return a dataclass field with `Bounds`.
 
     Args:
-        key: The setting, for the error.
-        name: The argument.
-        value: A fixed value or an end of a range. RLlib reads a list as a schedule.
-        shown: What the setting says, where that is a range.
+        default: The field's default. The defaults of most settings are in conf/ instead.
+        **bounds: The attributes of `Bounds`.
+    """
+    return field(default=default, metadata={"bounds": Bounds(**bounds)})
+
+
+@functools.cache
+def list_bounds(schema: type) -> dict[str, Bounds]:
+    """List the bounds of all settings of a schema by their dotted keys."""
+    hints = get_type_hints(schema)
+    listed: dict[str, Bounds] = {}
+    for setting in fields(schema):
+        if is_dataclass(hints[setting.name]):
+            nested = list_bounds(hints[setting.name])
+            listed |= {f"{setting.name}.{key}": bounds for key, bounds in nested.items()}
+        elif "bounds" in setting.metadata:
+            listed[setting.name] = setting.metadata["bounds"]
+    return listed
+
+
+def check_bounds(schema: type, settings: Any) -> None:
+    """Refuse the first value that its schema does not allow; settings without a value are left to the caller.
+
+    Args:
+        schema: A dataclass whose fields declare bounds.
+        settings: Composed settings of this schema.
 
     Raises:
-        ConfigError: It makes no sense.
+        ConfigError: Names the key and the value, what is allowed, and what to type.
     """
-    bounds = BOUNDS.get(name)
-    if bounds is None or value is None or isinstance(value, list | tuple | dict):
-        return
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    inside = is_number and bounds.low <= value <= bounds.high
-    if not inside or (bounds.is_open and value == bounds.low):
-        what = f"{key}={value if shown is None else shown}"
-        why = f"{value:g} is out of range" if is_number else f"{value!r} is no number"
-        raise ConfigError(f"{what}: {why}", f"{name} {bounds}", f"{key}={bounds.usual:g}")
+    for key, bounds in list_bounds(schema).items():
+        bounds.check(key, OmegaConf.select(settings, key))

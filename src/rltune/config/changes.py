@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from rltune.config.schema import RunConfig
+from rltune.config.schema import MEASURED, RunConfig
 from rltune.config.settings_file import flatten_settings, format_settings
-from rltune.config.validation import MEASURED, to_typed
+from rltune.config.validation import to_typed
 from rltune.errors import StudyError
 from rltune.formatting import spell_command
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rltune.config.settings_file import flatten_settings
-from rltune.errors import ConfigError, choices
+from rltune.errors import ConfigError
 from rltune.records import SCORED_REPORTS, Check, TrialRecord
 
 TRAIN_S = "train_s"
-OVER = END, TRAINING = ("end", "training")  # of which reports a score is the mean: the last ones, or all
+TRAINING = "training"  # The value of `objective.over` that makes a score the mean of all reports.
 _BOUND = re.compile(r"\s*(<=|<|>=|>)\s*([-+]?[\d.]+(?:e[-+]?\d+)?)\s*", re.IGNORECASE)
 
 
@@ -95,19 +95,14 @@ def read_criteria(settings: Mapping[str, Any]) -> Criteria:
         settings: As ``config.yaml`` has them, or the same of a `RunConfig` (``dataclasses.asdict``).
 
     Raises:
-        ConfigError: A bound or the direction is none, or ``objective.over`` is unknown.
+        ConfigError: A constraint is not a bound.
     """
     second = (settings.get("objective") or {}).get("second") or {}
-    direction = second.get("direction", "min")
-    if direction not in ("min", "max"):
-        raise ConfigError(f"objective.second.direction={direction}", "min or max", "objective.second.direction=min")
     constraints = parse_constraints(settings.get("constraints") or {})
     env_steps = (settings.get("budget") or {}).get("env_steps") or 0
-    over = (settings.get("objective") or {}).get("over", END)
-    if over not in OVER:
-        raise ConfigError(f"objective.over={over} is unknown", choices(str(over), OVER), f"objective.over={END}")
-    scored = SCORED_REPORTS if over == END else None
-    return Criteria(constraints, second.get("key"), direction, int(env_steps), scored)
+    over_training = (settings.get("objective") or {}).get("over") == TRAINING
+    scored = None if over_training else SCORED_REPORTS
+    return Criteria(constraints, second.get("key"), second.get("direction", "min"), int(env_steps), scored)
 
 
 def parse_constraints(raw: Mapping[str, Any]) -> tuple[Constraint, ...]:

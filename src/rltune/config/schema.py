@@ -12,6 +12,8 @@ from typing import Any
 
 from omegaconf import MISSING, OmegaConf
 
+from rltune.config.bounds import bounded
+
 
 def derive_env_name(env_id: str) -> str:
     """Return a name for an environment that has no file of its own: ``my_envs:Drift-v0`` becomes ``my_envs-drift``.
@@ -25,19 +27,23 @@ def derive_env_name(env_id: str) -> str:
 OmegaConf.register_new_resolver("rltune.env_name", derive_env_name, replace=True)
 
 
-MLFLOW = ("local", "server")
-"""The kinds of tracking that are MLflow."""
+ENGINES = ("fast", "rllib")
+MLFLOW = ("local", "server")  # The kinds of tracking that are MLflow.
+MEASURED = "auto"  # The value of `resources.trials_per_gpu` that measures how many trials fit.
+MAX_ON_GPU = 100  # Trials that may share a GPU.
+MAX_COUNT = 100_000  # The seeds of all trials and retrainings are drawn before the first trial.
+MAX_SEED = 2**32 - 1  # The largest seed of NumPy.
 
 
 @dataclass
 class BudgetConfig:
     """How much a sweep may do: trials, environment steps of one trial and of all, seconds, reports of one trial."""
 
-    trials: int = MISSING
-    env_steps: int = MISSING
-    total_env_steps: int | None = None
-    wall_time_s: float | None = None
-    reports: int = MISSING
+    trials: int = bounded(minimum=1, maximum=MAX_COUNT, example=24)
+    env_steps: int = bounded(minimum=1, example=100_000)
+    total_env_steps: int | None = bounded(None, minimum=1, example=1_000_000)
+    wall_time_s: float | None = bounded(None, minimum=1, example=3600)
+    reports: int = bounded(minimum=1, example=20)
 
 
 @dataclass
@@ -57,7 +63,7 @@ class EnvConfig:
     id: str = MISSING
     kwargs: dict[str, Any] = field(default_factory=dict)
     wrappers: list[Any] = field(default_factory=list)
-    vectorize: str = "auto"
+    vectorize: str = bounded("auto", choices=("auto", "sync", "async", "vector_entry_point"))
     normalise_observations: bool = False
     rewards: RewardsConfig = field(default_factory=RewardsConfig)
     policies: Any = None
@@ -68,17 +74,17 @@ class SecondObjectiveConfig:
     """What trials are compared by besides the objective: something that they measure; None is nothing."""
 
     key: str | None = None
-    direction: str = "min"
+    direction: str = bounded("min", choices=("min", "max"))
 
 
 @dataclass
 class ObjectiveConfig:
     """What an episode is worth: its return, a value of its last info or a function's, to be large or small."""
 
-    kind: str = "return"  # older sweeps' settings have none
+    kind: str = bounded("return", choices=("return", "info", "package.module:function"))
     key: str | None = None
-    direction: str = "max"
-    over: str = "end"
+    direction: str = bounded("max", choices=("max", "min"))
+    over: str = bounded("end", choices=("end", "training"))
     second: SecondObjectiveConfig = field(default_factory=SecondObjectiveConfig)
 
 
@@ -88,8 +94,8 @@ class SearcherConfig:
 
     kind: str = MISSING
     args: dict[str, Any] = field(default_factory=dict)
-    view: str = "auto"
-    from_sweeps: list[str] | None = None  # older sweeps' settings have none
+    view: str = bounded("auto", choices=("auto", "pruned", "complete"))  # See rltune.search.views.
+    from_sweeps: list[str] | None = None
 
 
 @dataclass
@@ -104,21 +110,21 @@ class SchedulerConfig:
 class ResourcesConfig:
     """One trial's share of the machine; None lets the sweep decide."""
 
-    cpus_per_trial: float | None = None
-    gpus_per_trial: float = 0.0
-    trials_per_gpu: int | str | None = None  # older sweeps' settings have none
-    max_concurrent: int | None = None
+    cpus_per_trial: float | None = bounded(None, minimum=0.01, example=1)
+    gpus_per_trial: float = bounded(0.0, minimum=0)
+    trials_per_gpu: int | str | None = bounded(None, minimum=1, maximum=MAX_ON_GPU, choices=(MEASURED,), example=4)
+    max_concurrent: int | None = bounded(None, minimum=1)
 
 
 @dataclass
 class TrackingConfig:
     """Where a sweep is shown; ``uri`` None means MLflow's own default store in the working directory."""
 
-    kind: str = MISSING
+    kind: str = bounded(choices=(*MLFLOW, "wandb", "off", "package.module:Class"))
     uri: str | None = None
     experiment: str | None = None
     register: bool = True
-    tensorboard: bool = False  # older sweeps' settings have none
+    tensorboard: bool = False
 
 
 @dataclass
@@ -126,8 +132,8 @@ class ClusterConfig:
     """Which Ray runs the trials; ``address`` None starts one on this machine."""
 
     address: str | None = None
-    num_cpus: int | None = None
-    num_gpus: int | None = None
+    num_cpus: int | None = bounded(None, minimum=1, example=2)
+    num_gpus: int | None = bounded(None, minimum=0)
     dashboard: bool = False
     autoscale: bool = False
 
@@ -136,27 +142,27 @@ class ClusterConfig:
 class CheckpointConfig:
     """How often a trial's latest state is written, and how large a replay memory it may hold."""
 
-    every_s: float = MISSING
-    replay_gb: float = MISSING
+    every_s: float = bounded(minimum=0, example=30)
+    replay_gb: float = bounded(minimum=0, example=0.2)
 
 
 @dataclass
 class FailuresConfig:
     """What is done about trials that go wrong."""
 
-    max_retries: int = MISSING
-    stall_s: float = MISSING
-    stop_after: int = MISSING
+    max_retries: int = bounded(minimum=0, example=1)
+    stall_s: float = bounded(minimum=1, example=300)
+    stop_after: int = bounded(minimum=1, example=10)
 
 
 @dataclass
 class CertifyConfig:
     """The winner is chosen among the ``top`` best trials: retrained on fresh seeds, or with ``seeds`` 0 as they are."""
 
-    top: int = MISSING
-    seeds: int = MISSING
-    episodes: int = MISSING
-    champion_episodes: int = MISSING
+    top: int = bounded(minimum=0, example=3)
+    seeds: int = bounded(minimum=0, maximum=MAX_COUNT, example=5)
+    episodes: int = bounded(minimum=1, example=50)
+    champion_episodes: int = bounded(minimum=1, example=100)
 
 
 @dataclass
@@ -170,7 +176,7 @@ class StudyConfig:
 class PublishedConfig:
     """What a file of conf/tuned says of its source; ``env_steps`` None where no such file is in use."""
 
-    env_steps: int | None = None
+    env_steps: int | None = bounded(None, minimum=1, example=1_000_000)
 
 
 @dataclass
@@ -178,25 +184,25 @@ class RunConfig:
     """One sweep: everything that ``rltune run`` composes."""
 
     name: str | None = None
-    resume: str = "never"  # older sweeps' settings have none
-    take_over: bool = False  # likewise
+    resume: str = bounded("never", choices=("never", "auto"))
+    take_over: bool = False
     output_dir: str = MISSING
     storage: str | None = None
-    seed: int = MISSING
-    replicates: int = MISSING
-    engine: str = MISSING
-    precision: str = "float32"  # older sweeps' settings have none
+    seed: int = bounded(minimum=0, maximum=MAX_SEED)
+    replicates: int = bounded(minimum=1)
+    engine: str = bounded(choices=ENGINES)
+    precision: str = bounded("float32", choices=("float32", "bfloat16"))
     report: bool = MISSING
-    callbacks: list[str] = field(default_factory=list)  # older sweeps' settings have none
-    notify: str | None = None  # likewise
+    callbacks: list[str] = field(default_factory=list)
+    notify: str | None = None
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     algo: dict[str, Any] = field(default_factory=dict)
     env: EnvConfig = field(default_factory=EnvConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
-    constraints: dict[str, Any] = field(default_factory=dict)  # older sweeps' settings have none
+    constraints: dict[str, Any] = field(default_factory=dict)
     space: dict[str, Any] = field(default_factory=dict)
     wider: dict[str, Any] = field(default_factory=dict)
-    published: PublishedConfig = field(default_factory=PublishedConfig)  # older sweeps' settings have none
+    published: PublishedConfig = field(default_factory=PublishedConfig)
     warm_start: list[Any] = field(default_factory=list)
     searcher: SearcherConfig = field(default_factory=SearcherConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)

@@ -29,8 +29,7 @@ from rltune.cluster.ray_cluster import check_address, machine_of
 from rltune.cluster.resources import Machine, Request, Share, describe_idle_gpu, fit_share
 from rltune.config.capabilities import find_capabilities
 from rltune.config.criteria import Criteria, read_criteria
-from rltune.config.schema import MLFLOW, ResourcesConfig, RunConfig
-from rltune.config.validation import MEASURED
+from rltune.config.schema import MEASURED, MLFLOW, ResourcesConfig, RunConfig
 from rltune.driver.warm_starts import choose_first_trial, collect_earlier_trials, collect_warm_starts, widen_ranges
 from rltune.envs.objective import Shown, check_objective
 from rltune.envs.spec import EnvSpec, specify_env

@@ -21,6 +21,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from rltune.compat.patching import find_version, is_tested
 from rltune.compat.rllib_build import skip_needless_work
 from rltune.config.capabilities import capabilities_of
+from rltune.config.schema import ENGINES
 from rltune.engine.contract import find_missing_name
 from rltune.engine.features import UnsupportedError, find_unserved_setting
 from rltune.engine.networks.mixed_precision import FLOAT32
@@ -29,7 +30,6 @@ from rltune.errors import ConfigError, choices
 
 __all__ = ["build_algorithm", "check_precision", "find_obstacle", "find_static_obstacle"]
 
-ENGINES = ("fast", "rllib")
 logger = logging.getLogger(__name__)
 
 

@@ -6,23 +6,23 @@ Imports nothing heavy: torch and RLlib live in the workers.
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from omegaconf import MISSING, DictConfig
+from omegaconf import DictConfig
 
 from rltune.algorithms.build import Build
 from rltune.cluster.memory import total_gb
 from rltune.cluster.resources import available_cpus, local_machine
-from rltune.config.schema import EnvConfig
+from rltune.config.bounds import bounded
+from rltune.config.schema import ENGINES, EnvConfig
 from rltune.config.validation import check_pair, to_typed
 from rltune.envs.spec import spec_of
 from rltune.envs.validation import check_env, check_rewards
-from rltune.errors import ConfigError, ResourceError, RltuneError
+from rltune.errors import ResourceError, RltuneError
 from rltune.formatting import format_duration
 from rltune.probe.gpu import GpuUse, measure_on_gpu
 from rltune.probe.recommendation import Combination, MeasurementResult, choose_for_one_trial, count, count_fitting
@@ -36,14 +36,14 @@ BUSY = 0.5  # load for each CPU from which others are likely to have slowed the 
 class ProbeConfig:
     """The settings of conf/probe.yaml."""
 
-    engine: str = MISSING
+    engine: str = bounded(choices=ENGINES)
     algo: dict[str, Any] = field(default_factory=dict)
     env: EnvConfig = field(default_factory=EnvConfig)
-    widths: list[int] = MISSING
-    env_runners: list[int] | None = None
-    threads: list[int] = MISSING
-    seconds: float = MISSING
-    limit_s: float = MISSING
+    widths: list[int] = bounded(minimum=1, example="[1,4,16,64]")
+    env_runners: list[int] | None = bounded(None, minimum=0, example="[0,1]")
+    threads: list[int] = bounded(minimum=1, example="[1,2]")
+    seconds: float = bounded(minimum=0.05, example=2)
+    limit_s: float = bounded(minimum=1, example=300)
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,7 @@ def parse_probe_config(raw: DictConfig | Mapping[str, Any]) -> ProbeConfig:
         ConfigError: A key is unknown, missing, or its value is out of range.
     """
     config = to_typed(ProbeConfig, raw)
-    check_pair(config.algo, config.env, config.engine)
-    bounds = {"widths": (1, "[1,4,16,64]"), "env_runners": (0, "[0,1]"), "threads": (1, "[1,2]")}
-    for key, (least, usual) in (bounds | {"seconds": (0.05, "2"), "limit_s": (1, "300")}).items():
-        value = getattr(config, key)
-        if value is None:
-            continue
-        values = value if isinstance(value, list) else [value]
-        if not values or not all(math.isfinite(number) and number >= least for number in values):
-            raise ConfigError(f"{key}={_write(value)} is out of range", f"at least {least}", f"{key}={usual}")
+    check_pair(config.algo, config.env)
     return config
 
 

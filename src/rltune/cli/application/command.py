@@ -33,6 +33,7 @@ from rltune.compose.composing import (
 )
 from rltune.compose.explaining import explain
 from rltune.compose.overrides import quote_free_text, write_whole_numbers
+from rltune.config.bounds import check_bounds
 from rltune.config.uris import redact, refuse_typed_secrets, resolve_uri
 from rltune.config.validation import MAX_NAME
 from rltune.driver.signals import handle_signals
@@ -138,6 +139,8 @@ def command(
             with scratch_folder():
                 main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=root)
                 main(take)()
+            for job in jobs:
+                check_bounds(schema, job.settings)
             if work_all is not None:
                 code = work_all(jobs) if jobs else 0
             elif any(job.multirun for job in jobs):
