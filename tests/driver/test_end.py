@@ -51,7 +51,7 @@ import alembic.command
 import mlflow.pyfunc
 import rltune.driver.end
 import rltune.driver.plan
-import rltune.driver.tune.run
+import rltune.driver.tune.fit
 import rltune.policies.mlflow_model
 import rltune.views.plotly_figures
 from composing import compose

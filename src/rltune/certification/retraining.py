@@ -37,6 +37,9 @@ class Retraining:
         seeds: Fresh seeds, one for each run of a configuration.
         warm_starts: What the search tried first: tuned settings, then the algorithm file's own values.
         ledger: The sweep's.
+
+    Attributes:
+        table: The runs in the ledger.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class Retraining:
         ledger: Ledger,
     ) -> None:
         self._folder, self._config, self._ledger = folder, config, ledger
-        self._settings, self._warm_starts = config.certify, warm_starts
+        self._settings, self._warm_starts, self.table = config.certify, warm_starts, ledger.runs
         self.seeds = seeds
         self._chosen: list[Configuration] | None = None
         self._proposed: set[str] = set()

@@ -7,6 +7,7 @@ import functools
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from rltune.certification.retraining import Retraining
 from rltune.certification.selection import FinalEvaluation
@@ -98,6 +99,16 @@ class OpenSweep:
     def plan(self) -> Plan:
         """What is run."""
         return self.context.plan
+
+    @property
+    def name(self) -> str:
+        """The sweep's name."""
+        return self.context.name
+
+    @property
+    def folder(self) -> Path:
+        """The sweep's folder."""
+        return self.context.folder
 
     @property
     def config(self) -> RunConfig:

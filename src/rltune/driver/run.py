@@ -298,7 +298,7 @@ def _import_modules() -> None:
     import alembic.command  # noqa: F401  Optuna makes a ledger with it
 
     import rltune.driver.end
-    import rltune.driver.tune.run  # noqa: F401
+    import rltune.driver.tune.fit  # noqa: F401
 
 
 def _check(context: SweepContext, server: ForkServer | None) -> SweepContext:
@@ -326,7 +326,7 @@ def _run(context: SweepContext, held: Ledger | None, share: Share, slots: Slots)
     from rltune.driver.open_sweep import open_sweep
     from rltune.driver.provenance import record_start
     from rltune.driver.publish import notify_users_of_crash, start_console, start_tracking
-    from rltune.driver.tune.run import run_trials
+    from rltune.driver.tune.fit import run_trials
     from rltune.ledger.lease import LeaseLostError
     from rltune.views.sweep_view import SweepView
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from saved import write_checkpoint
 from rltune.certification.finalists import EVALUATION_SEED, derive_own_seed
 from rltune.checkpoints.store import open_store
 from rltune.cluster.resources import Share
-from rltune.driver.context import SweepContext
-from rltune.driver.plan import make_plan
-from rltune.driver.tune.assignments import build_assignment, choose_newest
+from rltune.driver.plan import Plan, make_plan
+from rltune.driver.tune.assignments import Assignments, choose_newest
+from rltune.driver.tune.attempts import Attempts
 from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
 from rltune.search.seeds import derive_certification_seeds, derive_trial_seeds
 
@@ -25,10 +26,16 @@ NEW = TrialRecord(3, "RUNNING", {"lr": 0.1}, seeds=(7, 8))
 @pytest.fixture
 def assign(request_of: Callable[..., Any], tmp_path: Path) -> Callable[[TrialRecord, list[str]], Any]:
     plan = make_plan(request_of("tracking=off", "replicates=2"))
-    context = SweepContext(plan, "mine", tmp_path, False, 0.0)
-    return lambda record, notes: build_assignment(
-        context, open_store(tmp_path), Share(2.0, 0.0, 0), notes.append, record
-    )
+    return lambda record, notes: make_assignments(plan, "mine", tmp_path, notes).build(record)
+
+
+def make_assignments(plan: Plan, name: str, folder: Path, notes: list[str]) -> Assignments:
+    sweep: Any = SimpleNamespace(
+        plan=plan, config=plan.config, name=name, folder=folder, store=open_store(folder),
+        console=SimpleNamespace(note=notes.append),
+    )  # fmt: skip
+    shares: Any = SimpleNamespace(of=lambda record: Share(2.0, 0.0, 0))
+    return Assignments(sweep, Attempts(1, 10), shares)
 
 
 def save(folder: Path, kind: str, env_steps: int) -> CheckpointRecord:
@@ -98,9 +105,8 @@ def test_each_training_seed_plays_start_states_of_its_own(request_of: Callable[.
     config = make_plan(request_of("tracking=off", "certify.seeds=5", "certify.episodes=50"))
 
     def play(sweep: str, number: int, seed_index: int) -> range:
-        context = SweepContext(config, sweep, tmp_path, False, 0.0)
         run = TrialRecord(number, "RUNNING", {}, kind=CERTIFY, seed_index=seed_index)
-        task = build_assignment(context, open_store(tmp_path), Share(1.0, 0.0, 0), lambda note: None, run)
+        task = make_assignments(config, sweep, tmp_path, []).build(run)
         return range(task.evaluation_seed, task.evaluation_seed + task.episodes)
 
     sweeps = ("cartpole-1", "cartpole-2")

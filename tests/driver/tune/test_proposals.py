@@ -52,11 +52,11 @@ class Search:
         self.study = open_optuna_study(
             f"sqlite:///{folder / 'study.db'}", "sweep", tell_as_pruned, self.plan.space.distributions(), records
         )
-        unfinished = [record for record in records if record.state == "RUNNING"]
-        inbox = Inbox(self.ledger, SimpleNamespace())
-        self.proposals = SearchProposals(
-            self.plan, self.ledger.trials, self.study, unfinished, inbox, lambda: self.is_spent
-        )
+        self.inbox = Inbox(self.ledger, SimpleNamespace())
+        self.notes = []
+        self.stopper = SimpleNamespace(has_spent_steps=lambda: self.is_spent)
+        self.console = SimpleNamespace(note=self.notes.append)
+        self.proposals = SearchProposals(self)
 
     def end(self, record):
         self.study.tell(self.ledger.trials.end(record.number, "FAIL", "done"))

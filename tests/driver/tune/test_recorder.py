@@ -15,16 +15,19 @@ import pytest
 from ledger import make_ledger
 from saved import open_checkpoint, write_checkpoint
 
-from rltune.checkpoints.clients import STORAGE_AWAY
+from rltune.checkpoints.clients import STORAGE_AWAY, StoreUnavailableError
 from rltune.checkpoints.retention import Retention
 from rltune.checkpoints.store import open_store
+from rltune.cluster.resources import Share
 from rltune.driver.stopper import SweepStopper
 from rltune.driver.tune import recorder as module
+from rltune.driver.tune.attempts import Attempts
 from rltune.driver.tune.recorder import Recorder
-from rltune.driver.tune.stages import Stage
+from rltune.driver.tune.scheduler import StoppingRuleScheduler
+from rltune.driver.tune.shares import Shares
 from rltune.ledger.disk_full import DISK_FULL
 from rltune.records import CheckpointRecord, TrialRecord
-from rltune.search.schedulers import Stop
+from rltune.search.schedulers import NoStopping, Stop
 from rltune.trial.supervisor import STACK_FILE
 
 BUDGET = 1000
@@ -35,20 +38,23 @@ class Sweep:
     """A recorder over a real ledger."""
 
     def __init__(self, folder: Path, config: Any, ledger: Any = None) -> None:
-        self.folder, self.notes, self.told, self.retried, self.placed = folder, [], [], [], []
+        self.folder, self.config, self.notes, self.told, self.retried, self.placed = folder, config, [], [], [], []
         self.ledger = ledger or make_ledger(folder)
         self.stopper = SweepStopper(open_store(folder), config)
-        self.scheduler = SimpleNamespace(decisions={})
+        self.store = open_store(folder)
+        self.scheduler = StoppingRuleScheduler(NoStopping(BUDGET))
         self.retention = Retention(open_store(folder), lambda: None)
         self.tracker = SimpleNamespace(wake=lambda connect=False: None, opening=True, warnings=lambda: [])
         self.study = SimpleNamespace(tell=self.told.append)
         self.beats: dict[str, int] = {}
-        proposer = SimpleNamespace(retry=self.retried.append)
-        self.stages = [Stage(table, proposer) for table in (self.ledger.trials, self.ledger.runs)]
-        self.recorder = Recorder(
-            self.stages, self.study, self.scheduler, self.tracker, self.stopper, config, open_store(folder),
-            self.retention, self.notes.append, lambda: self.beats, place=self.placed.append,
-        )  # fmt: skip
+        self.heartbeats = SimpleNamespace(read=lambda: self.beats)
+        self.slots = SimpleNamespace(place=self.placed.append)
+        self.console = SimpleNamespace(note=self.notes.append)
+        tables = (self.ledger.trials, self.ledger.runs)
+        stages = [SimpleNamespace(table=table, retry=self.retried.append) for table in tables]
+        self.attempts = Attempts(config.failures.max_retries, config.failures.stop_after)
+        self.shares = Shares(Share(1.0, 0.0, 0), self.ledger)
+        self.recorder = Recorder(self, stages, self.scheduler, self.attempts, self.shares)
 
     def begin(self, kind: str = "trials") -> Any:
         """Tune's trial, begun."""
@@ -297,7 +303,7 @@ def test_progress_of_any_trial_keeps_the_sweep_going(sweep):
 def test_what_the_rule_stopped_is_pruned(sweep):
     trial = sweep.begin()
     sweep.report(trial, 200, 5.0)
-    sweep.scheduler.decisions[0] = Stop(150)
+    sweep.scheduler._reasons[0] = Stop(150).reason
     sweep.end(trial)
     assert sweep.told[0].state == "PRUNED"
     assert " 150 " in sweep.told[0].stop_reason
@@ -374,7 +380,7 @@ def test_a_lost_process_does_not_count_against_its_trial(sweep):
     sweep.lose(trial, DIED)
     sweep.lose(sweep.begin_again(), DIED)
     assert [record.number for record in sweep.retried] == [0] * 8
-    assert sweep.recorder.attempts.find_hosts(("trials", 0)) == {"10.0.0.7"}, "the next attempt is to avoid it"
+    assert sweep.attempts.find_hosts(("trials", 0)) == {"10.0.0.7"}, "the next attempt is to avoid it"
     assert not sweep.stopper.is_requested()
     sweep.lose(sweep.begin_again(), DIED)
     assert (sweep.stopper.interrupted, len(sweep.retried)) == (True, 8)
@@ -428,13 +434,13 @@ def test_a_node_that_sees_nothing_costs_no_trial(sweep):
         blind = "rltune.trial.shared_files.BlindNodeError: /shared is not there"
         sweep.end(trial, failed="BlindNodeError: /shared is not there", traceback=blind, node="far")
     assert {record.state for record in sweep.ledger.trials.records()} == {"RUNNING"}
-    assert sweep.recorder.attempts.find_hosts(("trials", 0)) == {"far"}
+    assert sweep.attempts.find_hosts(("trials", 0)) == {"far"}
     assert sweep.stopper.interrupted
     assert "/shared" in sweep.stopper.reason
 
 
 def test_a_bucket_that_only_one_node_cannot_reach_ends_nothing(sweep, monkeypatch):
-    monkeypatch.setattr(sweep.recorder, "_is_storage_away", lambda: False)
+    monkeypatch.setattr(sweep.store, "read", lambda name, is_quick: None)
     for _ in range(2):
         trial = sweep.begin() if not sweep.retried else sweep.begin_again()
         sweep.end(trial, failed="StoreUnavailableError: x", traceback=AWAY, node="n2")
@@ -443,7 +449,10 @@ def test_a_bucket_that_only_one_node_cannot_reach_ends_nothing(sweep, monkeypatc
 
 
 def test_a_bucket_that_does_not_answer_is_no_trials_fault(sweep, monkeypatch):
-    monkeypatch.setattr(sweep.recorder, "_is_storage_away", lambda: True)
+    def read(name, is_quick):
+        raise StoreUnavailableError("storage=s3://x", "a storage", "later")
+
+    monkeypatch.setattr(sweep.store, "read", read)
     trial = sweep.begin()
     sweep.hand_back(trial, 0)
     sweep.end(trial, failed="StoreUnavailableError: storage=s3://x", traceback=AWAY)

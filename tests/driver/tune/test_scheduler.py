@@ -36,7 +36,7 @@ def test_tune_stops_what_the_rungs_stop():
     scheduler = StoppingRuleScheduler(SuccessiveHalving(1000, 0.1, 3))
     results = [make_result(number, objective=objective) for number, objective in enumerate([5.0, 9.0, 1.0, 12.0])]
     assert [scheduler.on_trial_result(None, None, result) for result in results] == [GO, GO, STOP, GO]
-    assert scheduler.decisions == {2: Stop(120)}
+    assert [scheduler.pop_reason(number) for number in (1, 2, 2)] == [None, Stop(120).reason, None]
 
 
 def test_the_rule_sees_the_report_that_the_ledger_gets():
@@ -52,7 +52,7 @@ def test_without_stopping_every_trial_runs_to_its_end():
     scheduler = StoppingRuleScheduler(NoStopping(1000))
     told = {scheduler.on_trial_result(None, None, make_result(number, 500, float(-number))) for number in range(20)}
     assert told == {GO}
-    assert scheduler.decisions == {}
+    assert not any(scheduler.pop_reason(number) for number in range(20))
 
 
 @pytest.mark.parametrize("what", ["a certification's", "a checkpoint alone"])
@@ -65,7 +65,7 @@ def test_what_is_no_report_of_the_search_is_not_judged(what):
     assert scheduler.on_trial_result(None, None, result) == GO
     scheduler.on_trial_complete(None, None, result)
     assert rule.seen == []
-    assert scheduler.decisions == {}
+    assert not any(scheduler.pop_reason(number) for number in range(20))
 
 
 def test_the_rule_sees_the_last_report_and_no_verdict_follows():
@@ -73,7 +73,7 @@ def test_the_rule_sees_the_last_report_and_no_verdict_follows():
     scheduler = StoppingRuleScheduler(rule := Rule(Stop(100)))
     scheduler.on_trial_complete(None, None, make_result(5, 1000, 3.0, done=True))
     assert [(report.number, report.env_steps) for report in rule.seen] == [(5, 1000)]
-    assert scheduler.decisions == {}
+    assert not any(scheduler.pop_reason(number) for number in range(20))
 
 
 def test_an_end_without_a_new_report_tells_the_rule_nothing():

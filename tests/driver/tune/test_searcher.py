@@ -10,8 +10,8 @@ from ray.tune.search import Searcher
 
 from rltune.cluster.resources import Machine, Share
 from rltune.cluster.slots import Slots
-from rltune.driver.tune.searcher import BUNDLES, StageSearcher
-from rltune.driver.tune.stages import Stage
+from rltune.driver.tune.assignments import BUNDLES
+from rltune.driver.tune.searcher import StageSearcher
 from rltune.records import CERTIFY, TRIALS, TrialRecord
 
 
@@ -20,6 +20,7 @@ class Proposals:
 
     def __init__(self, kind, early, late=0):
         self.kind, self.early, self.late, self.number = kind, early, late, 0
+        self.table = SimpleNamespace(kind=kind)
 
     def propose(self, is_search_over):
         if self.early:
@@ -32,16 +33,26 @@ class Proposals:
         return TrialRecord(self.number - 1, "RUNNING", {}, kind=self.kind)
 
 
+def make_over(slots, stages, make_config, is_stopping=False, look=list):
+    """A searcher over slots and stages; `look` reopens what failed."""
+    sweep = SimpleNamespace(
+        slots=slots,
+        stopper=SimpleNamespace(is_requested=lambda: is_stopping),
+        inbox=SimpleNamespace(reopen_failed=lambda note: look()),
+        console=SimpleNamespace(note=print),
+    )
+    return StageSearcher(sweep, stages, SimpleNamespace(make_config=make_config))
+
+
 @pytest.fixture
 def make_searcher():
     def make(trials, early=0, late=0, slots=2, **options):
         stages = [
-            Stage(SimpleNamespace(kind=TRIALS), Proposals(TRIALS, trials)),
-            Stage(SimpleNamespace(kind=CERTIFY), Proposals(CERTIFY, early, late)),
+            Proposals(TRIALS, trials),
+            Proposals(CERTIFY, early, late),
         ]
-        options = {"is_stopping": lambda: False, **options}
         room = Slots([{"CPU": 1}], 64, [Machine(slots, 0)])
-        return StageSearcher(stages, room, lambda record: {record.kind: record.number}, **options)
+        return make_over(room, stages, lambda record: {record.kind: record.number}, **options)
 
     return make
 
@@ -106,20 +117,20 @@ def test_tune_sees_to_its_trials_before_all_slots_are_filled(make_searcher):
 
 
 def test_nothing_is_begun_after_an_end_was_requested(make_searcher):
-    searcher = make_searcher(1, is_stopping=lambda: True)
+    searcher = make_searcher(1, is_stopping=True)
     assert searcher.suggest("t0") == Searcher.FINISHED
 
 
 def test_tune_can_pickle_the_searcher_though_it_holds_a_database(make_searcher):
     searcher = make_searcher(1)
-    searcher._assign = lambda record: open("/dev/null")  # noqa: SIM115  no pickle
+    searcher._sweep.file = open("/dev/null")  # noqa: SIM115  no pickle
     assert pickle.dumps(searcher)
 
 
 def test_what_is_tried_again_is_looked_for_though_all_slots_are_taken(make_searcher):
     """Who asks waits for it, and a trial may take hours."""
     looks = []
-    searcher = make_searcher(2, slots=1, look=lambda: looks.append(1))
+    searcher = make_searcher(2, slots=1, look=lambda: looks.append(1) or [])
     assert [searcher.suggest("t0"), searcher.suggest("t1")] == [{TRIALS: 0}, None]
     assert len(looks) == 2
 
@@ -129,11 +140,10 @@ def test_what_falls_free_is_kept_for_a_trial_with_a_larger_share():
     common, whole = Share(1.0, 0.5, 0), Share(1.0, 1.0, 0)
     shares = {4: whole}
     slots = Slots(common.bundles, 64, [Machine(16, 2)])
-    searcher = StageSearcher(
-        [Stage(SimpleNamespace(kind=TRIALS), Proposals(TRIALS, 9))],
+    searcher = make_over(
         slots,
+        [Proposals(TRIALS, 9)],
         lambda record: {"number": record.number} | ({BUNDLES: whole.bundles} if record.number in shares else {}),
-        lambda: False,
     )
     assert [searcher.suggest(f"t{n}")["number"] for n in range(4)] == [0, 1, 2, 3]
     searcher.on_trial_complete("t0")

@@ -3,79 +3,104 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from rltune.certification.finalists import derive_run_seed
-from rltune.checkpoints.store import Store
-from rltune.cluster.resources import Share
-from rltune.driver.context import SweepContext
+from rltune.cluster.slots import find_nodes_to_avoid
+from rltune.driver.tune.attempts import Attempts
+from rltune.driver.tune.shares import Shares
 from rltune.records import CERTIFY, CheckpointRecord, TrialRecord
 from rltune.trial.assignment import Assignment
 from rltune.trial.shared_files import read_token_name
 
+if TYPE_CHECKING:
+    from rltune.driver.open_sweep import OpenSweep
 
-def build_assignment(
-    context: SweepContext, store: Store, share: Share, notify: Callable[[str], None], record: TrialRecord
-) -> Assignment:
-    """Build what a worker is to do for a trial; one that ran before goes on from its newest whole checkpoint.
+# The keys beside a trial's assignment in Tune's config.
+BUNDLES = "bundles"  # The resources of a trial that has more than the sweep's common share.
+AVOIDED = "avoided_nodes"  # The ids of the nodes that the trial must not run on.
 
-    A run of the certification plays episodes at its end.
+
+class Assignments:
+    """Makes Tune's configs, which hold the workers' assignments.
 
     Args:
-        context: What the driver works on.
-        store: The sweep's.
-        share: This trial's share of the machine.
-        notify: Shows a person a line: that a recorded checkpoint is damaged, and what is done instead.
-        record: The trial.
+        sweep: The sweep.
+        attempts: Knows the nodes on which a trial's attempts made no progress.
+        shares: Knows the trials with a larger share of a GPU.
     """
-    config, best = context.plan.config, record.checkpoint
-    recorded = [checkpoint for checkpoint in (record.latest, best) if checkpoint]
-    whole = [checkpoint for checkpoint in recorded if store.is_whole(checkpoint)]
-    latest = choose_newest(whole)
-    if recorded and latest is None:
-        notify(
-            f"{record.name}: its checkpoint {recorded[0].path} is damaged or gone; it starts anew: no other one is left"
+
+    def __init__(self, sweep: OpenSweep, attempts: Attempts, shares: Shares) -> None:
+        self._sweep, self._attempts, self._shares = sweep, attempts, shares
+
+    def make_config(self, record: TrialRecord) -> dict[str, Any]:
+        """Make the config of the next attempt at a trial: its assignment, its resources, and the nodes to avoid."""
+        share = self._shares.of(record)
+        if record.node:  # An earlier attempt may have left checkpoints that no report has named.
+            self._sweep.retention.drop_unnamed([record])
+        config = self.build(record).to_config()
+        if share != self._sweep.share:
+            config[BUNDLES] = share.bundles
+        if hosts := self._attempts.find_hosts((record.kind, record.number)):
+            config[AVOIDED] = find_nodes_to_avoid(hosts, share.bundles)
+        return config
+
+    def build(self, record: TrialRecord) -> Assignment:
+        """Build a worker's assignment; a trial that ran before goes on from its newest whole checkpoint.
+
+        A run of the certification plays episodes at its end.
+        """
+        sweep, config, share = self._sweep, self._sweep.config, self._shares.of(record)
+        whole = self._choose_whole(record)
+        latest, best = choose_newest(whole), record.checkpoint
+        older = next((checkpoint for checkpoint in whole if checkpoint != latest), None)
+        episodes = config.certify.episodes if record.kind == CERTIFY else 0
+        return Assignment(
+            number=record.number,
+            params=record.params,
+            seeds=record.seeds,
+            sweep=str(sweep.folder),
+            env_steps=config.budget.env_steps,
+            reports=config.budget.reports,
+            checkpoint_every_s=config.checkpoint.every_s,
+            replay_gb=config.checkpoint.replay_gb,
+            stall_s=config.failures.stall_s,
+            threads=share.threads,
+            engine=config.engine,
+            build={**sweep.plan.assignment_build(), "gpus": share.gpus},
+            store=sweep.store.address,
+            token=read_token_name(sweep.folder),
+            latest=latest.to_dict() if latest else None,
+            older=older.to_dict() if older else None,
+            best=best.to_dict() if best and best in whole else None,
+            tags={"sweep": sweep.name, "env_name": config.env.name},
+            kind=record.kind,
+            episodes=episodes,
+            evaluation_seed=derive_run_seed(sweep.name, record.seed_index or 0, episodes) if episodes else 0,
+            attempt=secrets.token_hex(4),
         )
-    elif latest and len(whole) < len(recorded):
-        (lost,) = [checkpoint for checkpoint in recorded if checkpoint not in whole]
-        notify(f"{record.name}: its checkpoint {lost.path} is damaged or gone; it goes on from {latest.path}")
-    episodes = config.certify.episodes if record.kind == CERTIFY else 0
-    first_seed = derive_run_seed(context.name, record.seed_index or 0, episodes) if episodes else 0
-    older = next((checkpoint for checkpoint in whole if checkpoint != latest), None)
-    return Assignment(
-        number=record.number,
-        params=record.params,
-        seeds=record.seeds,
-        sweep=str(context.folder),
-        env_steps=config.budget.env_steps,
-        reports=config.budget.reports,
-        checkpoint_every_s=config.checkpoint.every_s,
-        replay_gb=config.checkpoint.replay_gb,
-        stall_s=config.failures.stall_s,
-        threads=share.threads,
-        engine=config.engine,
-        build={**context.plan.assignment_build(), "gpus": share.gpus},
-        store=store.address,
-        token=read_token_name(context.folder),
-        latest=latest.to_dict() if latest else None,
-        older=older.to_dict() if older else None,
-        best=best.to_dict() if best and best in whole else None,
-        tags={"sweep": context.name, "env_name": config.env.name},
-        kind=record.kind,
-        episodes=episodes,
-        evaluation_seed=first_seed,
-        attempt=secrets.token_hex(4),
-    )
+
+    def _choose_whole(self, record: TrialRecord) -> list[CheckpointRecord]:
+        """Choose the recorded checkpoints that are whole, and tell the user about the others."""
+        recorded = [checkpoint for checkpoint in (record.latest, record.checkpoint) if checkpoint]
+        whole = [checkpoint for checkpoint in recorded if self._sweep.store.is_whole(checkpoint)]
+        if len(whole) < len(recorded):
+            damaged = next(checkpoint for checkpoint in recorded if checkpoint not in whole)
+            newest = choose_newest(whole)
+            action = f"goes on from {newest.path}" if newest else "starts anew: no other one is left"
+            self._sweep.console.note(f"{record.name}: its checkpoint {damaged.path} is damaged or gone; it {action}")
+        return whole
 
 
 def choose_newest(records: Iterable[CheckpointRecord]) -> CheckpointRecord | None:
-    """Choose the checkpoint from which a trial goes on; None where there is none.
+    """Choose the checkpoint from which a trial goes on; None if there is none.
 
     A checkpoint with a replay memory goes before a newer one without: the steps between the two are trained again
     sooner than a memory is filled. Newer is what the ledger recorded later, not what has more steps: a checkpoint that
     is damaged sends its trial back to fewer steps.
 
     Args:
-        records: The trial's.
+        records: The trial's checkpoints.
     """
     return max(records, key=lambda record: (record.replay, record.sequence), default=None)

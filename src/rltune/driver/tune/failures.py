@@ -1,7 +1,7 @@
 """Explain why an attempt at a trial ended before the trial did. Runs in the driver.
 
-The worker explains it where it could still speak, its supervisor where it hung, and Ray where its process is gone. For
-a trial that fails, all of it is written to a file, with the end of what the process wrote to its standard error.
+A worker that raised explains it itself, the supervisor explains a worker that hung, and Ray one whose process is gone.
+If the trial fails, everything is written to a file, with the end of what the process wrote to its standard error.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rltune.checkpoints.clients import StoreError, StoreUnavailableError
+from rltune.checkpoints.clients import STORAGE_AWAY, StoreError, StoreUnavailableError
 from rltune.checkpoints.store import Store
 from rltune.compat.ray_start import find_logs
 from rltune.config.uris import redact
 from rltune.formatting import first_line
+from rltune.ledger.disk_full import DISK_FULL, names_full_disk
 from rltune.trial.shared_files import BlindNodeError
-from rltune.trial.supervisor import STACK_FILE
+from rltune.trial.supervisor import STACK_FILE, STOP_FILE
 
 FAILURE_FILE = "failure.txt"  # In the trial's folder.
 MAX_TRACE = 4000  # The characters that the ledger and MLflow keep.
@@ -37,7 +38,7 @@ class Failure:
     Attributes:
         reason: In one line.
         trace: The traceback, the stacks of the threads, or what Ray said.
-        worker_log: The end of what the process wrote to its standard error; empty where that is unknown.
+        worker_log: The end of what the process wrote to its standard error; empty if that is unknown.
         counts_against_trial: Whether the trial's own code ended the attempt: it raised, hung, or took all memory. A
             process that is lost for any other cause may have been taken down with its node.
     """
@@ -47,19 +48,14 @@ class Failure:
     worker_log: str = ""
     counts_against_trial: bool = True
 
-    @property
-    def is_outage(self) -> bool:
-        """Whether the worker did not reach the sweep's store."""
-        return any(name in self.trace for name in OUTAGES)
-
 
 def explain_death(store: Store, trial_dir: str, error: str, pid: int | None = None) -> Failure:
     """Explain the loss of a worker's process.
 
     Args:
-        store: The sweep's.
-        trial_dir: The trial's folder in it.
-        error: What Ray says.
+        store: The sweep's store.
+        trial_dir: The trial's folder in the store.
+        error: Ray's text.
         pid: The process, if it ever reported; else Ray's text may name it.
     """
     stack, worker_log = store.folder / trial_dir / STACK_FILE, _read_worker_log(pid or _find_pid(error))
@@ -97,7 +93,7 @@ def explain_error(reason: str, trace: str) -> Failure:
 
 
 def write_failure(store: Store, trial_dir: str, failure: Failure) -> dict[str, str]:
-    """Write all that is known of a failure to a file in the trial's folder; return what the ledger keeps of it."""
+    """Write a failure to a file in the trial's folder, and return what the ledger keeps of it."""
     path = store.folder / trial_dir / FAILURE_FILE
     parts = [failure.reason, failure.trace]
     if failure.worker_log:
@@ -109,10 +105,22 @@ def write_failure(store: Store, trial_dir: str, failure: Failure) -> dict[str, s
     return {"traceback": trace[-MAX_TRACE:], "log": f"{trial_dir}/{FAILURE_FILE}"}
 
 
+def find_outage(store: Store, failure: Failure) -> str:
+    """Find out whether a full disk or an unreachable storage ended an attempt, for all trials alike; empty if not."""
+    if names_full_disk(failure.trace):
+        return DISK_FULL
+    if any(name in failure.trace for name in OUTAGES):  # The worker did not reach the storage.
+        try:
+            store.read(STOP_FILE, is_quick=True)
+        except StoreError:
+            return STORAGE_AWAY
+    return ""
+
+
 def read_last_error(file: str | None) -> str:
     """Read the newest error in Tune's file of a trial's errors; empty without one.
 
-    Tune's own ``get_error`` looks where the file is copied only later (Ray 2.60).
+    Tune's own ``get_error`` looks in a folder to which the file is copied only later (Ray 2.60).
     """
     try:
         return Path(file or "").read_text().rpartition("Failure # ")[2].partition("\n")[2]
@@ -121,7 +129,7 @@ def read_last_error(file: str | None) -> str:
 
 
 def find_address(error: str) -> str | None:
-    """Find the address of the node on which a process was lost in what Ray says; None where Ray does not name it."""
+    """Find the address of the node on which a process was lost in Ray's text; None if Ray does not name it."""
     match = re.search(r"^\s*ip: (\S+)$", error, re.MULTILINE)
     return match[1] if match else None
 

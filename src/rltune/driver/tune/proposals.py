@@ -5,85 +5,79 @@ Runs in the driver; knows nothing of Tune.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from rltune.driver.plan import Plan
-from rltune.driver.requests.inbox import Inbox
-from rltune.ledger.disk_full import is_disk_full
-from rltune.ledger.optuna_study import OptunaStudy
+from rltune.config.budget import STEPS_SPENT
+from rltune.driver.tune.errors import excuse_errors
 from rltune.ledger.trial_table import TrialTable
 from rltune.records import TrialRecord
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from rltune.driver.open_sweep import OpenSweep
 
 
-class Proposer(Protocol):
-    """Say what is run next: the search's trials, or the certification's runs."""
+class Stage(Protocol):
+    """Proposes one kind of trials: those of the search, or the runs of the certification.
+
+    One run of Tune has both, because the runs of the certification then reuse the warm processes of the search.
+
+    Attributes:
+        table: The trials of this kind in the ledger.
+    """
+
+    table: TrialTable
 
     def propose(self, is_search_over: bool) -> TrialRecord | None:
-        """Return what is to be run next, from the ledger; None while there is nothing.
+        """Return the ledger's record of the next trial to run; None if there is none at the moment.
 
         Args:
             is_search_over: Whether every trial of the search has ended.
         """
 
     def retry(self, record: TrialRecord) -> None:
-        """Put what went wrong back in front."""
+        """Propose a trial again before all others."""
 
 
 class SearchProposals:
-    """Proposes trials, and keeps nothing that the ledger does not hold.
+    """Proposes the trials of the search, and keeps nothing that the ledger does not hold.
 
     Args:
-        plan: What is searched, and what is tried first.
-        trials: The ledger's.
-        study: Optuna's, which agrees with the ledger.
-        unfinished: Trials of earlier drivers to go on with.
-        inbox: Knows the configurations that were enqueued by hand.
-        is_spent: Whether no further trial may begin.
+        sweep: The sweep.
+
+    Attributes:
+        table: The search's trials in the ledger.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        trials: TrialTable,
-        study: OptunaStudy,
-        unfinished: Sequence[TrialRecord],
-        inbox: Inbox,
-        is_spent: Callable[[], bool],
-    ) -> None:
-        self._is_spent = is_spent
-        self._plan, self._trials, self._study, self._inbox = plan, trials, study, inbox
-        self._waiting = list(unfinished)
-        self._num_enqueued = inbox.count_begun()  # which push back the warm starts
+    def __init__(self, sweep: OpenSweep) -> None:
+        self._sweep, self.table = sweep, sweep.ledger.trials
+        self._waiting = [record for record in self.table.records() if record.state == "RUNNING"]
+        self._num_enqueued = sweep.inbox.count_begun()  # Enqueued configurations push back the warm starts.
+        self._was_spent = False
 
     def propose(self, is_search_over: bool) -> TrialRecord | None:
         """Return the next trial; None when the budget of trials or environment steps is spent."""
         if self._waiting:
             return self._waiting.pop(0)
-        number, plan = self._trials.num_trials, self._plan
-        if number >= plan.config.budget.trials or self._is_spent():
+        number, plan, study = self.table.num_trials, self._sweep.plan, self._sweep.study
+        if number >= plan.config.budget.trials or self._has_spent_steps():
             return None
-        enqueued = self._inbox.find_enqueued()
+        enqueued = self._sweep.inbox.find_enqueued()
         given = plan.space.encode(enqueued.payload) if enqueued else plan.given(number - self._num_enqueued)
-        drawn = self._study.propose(given, plan.sampler(number), plan.space.draw)
+        drawn = study.propose(given, plan.sampler(number), plan.space.draw)
         taken = enqueued.id if enqueued else None
-        record = self._trials.add(plan.space.decode(drawn), plan.seeds(number), taken, drawn=drawn)
+        record = self.table.add(plan.space.decode(drawn), plan.seeds(number), taken, drawn=drawn)
         self._num_enqueued += taken is not None
-        self._begin_in_optuna(record)
+        with excuse_errors(self._sweep, f"Optuna's study does not show {record.name}"):
+            study.begin(record)
         return record
 
-    def _begin_in_optuna(self, record: TrialRecord) -> None:
-        """Show the trial in Optuna's study; one that fails is made to agree when the sweep is opened the next time."""
-        try:
-            self._study.begin(record)
-        except Exception as error:
-            if is_disk_full(error):
-                raise
-            logger.exception("Optuna's study does not show %s", record.name)
-
     def retry(self, record: TrialRecord) -> None:
-        """Put a trial that went wrong back in front."""
+        """Propose a trial again before all others."""
         self._waiting.insert(0, record)
+
+    def _has_spent_steps(self) -> bool:
+        is_spent = self._sweep.stopper.has_spent_steps()
+        if is_spent and not self._was_spent:
+            self._sweep.console.note(f"{STEPS_SPENT}: no further trial begins")
+        self._was_spent |= is_spent
+        return is_spent

@@ -14,19 +14,16 @@ from rltune.trial.metrics import is_report, make_report
 
 
 class StoppingRuleScheduler(FIFOScheduler):
-    """Stop in Tune what a stopping rule would stop.
+    """Stops the trials that a stopping rule would stop.
 
     Args:
-        rule: Decides about the search's trials. A certification's runs have their whole budget.
-
-    Attributes:
-        decisions: Why trials were stopped, by number.
+        rule: Decides about the search's trials. A certification's runs always have their whole budget.
     """
 
     def __init__(self, rule: StoppingRule) -> None:
         super().__init__()
         self._rule = rule
-        self.decisions: dict[int, Stop] = {}
+        self._reasons: dict[int, str] = {}
         self._waiting: list[Any] = []
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
@@ -34,20 +31,23 @@ class StoppingRuleScheduler(FIFOScheduler):
         self._waiting.append(trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """Decide after a report, as Tune asks for each that does not end its trial."""
-        if not _is_judged(result):
-            return str(TrialScheduler.CONTINUE)
-        report = make_report(result)
-        decision = self._rule.decide(report)
-        if isinstance(decision, Stop):
-            self.decisions[report.number] = decision
-            return str(TrialScheduler.STOP)
+        """Decide after a report; Tune does not ask about the report that ends its trial."""
+        if _is_judged(result):
+            report = make_report(result)
+            decision = self._rule.decide(report)
+            if isinstance(decision, Stop):
+                self._reasons[report.number] = decision.reason
+                return str(TrialScheduler.STOP)
         return str(TrialScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """Show the rule a trial's last report: a resumed sweep's rule finds it in the ledger."""
-        if _is_judged(result) and int(result["number"]) not in self.decisions:
+        """Show the rule a trial's last report, as the rule of a resumed sweep sees it from the ledger."""
+        if _is_judged(result) and int(result["number"]) not in self._reasons:
             self._rule.decide(make_report(result))
+
+    def pop_reason(self, number: int) -> str | None:
+        """Return why the rule has stopped a trial, and forget it; None if the rule has not."""
+        return self._reasons.pop(number, None)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Any:
         """Return the first trial that waits; Tune's own looks through all that ever ran, at each event (Ray 2.60)."""
@@ -56,11 +56,10 @@ class StoppingRuleScheduler(FIFOScheduler):
 
 
 def _order(trial: Any) -> tuple[bool, int]:
-    """Trials before a certification's runs, each by number."""
+    """Order trials before a certification's runs, each by number."""
     task = trial.config["assignment"]
     return task.get("kind", TRIALS) != TRIALS, task["number"]
 
 
 def _is_judged(result: Mapping[str, Any]) -> bool:
-    """Whether a result is a report of the search: a certification's runs have their whole budget."""
     return result.get("kind") == TRIALS and is_report(result)

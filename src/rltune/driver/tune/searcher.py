@@ -1,70 +1,75 @@
-"""Hand Tune what is run next: the search's trials first, and the certification's runs in slots that they leave.
+"""Give Tune the next trial to run: those of the search first, and runs of the certification in the slots left free.
 
 Runs in the driver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ray.tune.search import Searcher
 
-from rltune.cluster.slots import Slots
-from rltune.driver.tune.stages import Stage
-from rltune.records import TrialRecord
+from rltune.driver.tune.assignments import BUNDLES, Assignments
+from rltune.driver.tune.errors import excuse_errors
+from rltune.driver.tune.proposals import Stage
+from rltune.records import TRIALS
 
-BUNDLES = "bundles"  # beside a trial's assignment in Tune's config: its own, where they are not the common ones
-MAX_IN_A_ROW = 8  # proposals: a thousand take half a minute, in which nothing starts and no report is read
+if TYPE_CHECKING:
+    from rltune.driver.open_sweep import OpenSweep
+
+MAX_IN_A_ROW = 8  # A thousand proposals in a row take half a minute, in which no trial starts and no report is read.
 
 
 class StageSearcher(Searcher):
-    """Proposes what its stages propose, and keeps nothing that the ledger does not hold.
+    """Proposes the trials of the sweep's stages, and keeps nothing that the ledger does not hold.
+
+    A proposal waits until a slot is free, so that it is based on all reports until then.
 
     Args:
-        stages: The search's first.
-        slots: Says how many trials run at once, which may change; a proposal waits until a slot is free, so that it
-            knows all that is known by then.
-        assign: Turns a record into Tune's config for the worker.
-        is_stopping: Whether no more are wanted.
-        look: Called before something is proposed: gives the stages what is to be tried again.
+        sweep: The sweep.
+        stages: The stages, the search's first.
+        assignments: Makes the workers' assignments.
     """
 
-    def __init__(
-        self,
-        stages: Sequence[Stage],
-        slots: Slots,
-        assign: Callable[[TrialRecord], dict[str, Any]],
-        is_stopping: Callable[[], bool],
-        look: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, sweep: OpenSweep, stages: Sequence[Stage], assignments: Assignments) -> None:
         super().__init__(metric="objective", mode="max")
-        self._stages, self._slots, self._assign = stages, slots, assign
-        self._is_stopping, self._look = is_stopping, look
-        self._live: dict[str, Stage] = {}
+        self._sweep, self._slots, self._assignments = sweep, sweep.slots, assignments
+        self._stages = {stage.table.kind: stage for stage in stages}
+        self._live: dict[str, str] = {}  # The kinds of the trials that Tune has, by Tune's ids.
         self._num_in_a_row = 0
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Return the next config; None while all slots are taken or a trial may yet be retried, FINISHED at the end.
 
-        Tune asks until it gets None, and only then sees to its trials: it gets one after some proposals, too.
+        Tune asks until it gets None, and sees to its running trials only then. So this returns None after
+        `MAX_IN_A_ROW` proposals, too.
         """
-        if self._is_stopping():
+        if self._sweep.stopper.is_requested():
             return str(Searcher.FINISHED)
-        self._look()
+        self._reopen_failed()
         is_full = len(self._live) >= self._slots.count or self._slots.are_kept
         if is_full or self._num_in_a_row == MAX_IN_A_ROW:
             self._num_in_a_row = 0
             return None
-        is_search_over = not any(stage.is_search for stage in self._live.values())
-        for stage in self._stages:
-            if record := stage.proposer.propose(is_search_over):
-                self._live[trial_id] = stage
+        is_search_over = TRIALS not in self._live.values()
+        for kind, stage in self._stages.items():
+            if record := stage.propose(is_search_over):
+                self._live[trial_id] = kind
                 self._num_in_a_row += 1
-                config = self._assign(record)
+                config = self._assignments.make_config(record)
                 self._slots.hold(trial_id, config.get(BUNDLES))
                 return config
         return None if self._live else str(Searcher.FINISHED)
+
+    def _reopen_failed(self) -> None:
+        """Reopen the trials that a user wants to be retried, and propose them next."""
+        reopened = self._sweep.inbox.reopen_failed(self._sweep.console.note)
+        if any(record.kind == TRIALS for record in reopened):
+            with excuse_errors(self._sweep, "Optuna was not told what is tried again"):
+                self._sweep.study.reconcile(self._sweep.ledger.trials.records())
+        for record in reversed(reopened):
+            self._stages[record.kind].retry(record)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Free the slot; the recorder has written the ledger already."""

@@ -12,21 +12,21 @@ from rltune.records import ENLARGE, TrialRecord
 
 
 class Shares:
-    """Each trial's share of the machine: the sweep's, or a larger one where its values were seen to need it.
+    """Holds the share of the machine of each trial whose values need a larger one than the sweep's common share.
 
-    The ledger keeps the larger ones, so that a resumed sweep does not have a trial run out of memory once more.
+    The ledger keeps the larger shares, so that a trial does not run out of memory again after a resume.
 
     Args:
-        common: The sweep's.
-        ledger: The sweep's.
+        common: The share of a trial of the sweep.
+        ledger: The sweep's ledger.
     """
 
     def __init__(self, common: Share, ledger: Ledger) -> None:
         self._common, self._ledger = common, ledger
-        self._larger: dict[str, Share] = {}  # by values: those of a trial are tried again by the certification's runs
+        self._larger: dict[str, Share] = {}  # By values, because the certification's runs have the values of trials.
         self._given: dict[tuple[str, int], Share] = {}
         for request in ledger.read_requests(ENLARGE, waiting=False):
-            if 0 < common.gpus < request.payload["gpus"]:  # it may have been resumed on another machine
+            if 0 < common.gpus < request.payload["gpus"]:  # The sweep may have been resumed on another machine.
                 self._larger[_spell_values(request.payload["values"])] = replace(common, gpus=request.payload["gpus"])
 
     def of(self, record: TrialRecord) -> Share:
@@ -35,7 +35,7 @@ class Shares:
         return share
 
     def enlarge(self, record: TrialRecord) -> Share | None:
-        """Give a trial's values twice the part of a GPU from now on; None where it has had that, or a whole GPU."""
+        """Double the part of a GPU for a trial's values, once; None if that was done before or it had a whole GPU."""
         had = self._given.get((record.kind, record.number), self._common)
         larger = self._common.larger if had == self._common else None
         if larger and self._larger.get(values := _spell_values(record.params)) != larger:

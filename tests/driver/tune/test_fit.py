@@ -12,7 +12,8 @@ from toy import TOY, ledger
 
 from rltune.checkpoints.clients import STORAGE_AWAY
 from rltune.driver.run import run_sweep
-from rltune.driver.tune.run import AVOIDED, request_resources, run_trials
+from rltune.driver.tune.assignments import AVOIDED
+from rltune.driver.tune.fit import request_resources, run_trials
 from rltune.errors import UnavailableError
 from rltune.ledger.disk_full import DISK_FULL
 

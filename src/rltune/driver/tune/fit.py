@@ -1,0 +1,121 @@
+"""Run a sweep's trials and its certification's runs with Tune. Runs in the driver."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from ray import tune
+from ray.tune import CheckpointConfig, FailureConfig, PlacementGroupFactory, RunConfig, TuneConfig, Tuner
+
+from rltune.checkpoints.clients import STORAGE_AWAY, StoreUnavailableError
+from rltune.cluster.head import wait_for_head
+from rltune.compat.tune_controller import adapt_tune
+from rltune.driver.open_sweep import OpenSweep
+from rltune.driver.tune.assignments import AVOIDED, BUNDLES, Assignments
+from rltune.driver.tune.attempts import Attempts
+from rltune.driver.tune.proposals import SearchProposals, Stage
+from rltune.driver.tune.recorder import Recorder
+from rltune.driver.tune.scheduler import StoppingRuleScheduler
+from rltune.driver.tune.searcher import StageSearcher
+from rltune.driver.tune.shares import Shares
+from rltune.errors import StudyUnavailableError
+from rltune.ledger.disk_full import DISK_FULL, is_disk_full, make_disk_full_error
+from rltune.ledger.sweep_folder import make_resume_command
+from rltune.trial.trainable import Trial
+
+logger = logging.getLogger("rltune")
+
+
+def run_trials(sweep: OpenSweep) -> None:
+    """Run what is unfinished and what is still to be tried, then the certification's runs, until all have ended.
+
+    Raises:
+        LeaseLostError: Another driver has taken the sweep over.
+        StudyUnavailableError: The disk is full, or the storage is away. The ledger holds what was reached.
+    """
+    _fit(sweep, _make_tuner(sweep))
+    sweep.ledger.check_lease()
+    if sweep.stopper.reason == DISK_FULL:
+        raise make_disk_full_error(sweep.folder)
+    if sweep.stopper.reason == STORAGE_AWAY:
+        raise StudyUnavailableError(
+            f"storage={sweep.config.storage}: {STORAGE_AWAY}; what was recorded before is whole",
+            "a storage that the driver and every node can reach",
+            make_resume_command(sweep.folder),
+        )
+
+
+def _make_tuner(sweep: OpenSweep) -> Tuner:
+    stages: list[Stage] = [SearchProposals(sweep)]
+    if sweep.retraining:
+        stages.append(sweep.retraining)
+    attempts = Attempts(sweep.config.failures.max_retries, sweep.config.failures.stop_after)
+    shares = Shares(sweep.share, sweep.ledger)
+    scheduler = StoppingRuleScheduler(sweep.rule)
+    request = functools.partial(request_resources, sweep.share.bundles)
+    return Tuner(
+        tune.with_resources(sweep.context.trainable or Trial, request),
+        tune_config=TuneConfig(
+            search_alg=StageSearcher(sweep, stages, Assignments(sweep, attempts, shares)),
+            scheduler=scheduler,
+            num_samples=-1,
+            reuse_actors=True,
+            trial_name_creator=_make_trial_name,
+            trial_dirname_creator=_make_trial_name,
+        ),
+        run_config=RunConfig(
+            name="tune",
+            storage_path=str(sweep.folder / ".tune"),
+            callbacks=[Recorder(sweep, stages, scheduler, attempts, shares)],
+            stop=sweep.stopper,
+            verbose=0,
+            progress_reporter=tune.CLIReporter(),  # It prints nothing here; Tune's own choice clears a notebook's cell.
+            failure_config=FailureConfig(max_failures=0),  # The recorder tries trials again.
+            checkpoint_config=CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+        ),
+    )
+
+
+def _fit(sweep: OpenSweep, tuner: Tuner) -> None:
+    """Run Tune until the searcher has nothing left or the stopper ends it; leave nothing of Tune's on disk."""
+    stopper, joined = sweep.stopper, sweep.config.cluster.address is not None
+    logging.getLogger(tune.run.__module__).setLevel(logging.CRITICAL)  # At its end it lists the trials that failed.
+    logging.getLogger("ray.tune").propagate = False  # Its tracebacks belong into the sweep's log, not on the terminal.
+    try:
+        with adapt_tune(one_process=not joined and len(sweep.share.bundles) == 1):
+            tuner.fit()
+    except KeyboardInterrupt:
+        stopper.request("interrupted at once", 2)
+    except Exception as error:
+        if joined:
+            wait_for_head()
+        if stopper.lease_lost:  # Then any error may follow; `run_trials` raises the cause.
+            logger.debug("trials were given up", exc_info=error)
+        elif is_disk_full(error):
+            stopper.request(DISK_FULL)
+        elif isinstance(error, StoreUnavailableError):
+            stopper.request(STORAGE_AWAY)
+        else:
+            raise
+    finally:
+        shutil.rmtree(sweep.folder / ".tune", ignore_errors=True)
+
+
+def request_resources(common: list[dict[str, float]], config: Mapping[str, Any]) -> PlacementGroupFactory:
+    """Request a trial's share of the machine, on none of the nodes that its config names.
+
+    Tune asks for each trial, and gives it a process of another trial only if both request the same.
+    """
+    bundles = config.get(BUNDLES, common)
+    if not (avoided := config.get(AVOIDED)):
+        return PlacementGroupFactory(bundles)
+    labels = {"ray.io/node-id": f"!in({','.join(avoided)})"}
+    return PlacementGroupFactory(bundles, bundle_label_selector=[labels for _ in bundles])
+
+
+def _make_trial_name(trial: Any) -> str:
+    return f"trial-{trial.config['assignment']['number']:03d}-{trial.trial_id}"
